@@ -1,0 +1,29 @@
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test lint soak clean
+.DEFAULT_GOAL := test
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,dev]'
+	touch $(READY)
+
+demo: $(READY)  ## set up, then show plain and diverse sampling side by side
+	$(BIN)/oddlm demo
+
+test: lint  ## set up, then lint, types and all tests
+	$(BIN)/pytest -n 2 -m 'not soak'
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+soak: $(READY)  ## longer trials
+	$(BIN)/pytest -n 2 --hypothesis-profile soak
+
+clean:
+	rm -rf $(VENV) build dist

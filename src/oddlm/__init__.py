@@ -1,0 +1,41 @@
+"""Many different good answers out of diffusion language models."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .diversity.guide import Repulsion as Repulsion
+    from .diversity.guide import diversify as diversify
+    from .sampler import denoise as denoise
+    from .sampler import denoise_steps as denoise_steps
+    from .types import Denoised as Denoised
+    from .types import Model as Model
+    from .types import Prediction as Prediction
+    from .types import Step as Step
+    from .types import StepEvent as StepEvent
+
+__version__ = "0.1.0"
+
+# Resolved on first use: `import oddlm` and the command line start without torch.
+_PUBLIC = {
+    "Denoised": "types",
+    "Model": "types",
+    "Prediction": "types",
+    "Repulsion": "diversity.guide",
+    "Step": "types",
+    "StepEvent": "types",
+    "denoise": "sampler",
+    "denoise_steps": "sampler",
+    "diversify": "diversity.guide",
+}
+__all__ = ["__version__", *sorted(_PUBLIC)]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'oddlm' has no attribute {name!r}")
+    return getattr(import_module(f".{_PUBLIC[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PUBLIC})

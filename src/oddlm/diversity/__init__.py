@@ -1,0 +1,1 @@
+"""What to repel (features), how (objectives), and how hard (guide)."""

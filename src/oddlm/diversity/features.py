@@ -1,0 +1,81 @@
+"""How a soft canvas becomes one vector per sample. A new pooling is one function here."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from math import pi
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from ..registry import Registry
+
+Pooling = Callable[[Tensor], Tensor]  # [..., S, C] -> [..., D]
+Space = Literal["probs", "embedding"]
+
+FEATURES: Registry[Pooling] = Registry("feature")
+
+
+@FEATURES.register
+def max_pool(canvas: Tensor) -> Tensor:
+    """The strongest claim on each token anywhere in the answer (the paper's)."""
+    return canvas.max(dim=-2).values  # not amax: on ties the first position owns the gradient
+
+
+@FEATURES.register
+def mean_pool(canvas: Tensor) -> Tensor:
+    """A soft bag of words: the average over all positions."""
+    return canvas.mean(dim=-2)
+
+
+@FEATURES.register
+def positional(canvas: Tensor, *, scale: int = 64) -> Tensor:
+    """A bag of words that knows where: sums weighted by the cosine and the sine of the position."""
+    S = canvas.shape[-2]
+    angles = torch.arange(S, device=canvas.device).float() * ((pi / 2) / max(scale, S))
+    return torch.cat([(canvas * wave.to(canvas.dtype)[:, None]).sum(dim=-2) for wave in (angles.cos(), angles.sin())], dim=-1)
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """A pooling and what it is shown: probabilities or their mean embedding, all tokens or some."""
+
+    pooling: Pooling
+    space: Space = "probs"
+    top_k: int | None = None  # only the k likeliest tokens of a position count; they are not renormalised
+    ignore_ids: tuple[int, ...] = ()  # columns that never count
+
+    def check(self, vocab_size: int, embedding: Tensor | None) -> None:
+        if self.space not in get_args(Space):
+            raise ValueError(f"feature space must be one of {', '.join(get_args(Space))}, not {self.space!r}")
+        if self.top_k is not None and not 1 <= self.top_k:
+            raise ValueError(f"feature top_k must be >= 1 or None, not {self.top_k!r}")
+        if outside := [i for i in self.ignore_ids if not 0 <= i < vocab_size]:
+            raise ValueError(f"feature ignore_ids holds {outside[0]}, outside the vocabulary 0..{vocab_size - 1}")
+        if self.space == "embedding" and (embedding is None or embedding.dim() != 2 or len(embedding) != vocab_size):
+            shape = None if embedding is None else tuple(embedding.shape)
+            raise ValueError(f"feature space 'embedding' needs embedding of shape [{vocab_size}, H], got {shape}")
+
+    def extract(self, canvas: Tensor, embedding: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Soft canvas [..., S, V] -> (the part that counts, features [..., D])."""
+        if self.ignore_ids:
+            canvas = canvas.index_fill(-1, torch.tensor(self.ignore_ids, device=canvas.device), 0.0)
+        if self.top_k is not None and self.top_k < canvas.shape[-1]:
+            likeliest = canvas.detach().sort(dim=-1, descending=True, stable=True).indices[..., : self.top_k]
+            canvas = canvas * torch.zeros_like(canvas).scatter(-1, likeliest, 1.0)
+        if self.space == "embedding":
+            assert embedding is not None
+            return canvas, self.pooling(canvas @ embedding.detach().to(canvas.dtype))
+        return canvas, self.pooling(canvas)
+
+
+def build_feature(spec: str | Mapping[str, Any] | Pooling | Feature) -> Feature:
+    """`"max_pool"` or `{"name": "positional", "scale": 128, "space": "embedding", "top_k": 50, "ignore_ids": [0]}`."""
+    if isinstance(spec, Feature):
+        return spec
+    if not isinstance(spec, Mapping):
+        return Feature(FEATURES.build(spec))
+    shared = {k: v for k, v in spec.items() if k in ("space", "top_k", "ignore_ids")}
+    if "ignore_ids" in shared:
+        shared["ignore_ids"] = tuple(shared["ignore_ids"])
+    return Feature(FEATURES.build({k: v for k, v in spec.items() if k not in shared}), **shared)

@@ -1,0 +1,204 @@
+"""`Repulsion`, the guide that makes samples differ, and `diversify`, the same thing for anybody's own loop."""
+
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from .. import noise
+from ..kernels import reference
+from ..kernels.directions import Duplicates
+from ..registry import Registry
+from ..sampling import check_logits
+from ..types import Step
+from .features import Feature, Pooling, build_feature
+from .objectives import OBJECTIVES, Objective
+
+AlphaSchedule = Callable[[Tensor, int], Tensor]  # time left [B] (1 to 0), planned steps -> factor on alpha [B]
+SCHEDULES: Registry[AlphaSchedule] = Registry("schedule")
+
+DuplicateMode = Literal["break", "skip"]
+Gradient = Literal["normalized", "raw"]
+Preset = Literal["paper"]
+
+
+@SCHEDULES.register
+def linear(time_left: Tensor, total: int) -> Tensor:
+    """Full force at the start, falling in a straight line (the published code)."""
+    return time_left
+
+
+@SCHEDULES.register
+def constant(time_left: Tensor, total: int) -> Tensor:
+    """The same force at every step."""
+    return torch.ones_like(time_left)
+
+
+@SCHEDULES.register
+def cosine(time_left: Tensor, total: int) -> Tensor:
+    """Slow to fall, slow to end."""
+    return 0.5 * (1 - (math.pi * time_left).cos())
+
+
+@SCHEDULES.register
+def paper(time_left: Tensor, total: int) -> Tensor:
+    """1 - 1/t with t steps left (the paper's Algorithm 1): full force almost to the end."""
+    return 1 - 1 / (time_left * total).clamp(min=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Repulsion:
+    """A guide: `denoise(..., guide=Repulsion(alpha=16))`.
+
+    objective: odd, odd_sequential, dpp, random_probe or none; feature: max_pool, mean_pool or positional; both also as
+    {"name": ..., option: ...}, a dotted path, or a function. alpha: how far the most moved position of a sample moves (with
+    gradient="raw": the bare step size). schedule: how alpha falls over the steps. duplicates: what happens to a sample whose
+    unit feature lies within `tolerance` (default 1e-3) of the span of the earlier ones: "break" (default) pushes it along a
+    seeded random direction, "skip" leaves it. protected ids and the embedding come from the model unless given here.
+    preset="paper" keeps the published arithmetic: the precision of the logits, residuals up to 1e-6 skipped.
+    """
+
+    objective: str | Mapping[str, Any] | Objective = "odd"
+    feature: str | Mapping[str, Any] | Pooling | Feature = "max_pool"
+    alpha: float = 16.0
+    schedule: str | Mapping[str, Any] | AlphaSchedule = "linear"
+    duplicates: DuplicateMode | None = None
+    tolerance: float | None = None
+    gradient: Gradient = "normalized"
+    protected: Collection[int] | None = None
+    embedding: Tensor | None = None
+    preset: Preset | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse bad settings at once, not at the first step."""
+        OBJECTIVES.build(self.objective)
+        build_feature(self.feature)
+        SCHEDULES.build(self.schedule)
+        if not 0 <= self.alpha < math.inf:
+            raise ValueError(f"alpha must be a finite number >= 0, not {self.alpha!r}")
+        for name, value, allowed in (
+            ("duplicates", self.duplicates, get_args(DuplicateMode)),
+            ("gradient", self.gradient, get_args(Gradient)),
+            ("preset", self.preset, get_args(Preset)),
+        ):
+            if value is not None and value not in allowed:
+                raise ValueError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
+        if self.preset is not None and (self.duplicates, self.tolerance) != (None, None):
+            raise ValueError("preset 'paper' fixes duplicates and tolerance: give the preset or those, not both")
+        if self.tolerance is not None and not 0 <= self.tolerance < 1:
+            raise ValueError(f"tolerance must lie in [0, 1), not {self.tolerance!r}")
+
+    @property
+    def duplicate_rule(self) -> Duplicates:
+        if self.preset == "paper":
+            return Duplicates("skip", tolerance=1e-6, native=True)
+        return Duplicates(self.duplicates or "break", 1e-3 if self.tolerance is None else self.tolerance)
+
+    def __call__(self, logits: Tensor, step: Step) -> Tensor:
+        """Guided logits; the input is not changed, and comes back itself where there is nothing to do."""
+        objective = OBJECTIVES.build(self.objective)
+        if self.alpha == 0 or objective is OBJECTIVES.find("none"):
+            return logits
+        feature = build_feature(self.feature)
+        embedding = step.embedding if self.embedding is None else self.embedding
+        protected = step.protected if self.protected is None else tuple(self.protected)
+        feature.check(logits.shape[-1], embedding)
+        seeds, samples = (x.unflatten(0, (-1, step.n)) for x in step.address())  # [G, n]
+
+        def draw(k: int, size: int) -> Tensor:
+            return noise.normal(noise.key(seeds[:, k], samples[:, k], step.index, noise.Purpose.DIRECTION), size)
+
+        how = reference.Repel(
+            extract=partial(feature.extract, embedding=embedding),
+            objective=objective,
+            sequential=getattr(objective, "sequential", False),
+            duplicates=self.duplicate_rule,
+            raw_gradient=self.gradient == "raw",
+            protected=torch.tensor(protected, dtype=torch.long, device=logits.device),
+            noise=draw,
+        )
+        alpha = self.alpha * SCHEDULES.build(self.schedule)(step.time_left, step.total)
+        grouped = (x.unflatten(0, (-1, step.n)) for x in (logits, step.tokens, step.masked, alpha))
+        guided = reference.repel(*grouped, how).flatten(0, 1)
+        return torch.where(step.masked[..., None], guided, logits)
+
+
+def diversify(
+    logits: Tensor,
+    tokens: Tensor,
+    masked: Tensor,
+    *,
+    alpha: float,
+    objective: str | Mapping[str, Any] | Objective = "odd",
+    feature: str | Mapping[str, Any] | Pooling | Feature = "max_pool",
+    n: int | None = None,
+    protected: Collection[int] = (),
+    duplicates: DuplicateMode | None = None,
+    tolerance: float | None = None,
+    gradient: Gradient = "normalized",
+    seed: int | Sequence[int] = 0,
+    step: int = 0,
+    embedding: Tensor | None = None,
+    preset: Preset | None = None,
+) -> Tensor:
+    """Push the samples of a batch apart: the one line to add to a sampling loop of your own, before it picks tokens.
+
+    logits [B, S, V] of the generated positions, tokens [B, S] as they stand, masked [B, S] bool. B = groups x n, the samples
+    of one prompt being neighbours (n=None: one group). alpha is used as it is: multiply it with a schedule of your own. Where
+    a duplicate is broken the direction depends on seed (one, or one per group) and step. `protected` ids (EOS, PAD) are
+    never pushed. The other arguments are those of `Repulsion`. Returns new logits of the same dtype; committed positions
+    and all inputs stay as they are.
+    """
+    guide = Repulsion(
+        objective=objective,
+        feature=feature,
+        alpha=alpha,
+        schedule="constant",
+        duplicates=duplicates,
+        tolerance=tolerance,
+        gradient=gradient,
+        embedding=embedding,
+        preset=preset,
+    )
+    n = _check_batch(logits, tokens, masked, n, protected)
+    check_logits(logits, masked)
+    here = Step(
+        index=step,
+        total=1,
+        tokens=tokens.long(),
+        masked=masked,
+        open=masked,
+        n=n,
+        first_sample=0,
+        seeds=noise.seed_tensor(seed, len(logits) // n, logits.device),
+        parallel=False,
+        protected=tuple(protected),
+        embedding=embedding,
+    )
+    return guide(logits, here)
+
+
+def _check_batch(logits: Tensor, tokens: Tensor, masked: Tensor, n: int | None, protected: Collection[int]) -> int:
+    if logits.dim() != 3 or not logits.is_floating_point() or 0 in logits.shape:
+        raise ValueError(f"logits must be floating point of shape [B, S, V], not {logits.dtype} {tuple(logits.shape)}")
+    B, S, V = logits.shape
+    for name, value in (("tokens", tokens), ("masked", masked)):
+        if value.shape != (B, S):
+            raise ValueError(f"{name} must have shape {(B, S)} like logits, not {tuple(value.shape)}")
+    if tokens.dtype not in (torch.int32, torch.int64):
+        raise ValueError(f"tokens must be int64 or int32, not {tokens.dtype}")
+    if masked.dtype != torch.bool:
+        raise ValueError(f"masked must be bool, not {masked.dtype}")
+    n = B if n is None else n
+    if n < 1 or B % n:
+        raise ValueError(f"n must be >= 1 and divide the batch of {B} rows, not {n}")
+    committed = tokens[~masked]
+    if committed.numel() and not 0 <= int(committed.min()) <= int(committed.max()) < V:
+        raise ValueError(f"tokens holds a committed id outside the vocabulary 0..{V - 1}")
+    if outside := [i for i in protected if not 0 <= i < V]:
+        raise ValueError(f"protected holds {outside[0]}, outside the vocabulary 0..{V - 1}")
+    return n

@@ -1,0 +1,76 @@
+"""The direction in which each sample is unlike the ones before it, by Gram-Schmidt, and the rule for duplicates."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+DirectionNoise = Callable[[int, int], Tensor]  # sample k of the batch, D -> standard normal [G, D]
+
+
+@dataclass(frozen=True, slots=True)
+class Duplicates:
+    """When a residual of a unit feature is at most `tolerance`, the sample says nothing new.
+
+    "break": a seeded random direction on the support of its feature takes the place of the residual.
+    "skip": the sample is not pushed and adds nothing to the basis.
+    `native` keeps the arithmetic of the published code: one pass, in the precision of the logits.
+    """
+
+    mode: Literal["break", "skip"] = "break"
+    tolerance: float = 1e-3
+    native: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Directions:
+    vectors: Tensor  # [G, n, D]: orthonormal, zero where a sample was skipped
+    guided: Tensor  # [G, n] bool: has a direction, and somebody to be unlike
+    duplicate: Tensor  # [G, n] bool: said nothing new
+
+
+@torch.no_grad()
+def find_directions(features: Tensor, earlier: Tensor, rule: Duplicates, noise: DirectionNoise) -> Directions:
+    """features [G, n, D] in order; earlier [G, h, D] orthonormal rows, or zero rows, of samples that came before."""
+    if not rule.native:
+        features, earlier = features.double(), earlier.double()
+    G, n, D = features.shape
+    h = earlier.shape[1]
+    basis = torch.cat([earlier, torch.zeros_like(features)], dim=1)
+    occupied = basis.any(dim=2).any(dim=1)  # [G]: is there anybody to be unlike?
+    guided, duplicate = (torch.zeros(G, n, dtype=torch.bool, device=features.device) for _ in range(2))
+    for k in range(n):
+        before = basis[:, : h + k]
+        unit, size = _unit(features[:, k])
+        direction, residual = _unit(_project_out(unit, before, rule.native))
+        kept = residual > rule.tolerance
+        duplicate[:, k] = ~kept & (size > 0)
+        if rule.mode == "break" and duplicate[:, k].any():
+            draw, _ = _unit(features[:, k] * noise(k, D).to(features.dtype))
+            drawn, left = _unit(_project_out(draw, before, rule.native))
+            broken = duplicate[:, k] & (left > rule.tolerance)  # otherwise the basis fills the space: nowhere to go
+            direction = torch.where(broken[:, None], drawn, direction)
+            kept = kept | broken
+        guided[:, k] = kept & occupied
+        occupied = occupied | kept
+        basis[:, h + k] = direction.where(kept[:, None], 0.0)
+    return Directions(basis[:, h:], guided, duplicate)
+
+
+def _unit(x: Tensor) -> tuple[Tensor, Tensor]:
+    """x / max(norm, 1e-12), and the norm."""
+    size = x.norm(dim=-1)
+    return x / size.clamp(min=1e-12)[..., None], size
+
+
+def _project_out(x: Tensor, basis: Tensor, native: bool) -> Tensor:
+    """x [G, D] without its components along basis [G, m, D]."""
+    if native:
+        for j in range(basis.shape[1]):
+            x = x - (x * basis[:, j]).sum(dim=-1, keepdim=True) * basis[:, j]
+        return x
+    for _ in range(2):  # the second pass removes what rounding left of the first
+        x = x - ((basis @ x[..., None]).mT @ basis).squeeze(1)
+    return x

@@ -1,0 +1,105 @@
+"""Repulsion by autograd: slow, short, and the oracle for every other kernel.
+
+Shapes: G groups of n samples, S positions, V vocabulary, D feature size.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from .directions import DirectionNoise, Directions, Duplicates, find_directions
+
+Extract = Callable[[Tensor], tuple[Tensor, Tensor]]  # soft canvas [G, n, S, V] -> (what of it counts, features [G, n, D])
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What an objective may look at."""
+
+    features: Tensor  # [G, n, D], with gradient
+    quality: Tensor  # [G, n], with gradient: mean probability of the likeliest token over masked positions
+    earlier: Tensor  # [G, h, D]: orthonormal directions of earlier samples; zero rows count for nothing
+    duplicates: Duplicates
+    noise: DirectionNoise
+
+    @cached_property
+    def directions(self) -> Directions:
+        """Where each sample is unlike the ones before it."""
+        return find_directions(self.features, self.earlier, self.duplicates, self.noise)
+
+
+Objective = Callable[[Batch], Tensor]  # -> loss [G, n], to be made small
+
+
+@dataclass(frozen=True, slots=True)
+class Repel:
+    """Everything about a push but the logits."""
+
+    extract: Extract
+    objective: Objective
+    sequential: bool  # one sample at a time, each against the others as they are after their own push
+    duplicates: Duplicates
+    raw_gradient: bool
+    protected: Tensor  # [p] int64
+    noise: DirectionNoise
+
+
+def repel(logits: Tensor, tokens: Tensor, masked: Tensor, alpha: Tensor, how: Repel) -> Tensor:
+    """logits [G, n, S, V], tokens and masked [G, n, S], alpha [G, n] -> guided logits; committed ones come back as 0.
+
+    Works under `no_grad` and `inference_mode`; the inputs are copied, never changed.
+    """
+    with torch.inference_mode(False), torch.enable_grad():
+        tokens, masked, alpha = tokens.clone(), masked.clone(), alpha.clone()
+        logits = logits.detach().masked_fill(~masked[..., None], 0.0)  # committed logits are undefined
+        step = _one_by_one if how.sequential else _all_at_once
+        return step(logits, tokens, masked, alpha, None, how)
+
+
+def _all_at_once(logits: Tensor, tokens: Tensor, masked: Tensor, alpha: Tensor, earlier: Tensor | None, how: Repel) -> Tensor:
+    native = how.duplicates.native
+    x = logits.to(logits.dtype if native else torch.promote_types(logits.dtype, torch.float32)).requires_grad_()
+    batch = _observe(x, tokens, masked, earlier, how)
+    loss = how.objective(batch).sum()
+    if not loss.requires_grad:
+        return logits
+    (gradient,) = torch.autograd.grad(loss, x)
+    with torch.no_grad():
+        gradient = gradient.index_fill(-1, how.protected, 0.0).masked_fill(~masked[..., None], 0.0)
+        if not how.raw_gradient:
+            largest = gradient.norm(dim=-1).amax(dim=-1)  # [G, n]: each sample moves its most moved position by alpha
+            gradient = gradient / largest.clamp(min=1e-8)[..., None, None]
+        return (x - alpha.to(x.dtype)[..., None, None] * gradient).to(logits.dtype)
+
+
+def _one_by_one(logits: Tensor, tokens: Tensor, masked: Tensor, alpha: Tensor, earlier: Tensor | None, how: Repel) -> Tensor:
+    moved = []
+    basis_rule = Duplicates("skip", how.duplicates.tolerance, how.duplicates.native)
+    for k in range(logits.shape[1]):
+        one = slice(k, k + 1)
+        mine = replace(how, noise=lambda _, size, k=k: how.noise(k, size))  # type: ignore[misc]
+        moved.append(_all_at_once(logits[:, one], tokens[:, one], masked[:, one], alpha[:, one], earlier, mine))
+        after = _observe(moved[-1], tokens[:, one], masked[:, one], earlier, mine).features.detach()
+        found = find_directions(after, _rows(earlier, after), basis_rule, mine.noise).vectors
+        earlier = torch.cat([_rows(earlier, found), found], dim=1)
+    return torch.cat(moved, dim=1)
+
+
+def _observe(x: Tensor, tokens: Tensor, masked: Tensor, earlier: Tensor | None, how: Repel) -> Batch:
+    counted, features = how.extract(soft_canvas(x, tokens, masked))
+    likeliest = counted.max(dim=-1).values.where(masked, 0.0)  # [G, n, S]
+    quality = likeliest.sum(dim=-1) / masked.sum(dim=-1).clamp(min=1)
+    return Batch(features, quality, _rows(earlier, features), how.duplicates, how.noise)
+
+
+def _rows(earlier: Tensor | None, like: Tensor) -> Tensor:
+    return like.new_zeros(like.shape[0], 0, like.shape[2]) if earlier is None else earlier.to(like.dtype)
+
+
+def soft_canvas(logits: Tensor, tokens: Tensor, masked: Tensor) -> Tensor:
+    """[..., S, V]: the softmax where masked, the token itself where committed."""
+    committed = torch.zeros_like(logits).scatter(-1, tokens.where(~masked, 0)[..., None], 1.0)
+    return torch.where(masked[..., None], logits.softmax(dim=-1), committed)

@@ -1,0 +1,1 @@
+"""Networks that predict tokens, and wrappers around them."""

@@ -1,0 +1,45 @@
+"""A network without training: random, small, deterministic. For tests and for seeing the machinery move; it knows nothing."""
+
+import torch
+from torch import Tensor
+
+
+class Toy:
+    """Every position listens to its neighbours through random matrices.
+
+    It honours the whole model protocol: positions count from the first real token and padding is not heard, so a prompt
+    gives the same logits alone and in a batch with longer ones.
+    """
+
+    EOS, PAD = 1, 2
+
+    def __init__(
+        self, vocab_size: int = 200, width: int = 32, reach: int = 8, sharpness: float = 4.0, seed: int = 0,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        generator = torch.Generator().manual_seed(seed)
+
+        def draw(*shape: int) -> Tensor:
+            return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
+
+        self.vocab_size = vocab_size
+        self.mask_id = vocab_size - 1
+        self.protected_ids = (self.EOS, self.PAD)
+        self.device = torch.device("cpu")
+        self.embedding = draw(vocab_size, width)  # [V, H]
+        self.embedding[self.mask_id] *= 0.25  # a mask says little
+        self._weight = draw(2 * reach + 1, width) / (2 * reach + 1) ** 0.5  # by relative distance
+        self._head = draw(width, vocab_size) * sharpness / width**0.5
+        self._place = draw(64, width)
+        self._reach = reach
+
+    def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor) -> Tensor:
+        T = tokens.shape[1]
+        place = torch.arange(T) - (start - prompt_lengths)[:, None]  # [B, T], negative on padding
+        heard = self.embedding[tokens] * (place >= 0)[..., None]
+        padded = torch.nn.functional.pad(heard, (0, 0, self._reach, self._reach))
+        context = sum(
+            weight * padded[:, offset : offset + T] for offset, weight in enumerate(self._weight)
+        )
+        hidden = torch.as_tensor(context)[:, start:] + self._place[place[:, start:] % len(self._place)]
+        return hidden.tanh() @ self._head

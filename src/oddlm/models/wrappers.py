@@ -1,0 +1,50 @@
+"""Models around models. The sampler sees one callable and does not know."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..types import Model
+
+
+class _Wrapper:
+    """Everything the wrapped model says of itself, said again."""
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "model":  # not set yet, as while unpickling
+            raise AttributeError(name)
+        return getattr(self.model, name)
+
+
+class MicroBatch(_Wrapper):
+    """Show the network at most `max_rows` rows at a time; a guide still sees the whole batch."""
+
+    def __init__(self, model: Model, max_rows: int) -> None:
+        if max_rows < 1:
+            raise ValueError(f"max_rows must be >= 1, not {max_rows!r}")
+        super().__init__(model)
+        self.max_rows = max_rows
+
+    def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor) -> Tensor:
+        parts = zip(tokens.split(self.max_rows), prompt_lengths.split(self.max_rows), strict=True)
+        return torch.cat([self.model(part, start, lengths) for part, lengths in parts])
+
+
+class ClassifierFree(_Wrapper):
+    """Classifier-free guidance: extrapolate from the logits without the prompt to those with it, by 1 + scale."""
+
+    def __init__(self, model: Model, scale: float) -> None:
+        if not 0 <= scale < float("inf"):
+            raise ValueError(f"scale must be a finite number >= 0, not {scale!r}")
+        super().__init__(model)
+        self.scale = scale
+        self.passes = 2 * getattr(model, "passes", 1)
+
+    def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor) -> Tensor:
+        blind = torch.cat([torch.full_like(tokens[:, :start], self.mask_id), tokens[:, start:]], dim=1)
+        without = self.model(blind, start, prompt_lengths)
+        return without + (1 + self.scale) * (self.model(tokens, start, prompt_lengths) - without)

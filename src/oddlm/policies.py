@@ -1,0 +1,89 @@
+"""Which positions to commit. A policy scores the open positions; the sampler commits the best ones up to the quota.
+
+A score lives in the log domain, so that `order_temperature` (Gumbel noise on it) means the same for every policy. A parallel
+policy marks positions to commit whatever the quota with +inf. Selection, ties, the quota and "only open positions" are the
+sampler's business: a policy cannot break them.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from . import noise
+from .registry import Registry
+from .types import Policy, Prediction, Step
+
+POLICIES: Registry[Policy] = Registry("policy")
+
+
+def policy(*, needs: str | None = None, parallel: bool = False) -> Callable[[Policy], Policy]:
+    """Declare what a policy reads besides confidence ("margin" or "entropy"), and whether it may exceed its quota."""
+
+    def mark(function: Policy) -> Policy:
+        function.needs = needs  # type: ignore[attr-defined]
+        function.parallel = parallel  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+@POLICIES.register
+def low_confidence(prediction: Prediction, step: Step) -> Tensor:
+    """The most probable choices first; the least confident stay masked (LLaDA's default)."""
+    return prediction.confidence.log()
+
+
+@POLICIES.register
+def random(prediction: Prediction, step: Step) -> Tensor:
+    """Positions in random order."""
+    seeds, samples = step.address()
+    return noise.gumbel(noise.key(seeds, samples, step.index, noise.Purpose.POLICY), step.tokens.shape[1])
+
+
+@POLICIES.register
+@policy(needs="margin")
+def margin(prediction: Prediction, step: Step) -> Tensor:
+    """Largest lead of the likeliest token over the second first."""
+    assert prediction.margin is not None
+    return prediction.margin.log()
+
+
+@POLICIES.register
+@policy(needs="entropy")
+def entropy(prediction: Prediction, step: Step) -> Tensor:
+    """Lowest entropy first (Dream's default)."""
+    assert prediction.entropy is not None
+    return -prediction.entropy
+
+
+@POLICIES.register
+@policy(parallel=True)
+def threshold(prediction: Prediction, step: Step, *, threshold: float = 0.9) -> Tensor:
+    """Everything more confident than `threshold` at once (Fast-dLLM)."""
+    return prediction.confidence.log().masked_fill(prediction.confidence > threshold, torch.inf)
+
+
+@POLICIES.register
+@policy(parallel=True)
+def factor(prediction: Prediction, step: Step, *, factor: float = 1.0) -> Tensor:
+    """The longest prefix, most confident first, whose m-th member has (m + 1)(1 - confidence) < factor (Fast-dLLM)."""
+    doubt = (1 - prediction.confidence).masked_fill(~step.open, torch.inf)
+    ranked = doubt.sort(dim=1, stable=True)
+    members = torch.arange(1, doubt.shape[1] + 1, device=doubt.device)
+    prefix = ((members + 1) * ranked.values < factor).long().cumprod(dim=1).bool()
+    return prediction.confidence.log().masked_fill(_unsort(prefix, ranked.indices), torch.inf)
+
+
+@POLICIES.register
+@policy(needs="entropy", parallel=True)
+def entropy_bound(prediction: Prediction, step: Step, *, bound: float = 0.1) -> Tensor:
+    """The longest prefix, lowest entropy first, whose entropies but the largest sum to at most `bound` nats (EB-Sampler)."""
+    assert prediction.entropy is not None
+    ranked = prediction.entropy.masked_fill(~step.open, torch.inf).sort(dim=1, stable=True)
+    prefix = ranked.values.cumsum(dim=1) - ranked.values <= bound  # closed positions: inf - inf, never true
+    return (-prediction.entropy).masked_fill(_unsort(prefix, ranked.indices), torch.inf)
+
+
+def _unsort(flags: Tensor, order: Tensor) -> Tensor:
+    return torch.zeros_like(flags).scatter(1, order, flags)

@@ -1,0 +1,62 @@
+"""A dict of named functions whose keyword-only arguments are their hyperparameters."""
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial, update_wrapper
+from typing import Any, Generic, TypeVar, cast
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class Registry(Generic[F]):
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self._known: dict[str, F] = {}
+
+    def register(self, function: F) -> F:
+        """Make `function` known under its own name."""
+        name = function.__name__
+        if name in self._known:
+            raise ValueError(f"{self.kind} {name!r} is registered already")
+        self._known[name] = function
+        return function
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(self._known)
+
+    def options(self, function: F) -> dict[str, Any]:
+        """Hyperparameters of a function with their defaults."""
+        parameters = inspect.signature(function).parameters.values()
+        return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+
+    def find(self, name: str) -> F:
+        """A known name, or the dotted path of somebody's own function (`package.module.function`)."""
+        if name in self._known:
+            return self._known[name]
+        module, _, attribute = name.replace(":", ".").rpartition(".")
+        if not module:
+            raise ValueError(f"unknown {self.kind} {name!r}; known: {', '.join(self.names)}, or a dotted path")
+        try:
+            return cast(F, getattr(importlib.import_module(module), attribute))
+        except (ImportError, AttributeError) as error:
+            raise ValueError(f"{self.kind} {name!r} cannot be imported: {error}") from error
+
+    def build(self, spec: str | Mapping[str, Any] | F) -> F:
+        """`"odd"`, `{"name": "odd", "normalize": False}`, a dotted path, or the function itself."""
+        if isinstance(spec, str):
+            spec = {"name": spec}
+        if not isinstance(spec, Mapping):
+            if not callable(spec):
+                raise ValueError(f"{self.kind} must be a name, a mapping with a name, or a function, not {spec!r}")
+            return spec
+        options = {k: v for k, v in spec.items() if k != "name"}
+        if not isinstance(spec.get("name"), str):
+            raise ValueError(f"{self.kind} {dict(spec)!r} has no 'name'; known: {', '.join(self.names)}")
+        function = self.find(spec["name"])
+        known = self.options(function)
+        if unknown := sorted(options.keys() - known.keys()):
+            allowed = ", ".join(known) or "none"
+            raise ValueError(f"{self.kind} {spec['name']!r} has no option {unknown[0]!r}; options: {allowed}")
+        return cast(F, update_wrapper(partial(function, **options), function)) if options else function

@@ -1,0 +1,211 @@
+"""The reverse diffusion: a masked canvas in, tokens out. Everything else in the package serves this loop."""
+
+from collections.abc import Collection, Generator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypedDict, Unpack
+
+import torch
+from torch import Tensor
+
+from . import noise
+from .policies import POLICIES
+from .progress import step_progress
+from .sampling import check_logits, delay, fork_cells, predict
+from .schedule import Schedule, select
+from .types import Denoised, Guide, Model, Observer, Policy, Prediction, Step, StepEvent
+
+Prompt = Sequence[int] | Tensor
+
+
+class Options(TypedDict, total=False):
+    """The keyword arguments that `denoise` shares with `denoise_steps`."""
+
+    n: int
+    length: int
+    steps: int
+    temperature: float
+    policy: str | Mapping[str, Any] | Policy
+    guide: Guide | None
+    seed: int | Sequence[int]
+    block_length: int | None
+    top_k: int | None
+    top_p: float | None
+    suppress: Collection[int]
+    suppress_confidence: Collection[int]
+    order_temperature: float
+    fork: bool
+
+
+def denoise(
+    model: Model,
+    prompts: Sequence[Prompt],
+    *,
+    observe: Observer | Sequence[Observer] = (),
+    progress: bool | None = None,
+    **options: Unpack[Options],
+) -> Denoised:
+    """Draw n samples of `length` tokens for every prompt, in `steps` network evaluations.
+
+    n, length, steps and all other options are those of `denoise_steps`. Observers are called with a StepEvent after every
+    step. `progress` draws a bar on stderr (None: where that is a terminal and the run takes longer than a moment).
+    """
+    observers = (observe,) if callable(observe) else tuple(observe)
+    run = denoise_steps(model, prompts, **options)  # type: ignore[misc]  # n, length and steps are missing: Python says so
+    with step_progress(progress) as tick:
+        while True:
+            try:
+                event = next(run)
+            except StopIteration as end:
+                result: Denoised = end.value
+                return result
+            for observer in (*observers, tick):
+                observer(event)
+
+
+def denoise_steps(
+    model: Model,
+    prompts: Sequence[Prompt],
+    *,
+    n: int,
+    length: int,
+    steps: int,
+    temperature: float = 0.0,
+    policy: str | Mapping[str, Any] | Policy = "low_confidence",
+    guide: Guide | None = None,
+    seed: int | Sequence[int] = 0,
+    block_length: int | None = None,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    suppress: Collection[int] = (),
+    suppress_confidence: Collection[int] = (),
+    order_temperature: float = 0.0,
+    fork: bool = False,
+) -> Generator[StepEvent, None, Denoised]:
+    """`denoise`, one step per `next()`, so that a caller can stop between two. Arguments are checked at once.
+
+    prompts: token ids, of any lengths; each gets n samples.
+    steps: network evaluations; they divide evenly over the blocks. Parallel policies may need fewer.
+    temperature: of the Gumbel-max choice; 0 is the argmax.
+    policy: which positions to commit (`oddlm.policies`): a name, {"name": ..., option: ...}, a dotted path or a function.
+    guide: logits -> logits at every step, for instance `oddlm.Repulsion(alpha=16)`.
+    seed: one for all (each prompt derives its own, the first keeps it) or one per prompt.
+    block_length: decode blocks of this length from left to right; default is one block.
+    top_k, top_p: filters on the guided distribution, before temperature.
+    suppress: ids that are never written (MASK never is). suppress_confidence: ids that are written late.
+    order_temperature: Gumbel noise on the log-score that picks positions.
+    fork: step 0 commits one cell per sample, the j-th likeliest (position, token) for sample j.
+    """
+    schedule = Schedule.plan(length, steps, block_length, fork=fork)
+    policy = POLICIES.build(policy)
+    _check(model, n, temperature, top_k, top_p, order_temperature, suppress, suppress_confidence)
+    canvas, prompt_lengths = lay_canvas(model, prompts, n, length)
+    seeds = noise.seed_tensor(seed, len(prompts), canvas.device)
+    never = torch.tensor(sorted({model.mask_id, *suppress}), device=canvas.device)
+    late = torch.tensor(sorted(suppress_confidence), dtype=torch.long, device=canvas.device)
+    parallel, needs = getattr(policy, "parallel", False), getattr(policy, "needs", None)
+
+    def propose(logits: Tensor, step: Step, forced: tuple[Tensor, Tensor] | None) -> tuple[Prediction, Tensor]:
+        """What this step writes with these logits, and where."""
+        prediction = predict(logits, step, temperature=temperature, top_k=top_k, top_p=top_p, needs=needs)
+        if forced is not None:
+            tokens, commit = forced
+            return replace(prediction, tokens=torch.where(commit, tokens, prediction.tokens)), commit
+        prediction = delay(prediction, late)
+        score = policy(prediction, step)
+        if order_temperature > 0:
+            keys = noise.key(*step.address(), step.index, noise.Purpose.ORDER)
+            score = score + order_temperature * noise.gumbel(keys, length)
+        return prediction, select(score, schedule.quota(step), step)
+
+    @torch.no_grad()
+    def run(canvas: Tensor) -> Generator[StepEvent, None, Denoised]:
+        start, nfe = canvas.shape[1] - length, 0
+        masked = torch.ones_like(canvas[:, start:], dtype=torch.bool)
+        commit_step = torch.full_like(canvas[:, start:], -1)
+        for index in range(schedule.steps):
+            if parallel and not masked.any():
+                break
+            step = Step(
+                index=index,
+                total=schedule.steps,
+                tokens=canvas[:, start:],
+                masked=masked,
+                open=schedule.open(masked),
+                n=n,
+                first_sample=0,
+                seeds=seeds,
+                parallel=parallel,
+                protected=tuple(model.protected_ids),
+                embedding=getattr(model, "embedding", None),
+            )
+            logits = _shaped(model(canvas, start, prompt_lengths), len(canvas), length, model)  # [B, L, V]
+            nfe += getattr(model, "passes", 1)
+            base = logits.index_fill(-1, never, -torch.inf)
+            check_logits(base, masked)
+            guided = base if guide is None else guide(base, step)
+            forced = fork_cells(base, step) if fork and index == 0 else None
+            prediction, commit = propose(guided, step, forced)
+            yield StepEvent(step, prediction, commit, base, partial(propose, step=step, forced=forced))
+
+            canvas = torch.cat([canvas[:, :start], torch.where(commit, prediction.tokens, step.tokens)], dim=1)
+            commit_step = commit_step.masked_fill(commit, index)
+            masked = masked & ~commit
+        return Denoised(tokens=canvas[:, start:], commit_step=commit_step, nfe=nfe, seeds=seeds, n=n)
+
+    return run(canvas)
+
+
+def lay_canvas(model: Model, prompts: Sequence[Prompt], n: int, length: int) -> tuple[Tensor, Tensor]:
+    """Left-padded prompts, each n times, then `length` masks: canvas [B, start + length], prompt lengths [B]."""
+    if not len(prompts):
+        raise ValueError("prompts is empty: give at least one prompt")
+    device = torch.device(getattr(model, "device", "cpu"))
+    rows = [torch.as_tensor(p, device=device) for p in prompts]
+    for i, row in enumerate(rows):
+        if row.dim() != 1 or (len(row) and (row.is_floating_point() or row.dtype == torch.bool)):
+            raise ValueError(f"prompts[{i}] must be a flat sequence of token ids, not {row.dtype} of shape {tuple(row.shape)}")
+        if len(row) and not 0 <= int(row.min()) <= int(row.max()) < model.vocab_size:
+            raise ValueError(f"prompts[{i}] holds a token id outside the vocabulary 0..{model.vocab_size - 1}")
+    start = max(len(row) for row in rows)
+    canvas = torch.full((len(rows), start + length), model.mask_id, device=device)  # what fills the padding is never read
+    for i, row in enumerate(rows):
+        canvas[i, start - len(row) : start] = row
+    lengths = torch.tensor([len(row) for row in rows], device=device)
+    return canvas.repeat_interleave(n, dim=0), lengths.repeat_interleave(n)
+
+
+def _check(
+    model: Model,
+    n: int,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    order_temperature: float,
+    suppress: Collection[int],
+    suppress_confidence: Collection[int],
+) -> None:
+    if not isinstance(n, int) or n < 1:
+        raise ValueError(f"n must be an integer >= 1, not {n!r}")
+    for name, value in (("temperature", temperature), ("order_temperature", order_temperature)):
+        if not 0 <= value < float("inf"):
+            raise ValueError(f"{name} must be a finite number >= 0, not {value!r}")
+    if top_k is not None and top_k < 1:
+        raise ValueError(f"top_k must be >= 1 or None, not {top_k!r}")
+    if top_p is not None and not 0 < top_p <= 1:
+        raise ValueError(f"top_p must lie in (0, 1] or be None, not {top_p!r}")
+    ids = {
+        "mask_id": [model.mask_id],
+        "protected_ids": model.protected_ids,
+        "suppress": suppress,
+        "suppress_confidence": suppress_confidence,
+    }
+    for name, values in ids.items():
+        if outside := [i for i in values if not 0 <= i < model.vocab_size]:
+            raise ValueError(f"{name} holds {outside[0]}, outside the vocabulary 0..{model.vocab_size - 1}")
+
+
+def _shaped(logits: Tensor, rows: int, length: int, model: Model) -> Tensor:
+    if logits.shape != (rows, length, model.vocab_size):
+        raise ValueError(f"model returned logits {tuple(logits.shape)}, expected {(rows, length, model.vocab_size)}")
+    return logits

@@ -1,0 +1,166 @@
+"""The shapes that the rooms of the house pass to each other.
+
+B = groups x n rows (the samples of one prompt are neighbours), L generated positions, V vocabulary.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+
+class Model(Protocol):
+    """Any callable that predicts tokens; logits[:, j] predicts tokens[:, start + j].
+
+    Prompts are left-padded to `start`: the first start - prompt_lengths[b] positions of row b are padding. The model masks
+    them out and counts positions from the first real token. A model may also have `device` (default: cpu), `embedding`
+    [V, H] (for features in embedding space) and `passes` (network evaluations per call, default 1).
+    """
+
+    mask_id: int
+    vocab_size: int
+    protected_ids: Sequence[int]  # EOS, EOT, PAD: never pushed by a guide
+
+    def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor) -> Tensor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """All that an extension may look at."""
+
+    index: int
+    total: int  # planned steps; parallel policies may end earlier
+    tokens: Tensor  # [B, L] int64
+    masked: Tensor  # [B, L] bool
+    open: Tensor  # [B, L] bool: masked and inside the open block
+    n: int
+    first_sample: int  # how many samples of each group came before this batch
+    seeds: Tensor  # [G] int64
+    parallel: bool  # the policy may commit more than its quota
+    protected: tuple[int, ...]
+    embedding: Tensor | None
+
+    @property
+    def time_left(self) -> Tensor:
+        """[B]: from 1 down. Steps left of a fixed schedule; the masked share of each row where the end is not known."""
+        if self.parallel:
+            return self.masked.double().mean(dim=1)
+        return torch.full((len(self.tokens),), 1 - self.index / self.total, device=self.tokens.device, dtype=torch.float64)
+
+    def address(self) -> tuple[Tensor, Tensor]:
+        """(seeds, samples), each [B]: what a row's noise depends on besides step, purpose and position."""
+        samples = torch.arange(self.n, device=self.seeds.device) + self.first_sample
+        return self.seeds.repeat_interleave(self.n), samples.repeat(len(self.seeds))
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What the network would write at every open position; elsewhere the tokens as they are, and zeros."""
+
+    tokens: Tensor  # [B, L] int64
+    confidence: Tensor  # [B, L] float64: probability of the chosen token
+    margin: Tensor | None = None  # [B, L] likeliest minus second likeliest
+    entropy: Tensor | None = None  # [B, L] nats
+    logits: Tensor | None = None  # [B, L, V] guided; None where a fused kernel never writes them
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A proposal for one step, with the probability of its tokens before and after guidance (0 where not open)."""
+
+    tokens: Tensor  # [B, L]
+    commit: Tensor  # [B, L] bool
+    base_probability: Tensor  # [B, L]
+    guided_probability: Tensor  # [B, L]
+
+
+@dataclass(frozen=True, slots=True)
+class Top:
+    """The likeliest tokens of a position under the guided distribution, likeliest first."""
+
+    tokens: Tensor  # [B, L, 5]
+    base_probability: Tensor
+    guided_probability: Tensor
+
+
+@dataclass(frozen=True)
+class StepEvent:
+    """What an observer sees after each step. The properties are computed when first read, and only then."""
+
+    step: Step
+    prediction: Prediction
+    commit: Tensor  # [B, L] bool
+    base_logits: Tensor  # [B, L, V] suppressed, not guided
+    propose: Callable[[Tensor], tuple[Prediction, Tensor]]  # logits -> what this step would do with them
+
+    @property
+    def guided_logits(self) -> Tensor:
+        return self.base_logits if self.prediction.logits is None else self.prediction.logits
+
+    @cached_property
+    def chosen(self) -> Choice:
+        return self._choice(self.prediction.tokens, self.commit)
+
+    @cached_property
+    def plain(self) -> Choice:
+        """What sampling without a guide would have done here, with the same noise."""
+        if self.guided_logits is self.base_logits:
+            return self.chosen
+        prediction, commit = self.propose(self.base_logits)
+        return self._choice(prediction.tokens, commit)
+
+    @cached_property
+    def top(self) -> Top:
+        ranked = self._guided.sort(dim=-1, descending=True, stable=True)
+        tokens = ranked.indices[..., :5]
+        return Top(tokens, self._base.gather(-1, tokens), ranked.values[..., :5])
+
+    @cached_property
+    def entropy(self) -> Tensor:
+        """[B, L] nats, of the guided distribution at open positions."""
+        return torch.special.entr(self._guided).sum(dim=-1)
+
+    @cached_property
+    def force(self) -> Tensor:
+        """[B, L]: Euclidean size of the push on a position's logits, over everything that is masked."""
+        push = (self.guided_logits - self.base_logits).nan_to_num(nan=0.0)  # -inf stays -inf: no push
+        return push.double().norm(dim=-1).where(self.step.masked, 0.0)
+
+    @cached_property
+    def _guided(self) -> Tensor:
+        return self._probabilities(self.guided_logits)
+
+    @cached_property
+    def _base(self) -> Tensor:
+        return self._probabilities(self.base_logits)
+
+    def _probabilities(self, logits: Tensor) -> Tensor:
+        return logits.double().softmax(dim=-1).where(self.step.open[..., None], 0.0)
+
+    def _choice(self, tokens: Tensor, commit: Tensor) -> Choice:
+        base, guided = (p.gather(-1, tokens[..., None]).squeeze(-1) for p in (self._base, self._guided))
+        return Choice(tokens, commit, base, guided)
+
+
+@dataclass(frozen=True, slots=True)
+class Denoised:
+    """A finished batch: rows [g * n, (g + 1) * n) are the samples of prompt g."""
+
+    tokens: Tensor  # [B, L]
+    commit_step: Tensor  # [B, L] int64: the step at which each token was written
+    nfe: int  # network evaluations of every row
+    seeds: Tensor  # [G]
+    n: int
+
+    def groups(self) -> Iterator[Tensor]:
+        """The samples of each prompt, [n, L]."""
+        return iter(self.tokens.split(self.n))
+
+
+Guide = Callable[[Tensor, Step], Tensor]  # logits [B, L, V] -> guided logits; the input is never changed
+Policy = Callable[[Prediction, Step], Tensor]  # -> score [B, L]: higher is sooner, +inf (parallel policies) is now
+Observer = Callable[[StepEvent], None]
+Named = str | Mapping[str, Any]  # "odd", or {"name": "odd", "normalize": False}
