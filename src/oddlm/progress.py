@@ -14,7 +14,7 @@ PATIENCE_S = 2.0
 def step_progress(wanted: bool | None) -> Iterator[Observer]:
     """An observer that draws the steps of a run; `wanted` None means: on a terminal, after a moment of patience."""
     if wanted is False or (wanted is None and not sys.stderr.isatty()):
-        yield lambda event: None
+        yield lambda _: None
         return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn

@@ -7,6 +7,7 @@ from functools import partial, update_wrapper
 from typing import Any, Generic, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
+R = TypeVar("R", bound=Callable[..., Any])
 
 
 class Registry(Generic[F]):
@@ -14,21 +15,21 @@ class Registry(Generic[F]):
         self.kind = kind
         self._known: dict[str, F] = {}
 
-    def register(self, function: F) -> F:
+    def register(self, function: R) -> R:
         """Make `function` known under its own name."""
         name = function.__name__
         if name in self._known:
             raise ValueError(f"{self.kind} {name!r} is registered already")
-        self._known[name] = function
+        self._known[name] = cast("F", function)
         return function
 
     @property
     def names(self) -> list[str]:
         return sorted(self._known)
 
-    def options(self, function: F) -> dict[str, Any]:
+    def options(self, name: str) -> dict[str, Any]:
         """Hyperparameters of a function with their defaults."""
-        parameters = inspect.signature(function).parameters.values()
+        parameters = inspect.signature(self.find(name)).parameters.values()
         return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
 
     def find(self, name: str) -> F:
@@ -39,7 +40,7 @@ class Registry(Generic[F]):
         if not module:
             raise ValueError(f"unknown {self.kind} {name!r}; known: {', '.join(self.names)}, or a dotted path")
         try:
-            return cast(F, getattr(importlib.import_module(module), attribute))
+            return cast("F", getattr(importlib.import_module(module), attribute))
         except (ImportError, AttributeError) as error:
             raise ValueError(f"{self.kind} {name!r} cannot be imported: {error}") from error
 
@@ -55,8 +56,8 @@ class Registry(Generic[F]):
         if not isinstance(spec.get("name"), str):
             raise ValueError(f"{self.kind} {dict(spec)!r} has no 'name'; known: {', '.join(self.names)}")
         function = self.find(spec["name"])
-        known = self.options(function)
+        known = self.options(spec["name"])
         if unknown := sorted(options.keys() - known.keys()):
             allowed = ", ".join(known) or "none"
             raise ValueError(f"{self.kind} {spec['name']!r} has no option {unknown[0]!r}; options: {allowed}")
-        return cast(F, update_wrapper(partial(function, **options), function)) if options else function
+        return cast("F", update_wrapper(partial(function, **options), function)) if options else function

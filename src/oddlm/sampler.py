@@ -3,7 +3,7 @@
 from collections.abc import Collection, Generator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypedDict, Unpack
+from typing import Any, Required, TypedDict, Unpack
 
 import torch
 from torch import Tensor
@@ -21,9 +21,9 @@ Prompt = Sequence[int] | Tensor
 class Options(TypedDict, total=False):
     """The keyword arguments that `denoise` shares with `denoise_steps`."""
 
-    n: int
-    length: int
-    steps: int
+    n: Required[int]
+    length: Required[int]
+    steps: Required[int]
     temperature: float
     policy: str | Mapping[str, Any] | Policy
     guide: Guide | None
@@ -51,7 +51,7 @@ def denoise(
     step. `progress` draws a bar on stderr (None: where that is a terminal and the run takes longer than a moment).
     """
     observers = (observe,) if callable(observe) else tuple(observe)
-    run = denoise_steps(model, prompts, **options)  # type: ignore[misc]  # n, length and steps are missing: Python says so
+    run = denoise_steps(model, prompts, **options)
     with step_progress(progress) as tick:
         while True:
             try:

@@ -12,6 +12,7 @@ from .types import Prediction, Step
 
 LATE = 1e-3  # what `suppress_confidence` multiplies a confidence with
 
+
 def check_logits(logits: Tensor, masked: Tensor) -> None:
     """NaN, +inf, or nothing but -inf at a masked position is an error that names the first such row."""
     peak = logits.amax(dim=-1)  # NaN survives amax; so do +inf and a row of -inf

@@ -43,7 +43,7 @@ class Schedule:
 
     def open(self, masked: Tensor) -> Tensor:
         """[B, L]: the masked positions of each row's first unfinished block."""
-        blocks = masked.unflatten(1, (-1, self.block_length))  # [B, blocks, block_length]
+        blocks: Tensor = masked.unflatten(1, (-1, self.block_length))  # [B, blocks, block_length]
         pending = blocks.any(dim=2)
         first = pending & (pending.cumsum(dim=1) == 1)
         return (blocks & first[..., None]).flatten(1)
@@ -55,7 +55,8 @@ class Schedule:
         """
         block = step.open.unflatten(1, (-1, self.block_length)).any(dim=2).long().argmax(dim=1)
         left = ((block + 1) * self.steps_per_block - step.index).clamp(min=1)
-        return (step.open.sum(dim=1) + left - 1) // left
+        quota: Tensor = (step.open.sum(dim=1) + left - 1) // left
+        return quota
 
 
 def select(score: Tensor, quota: Tensor, step: Step) -> Tensor:

@@ -20,9 +20,15 @@ class Model(Protocol):
     [V, H] (for features in embedding space) and `passes` (network evaluations per call, default 1).
     """
 
-    mask_id: int
-    vocab_size: int
-    protected_ids: Sequence[int]  # EOS, EOT, PAD: never pushed by a guide
+    @property
+    def mask_id(self) -> int: ...
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def protected_ids(self) -> Sequence[int]:
+        """EOS, EOT, PAD: never pushed by a guide."""
 
     def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor) -> Tensor: ...
 
@@ -121,13 +127,15 @@ class StepEvent:
     @cached_property
     def entropy(self) -> Tensor:
         """[B, L] nats, of the guided distribution at open positions."""
-        return torch.special.entr(self._guided).sum(dim=-1)
+        entropy: Tensor = torch.special.entr(self._guided).sum(dim=-1)
+        return entropy
 
     @cached_property
     def force(self) -> Tensor:
         """[B, L]: Euclidean size of the push on a position's logits, over everything that is masked."""
-        push = (self.guided_logits - self.base_logits).nan_to_num(nan=0.0)  # -inf stays -inf: no push
-        return push.double().norm(dim=-1).where(self.step.masked, 0.0)
+        push: Tensor = (self.guided_logits - self.base_logits).nan_to_num(nan=0.0)  # -inf stays -inf: no push
+        force: Tensor = push.double().norm(dim=-1)
+        return force.where(self.step.masked, 0.0)
 
     @cached_property
     def _guided(self) -> Tensor:

@@ -48,7 +48,7 @@ class Feature:
     def check(self, vocab_size: int, embedding: Tensor | None) -> None:
         if self.space not in get_args(Space):
             raise ValueError(f"feature space must be one of {', '.join(get_args(Space))}, not {self.space!r}")
-        if self.top_k is not None and not 1 <= self.top_k:
+        if self.top_k is not None and self.top_k < 1:
             raise ValueError(f"feature top_k must be >= 1 or None, not {self.top_k!r}")
         if outside := [i for i in self.ignore_ids if not 0 <= i < vocab_size]:
             raise ValueError(f"feature ignore_ids holds {outside[0]}, outside the vocabulary 0..{vocab_size - 1}")

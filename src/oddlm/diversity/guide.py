@@ -12,11 +12,12 @@ from torch import Tensor
 from .. import noise
 from ..kernels import reference
 from ..kernels.directions import Duplicates
+from ..kernels.reference import Objective
 from ..registry import Registry
 from ..sampling import check_logits
 from ..types import Step
 from .features import Feature, Pooling, build_feature
-from .objectives import OBJECTIVES, Objective
+from .objectives import OBJECTIVES
 
 AlphaSchedule = Callable[[Tensor, int], Tensor]  # time left [B] (1 to 0), planned steps -> factor on alpha [B]
 SCHEDULES: Registry[AlphaSchedule] = Registry("schedule")
@@ -122,8 +123,8 @@ class Repulsion:
             noise=draw,
         )
         alpha = self.alpha * SCHEDULES.build(self.schedule)(step.time_left, step.total)
-        grouped = (x.unflatten(0, (-1, step.n)) for x in (logits, step.tokens, step.masked, alpha))
-        guided = reference.repel(*grouped, how).flatten(0, 1)
+        grouped = [x.unflatten(0, (-1, step.n)) for x in (logits, step.tokens, step.masked, alpha)]
+        guided = reference.repel(grouped[0], grouped[1], grouped[2], grouped[3], how).flatten(0, 1)
         return torch.where(step.masked[..., None], guided, logits)
 
 

@@ -41,18 +41,14 @@ def odd(batch: Batch, *, normalize: bool = True, quality: Quality = "grad", qual
 
 @OBJECTIVES.register
 @sequential
-def odd_sequential(
-    batch: Batch, *, normalize: bool = True, quality: Quality = "grad", quality_scale: float = 1.0
-) -> Tensor:
+def odd_sequential(batch: Batch, *, normalize: bool = True, quality: Quality = "grad", quality_scale: float = 1.0) -> Tensor:
     """`odd` against the earlier samples as they are after their own push: n backward passes instead of one."""
     return odd(batch, normalize=normalize, quality=quality, quality_scale=quality_scale)
 
 
 @OBJECTIVES.register
 @sequential
-def random_probe(
-    batch: Batch, *, normalize: bool = True, quality: Quality = "grad", quality_scale: float = 1.0
-) -> Tensor:
+def random_probe(batch: Batch, *, normalize: bool = True, quality: Quality = "grad", quality_scale: float = 1.0) -> Tensor:
     """Push each sample along a random direction outside the span of the earlier ones: ODD without its aim."""
     probe = batch.noise(0, batch.features.shape[2]).to(batch.features)[:, None]
     found = find_directions(probe, batch.earlier, batch.duplicates, batch.noise)

@@ -14,7 +14,12 @@ class Toy:
     EOS, PAD = 1, 2
 
     def __init__(
-        self, vocab_size: int = 200, width: int = 32, reach: int = 8, sharpness: float = 4.0, seed: int = 0,
+        self,
+        vocab_size: int = 200,
+        width: int = 32,
+        reach: int = 8,
+        sharpness: float = 4.0,
+        seed: int = 0,
         dtype: torch.dtype = torch.float32,
     ) -> None:
         generator = torch.Generator().manual_seed(seed)
@@ -38,8 +43,7 @@ class Toy:
         place = torch.arange(T) - (start - prompt_lengths)[:, None]  # [B, T], negative on padding
         heard = self.embedding[tokens] * (place >= 0)[..., None]
         padded = torch.nn.functional.pad(heard, (0, 0, self._reach, self._reach))
-        context = sum(
-            weight * padded[:, offset : offset + T] for offset, weight in enumerate(self._weight)
-        )
+        context = sum(weight * padded[:, offset : offset + T] for offset, weight in enumerate(self._weight))
         hidden = torch.as_tensor(context)[:, start:] + self._place[place[:, start:] % len(self._place)]
-        return hidden.tanh() @ self._head
+        logits: Tensor = hidden.tanh() @ self._head
+        return logits
