@@ -99,6 +99,7 @@ class Repulsion:
             return Duplicates("skip", tolerance=1e-6, native=True)
         return Duplicates(self.duplicates or "break", 1e-3 if self.tolerance is None else self.tolerance)
 
+    @torch.no_grad()
     def __call__(self, logits: Tensor, step: Step) -> Tensor:
         """Guided logits; the input is not changed, and comes back itself where there is nothing to do."""
         objective = OBJECTIVES.build(self.objective)

@@ -60,9 +60,9 @@ def find_directions(features: Tensor, earlier: Tensor, rule: Duplicates, noise: 
 
 
 def _unit(x: Tensor) -> tuple[Tensor, Tensor]:
-    """x / max(norm, 1e-12), and the norm."""
+    """x / max(norm, 1e-12), and the norm. A zero stays zero, in float16 too, where 1e-12 is 0."""
     size = x.norm(dim=-1)
-    return x / size.clamp(min=1e-12)[..., None], size
+    return x / size.clamp(min=1e-12).where(size > 0, 1.0)[..., None], size
 
 
 def _project_out(x: Tensor, basis: Tensor, native: bool) -> Tensor:

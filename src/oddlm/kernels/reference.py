@@ -71,7 +71,7 @@ def _all_at_once(logits: Tensor, tokens: Tensor, masked: Tensor, alpha: Tensor, 
         gradient = gradient.index_fill(-1, how.protected, 0.0).masked_fill(~masked[..., None], 0.0)
         if not how.raw_gradient:
             largest = gradient.norm(dim=-1).amax(dim=-1)  # [G, n]: each sample moves its most moved position by alpha
-            gradient = gradient / largest.clamp(min=1e-8)[..., None, None]
+            gradient = gradient / largest.clamp(min=1e-8).where(largest > 0, 1.0)[..., None, None]
         return (x - alpha.to(x.dtype)[..., None, None] * gradient).to(logits.dtype)
 
 

@@ -1,1 +1,24 @@
-"""Networks that predict tokens, and wrappers around them."""
+"""Networks that predict tokens, one file each, and wrappers around them."""
+
+from importlib import import_module
+from typing import Any, cast
+
+from ..types import Model
+
+KNOWN = {"toy": "oddlm.models.toy.Toy"}
+
+
+def load_model(name: str, **options: Any) -> Model:
+    """A known model, or the dotted path of somebody's own class or function that gives one."""
+    path = KNOWN.get(name, name)
+    module, _, attribute = path.replace(":", ".").rpartition(".")
+    if not module:
+        raise ValueError(f"unknown model {name!r}; known: {', '.join(KNOWN)}, or the dotted path of a class or function")
+    try:
+        factory = getattr(import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"model {name!r} cannot be imported: {error}") from error
+    model = factory(**options)
+    if missing := [a for a in ("mask_id", "vocab_size", "protected_ids", "__call__") if not hasattr(model, a)]:
+        raise ValueError(f"model {name!r} gives a {type(model).__name__} without {', '.join(missing)}")
+    return cast("Model", model)

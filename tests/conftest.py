@@ -1,0 +1,22 @@
+"""Shared by all tests: hypothesis profiles, one thread per worker, a toy network in float64."""
+
+import os
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+
+from oddlm.models.toy import Toy
+
+SLOW_STARTS = [HealthCheck.too_slow, HealthCheck.data_too_large]
+settings.register_profile("default", max_examples=60, deadline=None, derandomize=True, suppress_health_check=SLOW_STARTS)
+settings.register_profile("soak", max_examples=2000, deadline=None, suppress_health_check=SLOW_STARTS)
+settings.load_profile("default")
+
+if "PYTEST_XDIST_WORKER" in os.environ:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def toy() -> Toy:
+    return Toy(vocab_size=60, dtype=torch.float64)

@@ -1,0 +1,181 @@
+"""Every bad argument is refused before any work, by an error that names it and says what is allowed."""
+
+import math
+import re
+
+import pytest
+import torch
+
+from oddlm import Repulsion, denoise, denoise_steps, diversify
+from oddlm.models.wrappers import ClassifierFree, MicroBatch
+
+GOOD = {"n": 2, "length": 8, "steps": 4}
+
+
+class Untouchable:
+    """A network that must not be asked."""
+
+    mask_id, vocab_size, protected_ids = 9, 10, (1,)
+
+    def __call__(self, *args):
+        raise AssertionError("work was done before the arguments were checked")
+
+
+DENOISE = [
+    ({"n": 0}, "n must be an integer >= 1, not 0"),
+    ({"n": 2.0}, "n must be an integer >= 1, not 2.0"),
+    ({"length": 0}, "length must be an integer >= 1, not 0"),
+    ({"steps": 0}, "steps must be an integer >= 1, not 0"),
+    ({"steps": -3}, "steps must be an integer >= 1, not -3"),
+    ({"temperature": -0.1}, "temperature must be a finite number >= 0, not -0.1"),
+    ({"temperature": math.nan}, "temperature must be a finite number >= 0, not nan"),
+    ({"order_temperature": -1}, "order_temperature must be a finite number >= 0, not -1"),
+    (
+        {"policy": "lowconfidence"},
+        "unknown policy 'lowconfidence'; known: entropy, entropy_bound, factor, low_confidence, margin",
+    ),
+    ({"policy": {"name": "threshold", "treshold": 0.5}}, "policy 'threshold' has no option 'treshold'; options: threshold"),
+    ({"policy": {"threshold": 0.5}}, "has no 'name'; known: entropy"),
+    ({"policy": 7}, "policy must be a name, a mapping with a name, or a function, not 7"),
+    ({"block_length": 3}, "block_length 3 does not divide length 8; allowed: 1, 2, 4, 8"),
+    ({"block_length": 0}, "block_length must be an integer >= 1, not 0"),
+    ({"block_length": 2, "steps": 6}, "steps 6 do not divide evenly over 4 blocks; use a multiple of 4"),
+    ({"top_k": 0}, "top_k must be >= 1 or None, not 0"),
+    ({"top_p": 0.0}, "top_p must lie in (0, 1] or be None, not 0.0"),
+    ({"top_p": 1.5}, "top_p must lie in (0, 1] or be None, not 1.5"),
+    ({"suppress": [10]}, "suppress holds 10, outside the vocabulary 0..9"),
+    ({"suppress_confidence": [-1]}, "suppress_confidence holds -1, outside the vocabulary 0..9"),
+    ({"seed": [1, 2]}, "seed must be one integer or one per group: got 2 for 1 groups"),
+    ({"prompts": []}, "prompts is empty"),
+    ({"prompts": [[1, 10]]}, "prompts[0] holds a token id outside the vocabulary 0..9"),
+    ({"prompts": [[1], [-1]]}, "prompts[1] holds a token id outside the vocabulary 0..9"),
+    ({"prompts": [[[1, 2]]]}, "prompts[0] must be a flat sequence of token ids"),
+    ({"prompts": [[1.5]]}, "prompts[0] must be a flat sequence of token ids, not torch.float32"),
+    ({"prompts": [1, 2]}, "prompts[0] must be a flat sequence of token ids"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), DENOISE, ids=lambda x: str(x)[:50])
+@pytest.mark.parametrize("door", [denoise, denoise_steps])
+def test_denoise(door, change, message):
+    arguments = {"prompts": [[3]], **GOOD, **change}
+    with pytest.raises(ValueError, match=re.escape(message)):
+        door(Untouchable(), arguments.pop("prompts"), **arguments)
+
+
+def test_a_model_that_contradicts_itself(toy):
+    class Protects(Untouchable):
+        protected_ids = (12,)
+
+    class Masks(Untouchable):
+        mask_id = 10
+
+    class Short(Untouchable):
+        def __call__(self, tokens, start, prompt_lengths):
+            return torch.zeros(len(tokens), tokens.shape[1], 10)
+
+    for model, message in (
+        (Protects(), "protected_ids holds 12, outside the vocabulary 0..9"),
+        (Masks(), "mask_id holds 10, outside"),
+        (Short(), "model returned logits (2, 9, 10), expected (2, 8, 10)"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            denoise(model, [[3]], **GOOD)
+
+
+@pytest.mark.parametrize(
+    ("value", "whole_row", "what"), [(math.nan, False, "NaN"), (math.inf, False, "+inf"), (-math.inf, True, "nothing but -inf")]
+)
+def test_bad_logits_are_named_by_row_and_position(value, whole_row, what):
+    logits = torch.zeros(4, 8, 10)
+    logits[2, 5, ... if whole_row else 3] = value
+
+    class Broken(Untouchable):
+        def __call__(self, tokens, start, prompt_lengths):
+            return logits
+
+    message = re.escape(f"logits hold {what} at row 2, position 5")
+    with pytest.raises(ValueError, match=message):
+        denoise(Broken(), [[3]], n=4, length=8, steps=4)
+    masked = torch.ones(4, 8, dtype=torch.bool)
+    with pytest.raises(ValueError, match=message):
+        diversify(logits, torch.zeros(4, 8, dtype=torch.long), masked, alpha=1.0)
+    masked[2, 5] = False
+    diversify(logits, torch.zeros(4, 8, dtype=torch.long), masked, alpha=1.0)
+
+
+def test_a_guide_that_returns_nan_is_named(toy):
+    with pytest.raises(ValueError, match="does the guide return NaN"):
+        denoise(toy, [[5]], guide=lambda logits, step: logits * math.nan, **GOOD)
+
+
+LOGITS, TOKENS, MASKED = torch.zeros(4, 3, 10), torch.zeros(4, 3, dtype=torch.long), torch.ones(4, 3, dtype=torch.bool)
+DIVERSIFY = [
+    ({"objective": "od"}, "unknown objective 'od'; known: dpp, none, odd, odd_sequential, random_probe, or a dotted path"),
+    (
+        {"objective": {"name": "odd", "qualty": "none"}},
+        "objective 'odd' has no option 'qualty'; options: normalize, quality, q",
+    ),
+    ({"objective": {"name": "odd", "quality": "no"}}, "quality must be one of grad, detached, none, not 'no'"),
+    ({"objective": {"name": "dpp", "kernel": "rbf"}}, "dpp kernel must be one of authors, paper, not 'rbf'"),
+    ({"objective": "no_such_module.thing"}, "objective 'no_such_module.thing' cannot be imported"),
+    ({"objective": "math.no_such_thing"}, "objective 'math.no_such_thing' cannot be imported"),
+    ({"feature": "maxpool"}, "unknown feature 'maxpool'; known: max_pool, mean_pool, positional"),
+    ({"feature": {"name": "max_pool", "topk": 3}}, "feature 'max_pool' has no option 'topk'"),
+    ({"feature": {"name": "max_pool", "top_k": 0}}, "feature top_k must be >= 1 or None, not 0"),
+    ({"feature": {"name": "max_pool", "space": "logits"}}, "feature space must be one of probs, embedding, not 'logits'"),
+    ({"feature": {"name": "max_pool", "space": "embedding"}}, "needs embedding of shape [10, H], got None"),
+    ({"feature": {"name": "max_pool", "ignore_ids": [10]}}, "feature ignore_ids holds 10, outside the vocabulary 0..9"),
+    ({"alpha": -1.0}, "alpha must be a finite number >= 0, not -1.0"),
+    ({"alpha": math.nan}, "alpha must be a finite number >= 0, not nan"),
+    ({"alpha": math.inf}, "alpha must be a finite number >= 0, not inf"),
+    ({"duplicates": "drop"}, "duplicates must be one of break, skip, not 'drop'"),
+    ({"tolerance": 1.0}, "tolerance must lie in [0, 1), not 1.0"),
+    ({"gradient": "sign"}, "gradient must be one of normalized, raw, not 'sign'"),
+    ({"preset": "authors"}, "preset must be one of paper, not 'authors'"),
+    ({"preset": "paper", "duplicates": "break"}, "preset 'paper' fixes duplicates and tolerance"),
+    ({"n": 3}, "n must be >= 1 and divide the batch of 4 rows, not 3"),
+    ({"n": 0}, "n must be >= 1 and divide the batch of 4 rows, not 0"),
+    ({"protected": [10]}, "protected holds 10, outside the vocabulary 0..9"),
+    ({"seed": [1]}, "seed must be one integer or one per group: got 1 for 2 groups"),
+    ({"logits": LOGITS[0]}, "logits must be floating point of shape [B, S, V], not torch.float32 (3, 10)"),
+    ({"logits": LOGITS.long()}, "logits must be floating point of shape [B, S, V], not torch.int64"),
+    ({"tokens": TOKENS[:2]}, "tokens must have shape (4, 3) like logits, not (2, 3)"),
+    ({"tokens": TOKENS.double()}, "tokens must be int64 or int32, not torch.float64"),
+    ({"masked": MASKED[:, :2]}, "masked must have shape (4, 3) like logits, not (4, 2)"),
+    ({"masked": MASKED.long()}, "masked must be bool, not torch.int64"),
+    ({"masked": ~MASKED, "tokens": TOKENS + 10}, "tokens holds a committed id outside the vocabulary 0..9"),
+    ({"masked": ~MASKED, "tokens": TOKENS - 1}, "tokens holds a committed id outside the vocabulary 0..9"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), DIVERSIFY, ids=lambda x: str(x)[:50])
+def test_diversify(change, message):
+    arguments = {"logits": LOGITS, "tokens": TOKENS, "masked": MASKED, "alpha": 1.0, "n": 2, **change}
+    with pytest.raises(ValueError, match=re.escape(message)):
+        diversify(arguments.pop("logits"), arguments.pop("tokens"), arguments.pop("masked"), **arguments)
+
+
+def test_a_mask_id_outside_the_vocabulary_may_stand_where_masked():
+    """Some models add MASK behind the vocabulary of their head; masked tokens are never read."""
+    assert diversify(LOGITS, TOKENS + 99, MASKED, alpha=1.0).shape == LOGITS.shape
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"schedule": "linea"}, "unknown schedule 'linea'; known: constant, cosine, linear, paper"),
+        ({"objective": "od"}, "unknown objective 'od'; known: dpp"),
+        ({"feature": {"name": "positional", "size": 3}}, "feature 'positional' has no option 'size'; options: scale"),
+    ],
+)
+def test_repulsion_refuses_when_it_is_made(settings, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Repulsion(**settings)
+
+
+def test_wrappers(toy):
+    with pytest.raises(ValueError, match="max_rows must be >= 1, not 0"):
+        MicroBatch(toy, 0)
+    with pytest.raises(ValueError, match="scale must be a finite number >= 0, not -1"):
+        ClassifierFree(toy, -1)
