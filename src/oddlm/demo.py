@@ -17,10 +17,10 @@ def run_demo(*, n: int, length: int, steps: int, alpha: float, seed: int) -> Non
     console = Console()
     model = Toy()
     console.print(
-        "An untrained toy network ([bold]random weights: it knows nothing[/bold]) stands in until a trained model ships here.\n"
+        "An untrained toy network ([bold]random weights: it knows nothing[/bold]) stands in until a trained model ships here. "
         f"{n} samples of {length} tokens in {steps} steps; every setting spends the same network evaluations.\n"
     )
-    table = Table("objective", "temperature", "distinct", "differing tokens", "mean log p", "changed", "seconds")
+    table = Table("objective", "temp.", "distinct", "differing", "log p", "changed", "seconds")
     batches: dict[str, Tensor] = {}
     for temperature in (0.0, 0.5):
         for objective in ("none", "dpp", "odd"):
@@ -52,9 +52,9 @@ def run_demo(*, n: int, length: int, steps: int, alpha: float, seed: int) -> Non
         table.add_section()
     console.print(table)
     console.print(
-        "differing tokens: share of positions in which two samples differ, over all pairs. mean log p: of the written\n"
-        "tokens, under the network before guidance. changed: share of tokens that plain sampling would not have written\n"
-        "there and then.\n"
+        "differing: share of positions in which two samples differ, over all pairs. log p: mean over the written tokens, "
+        "under the network before guidance. changed: share of tokens that plain sampling would not have written there "
+        "and then.\n"
     )
     side_by_side = Table("sample", "plain, temperature 0", "odd, temperature 0", title="The first samples, token ids")
     for i in range(min(n, 8)):
