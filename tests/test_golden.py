@@ -39,7 +39,7 @@ def test_all_75_cases_are_here():
     assert (len(UPDATES), len(RUNS)) == (54, 21)
 
 
-@pytest.mark.parametrize("rule", [{"duplicates": "skip"}, {"duplicates": "break"}, {"preset": "paper"}], ids=str)
+@pytest.mark.parametrize("rule", [{}, {"duplicates": "skip"}, {"backend": "reference"}, {"preset": "paper"}], ids=str)
 @pytest.mark.parametrize("case", UPDATES, ids=lambda c: f"{c['name']}-{c['objective']}-{c['feature']}")
 def test_diversify(case, rule):
     logits, masked, tokens, protected, expected = tensors(case, "logits", "masked", "tokens", "protected", "expected")

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from .. import noise
-from ..kernels import reference
+from ..kernels import closed_form, reference
 from ..kernels.directions import Duplicates
 from ..kernels.reference import Objective
 from ..registry import Registry
 from ..sampling import check_logits
 from ..types import Step
-from .features import Feature, Pooling, build_feature
-from .objectives import OBJECTIVES
+from .features import FEATURES, Feature, Pooling, build_feature
+from .objectives import OBJECTIVES, slope_of
 
 AlphaSchedule = Callable[[Tensor, int], Tensor]  # time left [B] (1 to 0), planned steps -> factor on alpha [B]
 SCHEDULES: Registry[AlphaSchedule] = Registry("schedule")
@@ -25,6 +25,7 @@ SCHEDULES: Registry[AlphaSchedule] = Registry("schedule")
 DuplicateMode = Literal["break", "skip"]
 Gradient = Literal["normalized", "raw"]
 Preset = Literal["paper"]
+Backend = Literal["auto", "closed_form", "reference"]
 
 
 @SCHEDULES.register
@@ -61,6 +62,7 @@ class Repulsion:
     unit feature lies within `tolerance` (default 1e-3) of the span of the earlier ones: "break" (default) pushes it along a
     seeded random direction, "skip" leaves it. protected ids and the embedding come from the model unless given here.
     preset="paper" keeps the published arithmetic: the precision of the logits, residuals up to 1e-6 skipped.
+    backend: "auto" takes the closed form where it applies and autograd elsewhere; either can be asked for by name.
     """
 
     objective: str | Mapping[str, Any] | Objective = "odd"
@@ -73,6 +75,7 @@ class Repulsion:
     protected: Collection[int] | None = None
     embedding: Tensor | None = None
     preset: Preset | None = None
+    backend: Backend = "auto"
 
     def __post_init__(self) -> None:
         """Refuse bad settings at once, not at the first step."""
@@ -85,6 +88,7 @@ class Repulsion:
             ("duplicates", self.duplicates, get_args(DuplicateMode)),
             ("gradient", self.gradient, get_args(Gradient)),
             ("preset", self.preset, get_args(Preset)),
+            ("backend", self.backend, get_args(Backend)),
         ):
             if value is not None and value not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
@@ -116,7 +120,9 @@ class Repulsion:
 
         how = reference.Repel(
             extract=partial(feature.extract, embedding=embedding),
+            top_k=feature.top_k,
             objective=objective,
+            slope=slope_of(objective),
             sequential=getattr(objective, "sequential", False),
             duplicates=self.duplicate_rule,
             raw_gradient=self.gradient == "raw",
@@ -125,8 +131,16 @@ class Repulsion:
         )
         alpha = self.alpha * SCHEDULES.build(self.schedule)(step.time_left, step.total)
         grouped = [x.unflatten(0, (-1, step.n)) for x in (logits, step.tokens, step.masked, alpha)]
-        guided = reference.repel(grouped[0], grouped[1], grouped[2], grouped[3], how).flatten(0, 1)
-        return torch.where(step.masked[..., None], guided, logits)
+        return self._kernel(feature, how)(grouped[0], grouped[1], grouped[2], grouped[3], how).flatten(0, 1)
+
+    def _kernel(self, feature: Feature, how: reference.Repel) -> Callable[..., Tensor]:
+        """The one place that chooses: the closed form wherever it applies, autograd elsewhere."""
+        pooled = feature.pooling is FEATURES.find("max_pool") and feature.space == "probs" and not feature.ignore_ids
+        if pooled and how.slope is not None and not how.duplicates.native and self.backend != "reference":
+            return closed_form.repel
+        if self.backend == "closed_form":
+            raise ValueError("backend 'closed_form' needs feature max_pool over probs, an objective with a slope, no preset")
+        return reference.repel
 
 
 def diversify(
@@ -146,6 +160,7 @@ def diversify(
     step: int = 0,
     embedding: Tensor | None = None,
     preset: Preset | None = None,
+    backend: Backend = "auto",
 ) -> Tensor:
     """Push the samples of a batch apart: the one line to add to a sampling loop of your own, before it picks tokens.
 
@@ -165,6 +180,7 @@ def diversify(
         gradient=gradient,
         embedding=embedding,
         preset=preset,
+        backend=backend,
     )
     n = _check_batch(logits, tokens, masked, n, protected)
     check_logits(logits, masked)

@@ -1,28 +1,81 @@
 """What makes a batch diverse: a loss per sample, small when the sample is unlike the others. A new one is one function here.
 
 An objective sees a `Batch` (features, quality, the directions of earlier samples) and returns a loss [G, n]; autograd and
-the guide do the rest. Its keyword-only arguments are its hyperparameters.
+the guide do the rest. Its keyword-only arguments are its hyperparameters. One that also has a `slope`, the derivative of its
+summed loss by features and quality with the same options, runs on the kernels without autograd.
 """
 
-from typing import Literal, get_args
+from collections.abc import Callable
+from functools import partial
+from typing import Literal, TypeVar, cast, get_args
 
 import torch
 from torch import Tensor
 
-from ..kernels.directions import find_directions
-from ..kernels.reference import Batch, Objective
+from ..kernels.directions import Directions, find_directions
+from ..kernels.reference import Batch, Objective, Slope
 from ..registry import Registry
 
 Quality = Literal["grad", "detached", "none"]
 Kernel = Literal["authors", "paper"]
 
+ROUGHEN = 1e-3  # relative noise on the features of duplicates, for objectives that know no directions
+
 OBJECTIVES: Registry[Objective] = Registry("objective")
+R = TypeVar("R", bound=Callable[..., Tensor])
 
 
-def sequential(function: Objective) -> Objective:
-    """Call the objective with one sample at a time, against the others as they are after their own push."""
-    function.sequential = True  # type: ignore[attr-defined]
-    return function
+def mark(*, sequential: bool = False, slope: Callable[..., tuple[Tensor, Tensor]] | None = None) -> Callable[[R], R]:
+    """Declare that an objective wants one sample at a time, against the others as they are after their own push; its slope."""
+
+    def mark(function: R) -> R:
+        function.sequential = sequential  # type: ignore[attr-defined]
+        function.slope = slope  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+def slope_of(objective: Objective) -> Slope | None:
+    """The slope of a built objective, with the same options."""
+    slope = getattr(objective, "slope", None)
+    return cast("Slope | None", slope and partial(slope, **getattr(objective, "keywords", {})))
+
+
+def _odd_slope(
+    batch: Batch, *, normalize: bool = True, quality: Quality = "grad", quality_scale: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    found = batch.directions
+    u, size = _features(batch, normalize)
+    gain = torch.linalg.vecdot(u, found.vectors)  # [G, n]
+    scale = torch.where(found.guided, -quality_scale, 0.0)
+    inward = gain[..., None] * u if normalize else 0.0  # a unit feature cannot grow
+    by_feature = (scale * _quality(batch, quality) / size)[..., None] * (found.vectors - inward)
+    return by_feature, scale * gain if quality == "grad" else torch.zeros_like(gain)
+
+
+def _dpp_slope(
+    batch: Batch,
+    *,
+    normalize: bool = True,
+    quality: Quality = "grad",
+    quality_scale: float = 1.0,
+    kernel: Kernel = "authors",
+    jitter: float = 1e-4,
+) -> tuple[Tensor, Tensor]:
+    """d logdet(L + cI) = tr((L + cI)^-1 dL), for c = 1 + jitter less the same for c = jitter."""
+    u, size = _features(batch, normalize, roughen=ROUGHEN)
+    q = _quality(batch, quality).double()
+    similarity, weight = u @ u.mT, _dpp_weight(q, quality_scale, kernel)
+    values, vectors = torch.linalg.eigh(similarity * weight)
+    by_kernel = vectors @ ((values + jitter) * (values + 1 + jitter)).reciprocal().neg().diag_embed() @ vectors.mT
+    pull = 2 * by_kernel * weight  # [G, n, n]
+    by_feature = pull @ u
+    if normalize:
+        by_feature -= torch.linalg.vecdot(pull, similarity)[..., None] * u
+    by_feature = _roughness(batch, ROUGHEN) * by_feature / size[..., None]
+    by_quality = 2 * quality_scale * ((by_kernel * similarity) @ q[..., None]).squeeze(-1)
+    return by_feature, by_quality if quality == "grad" else torch.zeros_like(by_quality)
 
 
 @OBJECTIVES.register
@@ -32,31 +85,30 @@ def none(batch: Batch) -> Tensor:
 
 
 @OBJECTIVES.register
+@mark(slope=_odd_slope)
 def odd(batch: Batch, *, normalize: bool = True, quality: Quality = "grad", quality_scale: float = 1.0) -> Tensor:
     """Repel each sample from the span of the earlier ones: reward the part of its feature outside that span."""
-    found = batch.directions
-    gain = (_features(batch, normalize) * found.vectors).sum(dim=-1)
-    return torch.where(found.guided, -gain * _quality(batch, quality) * quality_scale, 0.0)
+    return _gain(batch, batch.directions, normalize, quality, quality_scale)
 
 
 @OBJECTIVES.register
-@sequential
+@mark(sequential=True, slope=_odd_slope)
 def odd_sequential(batch: Batch, *, normalize: bool = True, quality: Quality = "grad", quality_scale: float = 1.0) -> Tensor:
-    """`odd` against the earlier samples as they are after their own push: n backward passes instead of one."""
-    return odd(batch, normalize=normalize, quality=quality, quality_scale=quality_scale)
+    """`odd` against the earlier samples as they are after their own push: n passes instead of one."""
+    return _gain(batch, batch.directions, normalize, quality, quality_scale)
 
 
 @OBJECTIVES.register
-@sequential
+@mark(sequential=True)
 def random_probe(batch: Batch, *, normalize: bool = True, quality: Quality = "grad", quality_scale: float = 1.0) -> Tensor:
     """Push each sample along a random direction outside the span of the earlier ones: ODD without its aim."""
     probe = batch.noise(0, batch.features.shape[2]).to(batch.features)[:, None]
     found = find_directions(probe, batch.earlier, batch.duplicates, batch.noise)
-    gain = (_features(batch, normalize) * found.vectors).sum(dim=-1)
-    return torch.where(found.guided, -gain * _quality(batch, quality) * quality_scale, 0.0)
+    return _gain(batch, found, normalize, quality, quality_scale)
 
 
 @OBJECTIVES.register
+@mark(slope=_dpp_slope)
 def dpp(
     batch: Batch,
     *,
@@ -67,28 +119,45 @@ def dpp(
     jitter: float = 1e-4,
 ) -> Tensor:
     """Likelihood of the whole batch under a determinantal point process (DiverseFlow's objective on text)."""
-    if kernel not in get_args(Kernel):
-        raise ValueError(f"dpp kernel must be one of {', '.join(get_args(Kernel))}, not {kernel!r}")
-    u = _features(batch, normalize, roughen=1e-3)
+    u, _ = _features(batch, normalize, roughen=ROUGHEN)
     q = _quality(batch, quality)
-    pairs = quality_scale * q[:, :, None] * q[:, None, :]
-    similarity = (u @ u.mT) * (pairs if kernel == "paper" else 1 + pairs)
+    similarity = (u @ u.mT) * _dpp_weight(q, quality_scale, kernel)
     similarity = similarity.to(torch.promote_types(u.dtype, torch.float32))  # logdet knows no half precision
     eye = torch.eye(u.shape[1], dtype=similarity.dtype, device=u.device)
     loss = torch.logdet(similarity + (1 + jitter) * eye) - torch.logdet(similarity + jitter * eye)
     return loss[:, None] / u.shape[1] * torch.ones_like(q)
 
 
-def _features(batch: Batch, normalize: bool, roughen: float = 0.0) -> Tensor:
-    """Features as the algebra wants them: float64 (unless native), unit length (unless not).
+def _gain(batch: Batch, found: Directions, normalize: bool, quality: Quality, quality_scale: float) -> Tensor:
+    u, _ = _features(batch, normalize)
+    gain = (u * found.vectors).sum(dim=-1)
+    return torch.where(found.guided, -gain * _quality(batch, quality) * quality_scale, 0.0)
 
-    `roughen` makes duplicates distinct where the rule is to break them, for objectives that know no directions.
-    """
+
+def _dpp_weight(q: Tensor, scale: float, kernel: Kernel) -> Tensor:
+    if kernel not in get_args(Kernel):
+        raise ValueError(f"dpp kernel must be one of {', '.join(get_args(Kernel))}, not {kernel!r}")
+    pairs = scale * q[:, :, None] * q[:, None, :]
+    return pairs if kernel == "paper" else 1 + pairs
+
+
+def _features(batch: Batch, normalize: bool, roughen: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Features as the algebra wants them, float64 (unless native) and of unit length (unless not), and what divided them."""
     v = batch.features if batch.duplicates.native else batch.features.double()
-    if roughen and batch.duplicates.mode == "break" and batch.directions.duplicate.any():
-        noise = torch.stack([batch.noise(k, v.shape[2]) for k in range(v.shape[1])], dim=1).to(v.dtype)
-        v = torch.where(batch.directions.duplicate[..., None], v * (1 + roughen * noise), v)
-    return v / v.norm(dim=-1, keepdim=True).clamp(min=1e-12) if normalize else v
+    v = v * _roughness(batch, roughen) if roughen else v
+    size = v.norm(dim=-1).clamp(min=1e-12) if normalize else torch.ones_like(v[..., 0])
+    return v / size[..., None], size
+
+
+def _roughness(batch: Batch, roughen: float) -> Tensor:
+    """[G, n, D] or 1: a factor that makes duplicates distinct where the rule is to break them, for want of directions."""
+    one = torch.ones(
+        (), dtype=torch.float64 if not batch.duplicates.native else batch.features.dtype, device=batch.features.device
+    )
+    if batch.duplicates.mode == "skip" or not batch.directions.duplicate.any():
+        return one
+    noise = torch.stack([batch.noise(k, batch.features.shape[2]) for k in range(batch.features.shape[1])], dim=1)
+    return torch.where(batch.directions.duplicate[..., None], 1 + roughen * noise, one).to(one.dtype)
 
 
 def _quality(batch: Batch, mode: Quality) -> Tensor:

@@ -32,6 +32,7 @@ class Batch:
 
 
 Objective = Callable[[Batch], Tensor]  # -> loss [G, n], to be made small
+Slope = Callable[[Batch], tuple[Tensor, Tensor]]  # -> derivatives of the summed loss: by features [G, n, D], by quality [G, n]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,24 +40,31 @@ class Repel:
     """Everything about a push but the logits."""
 
     extract: Extract
+    top_k: int | None  # what `extract` truncates a position to, for kernels that do it themselves
     objective: Objective
+    slope: Slope | None  # the objective's derivative, for kernels without autograd
     sequential: bool  # one sample at a time, each against the others as they are after their own push
     duplicates: Duplicates
     raw_gradient: bool
     protected: Tensor  # [p] int64
     noise: DirectionNoise
 
+    def for_sample(self, k: int) -> "Repel":
+        """The same push on a batch that holds sample k alone."""
+        return replace(self, noise=lambda _, size: self.noise(k, size))
+
 
 def repel(logits: Tensor, tokens: Tensor, masked: Tensor, alpha: Tensor, how: Repel) -> Tensor:
-    """logits [G, n, S, V], tokens and masked [G, n, S], alpha [G, n] -> guided logits; committed ones come back as 0.
+    """logits [G, n, S, V], tokens and masked [G, n, S], alpha [G, n] -> guided logits.
 
     Works under `no_grad` and `inference_mode`; the inputs are copied, never changed.
     """
     with torch.inference_mode(False), torch.enable_grad():
         tokens, masked, alpha = tokens.clone(), masked.clone(), alpha.clone()
-        logits = logits.detach().masked_fill(~masked[..., None], 0.0)  # committed logits are undefined
+        known = logits.detach().masked_fill(~masked[..., None], 0.0)  # committed logits are undefined
         step = _one_by_one if how.sequential else _all_at_once
-        return step(logits, tokens, masked, alpha, None, how)
+        guided = step(known, tokens, masked, alpha, None, how)
+    return torch.where(masked[..., None], guided, logits.detach())
 
 
 def _all_at_once(logits: Tensor, tokens: Tensor, masked: Tensor, alpha: Tensor, earlier: Tensor | None, how: Repel) -> Tensor:
@@ -80,7 +88,7 @@ def _one_by_one(logits: Tensor, tokens: Tensor, masked: Tensor, alpha: Tensor, e
     basis_rule = Duplicates("skip", how.duplicates.tolerance, how.duplicates.native)
     for k in range(logits.shape[1]):
         one = slice(k, k + 1)
-        mine = replace(how, noise=lambda _, size, k=k: how.noise(k, size))  # type: ignore[misc]
+        mine = how.for_sample(k)
         moved.append(_all_at_once(logits[:, one], tokens[:, one], masked[:, one], alpha[:, one], earlier, mine))
         after = _observe(moved[-1], tokens[:, one], masked[:, one], earlier, mine).features.detach()
         found = find_directions(after, _rows(earlier, after), basis_rule, mine.noise).vectors
