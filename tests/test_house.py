@@ -13,7 +13,7 @@ SRC = Path(oddlm.__file__).parent
 
 # Room -> the rooms it may import. A room is a top-level file or folder of the package.
 ARROWS = {
-    "__init__": {"types", "sampler", "diversity"},
+    "__init__": {"types", "params", "sampler", "diversity", "generate"},
     "__main__": {"cli"},
     "types": set(),
     "registry": set(),
@@ -26,11 +26,13 @@ ARROWS = {
     "sampler": {"types", "noise", "policies", "sampling", "schedule", "progress"},
     "diversity": {"types", "registry", "noise", "sampling", "kernels"},
     "models": {"types", "kernels"},
+    "params": set(),
+    "generate": {"types", "noise", "params", "sampler", "diversity", "models"},
     "demo": {"types", "sampler", "diversity", "models"},
     "tasks": set(),
     "cli": {"__init__", "demo", "policies", "diversity"},
 }
-TORCHLESS = ["oddlm", "oddlm.cli", "oddlm.registry", "oddlm.tasks"]
+TORCHLESS = ["oddlm", "oddlm.cli", "oddlm.params", "oddlm.registry", "oddlm.tasks"]
 
 
 def imported_rooms(path: Path) -> set[str]:

@@ -13,7 +13,7 @@ from .policies import POLICIES
 from .progress import step_progress
 from .sampling import check_logits, delay, fork_cells, predict
 from .schedule import Schedule, select
-from .types import Denoised, Guide, Model, Observer, Policy, Prediction, Step, StepEvent
+from .types import Denoised, Guide, History, Model, Observer, Policy, Prediction, Step, StepEvent
 
 Prompt = Sequence[int] | Tensor
 
@@ -35,6 +35,7 @@ class Options(TypedDict, total=False):
     suppress_confidence: Collection[int]
     order_temperature: float
     fork: bool
+    history: History | None
 
 
 def denoise(
@@ -81,6 +82,7 @@ def denoise_steps(
     suppress_confidence: Collection[int] = (),
     order_temperature: float = 0.0,
     fork: bool = False,
+    history: History | None = None,
 ) -> Generator[StepEvent, None, Denoised]:
     """`denoise`, one step per `next()`, so that a caller can stop between two. Arguments are checked at once.
 
@@ -95,6 +97,7 @@ def denoise_steps(
     suppress: ids that are never written (MASK never is). suppress_confidence: ids that are written late.
     order_temperature: Gumbel noise on the log-score that picks positions.
     fork: step 0 commits one cell per sample, the j-th likeliest (position, token) for sample j.
+    history: `history` of a Denoised with the same prompts and settings; the samples go on from there, n more per prompt.
     """
     schedule = Schedule.plan(length, steps, block_length, fork=fork)
     policy = POLICIES.build(policy)
@@ -104,6 +107,20 @@ def denoise_steps(
     never = torch.tensor(sorted({model.mask_id, *suppress}), device=canvas.device)
     late = torch.tensor(sorted(suppress_confidence), dtype=torch.long, device=canvas.device)
     parallel, needs = getattr(policy, "parallel", False), getattr(policy, "needs", None)
+    made_with = {
+        "model": f"{getattr(model, 'name', type(model).__name__)}, {model.vocab_size} tokens",
+        "length": length,
+        "steps": schedule.steps,
+        "block_length": schedule.block_length,
+        "prompts": [[int(t) for t in p] for p in prompts],
+        "seed": seeds.tolist(),
+    }
+    _check_history(history, made_with, parallel)
+    first_sample = 0 if history is None else history.samples
+    session = getattr(guide, "session", None)
+    guide = guide if session is None else session(history)
+    if parallel and hasattr(guide, "memory"):
+        raise ValueError("a parallel policy ends at steps of its own: there is no history to remember")
 
     def propose(logits: Tensor, step: Step, forced: tuple[Tensor, Tensor] | None) -> tuple[Prediction, Tensor]:
         """What this step writes with these logits, and where."""
@@ -133,7 +150,7 @@ def denoise_steps(
                 masked=masked,
                 open=schedule.open(masked),
                 n=n,
-                first_sample=0,
+                first_sample=first_sample,
                 seeds=seeds,
                 parallel=parallel,
                 protected=tuple(model.protected_ids),
@@ -151,7 +168,8 @@ def denoise_steps(
             canvas = torch.cat([canvas[:, :start], torch.where(commit, prediction.tokens, step.tokens)], dim=1)
             commit_step = commit_step.masked_fill(commit, index)
             masked = masked & ~commit
-        return Denoised(tokens=canvas[:, start:], commit_step=commit_step, nfe=nfe, seeds=seeds, n=n)
+        now = History(first_sample + n, seeds, made_with, getattr(guide, "memory", None))
+        return Denoised(canvas[:, start:], commit_step, nfe, seeds, n, now)
 
     return run(canvas)
 
@@ -203,6 +221,16 @@ def _check(
     for name, values in ids.items():
         if outside := [i for i in values if not 0 <= i < model.vocab_size]:
             raise ValueError(f"{name} holds {outside[0]}, outside the vocabulary 0..{model.vocab_size - 1}")
+
+
+def _check_history(history: History | None, made_with: Mapping[str, Any], parallel: bool) -> None:
+    if history is None:
+        return
+    if parallel:
+        raise ValueError("a parallel policy ends at steps of its own: it cannot go on from a history")
+    for name, value in made_with.items():
+        if (was := history.made_with[name]) != value:
+            raise ValueError(f"history was made with {name} {was}, not {value}")
 
 
 def _shaped(logits: Tensor, rows: int, length: int, model: Model) -> Tensor:

@@ -6,7 +6,7 @@ B = groups x n rows (the samples of one prompt are neighbours), L generated posi
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -17,7 +17,8 @@ class Model(Protocol):
 
     Prompts are left-padded to `start`: the first start - prompt_lengths[b] positions of row b are padding. The model masks
     them out and counts positions from the first real token. A model may also have `device` (default: cpu), `embedding`
-    [V, H] (for features in embedding space) and `passes` (network evaluations per call, default 1).
+    [V, H] (for features in embedding space), `passes` (network evaluations per call, default 1), `context` (most positions it
+    can see), `name` and `tokenizer`.
     """
 
     @property
@@ -153,6 +154,52 @@ class StepEvent:
         return Choice(tokens, commit, base, guided)
 
 
+class Tokenizer(Protocol):
+    def encode(self, text: str) -> list[int]: ...
+
+    def decode(self, tokens: Sequence[int]) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One answer. The log-probabilities are those of each token at the step that wrote it, at temperature 1 and without
+    filters: under the network (base) and after guidance (guided).
+    """
+
+    prompt: int  # which prompt it answers
+    index: int  # which of its samples it is
+    text: str
+    tokens: tuple[int, ...]  # all `length` of them
+    commit_steps: tuple[int, ...]
+    base_logprobs: tuple[float, ...]
+    guided_logprobs: tuple[float, ...]
+    seed: int  # of the prompt: the same seed and index give the same sample
+    finish_reason: Literal["stop", "length"]  # an end token was written, or not
+    nfe: int  # network evaluations
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """What earlier samples of the same prompts have done, for a batch that goes on from there."""
+
+    samples: int  # per prompt
+    seeds: Tensor  # [G]
+    made_with: Mapping[str, Any]  # what a continuation must share
+    memory: "Memory | None"  # what the guide remembers; None where it does not
+
+    def take(self, groups: Sequence[int]) -> "History":
+        """The history of some of the prompts."""
+        chosen = {key: [self.made_with[key][g] for g in groups] for key in ("prompts", "seed")}
+        memory = None if self.memory is None else self.memory.take(groups)
+        return History(self.samples, self.seeds[list(groups)], {**self.made_with, **chosen}, memory)
+
+
+class Memory(Protocol):
+    """What a guide keeps of each step of a run, by prompt."""
+
+    def take(self, groups: Sequence[int]) -> "Memory": ...
+
+
 @dataclass(frozen=True, slots=True)
 class Denoised:
     """A finished batch: rows [g * n, (g + 1) * n) are the samples of prompt g."""
@@ -162,13 +209,16 @@ class Denoised:
     nfe: int  # network evaluations of every row
     seeds: Tensor  # [G]
     n: int
+    history: History  # for `denoise(..., history=...)`
 
     def groups(self) -> Iterator[Tensor]:
         """The samples of each prompt, [n, L]."""
         return iter(self.tokens.split(self.n))
 
 
-Guide = Callable[[Tensor, Step], Tensor]  # logits [B, L, V] -> guided logits; the input is never changed
+# logits [B, L, V] -> guided logits; the input is never changed. A guide with a memory has `session(history)`, which gives the
+# guide of one run; that one hands out its `memory` at the end.
+Guide = Callable[[Tensor, Step], Tensor]
 Policy = Callable[[Prediction, Step], Tensor]  # -> score [B, L]: higher is sooner, +inf (parallel policies) is now
 Observer = Callable[[StepEvent], None]
 Named = str | Mapping[str, Any]  # "odd", or {"name": "odd", "normalize": False}

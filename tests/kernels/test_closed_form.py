@@ -147,7 +147,7 @@ def test_a_slope_is_the_derivative_of_its_loss(spec):
     def batch() -> Batch:
         noise = torch.randn(4, 2, 9, generator=torch.Generator().manual_seed(0)).double()
         leaves = features.clone().requires_grad_(), quality.clone().requires_grad_()
-        return Batch(*leaves, features.new_zeros(2, 0, 9), Duplicates(), lambda k, size: noise[k])
+        return Batch(*leaves, None, Duplicates(), lambda k, size: noise[k])
 
     seen = batch()
     expected = torch.autograd.grad(objective(seen).sum(), (seen.features, seen.quality))

@@ -45,6 +45,13 @@ class Feature:
     top_k: int | None = None  # only the k likeliest tokens of a position count; they are not renormalised
     ignore_ids: tuple[int, ...] = ()  # columns that never count
 
+    @property
+    def label(self) -> str:
+        """Name and options: two features with the same label measure the same."""
+        options = {**getattr(self.pooling, "keywords", {}), "space": self.space, "top_k": self.top_k}
+        options |= {"ignore_ids": list(self.ignore_ids)}
+        return f"{getattr(self.pooling, '__name__', self.pooling)} {options}"
+
     def check(self, vocab_size: int, embedding: Tensor | None) -> None:
         if self.space not in get_args(Space):
             raise ValueError(f"feature space must be one of {', '.join(get_args(Space))}, not {self.space!r}")

@@ -4,19 +4,20 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor
 
 from .. import noise
 from ..kernels import closed_form, reference
-from ..kernels.directions import Duplicates
+from ..kernels.directions import Duplicates, extend
 from ..kernels.reference import Objective
 from ..registry import Registry
 from ..sampling import check_logits
-from ..types import Step
+from ..types import History, Step
 from .features import FEATURES, Feature, Pooling, build_feature
+from .memory import Explored, Form
 from .objectives import OBJECTIVES, slope_of
 
 AlphaSchedule = Callable[[Tensor, int], Tensor]  # time left [B] (1 to 0), planned steps -> factor on alpha [B]
@@ -63,6 +64,8 @@ class Repulsion:
     seeded random direction, "skip" leaves it. protected ids and the embedding come from the model unless given here.
     preset="paper" keeps the published arithmetic: the precision of the logits, residuals up to 1e-6 skipped.
     backend: "auto" takes the closed form where it applies and autograd elsewhere; either can be asked for by name.
+    remember: keep what the batch explores, so that `denoise(..., history=first.history)` goes on from there: "exact", or
+    "sparse" for large vocabularies (see `oddlm.diversity.memory`).
     """
 
     objective: str | Mapping[str, Any] | Objective = "odd"
@@ -76,6 +79,7 @@ class Repulsion:
     embedding: Tensor | None = None
     preset: Preset | None = None
     backend: Backend = "auto"
+    remember: Form | None = None
 
     def __post_init__(self) -> None:
         """Refuse bad settings at once, not at the first step."""
@@ -89,6 +93,7 @@ class Repulsion:
             ("gradient", self.gradient, get_args(Gradient)),
             ("preset", self.preset, get_args(Preset)),
             ("backend", self.backend, get_args(Backend)),
+            ("remember", self.remember, get_args(Form)),
         ):
             if value is not None and value not in allowed:
                 raise ValueError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
@@ -96,6 +101,33 @@ class Repulsion:
             raise ValueError("preset 'paper' fixes duplicates and tolerance: give the preset or those, not both")
         if self.tolerance is not None and not 0 <= self.tolerance < 1:
             raise ValueError(f"tolerance must lie in [0, 1), not {self.tolerance!r}")
+        if self.remember is not None:
+            self.check_memory()
+
+    def check_memory(self) -> None:
+        """Refuse settings under which a batch cannot go on from an earlier one."""
+        if getattr(OBJECTIVES.build(self.objective), "coupled", False):
+            raise ValueError(
+                f"objective {self.objective!r} couples all samples of a batch: it cannot go on from an earlier one"
+            )
+        if self.preset is not None:
+            raise ValueError(f"preset {self.preset!r} has no memory of earlier batches")
+
+    @property
+    def idle(self) -> bool:
+        """Is this plain sampling?"""
+        return self.alpha == 0 or OBJECTIVES.build(self.objective) is OBJECTIVES.find("none")
+
+    def session(self, history: History | None) -> "Repulsion | Remembering":
+        """The guide of one run: this one, or one that reads what earlier batches explored and remembers what it adds."""
+        if self.idle or (history is None and self.remember is None):
+            return self
+        self.check_memory()
+        earlier = None if history is None else history.memory
+        if history is not None and not isinstance(earlier, Explored):
+            raise ValueError("history holds no directions: make the first batch with Repulsion(..., remember='exact')")
+        form = self.remember or (earlier.form if isinstance(earlier, Explored) else "exact")
+        return Remembering(self, cast("Explored | None", earlier), Explored(form))
 
     @property
     def duplicate_rule(self) -> Duplicates:
@@ -103,13 +135,14 @@ class Repulsion:
             return Duplicates("skip", tolerance=1e-6, native=True)
         return Duplicates(self.duplicates or "break", 1e-3 if self.tolerance is None else self.tolerance)
 
-    @torch.no_grad()
     def __call__(self, logits: Tensor, step: Step) -> Tensor:
         """Guided logits; the input is not changed, and comes back itself where there is nothing to do."""
-        objective = OBJECTIVES.build(self.objective)
-        if self.alpha == 0 or objective is OBJECTIVES.find("none"):
-            return logits
-        feature = build_feature(self.feature)
+        return logits if self.idle else self.push(logits, step)
+
+    @torch.no_grad()
+    def push(self, logits: Tensor, step: Step, history: Explored | None = None, record: Explored | None = None) -> Tensor:
+        """Guided logits; repels from what `history` holds of this step too, and writes what is explored into `record`."""
+        objective, feature = OBJECTIVES.build(self.objective), build_feature(self.feature)
         embedding = step.embedding if self.embedding is None else self.embedding
         protected = step.protected if self.protected is None else tuple(self.protected)
         feature.check(logits.shape[-1], embedding)
@@ -128,12 +161,18 @@ class Repulsion:
             raw_gradient=self.gradient == "raw",
             protected=torch.tensor(protected, dtype=torch.long, device=logits.device),
             noise=draw,
+            remember=record is not None,
         )
         alpha = self.alpha * SCHEDULES.build(self.schedule)(step.time_left, step.total)
         grouped = [x.unflatten(0, (-1, step.n)) for x in (logits, step.tokens, step.masked, alpha)]
-        return self._kernel(feature, how)(grouped[0], grouped[1], grouped[2], grouped[3], how).flatten(0, 1)
+        earlier = None if history is None else history.rows(step.index, feature.label, len(seeds)).to(logits.device)
+        guided, added = self._kernel(feature, how)(grouped[0], grouped[1], grouped[2], grouped[3], earlier, how)
+        if record is not None:
+            assert added is not None
+            record.add(step.index, feature.label, extend(earlier, added))
+        return guided.flatten(0, 1)
 
-    def _kernel(self, feature: Feature, how: reference.Repel) -> Callable[..., Tensor]:
+    def _kernel(self, feature: Feature, how: reference.Repel) -> Callable[..., tuple[Tensor, Tensor | None]]:
         """The one place that chooses: the closed form wherever it applies, autograd elsewhere."""
         pooled = feature.pooling is FEATURES.find("max_pool") and feature.space == "probs" and not feature.ignore_ids
         if pooled and how.slope is not None and not how.duplicates.native and self.backend != "reference":
@@ -141,6 +180,18 @@ class Repulsion:
         if self.backend == "closed_form":
             raise ValueError("backend 'closed_form' needs feature max_pool over probs, an objective with a slope, no preset")
         return reference.repel
+
+
+@dataclass(frozen=True, slots=True)
+class Remembering:
+    """A Repulsion during one run: repels from earlier batches too, and remembers this one for later ones."""
+
+    repulsion: Repulsion
+    earlier: Explored | None
+    memory: Explored
+
+    def __call__(self, logits: Tensor, step: Step) -> Tensor:
+        return self.repulsion.push(logits, step, self.earlier, self.memory)
 
 
 def diversify(
@@ -161,14 +212,17 @@ def diversify(
     embedding: Tensor | None = None,
     preset: Preset | None = None,
     backend: Backend = "auto",
+    history: Explored | None = None,
+    record: Explored | None = None,
 ) -> Tensor:
     """Push the samples of a batch apart: the one line to add to a sampling loop of your own, before it picks tokens.
 
     logits [B, S, V] of the generated positions, tokens [B, S] as they stand, masked [B, S] bool. B = groups x n, the samples
     of one prompt being neighbours (n=None: one group). alpha is used as it is: multiply it with a schedule of your own. Where
     a duplicate is broken the direction depends on seed (one, or one per group) and step. `protected` ids (EOS, PAD) are
-    never pushed. The other arguments are those of `Repulsion`. Returns new logits of the same dtype; committed positions
-    and all inputs stay as they are.
+    never pushed. To go on in a second batch, give the first one `record=Explored()` and the second the same object as
+    `history`. The other arguments are those of `Repulsion`. Returns new logits of the same dtype; committed positions and
+    all other inputs stay as they are.
     """
     guide = Repulsion(
         objective=objective,
@@ -191,13 +245,16 @@ def diversify(
         masked=masked,
         open=masked,
         n=n,
-        first_sample=0,
+        first_sample=0 if history is None else history.samples,
         seeds=noise.seed_tensor(seed, len(logits) // n, logits.device),
         parallel=False,
         protected=tuple(protected),
         embedding=embedding,
     )
-    return guide(logits, here)
+    if history is None and record is None:
+        return guide(logits, here)
+    guide.check_memory()
+    return guide.push(logits, here, history, record)
 
 
 def _check_batch(logits: Tensor, tokens: Tensor, masked: Tensor, n: int | None, protected: Collection[int]) -> int:

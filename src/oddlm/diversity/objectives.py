@@ -25,11 +25,18 @@ OBJECTIVES: Registry[Objective] = Registry("objective")
 R = TypeVar("R", bound=Callable[..., Tensor])
 
 
-def mark(*, sequential: bool = False, slope: Callable[..., tuple[Tensor, Tensor]] | None = None) -> Callable[[R], R]:
-    """Declare that an objective wants one sample at a time, against the others as they are after their own push; its slope."""
+def mark(
+    *, sequential: bool = False, coupled: bool = False, slope: Callable[..., tuple[Tensor, Tensor]] | None = None
+) -> Callable[[R], R]:
+    """Declare what an objective is.
+
+    sequential: it wants one sample at a time, against the others as they are after their own push. coupled: a sample depends
+    on later ones too, so there is no going on from an earlier batch. slope: its derivative.
+    """
 
     def mark(function: R) -> R:
         function.sequential = sequential  # type: ignore[attr-defined]
+        function.coupled = coupled  # type: ignore[attr-defined]
         function.slope = slope  # type: ignore[attr-defined]
         return function
 
@@ -49,8 +56,8 @@ def _odd_slope(
     u, size = _features(batch, normalize)
     gain = torch.linalg.vecdot(u, found.vectors)  # [G, n]
     scale = torch.where(found.guided, -quality_scale, 0.0)
-    inward = gain[..., None] * u if normalize else 0.0  # a unit feature cannot grow
-    by_feature = (scale * _quality(batch, quality) / size)[..., None] * (found.vectors - inward)
+    inward = gain if normalize else torch.zeros_like(gain)  # a unit feature cannot grow
+    by_feature = (u * -inward[..., None]).add_(found.vectors).mul_((scale * _quality(batch, quality) / size)[..., None])
     return by_feature, scale * gain if quality == "grad" else torch.zeros_like(gain)
 
 
@@ -108,7 +115,7 @@ def random_probe(batch: Batch, *, normalize: bool = True, quality: Quality = "gr
 
 
 @OBJECTIVES.register
-@mark(slope=_dpp_slope)
+@mark(coupled=True, slope=_dpp_slope)
 def dpp(
     batch: Batch,
     *,

@@ -32,13 +32,14 @@ class Directions:
 
 
 @torch.no_grad()
-def find_directions(features: Tensor, earlier: Tensor, rule: Duplicates, noise: DirectionNoise) -> Directions:
+def find_directions(features: Tensor, earlier: Tensor | None, rule: Duplicates, noise: DirectionNoise) -> Directions:
     """features [G, n, D] in order; earlier [G, h, D] orthonormal rows, or zero rows, of samples that came before."""
-    if not rule.native:
-        features, earlier = features.double(), earlier.double()
+    features = features if rule.native else features.double()
     G, n, D = features.shape
-    h = earlier.shape[1]
-    basis = torch.cat([earlier, torch.zeros_like(features)], dim=1)
+    h = 0 if earlier is None else earlier.shape[1]
+    basis = features.new_zeros(G, h + n, D)
+    if earlier is not None:
+        basis[:, :h] = earlier
     occupied = basis.any(dim=2).any(dim=1)  # [G]: is there anybody to be unlike?
     guided, duplicate = (torch.zeros(G, n, dtype=torch.bool, device=features.device) for _ in range(2))
     for k in range(n):
@@ -57,6 +58,11 @@ def find_directions(features: Tensor, earlier: Tensor, rule: Duplicates, noise: 
         occupied = occupied | kept
         basis[:, h + k] = direction.where(kept[:, None], 0.0)
     return Directions(basis[:, h:], guided, duplicate)
+
+
+def extend(earlier: Tensor | None, vectors: Tensor) -> Tensor:
+    """Earlier rows [G, h, D], if any, and new ones behind them."""
+    return vectors if earlier is None else torch.cat([earlier.to(vectors.dtype), vectors], dim=1)
 
 
 def _unit(x: Tensor) -> tuple[Tensor, Tensor]:

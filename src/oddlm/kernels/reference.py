@@ -10,7 +10,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from .directions import DirectionNoise, Directions, Duplicates, find_directions
+from .directions import DirectionNoise, Directions, Duplicates, extend, find_directions
 
 Extract = Callable[[Tensor], tuple[Tensor, Tensor]]  # soft canvas [G, n, S, V] -> (what of it counts, features [G, n, D])
 
@@ -21,7 +21,7 @@ class Batch:
 
     features: Tensor  # [G, n, D], with gradient
     quality: Tensor  # [G, n], with gradient: mean probability of the likeliest token over masked positions
-    earlier: Tensor  # [G, h, D]: orthonormal directions of earlier samples; zero rows count for nothing
+    earlier: Tensor | None  # [G, h, D]: orthonormal directions of earlier samples; zero rows count for nothing
     duplicates: Duplicates
     noise: DirectionNoise
 
@@ -48,14 +48,18 @@ class Repel:
     raw_gradient: bool
     protected: Tensor  # [p] int64
     noise: DirectionNoise
+    remember: bool  # hand out the directions
 
     def for_sample(self, k: int) -> "Repel":
         """The same push on a batch that holds sample k alone."""
         return replace(self, noise=lambda _, size: self.noise(k, size))
 
 
-def repel(logits: Tensor, tokens: Tensor, masked: Tensor, alpha: Tensor, how: Repel) -> Tensor:
-    """logits [G, n, S, V], tokens and masked [G, n, S], alpha [G, n] -> guided logits.
+def repel(
+    logits: Tensor, tokens: Tensor, masked: Tensor, alpha: Tensor, earlier: Tensor | None, how: Repel
+) -> tuple[Tensor, Tensor | None]:
+    """logits [G, n, S, V], tokens and masked [G, n, S], alpha [G, n], earlier [G, h, D] -> guided logits, and the directions
+    [G, n, D] that these samples add to the earlier ones (None where nobody wants to remember them).
 
     Works under `no_grad` and `inference_mode`; the inputs are copied, never changed.
     """
@@ -63,48 +67,49 @@ def repel(logits: Tensor, tokens: Tensor, masked: Tensor, alpha: Tensor, how: Re
         tokens, masked, alpha = tokens.clone(), masked.clone(), alpha.clone()
         known = logits.detach().masked_fill(~masked[..., None], 0.0)  # committed logits are undefined
         step = _one_by_one if how.sequential else _all_at_once
-        guided = step(known, tokens, masked, alpha, None, how)
-    return torch.where(masked[..., None], guided, logits.detach())
+        guided, added = step(known, tokens, masked, alpha, None if earlier is None else earlier.clone(), how)
+    return torch.where(masked[..., None], guided, logits.detach()), added
 
 
-def _all_at_once(logits: Tensor, tokens: Tensor, masked: Tensor, alpha: Tensor, earlier: Tensor | None, how: Repel) -> Tensor:
+def _all_at_once(
+    logits: Tensor, tokens: Tensor, masked: Tensor, alpha: Tensor, earlier: Tensor | None, how: Repel
+) -> tuple[Tensor, Tensor | None]:
     native = how.duplicates.native
     x = logits.to(logits.dtype if native else torch.promote_types(logits.dtype, torch.float32)).requires_grad_()
     batch = _observe(x, tokens, masked, earlier, how)
     loss = how.objective(batch).sum()
+    added = batch.directions.vectors if how.remember else None
     if not loss.requires_grad:
-        return logits
+        return logits, added
     (gradient,) = torch.autograd.grad(loss, x)
     with torch.no_grad():
         gradient = gradient.index_fill(-1, how.protected, 0.0).masked_fill(~masked[..., None], 0.0)
         if not how.raw_gradient:
             largest = gradient.norm(dim=-1).amax(dim=-1)  # [G, n]: each sample moves its most moved position by alpha
             gradient = gradient / largest.clamp(min=1e-8).where(largest > 0, 1.0)[..., None, None]
-        return (x - alpha.to(x.dtype)[..., None, None] * gradient).to(logits.dtype)
+        return (x - alpha.to(x.dtype)[..., None, None] * gradient).to(logits.dtype), added
 
 
-def _one_by_one(logits: Tensor, tokens: Tensor, masked: Tensor, alpha: Tensor, earlier: Tensor | None, how: Repel) -> Tensor:
+def _one_by_one(
+    logits: Tensor, tokens: Tensor, masked: Tensor, alpha: Tensor, earlier: Tensor | None, how: Repel
+) -> tuple[Tensor, Tensor]:
     moved = []
     basis_rule = Duplicates("skip", how.duplicates.tolerance, how.duplicates.native)
     for k in range(logits.shape[1]):
         one = slice(k, k + 1)
         mine = how.for_sample(k)
-        moved.append(_all_at_once(logits[:, one], tokens[:, one], masked[:, one], alpha[:, one], earlier, mine))
+        moved.append(_all_at_once(logits[:, one], tokens[:, one], masked[:, one], alpha[:, one], earlier, mine)[0])
         after = _observe(moved[-1], tokens[:, one], masked[:, one], earlier, mine).features.detach()
-        found = find_directions(after, _rows(earlier, after), basis_rule, mine.noise).vectors
-        earlier = torch.cat([_rows(earlier, found), found], dim=1)
-    return torch.cat(moved, dim=1)
+        earlier = extend(earlier, find_directions(after, earlier, basis_rule, mine.noise).vectors)
+    assert earlier is not None
+    return torch.cat(moved, dim=1), earlier[:, -len(moved) :]
 
 
 def _observe(x: Tensor, tokens: Tensor, masked: Tensor, earlier: Tensor | None, how: Repel) -> Batch:
     counted, features = how.extract(soft_canvas(x, tokens, masked))
     likeliest = counted.max(dim=-1).values.where(masked, 0.0)  # [G, n, S]
     quality = likeliest.sum(dim=-1) / masked.sum(dim=-1).clamp(min=1)
-    return Batch(features, quality, _rows(earlier, features), how.duplicates, how.noise)
-
-
-def _rows(earlier: Tensor | None, like: Tensor) -> Tensor:
-    return like.new_zeros(like.shape[0], 0, like.shape[2]) if earlier is None else earlier.to(like.dtype)
+    return Batch(features, quality, earlier, how.duplicates, how.noise)
 
 
 def soft_canvas(logits: Tensor, tokens: Tensor, masked: Tensor) -> Tensor:

@@ -1,7 +1,26 @@
 """A network without training: random, small, deterministic. For tests and for seeing the machinery move; it knows nothing."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
+
+
+class ToyTokenizer:
+    """Words `t0`, `t1`, ... are the tokens; any other word is one of them by its length."""
+
+    def __init__(self, vocab_size: int) -> None:
+        self._words = vocab_size - 4  # behind the special ids, before MASK
+
+    def encode(self, text: str) -> list[int]:
+        return [self._token(word) for word in text.split()]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return " ".join(f"t{t}" for t in tokens)
+
+    def _token(self, word: str) -> int:
+        number = word.removeprefix("t")
+        return 3 + (int(number) - 3 if number.isdecimal() and len(number) < 9 else len(word)) % self._words
 
 
 class Toy:
@@ -30,6 +49,8 @@ class Toy:
         self.vocab_size = vocab_size
         self.mask_id = vocab_size - 1
         self.protected_ids = (self.EOS, self.PAD)
+        self.tokenizer = ToyTokenizer(vocab_size)
+        self.context = 1024
         self.device = torch.device("cpu")
         self.embedding = draw(vocab_size, width)  # [V, H]
         self.embedding[self.mask_id] *= 0.25  # a mask says little

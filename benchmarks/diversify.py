@@ -1,0 +1,127 @@
+"""Autograd reference against closed form: time and extra peak memory, each in a process of its own.
+
+    python benchmarks/diversify.py [--repeats 3] [--objective odd]
+
+Memory is the peak of a process that calls diversify less the peak of one that only holds the logits and a copy of them (the
+result). Times are medians; "softmaxes" says how many softmaxes over the same logits one call costs, in the same process.
+"""
+
+import argparse
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import oddlm
+from oddlm.models.toy import Toy
+
+CASES = [  # groups, n, S, V, share of positions still masked
+    (1, 16, 64, 126464, 1.0),
+    (1, 16, 64, 126464, 0.6),
+    (1, 16, 64, 8192, 1.0),
+    (1, 16, 64, 8192, 0.6),
+    (32, 16, 24, 2000, 1.0),
+    (32, 16, 24, 2000, 0.6),
+]
+BACKENDS = ("reference", "closed_form")
+
+
+def median_s(call: Callable[[], Any], repeats: int) -> float:
+    call()
+    times = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - began)
+    return statistics.median(times)
+
+
+def child(case: tuple[int, int, int, int, float], backend: str, objective: str, repeats: int) -> None:
+    groups, n, S, V, share = case
+    g = torch.Generator().manual_seed(0)
+    logits = torch.empty(groups * n, S, V).normal_(0, 3, generator=g)
+    tokens = torch.randint(0, V, (groups * n, S), generator=g)
+    masked = (torch.rand(S, generator=g).argsort() < round(share * S)).expand(groups * n, S).contiguous()
+    if backend == "none":
+        result = {"seconds": median_s(logits.clone, 1), "softmax": 0.0}
+    else:
+
+        def call() -> torch.Tensor:
+            return oddlm.diversify(logits, tokens, masked, alpha=16.0, n=n, objective=objective, backend=backend)
+
+        seconds = median_s(call, repeats)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        result = {"seconds": seconds, "softmax": median_s(lambda: logits.softmax(dim=-1), repeats), "peak": peak}
+    result.setdefault("peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    print(json.dumps(result))
+
+
+def measure(case: tuple[int, int, int, int, float], backend: str, objective: str, repeats: int) -> dict[str, float]:
+    command = [sys.executable, __file__, "--child", json.dumps([case, backend]), "--objective", objective]
+    done = subprocess.run([*command, "--repeats", str(repeats)], stdout=subprocess.PIPE, text=True, check=True)
+    result: dict[str, float] = json.loads(done.stdout)
+    return result
+
+
+def kernel_table(objective: str, repeats: int) -> None:
+    print(f"objective {objective}, float32, {torch.get_num_threads()} threads, torch {torch.__version__}\n")
+    print("| groups x n, S, V | masked | reference | closed form | faster | extra memory: reference | closed form | ratio |")
+    print("|---|---|---|---|---|---|---|---|")
+    for case in CASES:
+        groups, n, S, V, share = case
+        none, reference, closed = (measure(case, b, objective, repeats) for b in ("none", *BACKENDS))
+        extra = [(r["peak"] - none["peak"]) / 1024 for r in (reference, closed)]
+        cost = [f"{r['seconds'] * 1e3:.0f} ms = {r['seconds'] / r['softmax']:.1f} softmaxes" for r in (reference, closed)]
+        faster = f"{reference['seconds'] / closed['seconds']:.1f}x"
+        memory = f"{extra[0]:.0f} MiB | {extra[1]:.0f} MiB | 1/{extra[0] / max(extra[1], 1):.0f}"
+        print(f"| {groups} x {n}, {S}, {V} | {share:.0%} | {cost[0]} | {cost[1]} | {faster} | {memory} |", flush=True)
+
+
+def share_table(objective: str) -> None:
+    """What part of a whole run on the toy network the guide takes."""
+    print("\ntoy network end to end: n=16, length 32, 32 steps, V=1000\n")
+    print("| backend | whole run | in the guide | share |")
+    print("|---|---|---|---|")
+    model = Toy(vocab_size=1000, width=128)
+    for backend in BACKENDS:
+        guide, spent = oddlm.Repulsion(objective, alpha=16, backend=backend), [0.0]
+
+        def timed(logits: torch.Tensor, step: oddlm.Step, guide: Any = guide, spent: list[float] = spent) -> torch.Tensor:
+            began = time.perf_counter()
+            guided: torch.Tensor = guide(logits, step)
+            spent[0] += time.perf_counter() - began
+            return guided
+
+        def run(timed: Any = timed) -> None:
+            oddlm.denoise(model, [[5, 6, 7]], n=16, length=32, steps=32, temperature=1.0, guide=timed)
+
+        run()
+        spent[0] = 0.0
+        began = time.perf_counter()
+        for _ in range(5):
+            run()
+        whole = time.perf_counter() - began
+        print(f"| {backend} | {whole / 5 * 1e3:.0f} ms | {spent[0] / 5 * 1e3:.0f} ms | {spent[0] / whole:.0%} |", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--objective", default="odd", choices=["odd", "odd_sequential", "dpp"])
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.child:
+        child(*json.loads(arguments.child), arguments.objective, arguments.repeats)
+        return
+    kernel_table(arguments.objective, arguments.repeats)
+    share_table(arguments.objective)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""What earlier samples have explored, kept step by step, so that a second batch can go on from there.
+
+`exact` keeps every direction in float64: n * D * 8 bytes per step and prompt, 16 MB at n = 16 and D = 126464, and 16 + 16
+samples are those of a batch of 32. `sparse` keeps the largest entries of each direction in float32, as many as it takes to lose
+at most LOST of its length; it never takes more than half of `exact`, and far less where the network is sure of itself. Half
+precision would be simpler, but its rounding (1e-3) is as large as the residual below which a sample counts as a duplicate (also
+1e-3), so duplicates of remembered samples would pass for new; LOST stays below it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from ..kernels.directions import Duplicates, find_directions
+
+Form = Literal["exact", "sparse"]
+LOST = 3e-4
+
+
+@dataclass(frozen=True, slots=True)
+class Sparse:
+    """Orthonormal rows [h, D], zero rows among them, by their largest entries; all entries where that is shorter."""
+
+    shape: tuple[int, int]
+    counts: Tensor  # [h] int32: entries of each row
+    columns: Tensor | None  # [k] int32, or None: all of them
+    values: Tensor  # [k] float32
+
+    @classmethod
+    def pack(cls, rows: Tensor) -> "Sparse":
+        h, D = rows.shape
+        ranked = rows.abs().sort(dim=1, descending=True)
+        power = ranked.values.square()
+        left = power.flip(1).cumsum(dim=1).flip(1)  # of this entry and all smaller ones
+        keep = left > LOST**2
+        counts = keep.sum(dim=1).int()
+        if int(counts.sum()) * 8 >= h * D * 4:
+            return cls((h, D), counts, None, rows.float())
+        columns = ranked.indices[keep]
+        owner = torch.arange(h, device=rows.device).repeat_interleave(counts)
+        return cls((h, D), counts, columns.int(), rows[owner, columns].float())
+
+    def unpack(self) -> Tensor:
+        if self.columns is None:
+            rows = self.values.double()
+        else:
+            rows = torch.zeros(self.shape, dtype=torch.float64, device=self.values.device)
+            owner = torch.arange(len(self), device=rows.device).repeat_interleave(self.counts)
+            rows[owner, self.columns.long()] = self.values.double()
+        straighten = Duplicates("skip", tolerance=0.5)  # the rows are nearly orthonormal, or zero
+        return find_directions(rows[None], None, straighten, _no_noise).vectors[0]
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @property
+    def nbytes(self) -> int:
+        return self.counts.nbytes + self.values.nbytes + (0 if self.columns is None else self.columns.nbytes)
+
+
+@dataclass(slots=True)
+class Explored:
+    """Directions [h, D] of the samples of each prompt, by step: filled by one run, read by those that go on from it."""
+
+    form: Form = "exact"
+    feature: str | None = None  # what the directions are directions of; set by the first that are added
+    steps: dict[int, list[Tensor | Sparse]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.form not in get_args(Form):
+            raise ValueError(f"form must be one of {', '.join(get_args(Form))}, not {self.form!r}")
+
+    def rows(self, index: int, feature: str, groups: int) -> Tensor:
+        """[G, h, D] of one step, for somebody who measures the same feature on the same prompts."""
+        if self.feature != feature:
+            raise ValueError(f"history was made with feature {self.feature}, not {feature}")
+        if index not in self.steps:
+            raise ValueError(f"history has no step {index}; it holds {len(self.steps)} steps")
+        if len(self.steps[index]) != groups:
+            raise ValueError(f"history was made with {len(self.steps[index])} prompts, not {groups}")
+        return torch.stack([x if isinstance(x, Tensor) else x.unpack() for x in self.steps[index]])
+
+    def add(self, index: int, feature: str, rows: Tensor) -> None:
+        """Remember rows [G, h, D] of a step."""
+        self.feature = feature
+        self.steps[index] = [Sparse.pack(r) if self.form == "sparse" else r.clone() for r in rows]
+
+    def take(self, groups: Sequence[int]) -> "Explored":
+        return Explored(self.form, self.feature, {i: [rows[g] for g in groups] for i, rows in self.steps.items()})
+
+    @property
+    def samples(self) -> int:
+        """Per prompt."""
+        return next((len(rows[0]) for rows in self.steps.values()), 0)
+
+    @property
+    def nbytes(self) -> int:
+        """Of all steps and prompts together."""
+        return sum(x.nbytes for rows in self.steps.values() for x in rows)
+
+
+def _no_noise(k: int, size: int) -> Tensor:
+    raise AssertionError("duplicates are skipped here")
