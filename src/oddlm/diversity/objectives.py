@@ -53,11 +53,12 @@ def _odd_slope(
     batch: Batch, *, normalize: bool = True, quality: Quality = "grad", quality_scale: float = 1.0
 ) -> tuple[Tensor, Tensor]:
     found = batch.directions
-    u, size = _features(batch, normalize)
-    gain = torch.linalg.vecdot(u, found.vectors)  # [G, n]
+    v = batch.features.to(torch.float64, copy=True)  # becomes the result: at V = 126464 each [n, V] is 16 MB
+    size = v.norm(dim=-1).clamp(min=1e-12) if normalize else torch.ones_like(v[..., 0])
+    gain = (v[..., None, :] @ found.vectors[..., None]).flatten(2).squeeze(2) / size  # [G, n]
     scale = torch.where(found.guided, -quality_scale, 0.0)
-    inward = gain if normalize else torch.zeros_like(gain)  # a unit feature cannot grow
-    by_feature = (u * -inward[..., None]).add_(found.vectors).mul_((scale * _quality(batch, quality) / size)[..., None])
+    inward = gain / size if normalize else torch.zeros_like(gain)  # a unit feature cannot grow
+    by_feature = v.mul_(-inward[..., None]).add_(found.vectors).mul_((scale * _quality(batch, quality) / size)[..., None])
     return by_feature, scale * gain if quality == "grad" else torch.zeros_like(gain)
 
 

@@ -34,30 +34,31 @@ class Directions:
 @torch.no_grad()
 def find_directions(features: Tensor, earlier: Tensor | None, rule: Duplicates, noise: DirectionNoise) -> Directions:
     """features [G, n, D] in order; earlier [G, h, D] orthonormal rows, or zero rows, of samples that came before."""
-    features = features if rule.native else features.double()
     G, n, D = features.shape
     h = 0 if earlier is None else earlier.shape[1]
-    basis = features.new_zeros(G, h + n, D)
+    basis = torch.zeros(G, h + n, D, dtype=features.dtype if rule.native else torch.float64, device=features.device)
     if earlier is not None:
         basis[:, :h] = earlier
-    occupied = basis.any(dim=2).any(dim=1)  # [G]: is there anybody to be unlike?
-    guided, duplicate = (torch.zeros(G, n, dtype=torch.bool, device=features.device) for _ in range(2))
+    basis[:, h:] = features  # each row is a unit feature until its turn comes, then its direction
+    sizes = basis[:, h:].norm(dim=-1)
+    basis[:, h:] /= sizes.clamp(min=1e-12).where(sizes > 0, 1.0)[..., None]
+    kept, duplicate = (torch.zeros(G, n, dtype=torch.bool, device=features.device) for _ in range(2))
     for k in range(n):
-        before = basis[:, : h + k]
-        unit, size = _unit(features[:, k])
+        before, unit = basis[:, : h + k], basis[:, h + k]
         direction, residual = _unit(_project_out(unit, before, rule.native))
-        kept = residual > rule.tolerance
-        duplicate[:, k] = ~kept & (size > 0)
-        if rule.mode == "break" and duplicate[:, k].any():
-            draw, _ = _unit(features[:, k] * noise(k, D).to(features.dtype))
-            drawn, left = _unit(_project_out(draw, before, rule.native))
-            broken = duplicate[:, k] & (left > rule.tolerance)  # otherwise the basis fills the space: nowhere to go
-            direction = torch.where(broken[:, None], drawn, direction)
-            kept = kept | broken
-        guided[:, k] = kept & occupied
-        occupied = occupied | kept
-        basis[:, h + k] = direction.where(kept[:, None], 0.0)
-    return Directions(basis[:, h:], guided, duplicate)
+        new = residual > rule.tolerance
+        if not new.all():
+            duplicate[:, k] = ~new & (sizes[:, k] > 0)
+            if rule.mode == "break":
+                draw, _ = _unit(unit * noise(k, D).to(unit.dtype))
+                drawn, left = _unit(_project_out(draw, before, rule.native))
+                broken = duplicate[:, k] & (left > rule.tolerance)  # otherwise the basis fills the space: nowhere to go
+                direction, new = torch.where(broken[:, None], drawn, direction), new | broken
+            direction = direction.where(new[:, None], 0.0)
+        kept[:, k] = new
+        basis[:, h + k] = direction
+    others = kept.cumsum(dim=1) - kept.long() + basis[:, :h].any(dim=2).sum(dim=1, keepdim=True)
+    return Directions(basis[:, h:], kept & (others > 0), duplicate)
 
 
 def extend(earlier: Tensor | None, vectors: Tensor) -> Tensor:
