@@ -53,7 +53,7 @@ def repel(
     for k in range(logits.shape[1]):
         one, mine = slice(k, k + 1), how.for_sample(k)
         _push(guided[:, one], logits[:, one], tokens[:, one], masked[:, one], alpha[:, one], earlier, mine)
-        after, _ = _observe_all(guided[:, one], tokens[:, one], masked[:, one], mine)
+        after, _ = _observe_all(guided[:, one], tokens[:, one], masked[:, one], mine, _buffers(logits[:, one], masked[:, one]))
         earlier = extend(earlier, find_directions(after, earlier, keep, mine.noise).vectors)
     assert earlier is not None
     return guided, earlier[:, -logits.shape[1] :]
@@ -64,7 +64,8 @@ def _push(
 ) -> Tensor | None:
     """Write the pushed rows of `logits` [G, n, S, V] into `guided`; the directions added, where wanted."""
     G, n, S, V = logits.shape
-    features, seen = _observe_all(logits, tokens, masked, how)
+    buffers = _buffers(logits, masked)
+    features, seen = _observe_all(logits, tokens, masked, how, buffers)
     quality = torch.cat([rows.quality for rows in seen]).view(G, n)
     assert how.slope is not None
     batch = Batch(features, quality, earlier, how.duplicates, how.noise)
@@ -72,7 +73,7 @@ def _push(
     into, x, by_feature = guided.view(-1, S, V), logits.flatten(0, 1), by_feature.view(-1, V)
     by_quality, alpha = by_quality.flatten(), alpha.flatten()
     for rows, some in zip(seen, _samples(masked, V), strict=True):
-        _update(into[some], x[some], by_feature[some], by_quality[some], alpha[some], rows, how)
+        _update(into[some], x[some], by_feature[some], by_quality[some], alpha[some], rows, how, buffers)
     return batch.directions.vectors if how.remember else None
 
 
@@ -92,27 +93,30 @@ def _parts(T: int, M: int, V: int) -> Iterator[slice]:
     return (slice(i, min(i + R, M)) for i in range(0, M, R))
 
 
-def _tile_size(T: int, M: int, V: int) -> int:
-    return min(T * M * V, max(TILE_ELEMENTS, V))
+def _buffers(logits: Tensor, masked: Tensor) -> Tensor:
+    """[2, cells of a tile]: allocated once, since fresh pages for every tile would cost more than the arithmetic."""
+    G, n, _, V = logits.shape
+    cells = min(G * n * _most_masked(masked) * V, max(TILE_ELEMENTS, V))
+    return torch.empty(2, cells, dtype=torch.promote_types(logits.dtype, torch.float32), device=logits.device)
 
 
-def _observe_all(logits: Tensor, tokens: Tensor, masked: Tensor, how: Repel) -> tuple[Tensor, list[Rows]]:
+def _observe_all(logits: Tensor, tokens: Tensor, masked: Tensor, how: Repel, buffers: Tensor) -> tuple[Tensor, list[Rows]]:
     """Features [G, n, V], and the rows of some samples at a time, whose features are views of them."""
     x, t, m = logits.flatten(0, 1), tokens.flatten(0, 1), masked.flatten(0, 1)
     M, V = _most_masked(masked), logits.shape[-1]
-    features = torch.empty(*logits.shape[:2], V, dtype=torch.promote_types(logits.dtype, torch.float32), device=logits.device)
+    features = buffers.new_empty(*logits.shape[:2], V)
     v = features.view(-1, V)
-    return features, [_observe(x[some], t[some], m[some], M, v[some], how) for some in _samples(masked, V)]
+    return features, [_observe(x[some], t[some], m[some], M, v[some], how, buffers[0]) for some in _samples(masked, V)]
 
 
-def _observe(logits: Tensor, tokens: Tensor, masked: Tensor, M: int, feature: Tensor, how: Repel) -> Rows:
+def _observe(logits: Tensor, tokens: Tensor, masked: Tensor, M: int, feature: Tensor, how: Repel, buffer: Tensor) -> Rows:
     """First pass over [T, S, V]: softmax statistics and owners, and the features, written where they belong."""
     T, _, V = logits.shape
     position = masked.byte().argsort(dim=1, descending=True, stable=True)[:, :M]
     valid = masked.gather(1, position)
     feature.fill_(-1.0)
     owner = torch.zeros(T, V, dtype=torch.int16, device=logits.device)
-    statistics, buffer = [], torch.empty(_tile_size(T, M, V), dtype=feature.dtype, device=logits.device)
+    statistics = []
     for part in _parts(T, M, V):
         x = _gather(logits, position[:, part], valid[:, part], buffer)
         statistics.append(_softmax(x, valid[:, part], how))
@@ -196,7 +200,14 @@ def _truncate(x: Tensor, k: int) -> None:
 
 
 def _update(
-    guided: Tensor, logits: Tensor, by_feature: Tensor, by_quality: Tensor, alpha: Tensor, rows: Rows, how: Repel
+    guided: Tensor,
+    logits: Tensor,
+    by_feature: Tensor,
+    by_quality: Tensor,
+    alpha: Tensor,
+    rows: Rows,
+    how: Repel,
+    buffers: Tensor,
 ) -> None:
     """Second pass: write the pushed rows; guided and logits [T, S, V], by_feature [T, V], by_quality and alpha [T]."""
     T, M = rows.valid.shape
@@ -223,7 +234,6 @@ def _update(
     force = (alpha if how.raw_gradient else alpha / norm2.amax(dim=1).sqrt().clamp(min=1e-8))[:, None]
 
     at_peak, even, owned = force * at_peak, force * mean * peak, -force * pull
-    buffers = torch.empty(2, _tile_size(T, M, V), dtype=rows.feature.dtype, device=logits.device)
     for part in _parts(T, M, V):
         x = _gather(logits, rows.position[:, part], rows.valid[:, part], buffers[0])
         top = rows.likeliest[:, part, None]
