@@ -33,8 +33,8 @@ class Candidate:
             case ("ready",):
                 return
             case ("error", str(name), str(message)):
-                self._break(f"the program does not load: {name}: {message}")
-        self._break("the program broke the protocol while loading")
+                raise self._broken(f"the program does not load: {name}: {message}")
+        raise self._broken("the program broke the protocol while loading")
 
     def stand_in(self, name: str) -> Callable[..., Any]:
         def function(*args: Any, **kwargs: Any) -> Any:
@@ -51,7 +51,7 @@ class Candidate:
         try:
             send(self.requests, (self.calls, name, args, kwargs))
         except BrokenPipeError:
-            self._break(f"the program ended before {self.last}")
+            raise self._broken(f"the program ended before {self.last}") from None
         match self._receive(self.last):
             case (self.calls, "returned", value):
                 self.last += f" returned {show(value)}"
@@ -60,20 +60,20 @@ class Candidate:
                 self.last += f" raised {error}: {message}"
                 raise exception(error, message)
             case (self.calls, "not plain", str(what)):
-                self._break(f"{self.last} returned {what}")
-        self._break(f"the program broke the protocol in {self.last}")
+                raise self._broken(f"{self.last} returned {what}")
+        raise self._broken(f"the program broke the protocol in {self.last}")
 
     def _receive(self, doing: str) -> Any:
         try:
             return receive(self.replies)
         except EOFError:
-            self._break(f"the program ended in {doing}")
+            raise self._broken(f"the program ended in {doing}") from None
         except WireError as error:
-            self._break(f"the program broke the protocol in {doing}: {error}")
+            raise self._broken(f"the program broke the protocol in {doing}: {error}") from None
 
-    def _break(self, reason: str) -> Any:
+    def _broken(self, reason: str) -> CandidateError:
         self.broken = reason
-        raise CandidateError(reason)
+        return CandidateError(reason)
 
 
 def exception(name: str, message: str) -> Exception:

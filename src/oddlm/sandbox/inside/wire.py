@@ -12,7 +12,7 @@ MAX_BYTES = 1_000_000
 MAX_DEPTH = 64
 HEADER = 8  # hex digits of a frame's length
 
-_CONTAINERS: tuple[tuple[type, bytes], ...] = ((list, b"l"), (tuple, b"u"), (set, b"e"), (frozenset, b"z"))
+_CONTAINERS: tuple[tuple[Any, bytes], ...] = ((list, b"l"), (tuple, b"u"), (set, b"e"), (frozenset, b"z"))
 _MAKERS = {tag: kind for kind, tag in _CONTAINERS}
 
 
@@ -55,7 +55,7 @@ def _write(value: Any, out: bytearray, max_bytes: int, depth: int) -> None:
         data = value.encode("utf-8", "surrogatepass")
         out += b"s%d:%b" % (len(data), data)
     elif isinstance(value, (bytes, bytearray)):
-        out += b"b%d:%b" % (len(value), value)
+        out += b"b%d:%b" % (len(value), bytes(value))
     elif isinstance(value, dict):
         out += b"m%d:" % len(value)
         for key, item in value.items():
