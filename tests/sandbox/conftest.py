@@ -20,8 +20,8 @@ def nothing_left_running() -> Iterator[None]:
     assert ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
     before = set(children())
     yield
-    deadline = time.monotonic() + 0.2
+    deadline = time.monotonic() + 0.04
     while time.monotonic() < deadline and set(children()) <= before:
-        time.sleep(0.02)
+        time.sleep(0.01)
     left = {pid: Path(f"/proc/{pid}/stat").read_text() for pid in set(children()) - before}
     assert not left

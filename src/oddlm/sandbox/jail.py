@@ -21,6 +21,8 @@ OVERRIDE = "--unsafe-no-sandbox (unsafe=True) runs the code without protection"
 PACKAGE = Path(__file__).parent / "inside"
 MOUNTED_AT = "/oddlm"
 NOBODY = "65534"
+# Walls that can be felt from inside: a user without privileges, the first process of its namespace, no /proc of the host.
+PROBE = "import os, resource; os._exit(os.getuid() != 65534 or os.getpid() != 1 or os.path.exists('/proc'))"
 DEATH_S = 10.0  # how long a killed sandbox may take to be gone
 
 
@@ -84,16 +86,17 @@ def bwrap_command(bwrap: str, *, tmp_bytes: int, filter_fd: int, info_fd: int) -
     """The walls: empty namespaces, a read-only root with Python and its libraries, a small private /tmp."""
     command = [bwrap, "--unshare-all", "--as-pid-1", "--die-with-parent", "--new-session", "--uid", NOBODY, "--gid", NOBODY]
     command += ["--cap-drop", "ALL", "--hostname", "sandbox", "--clearenv", "--setenv", "HOME", "/tmp"]
-    for folder in ("/usr/lib", "/usr/lib64", f"{sys.base_prefix}/lib", f"{sys.base_prefix}/lib64", str(interpreter())):
-        if Path(folder).exists():
-            command += ["--ro-bind", folder, folder]
+    command += ["--size", str(tmp_bytes), "--tmpfs", "/tmp"]
+    for part in dict.fromkeys((Path("/usr"), Path(sys.base_prefix), interpreter().parents[1])):
+        command += [word for name in ("lib", "lib64") for word in ("--ro-bind-try", f"{part}/{name}", f"{part}/{name}")]
+    command += ["--ro-bind", str(interpreter()), str(interpreter())]
     for folder in ("/lib", "/lib64"):
         if Path(folder).is_symlink():
             command += ["--symlink", str(Path(folder).readlink()), folder]
         elif Path(folder).exists():
             command += ["--ro-bind", folder, folder]
     command += ["--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache", "--dev-bind", "/dev/null", "/dev/null"]
-    command += ["--ro-bind", str(PACKAGE), f"{MOUNTED_AT}/{PACKAGE.name}", "--size", str(tmp_bytes), "--tmpfs", "/tmp"]
+    command += ["--ro-bind", str(PACKAGE), f"{MOUNTED_AT}/{PACKAGE.name}"]
     return [*command, "--chdir", "/tmp", "--remount-ro", "/", "--seccomp", str(filter_fd), "--info-fd", str(info_fd)]
 
 
@@ -179,7 +182,7 @@ def _probe(bwrap: str) -> None:
         sink = os.open(os.devnull, os.O_WRONLY)
         stack.callback(os.close, sink)
         command = bwrap_command(bwrap, tmp_bytes=1 << 20, filter_fd=filter_fd, info_fd=sink)
-        command += ["--", str(interpreter()), "-I", "-S", "-c", "import resource"]
+        command += ["--", str(interpreter()), "-I", "-S", "-c", PROBE]
         try:
             done = subprocess.run(
                 command, stdin=subprocess.DEVNULL, capture_output=True, pass_fds=(filter_fd, sink), env={}, timeout=30

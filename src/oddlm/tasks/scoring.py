@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 TOLERANCE = 1e-4
 DIGITS = 60  # a longer run of digits is noise, not an answer
+LONGEST = 100_000  # characters from the end; no answer stands further back
 
 _PLAIN = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+"
 _NUMBER = re.compile(
@@ -29,7 +30,7 @@ _STATED = re.compile(
     r"answer\s+is\b[\s:=*$\\(]*(?:approximately|about|exactly|equal to)?[\s*$\\(]*(?=[-\u2212\u2013€£¥₹.\d])", re.IGNORECASE
 )
 _LABELLED = re.compile(r"answer\**\s*:([^\n]{1,40})(?:\n|$)", re.IGNORECASE)
-_OPERATOR = re.compile(r"\s*[-+*/=x\u00d7\u00f7\u2212](?!\w{2})")
+_OPERATOR = re.compile(r"\s*[-+*/=x\u00d7\u00f7\u2212]\s*[\d$(]")
 
 
 def find_number(text: str) -> float | None:
@@ -38,6 +39,7 @@ def find_number(text: str) -> float | None:
     A marked answer goes before all else: after ####, in \\boxed{}, after "the answer is", or alone on a line "Answer: ...".
     Else the last number. A minus is a sign unless there is something before it to subtract from.
     """
+    text = text[-LONGEST:]
     for pattern, plain in _CLEANING:
         text = pattern.sub(plain, text)
     for pattern in (_MARKED, _BOXED):

@@ -102,9 +102,16 @@ def is_prose(node: Any) -> bool:
 
 
 def require_body(tree: Any, name: str) -> None:
-    """A function with nothing but its docstring is the prompt's own, not an answer."""
+    """A docstring with nothing after it but other definitions is the prompt's own function, not an answer."""
     import ast
 
-    definitions = [n for n in tree.body if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)) and n.name == name]
-    if definitions and len(definitions[-1].body) == 1 and ast.get_docstring(definitions[-1], clean=False) is not None:
+    bound = [node for node in ast.walk(tree) if name in (getattr(node, "name", None), getattr(node, "id", None))]
+    bound = [node for node in bound if not isinstance(getattr(node, "ctx", None), ast.Load)]
+    bound += [node for node in ast.walk(tree) if isinstance(node, ast.alias) and name in (node.asname, "*")]
+    if not bound:
+        raise NameError(f"the program defines no function {name!r}")
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    definitions = [node for node in tree.body if isinstance(node, kinds[:2]) and node.name == name]
+    stubs = [node for node in definitions[-1:] if ast.get_docstring(node, clean=False) is not None]
+    if any(all(isinstance(part, kinds) for part in stub.body[1:]) for stub in stubs):
         raise NameError(f"the program gives {name!r} no body")
