@@ -17,7 +17,7 @@ def lie(source: str, tests: str = TESTS) -> Verdict:
 def test_the_honest_program_passes() -> None:
     verdict = run_python("def f(x): return 40 + x", TESTS, functions=["f"])
     assert verdict.passed
-    assert verdict.detail == "passed; 3 calls"
+    assert verdict.detail == "passed in 3 calls"
 
 
 def test_object_that_equals_everything() -> None:
@@ -73,7 +73,7 @@ def test_printed_verdict() -> None:
 def test_verdict_written_to_every_descriptor() -> None:
     source = """
 import os, sys
-data = sys.modules["inside.wire"].encode((True, "passed; 3 calls"))
+data = sys.modules["inside.wire"].encode((True, "passed in 3 calls"))
 def f(x):
     for fd in range(64):
         try: os.write(fd, b"%08x" % len(data) + data)

