@@ -93,6 +93,20 @@ def f(x):
     assert "raised OSError: [Errno 28] No space left" in attack(source).detail
 
 
+def test_memory_behind_the_limits_back() -> None:
+    """Shared memory and memory files outlive their mapping, so RLIMIT_AS would not count them."""
+    source = """
+import ctypes, os
+def f(x):
+    libc = ctypes.CDLL(None, use_errno=True)
+    got = [libc.shmget(0, ctypes.c_size_t(2**28), 0o1600), libc.msgget(0, 0o1600)]
+    try: got.append(os.memfd_create("x"))
+    except OSError as error: got.append(error.errno)
+    return got
+"""
+    report(source, [-1, -1, 1])
+
+
 def test_infinite_loop() -> None:
     verdict = attack("def f(x):\n    while True: pass", limits=QUICK)
     assert verdict.detail == "took longer than 1.5 s"

@@ -189,3 +189,11 @@ def test_control_characters_in_a_message() -> None:
 def test_message_that_cannot_be_read() -> None:
     source = "class E(Exception):\n    def __str__(s): raise RuntimeError\ndef f(x): raise E"
     assert "could not be read" in lie(source).detail
+
+
+@pytest.mark.parametrize("kind", ["raised", "not plain"])
+def test_endless_message(kind: str) -> None:
+    """The reason stays a reason when the program writes a megabyte into it."""
+    rest = "('E', 'm' * 999_000)" if kind == "raised" else "('m' * 999_000,)"
+    source = f"import sys\nsend = sys.modules['inside.wire'].send\ndef f(x): send(int(sys.argv[2]), (1, {kind!r}, *{rest}))"
+    assert "mmm..." in lie(source).detail

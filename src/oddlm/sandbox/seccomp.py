@@ -1,6 +1,7 @@
 """A system-call filter: no new processes or threads, no tracing, no namespaces, none of the kernel's rarer doors.
 
-RLIMIT_NPROC alone does not do: the kernel exempts processes of the real root user, also inside a user namespace.
+RLIMIT_NPROC alone does not do: the kernel exempts processes of the real root user, also inside a user namespace (copy_process()
+in kernel/fork.c compares with INIT_USER). Numbers: asm/unistd_64.h and asm-generic/unistd.h of Linux.
 """
 
 import errno
@@ -35,6 +36,10 @@ _DENIED: dict[str, tuple[int, int | None]] = {
     "init_module": (175, 105),
     "finit_module": (313, 273),
     "kexec_load": (246, 104),
+    "shmget": (29, 194),  # this and the next three give memory that no limit of the process counts
+    "msgget": (68, 186),
+    "memfd_create": (319, 279),
+    "memfd_secret": (447, 447),
 }
 MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}  # audit architecture, column above
 

@@ -38,7 +38,7 @@ class Candidate:
             case ("ready",):
                 return
             case ("error", str(name), str(message)):
-                raise self._broken(f"the program does not load: {name}: {message}")
+                raise self._broken(f"the program does not load: {cut(name)}: {cut(message)}")
         raise self._broken("the program broke the protocol while loading")
 
     def stand_in(self, name: str) -> Callable[..., Any]:
@@ -62,10 +62,10 @@ class Candidate:
                 self.last += f" returned {show(value)}"
                 return value
             case (self.calls, "raised", str(error), str(message)):
-                self.last += f" raised {error}: {message}"
+                self.last += f" raised {cut(error)}: {cut(message)}"
                 raise exception(error, message)
             case (self.calls, "not plain", str(what)):
-                raise self._broken(f"{self.last} returned {what}")
+                raise self._broken(f"{self.last} returned {cut(what)}")
         raise self._broken(f"the program broke the protocol in {self.last}")
 
     def _receive(self, doing: str) -> Any:
@@ -96,6 +96,10 @@ def show(value: Any) -> str:
         text = repr(value)
     except (ValueError, RecursionError):  # an int with more digits than Python prints
         text = f"<{type(value).__name__} too large to show>"
+    return cut(text)
+
+
+def cut(text: str) -> str:
     return text if len(text) <= SHOWN else text[:SHOWN] + "..."
 
 
@@ -124,7 +128,7 @@ def judge(candidate: Candidate, setup: str, tests: str, functions: tuple[str, ..
 
 
 def reason(error: BaseException, tests: str, last: str) -> str:
-    what = failed_assertion(error, tests) if isinstance(error, AssertionError) else f"{type(error).__name__}: {error}"
+    what = failed_assertion(error, tests) if isinstance(error, AssertionError) else f"{type(error).__name__}: {cut(str(error))}"
     if " raised " in last and not isinstance(error, AssertionError):
         return last
     return f"{what}; {last}" if last else f"the tests fail by themselves: {what}"
@@ -140,6 +144,5 @@ def failed_assertion(error: BaseException, tests: str) -> str:
         step = step.tb_next
     for node in ast.walk(ast.parse(tests)):
         if isinstance(node, ast.Assert) and node.lineno <= line <= (node.end_lineno or node.lineno):
-            text = ast.unparse(node.test)
-            return f"not so: {text if len(text) <= SHOWN else text[:SHOWN] + '...'}"
-    return f"AssertionError: {error}"
+            return f"not so: {cut(ast.unparse(node.test))}"
+    return f"AssertionError: {cut(str(error))}"
