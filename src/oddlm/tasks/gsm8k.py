@@ -12,8 +12,9 @@ from .scoring import TOLERANCE, find_number, show_number
 HUB = "openai/gsm8k"
 PAPER_PROBLEMS = 200
 
-# Four questions of GSM8K's training split (MIT licence, OpenAI): those OpenCompass shows and LLaDA was measured with. The
-# worked answers are ours; anybody's others go in by load(shots=FILE).
+# Four questions of GSM8K's training split (MIT licence, OpenAI): those of OpenCompass's 4-shot prompt, the harness LLaDA's own
+# evaluation builds on, which gives them as turns of a chat where we give one text. The worked answers are ours; others go in by
+# load(shots=FILE).
 SHOTS = Path(__file__).parent / "gsm8k_shots.jsonl"
 
 
