@@ -28,8 +28,10 @@ def solutions(numbers: tuple[Fraction, ...], target: int, so_far: tuple[str, ...
     for i, j in permutations(range(len(numbers)), 2):
         rest = tuple(number for k, number in enumerate(numbers) if k not in (i, j))
         for symbol, operation in OPERATIONS.items():
+            if symbol == "/" and numbers[j] == 0:
+                continue
             result = operation(numbers[i], numbers[j])
-            if result > 0 and result.denominator == 1:
+            if result >= 0 and result.denominator == 1:
                 step = f"{numbers[i]}{symbol}{numbers[j]}={result}"
                 yield from solutions((*rest, result), target, (*so_far, step))
 
@@ -46,12 +48,12 @@ def right(problem: Problem, text: str) -> bool:
 @pytest.mark.parametrize("text", ["1,2,3,6", "2,2,4,4", "1,1,2,2", "4,2,1,3"])
 def test_checker_accepts_exactly_what_brute_force_finds(text: str) -> None:
     problem = Problem("small", text, int(text[-1]))
-    operands, results = "1234", "123456"
+    operands, results = "01234", "0123456"
     steps = [f"{a}{o}{b}={c}" for a, o, b, c in product(operands, "+-*/", operands, results)]
     accepted = {f"{first},{second}" for first, second in product(steps, repeat=2) if right(problem, f"{first},{second}")}
     valid = set(brute_force(text))
     assert valid
-    inside = {answer for answer in valid if set(answer) <= set("+-*/=,123456") and all(s in steps for s in answer.split(","))}
+    inside = {answer for answer in valid if set(answer) <= set("+-*/=,0123456") and all(s in steps for s in answer.split(","))}
     assert accepted == inside
     assert all(right(problem, answer) for answer in valid)
 
@@ -176,8 +178,24 @@ def test_wrong_answers(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "answer"),
     [
+        ("20,21,32,32,41", "20+21=41,32-32=0,41+0=41"),
+        ("14,14,60,99,39", "14-14=0,99-60=39,0+39=39"),
+        ("84,76,89,84,89", "84-84=0,76*0=0,89+0=89"),
+        ("45,54,81,66,81", "45*81=3645,54*66=3564,3645-3564=81"),
+        ("86,38,71,64,96", "86*71=6106,38+6106=6144,6144/64=96"),
+    ],
+)
+def test_gold_answers_of_the_public_four_number_file(text: str, answer: str) -> None:
+    assert right(Problem("public", text, None), answer)
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
         ("5,2,50,25", "5/2=2,50/2=25"),  # 5/2 is not exact
-        ("7,7,20,20", "7-7=0,20+0=20"),  # 0 is not positive
+        ("7,20,7,27", "7-20=-13,7--13=20"),  # no negative numbers
+        ("7,7,5,5,5", "7-7=0,5-5=0,0/0=5"),  # no division by 0
+        ("7,7,5,10", "7-7=0,5/0=10"),
         ("2,3,4,20", "4+4=8,8*3=24"),  # 4 is there once
         ("1,2,13,26", "2*13=26,26+0=26"),
     ],

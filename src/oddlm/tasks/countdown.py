@@ -3,7 +3,8 @@
 The text format and the rule that all numbers are used are those of Stream of Search (Gandhi et al. 2024) and of "Beyond
 Autoregression" (Ye et al. 2024): `86,28,13,31,96` asks for 96 out of the four numbers before it, and
 `86+28=114,31-13=18,114-18=96` answers. Given numbers are 1 to 99, targets 10 to 100. Every step takes two numbers that are
-there (given ones or results of earlier steps) and puts back its result, which must be a positive integer; division is exact.
+there (given ones or results of earlier steps) and puts back its result, an integer of at least 0; division is exact. (Some
+gold answers of the public files pass through 0, as in `32-32=0,41+0=41`; the problems made here never need to.)
 """
 
 import json
@@ -31,7 +32,7 @@ OPERATORS = "+-*/"
 WEIGHTS = np.array([1.0, 1.0, 2.0, 4.0])
 BATCH = 8192
 
-_NUMBER = "[1-9][0-9]{0,17}"  # plain ASCII digits, and never so many that int() is slow
+_NUMBER = "(?:0|[1-9][0-9]{0,17})"  # plain ASCII digits, and never so many that int() is slow
 _STEP = re.compile(f"({_NUMBER})([-+*/])({_NUMBER})=({_NUMBER})")
 _INPUT = re.compile("[1-9][0-9]{0,5}(,[1-9][0-9]{0,5}){2,10}")
 
@@ -121,7 +122,9 @@ def _holds(left: int, operator: str, right: int, result: int) -> bool:
         return left + right == result
     if operator == "-":
         return left - right == result
-    return left * right == result if operator == "*" else result * right == left
+    if operator == "*":
+        return left * right == result
+    return right != 0 and result * right == left
 
 
 def _written(numbers: Sequence[int], target: int) -> str:

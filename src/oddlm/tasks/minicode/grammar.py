@@ -125,7 +125,11 @@ def _value(step: Step, value: Any) -> Any:
 def _in_bounds(value: Any) -> bool:
     if isinstance(value, int):
         return INTEGERS[0] <= value <= INTEGERS[1]
-    return len(value) <= LONGEST and (isinstance(value, str) or all(map(_in_bounds, value)))
+    if len(value) > LONGEST or not value or isinstance(value, str):
+        return len(value) <= LONGEST
+    if isinstance(value[0], int):
+        return bool(INTEGERS[0] <= min(value) and max(value) <= INTEGERS[1])
+    return max(map(len, value)) <= LONGEST
 
 
 @cache
