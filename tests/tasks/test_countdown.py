@@ -129,6 +129,19 @@ def test_default_benchmark() -> None:
     assert prompt(WORKED) == "86,28,13,31,96\n"
 
 
+@pytest.mark.parametrize("text", ["1,2,3,6", "86,28,13,31,96", "1,2,3,4,5,15", "1,2,3"])
+def test_few_shot_prompt_shows_solved_training_problems(text: str) -> None:
+    shown = TASK.under("few_shot").prompt(Problem("asked", text, None))
+    *worked, asked = shown.split("\n\n")[1:]
+    assert asked == f"Input: {text}\nOutput:"
+    assert len(worked) == 4
+    for example in worked:
+        problem, answer = example.removeprefix("Input: ").split("\nOutput: ")
+        *numbers, target = map(int, problem.split(","))
+        assert side(numbers, target) == "train"
+        assert right(Problem("worked", problem, None), answer)
+
+
 @pytest.mark.parametrize(
     "text",
     [SOLUTION, f"  {SOLUTION}\n", f"\n{SOLUTION}\r\nand so on", f"{SOLUTION}<|endoftext|>junk", f"{SOLUTION} </s>",

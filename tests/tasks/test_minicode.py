@@ -60,8 +60,10 @@ def test_every_way_to_write_an_operation_means_the_same(operation: Operation) ->
     assert tried >= 20 * len(operation.code)
 
 
-def test_names_are_unique_and_parameters_are_said() -> None:
+def test_names_and_phrases_are_unique_and_parameters_are_said() -> None:
     assert len({operation.name for operation in OPERATIONS}) == len(OPERATIONS)
+    phrases = Counter((operation.takes, phrase) for operation in OPERATIONS for phrase in operation.phrases)
+    assert phrases.most_common(1)[0][1] == 1
     for operation in OPERATIONS:
         parametrised = operation.parameters != (None,)
         assert len(operation.phrases) >= 2

@@ -11,6 +11,7 @@ import json
 import re
 import warnings
 from collections.abc import Iterator, Sequence
+from functools import cache
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
@@ -31,6 +32,9 @@ OPERATORS = "+-*/"
 # more often than sums for a fair share of the problems that are kept.
 WEIGHTS = np.array([1.0, 1.0, 2.0, 4.0])
 BATCH = 8192
+RULE = (
+    "Reach the last number from the numbers before it with + - * /, every one of them used exactly once. Write only the steps."
+)
 
 _NUMBER = "(?:0|[1-9][0-9]{0,17})"  # plain ASCII digits, and never so many that int() is slow
 _STEP = re.compile(f"({_NUMBER})([-+*/])({_NUMBER})=({_NUMBER})")
@@ -79,6 +83,18 @@ def load(
 
 def prompt(problem: Problem) -> str:
     return _shown(problem.prompt)
+
+
+def few_shot_prompt(problem: Problem) -> str:
+    """For a model that has not been trained on the task: the rule and four worked problems of the training side."""
+    size = problem.prompt.count(",")
+    worked = "".join(f"Input: {shown}Output: {steps}\n\n" for shown, steps in _worked(size if size in SIZES else 4))
+    return f"{RULE}\n\n{worked}Input: {problem.prompt}\nOutput:"
+
+
+@cache
+def _worked(numbers: int) -> tuple[tuple[str, str], ...]:
+    return tuple(islice(stream(numbers=numbers), 4))
 
 
 def score(problem: Problem, text: str) -> Score:
@@ -239,4 +255,6 @@ def _input(line: bytes, where: str) -> str:
 
 
 # One token per character: three steps of at most 13 characters, two commas, an end.
-TASK = Task(name="countdown", load=load, prompt=prompt, score=score, length=48)
+TASK = Task(
+    name="countdown", load=load, prompt=prompt, score=score, length=48, protocols={"few_shot": {"prompt": few_shot_prompt}}
+)

@@ -286,7 +286,7 @@ def _words() -> Iterator[Operation]:
     for name, run, phrases, code in (
         ("join", lambda v, _: " ".join(v), ("join the words with spaces", "join them with spaces"), ("' '.join(@)",)),
         ("dash", lambda v, _: "-".join(v), ("join the words with dashes", "join them with -"), ("'-'.join(@)",)),
-        ("glue", lambda v, _: "".join(v), ("join the words", "write them without spaces"), ("''.join(@)",)),
+        ("glue", lambda v, _: "".join(v), ("join the words without spaces", "glue the words together"), ("''.join(@)",)),
         ("longest", lambda v, _: max(v, key=len), ("take the longest word", "find the longest word"), ("max(@, key=len)",)),
         ("shortest", lambda v, _: min(v, key=len), ("take the shortest word", "find the shortest word"),
          ("min(@, key=len)",)),
