@@ -318,7 +318,7 @@ def test_hostile_text_is_a_scored_failure(problems: list[Problem], text: str, re
 @pytest.mark.parametrize(
     "piece", ["\n", " ", "```", "\t", "a.", "\ud800", "\x00", "a, ", "return\n ", "    ", "(", ")\n", "\r", "<"]
 )
-def test_reading_never_raises_and_is_fast(piece: str) -> None:
+def test_reading_never_raises(piece: str) -> None:
     answer = read_answer(piece * (1_000_000 // len(piece)), PROMPT)
     assert answer is None or answer[1].startswith(PROMPT)
 
