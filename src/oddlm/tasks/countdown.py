@@ -1,0 +1,260 @@
+"""Countdown: reach a target from given numbers with + - * /, every number used exactly once.
+
+The text format and the rule that all numbers are used are those of Stream of Search (Gandhi et al. 2024) and of "Beyond
+Autoregression" (Ye et al. 2024): `86,28,13,31,96` asks for 96 out of the four numbers before it, and
+`86+28=114,31-13=18,114-18=96` answers. Given numbers are 1 to 99, targets 10 to 100. Every step takes two numbers that are
+there (given ones or results of earlier steps) and puts back its result, an integer of at least 0; division is exact. (Some
+gold answers of the public files pass through 0, as in `32-32=0,41+0=41`; the problems made here never need to.)
+"""
+
+import json
+import re
+import warnings
+from collections.abc import Iterator, Sequence
+from functools import cache
+from hashlib import blake2b
+from itertools import islice
+from pathlib import Path
+from typing import Literal, get_args
+
+import numpy as np
+
+from .base import Problem, Score, Task
+
+Split = Literal["train", "tune", "test"]
+
+SIZES = (3, 4, 5)
+TARGETS = (10, 100)
+LARGEST_NUMBER = 99
+LARGEST_RESULT = 9999  # of a generated step; the checker knows no such bound
+OPERATORS = "+-*/"
+# How often each operator is tried where it is possible. Products overshoot and quotients are seldom exact, so both are tried
+# more often than sums for a fair share of the problems that are kept.
+WEIGHTS = np.array([1.0, 1.0, 2.0, 4.0])
+BATCH = 8192
+RULE = (
+    "Reach the last number from the numbers before it with + - * /, every one of them used exactly once. Write only the steps."
+)
+
+_NUMBER = "(?:0|[1-9][0-9]{0,17})"  # plain ASCII digits, and never so many that int() is slow
+_STEP = re.compile(f"({_NUMBER})([-+*/])({_NUMBER})=({_NUMBER})")
+_INPUT = re.compile("[1-9][0-9]{0,5}(,[1-9][0-9]{0,5}){2,10}")
+
+
+def side(numbers: Sequence[int], target: int) -> Split:
+    """On which side a problem falls, whatever the order of its numbers: 90 % train, 5 % tune, 5 % test.
+
+    blake2b with an 8-byte digest, of the ASCII text `13,28,31,86=96` (numbers ascending), read as a big-endian integer modulo
+    100: below 90 is train, below 95 tune, the rest test.
+    """
+    text = ",".join(map(str, sorted(numbers))) + f"={target}"
+    bucket = int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") % 100
+    return "train" if bucket < 90 else "tune" if bucket < 95 else "test"
+
+
+def stream(*, numbers: int = 4, split: Split = "train", seed: int = 0) -> Iterator[tuple[str, str]]:
+    """Endless (prompt, answer) pairs of one side; problems may come again, with other steps."""
+    for given, target, steps in _solved(numbers, split, seed):
+        yield _shown(_written(given, target)), steps
+
+
+def load(
+    *,
+    numbers: int = 4,
+    split: Split = "test",
+    count: int = 500,
+    seed: int = 0,
+    data: Path | str | None = None,
+    exclude_train: bool = False,
+    limit: int | None = None,
+) -> list[Problem]:
+    """`count` different problems of one side, or the problems of a JSONL file with lines like {"input": "86,28,13,31,96"}.
+
+    A file may hold problems that a model trained on `stream` has seen: they are counted in a warning, and left out with
+    `exclude_train`. The other options shape generated problems only, but for `limit`: the first so many of either.
+    """
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit must be at least 1, not {limit}")
+    problems = _generated(numbers, split, count, seed) if data is None else _read(Path(data), exclude_train)
+    if limit is not None and limit > len(problems):
+        warnings.warn(f"limit {limit} is more than the {len(problems)} problems there are; all are used", stacklevel=2)
+    return problems[:limit]
+
+
+def prompt(problem: Problem) -> str:
+    return _shown(problem.prompt)
+
+
+def few_shot_prompt(problem: Problem) -> str:
+    """For a model that has not been trained on the task: the rule and four worked problems of the training side."""
+    size = problem.prompt.count(",")
+    worked = "".join(f"Input: {shown}Output: {steps}\n\n" for shown, steps in _worked(size if size in SIZES else 4))
+    return f"{RULE}\n\n{worked}Input: {problem.prompt}\nOutput:"
+
+
+@cache
+def _worked(numbers: int) -> tuple[tuple[str, str], ...]:
+    return tuple(islice(stream(numbers=numbers), 4))
+
+
+def score(problem: Problem, text: str) -> Score:
+    """Right if the first line of the text is a solution and nothing else.
+
+    Left out before checking: white space around the text, what follows the first newline, and what follows the first `<` (end
+    markers such as <|endoftext|> and </s> begin so, no answer holds one). All else is judged as it stands.
+    """
+    answer = text.strip(" \t\r\n").partition("\n")[0].partition("<")[0].strip(" \t\r")
+    *numbers, target = map(int, problem.prompt.split(","))
+    fault = _fault(numbers, target, answer)
+    readable = answer[:1000].encode(errors="replace").decode()
+    return Score(fault is None, readable or None, fault or f"reaches {target} with every number used once")
+
+
+def _fault(numbers: Sequence[int], target: int, answer: str) -> str | None:
+    """What is wrong with an answer; None if nothing is."""
+    steps = answer.split(",", len(numbers))
+    if len(steps) != len(numbers) - 1:
+        return (
+            f"{len(numbers) - 1} steps use every number once; this has {'more' if len(steps) >= len(numbers) else len(steps)}"
+        )
+    there = list(numbers)
+    for step in steps:
+        match = _STEP.fullmatch(step)
+        if match is None:
+            return f"{step[:40]!r} is not a step like 86+28=114"
+        left, right, result = int(match[1]), int(match[3]), int(match[4])
+        for operand in (left, right):
+            if operand not in there:
+                return f"{step}: {operand} is not there; there are {', '.join(map(str, there))}"
+            there.remove(operand)
+        if not _holds(left, match[2], right, result):
+            return f"{step} is wrong"
+        there.append(result)
+    return None if there == [target] else f"ends in {there[-1]}, not in {target}"
+
+
+def _holds(left: int, operator: str, right: int, result: int) -> bool:
+    if operator == "+":
+        return left + right == result
+    if operator == "-":
+        return left - right == result
+    if operator == "*":
+        return left * right == result
+    return right != 0 and result * right == left
+
+
+def _written(numbers: Sequence[int], target: int) -> str:
+    return ",".join(map(str, [*numbers, target]))
+
+
+def _shown(problem: str) -> str:
+    return problem + "\n"
+
+
+def _solved(numbers: int, split: Split, seed: int) -> Iterator[tuple[list[int], int, str]]:
+    """(given numbers, target, steps) of one side, without end."""
+    if numbers not in SIZES:
+        raise ValueError(f"numbers must be one of {', '.join(map(str, SIZES))}, not {numbers!r}")
+    if split not in get_args(Split):
+        raise ValueError(f"unknown split {split!r}; known: {', '.join(get_args(Split))}")
+    generator = np.random.default_rng(seed)
+    while True:
+        given, steps = _draw(generator, numbers)
+        for row, row_steps in zip(given, steps, strict=True):
+            target = row_steps[-1][3]
+            if side(row, target) == split:
+                yield row, target, ",".join([f"{a}{OPERATORS[o]}{b}={c}" for a, o, b, c in row_steps])
+
+
+def _draw(generator: np.random.Generator, numbers: int) -> tuple[list[list[int]], list[list[list[int]]]]:
+    """A batch of problems by playing: two numbers at random become one until one is left, and that is the target.
+
+    Gives the numbers of each problem and its steps (left, operator, right, result); plays that end outside TARGETS are dropped.
+    """
+    rows = np.arange(BATCH)
+    given = generator.integers(1, LARGEST_NUMBER + 1, size=(BATCH, numbers))
+    there = given.copy()
+    steps = np.empty((BATCH, numbers - 1, 4), dtype=np.int64)
+    for turn, size in enumerate(range(numbers, 1, -1)):
+        i = generator.integers(size, size=BATCH)
+        j = (i + generator.integers(1, size, size=BATCH)) % size
+        a, b = there[rows, i], there[rows, j]
+        high, low = np.maximum(a, b), np.minimum(a, b)
+        always = np.ones(BATCH, dtype=bool)
+        possible = np.stack([always, high > low, always, high % low == 0], axis=1)
+        race = generator.exponential(size=(BATCH, 4)) / WEIGHTS
+        operator = np.where(possible, race, np.inf).argmin(axis=1)
+        result = np.stack([a + b, high - low, a * b, high // low], axis=1)[rows, operator]
+        ordered = (operator == 1) | (operator == 3)
+        steps[:, turn] = np.stack([np.where(ordered, high, a), operator, np.where(ordered, low, b), result], axis=1)
+        there[rows, i] = result
+        there[rows, j] = there[:, size - 1]
+    results = steps[:, :, 3]
+    target = results[:, -1]
+    keep = (target >= TARGETS[0]) & (target <= TARGETS[1]) & (results <= LARGEST_RESULT).all(axis=1)
+    return given[keep].tolist(), steps[keep].tolist()
+
+
+def _generated(numbers: int, split: Split, count: int, seed: int) -> list[Problem]:
+    if count < 1:
+        raise ValueError(f"count must be at least 1, not {count}")
+    different = _different(_solved(numbers, split, seed))
+    return [_problem(f"countdown/{text}", text) for text in islice(different, count)]
+
+
+def _different(solved: Iterator[tuple[list[int], int, str]]) -> Iterator[str]:
+    seen: set[tuple[int, ...]] = set()
+    for given, target, _ in solved:
+        key = (*sorted(given), target)
+        if key not in seen:
+            seen.add(key)
+            yield _written(given, target)
+
+
+def _problem(name: str, text: str) -> Problem:
+    return Problem(id=name, prompt=text, target=int(text.rpartition(",")[2]))
+
+
+def _read(path: Path, exclude_train: bool) -> list[Problem]:
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}; give a JSONL file of countdown problems") from error
+    problems = [
+        _problem(f"{path.name}:{number}", _input(line, f"{path}, line {number}"))
+        for number, line in enumerate(lines, start=1)
+        if line.strip()
+    ]
+    if not problems:
+        raise ValueError(f"{path} holds no problems")
+    fresh = [problem for problem in problems if not _seen(problem)]
+    if met := len(problems) - len(fresh):
+        what = "left out" if exclude_train else "kept; exclude_train leaves them out"
+        warnings.warn(f"{met} of the {len(problems)} problems of {path} lie on the training side: {what}", stacklevel=3)
+    if not exclude_train:
+        return problems
+    if not fresh:
+        raise ValueError(f"all problems of {path} lie on the training side; nothing is left")
+    return fresh
+
+
+def _seen(problem: Problem) -> bool:
+    *numbers, target = map(int, problem.prompt.split(","))
+    return side(numbers, target) == "train"
+
+
+def _input(line: bytes, where: str) -> str:
+    try:
+        record = json.loads(line.decode())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where}: not JSON in UTF-8") from error
+    text = record.get("input") if isinstance(record, dict) else None
+    if not isinstance(text, str) or not _INPUT.fullmatch(text.replace(" ", "")):
+        raise ValueError(f'{where}: expected {{"input": "86,28,13,31,96"}}, numbers of up to 6 digits and the target last')
+    return text.replace(" ", "")
+
+
+# One token per character: three steps of at most 13 characters, two commas, an end.
+TASK = Task(
+    name="countdown", load=load, prompt=prompt, score=score, length=48, protocols={"few_shot": {"prompt": few_shot_prompt}}
+)

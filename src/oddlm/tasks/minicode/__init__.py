@@ -1,0 +1,141 @@
+"""minicode: a signature and a docstring ask for a function body; checks that run in the sandbox decide.
+
+The problems are compositions of one to three simple operations on integers, strings and lists. The test side holds out whole
+compositions (see `side`), and `stream` gives endless training pairs of the other side, in many phrasings and many bodies.
+"""
+
+import warnings
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from importlib import import_module
+from random import Random
+from typing import Any
+
+from ..base import Problem, Score, Task
+from .grammar import UNDEFINED, Composition, Split, Values, draw, neighbours, probes, shorter, side, values
+from .reading import read_answer
+from .writing import FUNCTION, write_body, write_prompt
+
+__all__ = ["TASK", "Target", "load", "prompt", "score", "side", "stream"]
+
+CHECKS = 8
+MOST_CHECKS = 20
+MOST_PROBLEMS = 1000
+LONGEST_PROGRAM = 20_000  # characters; a right answer has some hundred
+
+Check = tuple[tuple[Any, ...], Any]  # arguments, expected result: plain data
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    checks: tuple[Check, ...]
+    solution: str  # one right body of many
+
+
+def stream(*, split: Split = "train", seed: int = 0) -> Iterator[tuple[str, str]]:
+    """Endless (prompt, body) pairs of one side."""
+    random = Random(f"minicode stream {seed}")
+    while True:
+        composition = draw(random, split)
+        yield write_prompt(composition, random), write_body(composition, random)
+
+
+def load(*, split: Split = "test", count: int = 200, seed: int = 0, limit: int | None = None) -> list[Problem]:
+    """`count` problems of one side, no two with the same operations; `limit` takes the first so many."""
+    if not 1 <= count <= MOST_PROBLEMS:
+        raise ValueError(f"count must be 1 to {MOST_PROBLEMS}, not {count}")
+    if limit is not None and limit < 1:
+        raise ValueError(f"limit must be at least 1, not {limit}")
+    if limit is not None and limit > count:
+        warnings.warn(f"limit {limit} is more than the {count} problems there are; all are used", stacklevel=2)
+    random = Random(f"minicode problems {seed}")
+    problems: list[Problem] = []
+    taken: set[tuple[str, ...]] = set()
+    while len(problems) < min(count, limit or count):
+        composition = draw(random, split)
+        names = tuple(sorted(step.operation.name for step in composition))
+        if names not in taken and (chosen := _chosen(composition, random)):
+            taken.add(names)
+            problems.append(_problem(composition, chosen, random))
+    return problems
+
+
+def prompt(problem: Problem) -> str:
+    return problem.prompt
+
+
+def score(problem: Problem, text: str) -> Score:
+    answer = read_answer(text, problem.prompt)
+    if answer is None:
+        return Score(False, None, "there is no code in the text")
+    written, program = answer
+    if len(program) > LONGEST_PROGRAM:
+        return Score(False, _readable(written), f"the program is longer than {LONGEST_PROGRAM} characters")
+    if program != _readable(program) or "\0" in program:
+        return Score(False, _readable(written), "the program is not valid text")
+    passed, detail = _judge(program, problem.target.checks)
+    return Score(passed, written, detail)
+
+
+def _judge(program: str, checks: tuple[Check, ...]) -> tuple[bool, str]:
+    """The one door to the sandbox."""
+    verdict = import_module("oddlm.sandbox").run_checks(program, FUNCTION, checks)
+    return verdict.passed, verdict.reason
+
+
+def _readable(text: str) -> str:
+    return text[: LONGEST_PROGRAM + 1].encode(errors="replace").decode()
+
+
+def _problem(composition: Composition, chosen: list[int], random: Random) -> Problem:
+    inputs, outputs = probes(composition[0].operation.takes), values(composition)
+    return Problem(
+        id="minicode/" + "+".join(map(str, composition)),
+        prompt=write_prompt(composition, random),
+        target=Target(
+            checks=tuple(((deepcopy(inputs[i]),), deepcopy(outputs[i])) for i in chosen),
+            solution=write_body(composition, random),
+        ),
+    )
+
+
+def _chosen(composition: Composition, random: Random) -> list[int]:
+    """The probes to check a composition with: CHECKS of them, then whatever tells it from its rivals. Empty if none can.
+
+    Every shorter composition must fail; so must every one that differs in one step, unless no probe tells the two apart.
+    """
+    expected = values(composition)
+    defined = [i for i, value in enumerate(expected) if value is not UNDEFINED]
+    random.shuffle(defined)
+    chosen = _varied(defined, expected)
+    for rival in shorter(composition[0].operation.takes, composition[-1].operation.gives, len(composition)):
+        if not _refute(rival, expected, chosen, defined):
+            return []
+    for rival in neighbours(composition):
+        _refute(rival, expected, chosen, defined)
+    return chosen if len(chosen) <= MOST_CHECKS else []
+
+
+def _varied(defined: list[int], expected: Values) -> list[int]:
+    """CHECKS probes, those with a result of their own before those with a result seen already."""
+    seen: list[Any] = []
+    repeats = []
+    for i in defined:
+        repeats.append(expected[i] in seen)
+        seen.append(expected[i])
+    order = sorted(range(len(defined)), key=repeats.__getitem__)
+    return [defined[i] for i in order[:CHECKS]]
+
+
+def _refute(rival: Values, expected: Values, chosen: list[int], defined: list[int]) -> bool:
+    """Add a check that the rival fails, if it passes all so far; False if there is none."""
+    if any(rival[i] != expected[i] for i in chosen):
+        return True
+    telling = next((i for i in defined if rival[i] != expected[i]), None)
+    if telling is not None:
+        chosen.append(telling)
+    return telling is not None
+
+
+TASK = Task(name="minicode", load=load, prompt=prompt, score=score, length=64)
