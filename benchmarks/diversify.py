@@ -3,7 +3,8 @@
     python benchmarks/diversify.py [--repeats 3] [--objective odd]
 
 Memory is the peak of a process that calls diversify less the peak of one that only holds the logits and a copy of them (the
-result), the smallest of three processes each. Times are medians; "softmaxes" says how many softmaxes over the same logits one call costs, in the same process.
+result), the smallest of three processes each. Times are medians; "softmaxes" says how many softmaxes over the same logits one
+call costs, in the same process.
 """
 
 import argparse

@@ -1,5 +1,6 @@
 """The command line as a user types it."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -25,7 +26,7 @@ def test_no_arguments_teach():
     assert "demo" in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("command", ["demo", "names"])
+@pytest.mark.parametrize("command", ["demo", "names", "tasks", "problems", "score"])
 def test_help(command):
     done = run(command, "--help")
     assert done.returncode == 0
@@ -53,3 +54,61 @@ def test_a_bad_value_is_one_line_without_a_traceback():
     done = run("demo", "--steps", "0")
     assert done.returncode == 2
     assert done.stderr == "oddlm: steps must be an integer >= 1, not 0\n"
+
+
+def test_tasks_are_listed():
+    done = run("tasks")
+    for word in ("countdown", "gsm8k", "humaneval", "minicode", "paper"):
+        assert word in done.stdout
+
+
+def test_problems_are_shown_as_a_model_sees_them():
+    done = run("problems", "countdown", "--limit", "2")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("target: ") == 2
+
+
+def test_answers_are_scored(tmp_path):
+    answers, out = tmp_path / "answers.jsonl", tmp_path / "scored.jsonl"
+    problems = tmp_path / "own.jsonl"
+    problems.write_text('{"id": "a", "prompt": "1 + 1 =", "target": 2}\n{"id": "b", "prompt": "2 + 2 =", "target": 4}\n')
+    answers.write_text('{"id": "a", "text": "2"}\n{"id": "a", "text": "so 3"}\n{"id": "b", "text": "\\u0000 five"}\n')
+    done = run("score", str(problems), "--scorer", "number", "--in", str(answers), "--out", str(out))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == "1 of 3 answers right (33.3%); 1 of 2 problems with a right answer (50.0%)\n"
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [(r["id"], r["correct"], r["answer"]) for r in rows] == [("a", True, "2"), ("a", False, "3"), ("b", False, None)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["problems", "gsm9k"], "unknown task 'gsm9k'; known: countdown, gsm8k, humaneval, minicode"),
+        (["problems", "gsm8k", "--protocol", "papr"], "task 'gsm8k' has no protocol 'papr'; known: 4-shot, paper"),
+        (["problems", "gsm8k", "--exclude-train"], "task 'gsm8k' has no option 'exclude_train'; options: data, limit, shots"),
+        (["problems", "gsm8k", "--data", "nowhere.jsonl"], "cannot read nowhere.jsonl: No such file"),
+        (["problems", "own.jsonl"], "own.jsonl needs a scorer; known: exact, number, python"),
+        (["problems", "countdown", "--scorer", "exact"], "a scorer goes with a JSONL of your own"),
+        (["problems", "countdown", "--limit", "0"], "limit must be at least 1, not 0"),
+    ],
+)
+def test_bad_tasks_are_one_line(arguments, message):
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"oddlm: {message}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_answer_to_no_problem_is_named_by_line(tmp_path):
+    answers = tmp_path / "answers.jsonl"
+    answers.write_text('\n{"id": "countdown/1", "text": ""}\n')
+    done = run("score", "countdown", "--in", str(answers), "--limit", "2")
+    assert done.returncode == 2
+    assert "line 2: there is no problem 'countdown/1'; ids are like countdown/" in done.stderr
+
+
+def test_a_limit_beyond_the_data_is_said_and_all_are_used():
+    done = run("problems", "countdown", "--limit", "501")
+    assert done.returncode == 0
+    assert done.stdout.count("target: ") == 500
+    assert done.stderr == "oddlm: limit 501 is more than the 500 problems there are; using all\n"

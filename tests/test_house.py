@@ -29,8 +29,9 @@ ARROWS = {
     "params": set(),
     "generate": {"types", "noise", "params", "sampler", "diversity", "models"},
     "demo": {"types", "sampler", "diversity", "models"},
-    "tasks": set(),
-    "cli": {"__init__", "demo", "policies", "diversity"},
+    "sandbox": set(),
+    "tasks": {"sandbox"},
+    "cli": {"__init__", "demo", "policies", "diversity", "sandbox", "tasks"},
 }
 TORCHLESS = ["oddlm", "oddlm.cli", "oddlm.params", "oddlm.registry", "oddlm.tasks"]
 

@@ -1,5 +1,7 @@
 """The command line: one small function per command. Importing this does not import torch."""
 
+import warnings
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,11 +15,23 @@ app = typer.Typer(
 )
 
 
+TaskName = Annotated[str, typer.Argument(help="A task (see `oddlm tasks`), a dotted path, or your own .jsonl file.")]
+Protocol = Annotated[str | None, typer.Option(help="A named variant of the task, such as 'paper'.")]
+Data = Annotated[Path | None, typer.Option(help="Read the problems from this JSONL file.")]
+Limit = Annotated[int | None, typer.Option(help="The first so many problems.")]
+ExcludeTrain = Annotated[bool, typer.Option("--exclude-train", help="Leave out problems of the training side (countdown).")]
+ScorerName = Annotated[str | None, typer.Option(help="How your own .jsonl is scored: exact, number or python.")]
+Unsafe = Annotated[bool, typer.Option("--unsafe-no-sandbox", help="Run model-written code WITHOUT protection.")]
+
+
 def main() -> None:
-    """Run the command line; a ValueError is the user's to mend, so it is shown in one line, without a traceback."""
+    """Run the command line; what the user has to mend is shown in one line, without a traceback."""
+    from .sandbox import SandboxError
+
+    warnings.showwarning = lambda message, *_: typer.echo(f"oddlm: {message}", err=True)
     try:
         app()
-    except ValueError as error:
+    except (ValueError, SandboxError) as error:
         typer.echo(f"oddlm: {error}", err=True)
         raise SystemExit(2) from None
 
@@ -68,3 +82,68 @@ def names() -> None:
             table.add_row(registry.kind, name, options, (registry.find(name).__doc__ or "").split("\n")[0])
         table.add_section()
     Console().print(table)
+
+
+@app.command()
+def tasks() -> None:
+    """List the tasks, with their protocols."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from .tasks.base import KNOWN, describe, find_task
+
+    table = Table("task", "protocols", "answer tokens", "what it asks", pad_edge=False)
+    for name in KNOWN:
+        task = find_task(name)
+        table.add_row(name, ", ".join(task.protocols), str(task.length), describe(name))
+    Console().print(table)
+
+
+@app.command()
+def problems(
+    task: TaskName,
+    protocol: Protocol = None,
+    data: Data = None,
+    limit: Limit = 3,
+    exclude_train: ExcludeTrain = False,
+    scorer: ScorerName = None,
+    unsafe: Unsafe = False,
+) -> None:
+    """Show problems as a model sees them, with what they are scored against."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from .tasks import find_task
+
+    chosen = find_task(task, scorer=scorer, unsafe=unsafe).under(protocol)
+    console = Console()
+    for problem in chosen.problems(data=data, limit=limit, exclude_train=exclude_train, unsafe=unsafe):
+        console.rule(Text(problem.id))
+        console.print(Text(chosen.prompt(problem)))
+        console.print(Text(f"target: {problem.target}", style="dim"))
+
+
+@app.command()
+def score(
+    task: TaskName,
+    texts: Annotated[Path, typer.Option("--in", help='JSONL of answers: {"id": problem, "text": answer}.')],
+    out: Annotated[Path | None, typer.Option(help="Write the answers with their scores to this JSONL.")] = None,
+    protocol: Protocol = None,
+    data: Data = None,
+    limit: Limit = None,
+    exclude_train: ExcludeTrain = False,
+    scorer: ScorerName = None,
+    unsafe: Unsafe = False,
+    workers: Annotated[int, typer.Option(help="Answers scored at a time.", min=1)] = 2,
+) -> None:
+    """Score answers that you have; a problem may have any number of them."""
+    from .tasks import find_task
+    from .tasks.files import score_file
+
+    chosen = find_task(task, scorer=scorer, unsafe=unsafe).under(protocol)
+    known = chosen.problems(data=data, limit=limit, exclude_train=exclude_train, unsafe=unsafe)
+    result = score_file(chosen, known, texts, out, workers)
+    typer.echo(
+        f"{result.correct} of {result.texts} answers right ({result.correct / result.texts:.1%}); "
+        f"{result.solved} of {result.problems} problems with a right answer ({result.solved / result.problems:.1%})"
+    )

@@ -1,11 +1,18 @@
 """What a task is: data plus functions."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 KNOWN = ("countdown", "gsm8k", "humaneval", "minicode")
+
+
+def describe(name: str) -> str:
+    """The first line of a known task's own description."""
+    return (import_module(f".{name}", __package__).__doc__ or "").partition("\n")[0].partition(": ")[2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +53,34 @@ class Task:
             raise ValueError(f"task {self.name!r} has no protocol {protocol!r}; known: {known}")
         return replace(self, **self.protocols[protocol])
 
+    def problems(self, **options: Any) -> list[Problem]:
+        """load() with the options that are not None; one that this task does not have is an error, False apart."""
+        parameters = inspect.signature(self.load).parameters.values()
+        known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+        given = {name: value for name, value in options.items() if value is not None}
+        for name in [name for name in given if name not in known]:
+            if given.pop(name) is not False:
+                raise ValueError(f"task {self.name!r} has no option {name!r}; options: {', '.join(known) or 'none'}")
+        return self.load(**given)
 
-def find_task(name: str) -> Task:
-    """A known task, or the dotted path of somebody's own Task object."""
+
+def find_task(name: str, *, scorer: str | None = None, unsafe: bool = False) -> Task:
+    """A known task, the dotted path of somebody's own Task, or a JSONL of prompts and targets with the name of a scorer."""
+    if name.endswith(".jsonl"):
+        from .custom import jsonl_task, scorer_names
+
+        if scorer is None:
+            raise ValueError(f"{name} needs a scorer; known: {', '.join(scorer_names())}")
+        return jsonl_task(Path(name), score=scorer, unsafe=unsafe)
+    if scorer is not None:
+        raise ValueError(f"a scorer goes with a JSONL of your own; task {name!r} has its own")
     if name in KNOWN:
         task = import_module(f".{name}", __package__).TASK
     else:
         module, _, attribute = name.replace(":", ".").rpartition(".")
         if not module:
-            raise ValueError(f"unknown task {name!r}; known: {', '.join(KNOWN)}, or the dotted path of a Task")
+            known = ", ".join(KNOWN)
+            raise ValueError(f"unknown task {name!r}; known: {known}, the dotted path of a Task, or a .jsonl file")
         try:
             task = getattr(import_module(module), attribute)
         except (ImportError, AttributeError) as error:

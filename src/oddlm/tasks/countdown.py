@@ -7,7 +7,6 @@ there (given ones or results of earlier steps) and puts back its result, an inte
 gold answers of the public files pass through 0, as in `32-32=0,41+0=41`; the problems made here never need to.)
 """
 
-import json
 import re
 import warnings
 from collections.abc import Iterator, Sequence
@@ -15,11 +14,12 @@ from functools import cache
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
 from .base import Problem, Score, Task
+from .data import first, read_jsonl, text_field
 
 Split = Literal["train", "tune", "test"]
 
@@ -73,12 +73,7 @@ def load(
     A file may hold problems that a model trained on `stream` has seen: they are counted in a warning, and left out with
     `exclude_train`. The other options shape generated problems only, but for `limit`: the first so many of either.
     """
-    if limit is not None and limit < 1:
-        raise ValueError(f"limit must be at least 1, not {limit}")
-    problems = _generated(numbers, split, count, seed) if data is None else _read(Path(data), exclude_train)
-    if limit is not None and limit > len(problems):
-        warnings.warn(f"limit {limit} is more than the {len(problems)} problems there are; all are used", stacklevel=2)
-    return problems[:limit]
+    return first(_generated(numbers, split, count, seed) if data is None else _read(Path(data), exclude_train), limit)
 
 
 def prompt(problem: Problem) -> str:
@@ -216,17 +211,8 @@ def _problem(name: str, text: str) -> Problem:
 
 
 def _read(path: Path, exclude_train: bool) -> list[Problem]:
-    try:
-        lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise ValueError(f"cannot read {path}: {error.strerror}; give a JSONL file of countdown problems") from error
-    problems = [
-        _problem(f"{path.name}:{number}", _input(line, f"{path}, line {number}"))
-        for number, line in enumerate(lines, start=1)
-        if line.strip()
-    ]
-    if not problems:
-        raise ValueError(f"{path} holds no problems")
+    rows = read_jsonl(path, ("input",))
+    problems = [_problem(f"{path.name}:{number}", _input(path, number, row)) for number, row in rows]
     fresh = [problem for problem in problems if not _seen(problem)]
     if met := len(problems) - len(fresh):
         what = "left out" if exclude_train else "kept; exclude_train leaves them out"
@@ -243,15 +229,12 @@ def _seen(problem: Problem) -> bool:
     return side(numbers, target) == "train"
 
 
-def _input(line: bytes, where: str) -> str:
-    try:
-        record = json.loads(line.decode())
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where}: not JSON in UTF-8") from error
-    text = record.get("input") if isinstance(record, dict) else None
-    if not isinstance(text, str) or not _INPUT.fullmatch(text.replace(" ", "")):
-        raise ValueError(f'{where}: expected {{"input": "86,28,13,31,96"}}, numbers of up to 6 digits and the target last')
-    return text.replace(" ", "")
+def _input(path: Path, number: int, row: dict[str, Any]) -> str:
+    text = text_field(path, number, row, "input").replace(" ", "")
+    if not _INPUT.fullmatch(text):
+        expected = '{"input": "86,28,13,31,96"}, numbers of up to 6 digits and the target last'
+        raise ValueError(f"{path}, line {number}: expected {expected}")
+    return text
 
 
 # One token per character: three steps of at most 13 characters, two commas, an end.

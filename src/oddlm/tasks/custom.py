@@ -11,7 +11,7 @@ from typing import Any
 from ..sandbox import require_sandbox, run_python
 from .base import Problem, Score, Task
 from .data import first, read_jsonl, text_field
-from .scoring import TOLERANCE, code_of, find_number, readings, show_number
+from .scoring import code_of, find_number, readings, score_number
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +74,8 @@ def score_exact(problem: Problem, text: str) -> Score:
     return Score(correct, text.strip(), "the same text" if correct else "not the same text")
 
 
-def score_number(problem: Problem, text: str) -> Score:
-    value = find_number(text)
-    if value is None:
-        return Score(False, None, "no number in the text")
-    correct = abs(value - problem.target) < TOLERANCE
-    return Score(
-        correct, show_number(value), f"{show_number(value)} {'is' if correct else 'is not'} {show_number(problem.target)}"
-    )
+def score_last_number(problem: Problem, text: str) -> Score:
+    return score_number(find_number(text), problem.target)
 
 
 def score_python(problem: Problem, text: str, *, unsafe: bool) -> Score:
@@ -92,14 +86,22 @@ def score_python(problem: Problem, text: str, *, unsafe: bool) -> Score:
 
 
 def scorer(name: str, *, unsafe: bool = False) -> Scorer:
-    known = {
-        "exact": Scorer(read_text, score_exact),
-        "number": Scorer(read_number, score_number),
-        "python": Scorer(read_checks, partial(score_python, unsafe=unsafe)),
-    }
+    known = _scorers(unsafe)
     if name not in known:
         raise ValueError(f"unknown scorer {name!r}; known: {', '.join(known)}")
     return known[name]
+
+
+def scorer_names() -> list[str]:
+    return list(_scorers(unsafe=False))
+
+
+def _scorers(unsafe: bool) -> dict[str, Scorer]:
+    return {
+        "exact": Scorer(read_text, score_exact),
+        "number": Scorer(read_number, score_last_number),
+        "python": Scorer(read_checks, partial(score_python, unsafe=unsafe)),
+    }
 
 
 def jsonl_task(path: Path, *, score: str, length: int = 256, unsafe: bool = False) -> Task:

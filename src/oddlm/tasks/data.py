@@ -42,12 +42,12 @@ def text_field(path: Path, number: int, row: dict[str, Any], name: str) -> str:
     return value
 
 
-def first(problems: list[T], limit: int | None) -> list[T]:
+def first(problems: Sequence[T], limit: int | None) -> list[T]:
     """The first `limit` problems; all of them, and a warning, where there are fewer."""
     if limit is None:
-        return problems
+        return list(problems)
     if limit < 1:
-        raise ValueError(f"limit is {limit}; it must be at least 1")
+        raise ValueError(f"limit must be at least 1, not {limit}")
     if limit > len(problems):
         warnings.warn(f"limit {limit} is more than the {len(problems)} problems there are; using all", stacklevel=3)
-    return problems[:limit]
+    return list(problems[:limit])

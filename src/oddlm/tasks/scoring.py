@@ -5,6 +5,8 @@ import textwrap
 from collections import deque
 from collections.abc import Iterator
 
+from .base import Score
+
 TOLERANCE = 1e-4
 DIGITS = 60  # a longer run of digits is noise, not an answer
 LONGEST = 100_000  # characters from the end; no answer stands further back
@@ -93,6 +95,13 @@ def _is_negative(before: str) -> bool:
         return False
     attached, apart = before[-2:-1], before[:-1].rstrip()[-1:]
     return not (attached.isalnum() or attached in tuple(_MINUS) or apart.isdigit() or apart in (")", "]", "%"))
+
+
+def score_number(value: float | None, target: float) -> Score:
+    if value is None:
+        return Score(False, None, "no number in the text")
+    correct = abs(value - target) < TOLERANCE
+    return Score(correct, show_number(value), f"{show_number(value)} {'is' if correct else 'is not'} {show_number(target)}")
 
 
 def show_number(value: float) -> str:

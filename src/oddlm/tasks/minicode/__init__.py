@@ -4,15 +4,15 @@ The problems are compositions of one to three simple operations on integers, str
 compositions (see `side`), and `stream` gives endless training pairs of the other side, in many phrasings and many bodies.
 """
 
-import warnings
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
-from importlib import import_module
 from random import Random
 from typing import Any
 
+from ...sandbox import Limits, require_sandbox, run_python
 from ..base import Problem, Score, Task
+from ..data import first
 from .grammar import UNDEFINED, Composition, Split, Values, draw, neighbours, probes, shorter, side, values
 from .reading import read_answer
 from .writing import FUNCTION, write_body, write_prompt
@@ -22,6 +22,7 @@ __all__ = ["TASK", "Target", "load", "prompt", "score", "side", "stream"]
 CHECKS = 8
 MOST_CHECKS = 20
 MOST_PROBLEMS = 1000
+LIMITS = Limits(timeout_s=5.0)
 LONGEST_PROGRAM = 20_000  # characters; a right answer has some hundred
 
 Check = tuple[tuple[Any, ...], Any]  # arguments, expected result: plain data
@@ -31,6 +32,7 @@ Check = tuple[tuple[Any, ...], Any]  # arguments, expected result: plain data
 class Target:
     checks: tuple[Check, ...]
     solution: str  # one right body of many
+    unsafe: bool  # scored without a sandbox
 
 
 def stream(*, split: Split = "train", seed: int = 0) -> Iterator[tuple[str, str]]:
@@ -41,23 +43,26 @@ def stream(*, split: Split = "train", seed: int = 0) -> Iterator[tuple[str, str]
         yield write_prompt(composition, random), write_body(composition, random)
 
 
-def load(*, split: Split = "test", count: int = 200, seed: int = 0, limit: int | None = None) -> list[Problem]:
-    """`count` problems of one side, no two with the same operations; `limit` takes the first so many."""
+def load(
+    *, split: Split = "test", count: int = 200, seed: int = 0, limit: int | None = None, unsafe: bool = False
+) -> list[Problem]:
+    """`count` problems of one side, no two with the same operations; `limit` takes the first so many.
+
+    Refuses at once where there is no sandbox to score them in.
+    """
     if not 1 <= count <= MOST_PROBLEMS:
         raise ValueError(f"count must be 1 to {MOST_PROBLEMS}, not {count}")
-    if limit is not None and limit < 1:
-        raise ValueError(f"limit must be at least 1, not {limit}")
-    if limit is not None and limit > count:
-        warnings.warn(f"limit {limit} is more than the {count} problems there are; all are used", stacklevel=2)
+    require_sandbox(unsafe=unsafe)
+    wanted = len(first(range(count), limit))
     random = Random(f"minicode problems {seed}")
     problems: list[Problem] = []
     taken: set[tuple[str, ...]] = set()
-    while len(problems) < min(count, limit or count):
+    while len(problems) < wanted:
         composition = draw(random, split)
         names = tuple(sorted(step.operation.name for step in composition))
         if names not in taken and (chosen := _chosen(composition, random)):
             taken.add(names)
-            problems.append(_problem(composition, chosen, random))
+            problems.append(_problem(composition, chosen, random, unsafe))
     return problems
 
 
@@ -74,21 +79,16 @@ def score(problem: Problem, text: str) -> Score:
         return Score(False, _readable(written), f"the program is longer than {LONGEST_PROGRAM} characters")
     if program != _readable(program) or "\0" in program:
         return Score(False, _readable(written), "the program is not valid text")
-    passed, detail = _judge(program, problem.target.checks)
-    return Score(passed, written, detail)
-
-
-def _judge(program: str, checks: tuple[Check, ...]) -> tuple[bool, str]:
-    """The one door to the sandbox."""
-    verdict = import_module("oddlm.sandbox").run_checks(program, FUNCTION, checks)
-    return verdict.passed, verdict.reason
+    tests = "".join(f"assert {FUNCTION}(*{arguments!r}) == {expected!r}\n" for arguments, expected in problem.target.checks)
+    verdict = run_python(program, tests, functions=(FUNCTION,), limits=LIMITS, unsafe=problem.target.unsafe)
+    return Score(verdict.passed, written, verdict.detail)
 
 
 def _readable(text: str) -> str:
     return text[: LONGEST_PROGRAM + 1].encode(errors="replace").decode()
 
 
-def _problem(composition: Composition, chosen: list[int], random: Random) -> Problem:
+def _problem(composition: Composition, chosen: list[int], random: Random, unsafe: bool) -> Problem:
     inputs, outputs = probes(composition[0].operation.takes), values(composition)
     return Problem(
         id="minicode/" + "+".join(map(str, composition)),
@@ -96,6 +96,7 @@ def _problem(composition: Composition, chosen: list[int], random: Random) -> Pro
         target=Target(
             checks=tuple(((deepcopy(inputs[i]),), deepcopy(outputs[i])) for i in chosen),
             solution=write_body(composition, random),
+            unsafe=unsafe,
         ),
     )
 
