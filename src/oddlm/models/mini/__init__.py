@@ -1,0 +1,92 @@
+"""The mini model: a small diffusion language model inside the package, for countdown and minicode."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..transformer import Transformer, TransformerConfig
+
+HERE = Path(__file__).parent
+CONTEXT = 256
+
+
+class MiniTokenizer:
+    """Numbers as single tokens (groups of three digits from the right), the language of minicode by BPE, the rest by bytes."""
+
+    def __init__(self, path: Path = HERE / "tokenizer.json") -> None:
+        from tokenizers import Tokenizer
+
+        self._tokenizer = Tokenizer.from_file(str(path))
+        self.pad_id, self.eos_id, self.mask_id = (self._tokenizer.token_to_id(t) for t in ("<pad>", "<eos>", "<mask>"))
+        self.size: int = self._tokenizer.get_vocab_size()
+        self._tokenizer.encode_special_tokens = True  # "<mask>" in a text is text
+
+    def encode(self, text: str) -> list[int]:
+        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        return ids
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True)
+        return text
+
+
+class Mini:
+    """The network and what the sampler wants to know of it."""
+
+    name = "mini"
+    context = CONTEXT
+
+    def __init__(
+        self, folder: Path | str = HERE, *, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32
+    ) -> None:
+        folder = Path(folder)
+        self.tokenizer = MiniTokenizer(
+            folder / "tokenizer.json" if (folder / "tokenizer.json").exists() else HERE / "tokenizer.json"
+        )
+        self.device = torch.device(device)
+        self.network = load_checkpoint(folder, self.tokenizer.size).to(self.device, dtype).eval()
+        self.mask_id, self.vocab_size = self.tokenizer.mask_id, self.tokenizer.size
+        self.protected_ids = (self.tokenizer.eos_id, self.tokenizer.pad_id)
+        self.embedding = self.network.embed.weight.detach()
+
+    @torch.no_grad()
+    def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor) -> Tensor:
+        logits: Tensor = self.network(tokens, start, prompt_lengths)
+        return logits
+
+
+def save_checkpoint(network: Transformer, folder: Path) -> None:
+    """config.json, and the weights in bfloat16."""
+    from safetensors.torch import save_file
+
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(asdict(network.config), indent=1) + "\n")
+    weights = {name: value.detach().to("cpu", torch.bfloat16).contiguous() for name, value in network.state_dict().items()}
+    save_file(weights, folder / "model.safetensors")
+
+
+def load_checkpoint(folder: Path, vocab_size: int) -> Transformer:
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        config = TransformerConfig(**json.loads((folder / "config.json").read_text()))
+        weights = load_file(folder / "model.safetensors")
+    except (OSError, TypeError, ValueError, SafetensorError) as error:
+        raise ValueError(
+            f"the checkpoint in {folder} cannot be read ({error}): install the package again, or copy it anew"
+        ) from error
+    if config.vocab_size != vocab_size:
+        raise ValueError(
+            f"the checkpoint in {folder} knows {config.vocab_size} tokens, its tokenizer {vocab_size}: they do not belong together"
+        )
+    network = Transformer(config)
+    try:
+        network.load_state_dict(weights)
+    except RuntimeError as error:
+        raise ValueError(f"the weights in {folder} do not fit its config.json: {error}") from error
+    return network
