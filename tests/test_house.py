@@ -27,11 +27,12 @@ ARROWS = {
     "diversity": {"types", "registry", "noise", "sampling", "kernels"},
     "models": {"types", "kernels"},
     "params": set(),
+    "train": {"models", "registry"},
     "generate": {"types", "noise", "params", "sampler", "diversity", "models"},
     "demo": {"types", "sampler", "diversity", "models"},
     "sandbox": set(),
     "tasks": {"sandbox"},
-    "cli": {"__init__", "demo", "policies", "diversity", "sandbox", "tasks"},
+    "cli": {"__init__", "demo", "policies", "diversity", "sandbox", "tasks", "train"},
 }
 TORCHLESS = ["oddlm", "oddlm.cli", "oddlm.params", "oddlm.registry", "oddlm.tasks"]
 
@@ -140,7 +141,7 @@ def test_models_by_name():
     from oddlm.models import load_model
 
     assert load_model("toy", vocab_size=50).vocab_size == 50
-    with pytest.raises(ValueError, match="unknown model 'toi'; known: toy, or the dotted path"):
+    with pytest.raises(ValueError, match="unknown model 'toi'; known: mini, toy, or the dotted path"):
         load_model("toi")
     with pytest.raises(ValueError, match=r"model 'oddlm\.nothing\.here' cannot be imported"):
         load_model("oddlm.nothing.here")

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from ..types import Model
 
-KNOWN = {"toy": "oddlm.models.toy.Toy"}
+KNOWN = {"mini": "oddlm.models.mini.Mini", "toy": "oddlm.models.toy.Toy"}
 
 
 def load_model(name: str, **options: Any) -> Model:

@@ -20,10 +20,19 @@ class MiniTokenizer:
     def __init__(self, path: Path = HERE / "tokenizer.json") -> None:
         from tokenizers import Tokenizer
 
-        self._tokenizer = Tokenizer.from_file(str(path))
-        self.pad_id, self.eos_id, self.mask_id = (self._tokenizer.token_to_id(t) for t in ("<pad>", "<eos>", "<mask>"))
+        try:
+            self._tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:  # what the library raises has no class of its own
+            raise ValueError(f"the tokenizer {path} cannot be read ({error}): install or copy it anew") from error
+        self.pad_id, self.eos_id, self.mask_id = (self._special(t) for t in ("<pad>", "<eos>", "<mask>"))
         self.size: int = self._tokenizer.get_vocab_size()
         self._tokenizer.encode_special_tokens = True  # "<mask>" in a text is text
+
+    def _special(self, token: str) -> int:
+        number = self._tokenizer.token_to_id(token)
+        if number is None:
+            raise ValueError(f"the tokenizer has no token {token}: it belongs to another model")
+        return int(number)
 
     def encode(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
@@ -44,9 +53,8 @@ class Mini:
         self, folder: Path | str = HERE, *, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32
     ) -> None:
         folder = Path(folder)
-        self.tokenizer = MiniTokenizer(
-            folder / "tokenizer.json" if (folder / "tokenizer.json").exists() else HERE / "tokenizer.json"
-        )
+        own = folder / "tokenizer.json"
+        self.tokenizer = MiniTokenizer(own if own.exists() else HERE / "tokenizer.json")
         self.device = torch.device(device)
         self.network = load_checkpoint(folder, self.tokenizer.size).to(self.device, dtype).eval()
         self.mask_id, self.vocab_size = self.tokenizer.mask_id, self.tokenizer.size
@@ -77,13 +85,9 @@ def load_checkpoint(folder: Path, vocab_size: int) -> Transformer:
         config = TransformerConfig(**json.loads((folder / "config.json").read_text()))
         weights = load_file(folder / "model.safetensors")
     except (OSError, TypeError, ValueError, SafetensorError) as error:
-        raise ValueError(
-            f"the checkpoint in {folder} cannot be read ({error}): install the package again, or copy it anew"
-        ) from error
+        raise ValueError(f"the checkpoint in {folder} cannot be read ({error}): install or copy it anew") from error
     if config.vocab_size != vocab_size:
-        raise ValueError(
-            f"the checkpoint in {folder} knows {config.vocab_size} tokens, its tokenizer {vocab_size}: they do not belong together"
-        )
+        raise ValueError(f"{folder} holds a network of {config.vocab_size} tokens and a tokenizer of {vocab_size}")
     network = Transformer(config)
     try:
         network.load_state_dict(weights)
