@@ -3,10 +3,11 @@
 import math
 import re
 
+import numpy as np
 import pytest
 import torch
 
-from oddlm import Repulsion, denoise, denoise_steps, diversify
+from oddlm import Explored, Repulsion, denoise, denoise_steps, diversify
 from oddlm.models.wrappers import ClassifierFree, MicroBatch
 
 GOOD = {"n": 2, "length": 8, "steps": 4}
@@ -27,9 +28,22 @@ DENOISE = [
     ({"length": 0}, "length must be an integer >= 1, not 0"),
     ({"steps": 0}, "steps must be an integer >= 1, not 0"),
     ({"steps": -3}, "steps must be an integer >= 1, not -3"),
-    ({"temperature": -0.1}, "temperature must be a finite number >= 0, not -0.1"),
-    ({"temperature": math.nan}, "temperature must be a finite number >= 0, not nan"),
-    ({"order_temperature": -1}, "order_temperature must be a finite number >= 0, not -1"),
+    ({"temperature": -0.1}, "temperature must be a number from 0 to 1000, not -0.1"),
+    ({"temperature": math.nan}, "temperature must be a number from 0 to 1000, not nan"),
+    ({"temperature": 1e40}, "temperature must be a number from 0 to 1000, not 1e+40"),
+    ({"order_temperature": -1}, "order_temperature must be a number from 0 to 1000, not -1"),
+    ({"n": True}, "n must be an integer >= 1, not True"),
+    ({"seed": 1.5}, "seed must be an integer, or one per group, not 1.5"),
+    ({"top_k": 2.5}, "top_k must be an integer >= 1, not 2.5"),
+    ({"suppress": 5}, "suppress must be token ids, not 5"),
+    ({"suppress": [1.5]}, "suppress holds 1.5, outside the vocabulary 0..9"),
+    ({"suppress": range(9)}, "suppress holds the whole vocabulary: nothing is left to write"),
+    ({"prompts": ["hello"]}, "prompts[0] must be a flat sequence of token ids"),
+    ({"prompts": [[1, [2]]]}, "prompts[0] must be a flat sequence of token ids"),
+    ({"prompts": [[1], None]}, "prompts[1] must be a flat sequence of token ids"),
+    ({"guide": Repulsion(protected=[10])}, "protected holds 10, outside the vocabulary 0..9"),
+    ({"guide": Repulsion(feature={"name": "max_pool", "ignore_ids": [10]})}, "feature ignore_ids holds 10, outside"),
+    ({"guide": Repulsion(feature={"name": "max_pool", "space": "embedding"})}, "needs embedding of shape [10, H], got None"),
     (
         {"policy": "lowconfidence"},
         "unknown policy 'lowconfidence'; known: entropy, entropy_bound, factor, low_confidence, margin",
@@ -40,7 +54,7 @@ DENOISE = [
     ({"block_length": 3}, "block_length 3 does not divide length 8; allowed: 1, 2, 4, 8"),
     ({"block_length": 0}, "block_length must be an integer >= 1, not 0"),
     ({"block_length": 2, "steps": 6}, "steps 6 do not divide evenly over 4 blocks; use a multiple of 4"),
-    ({"top_k": 0}, "top_k must be >= 1 or None, not 0"),
+    ({"top_k": 0}, "top_k must be an integer >= 1, not 0"),
     ({"top_p": 0.0}, "top_p must lie in (0, 1] or be None, not 0.0"),
     ({"top_p": 1.5}, "top_p must lie in (0, 1] or be None, not 1.5"),
     ({"suppress": [10]}, "suppress holds 10, outside the vocabulary 0..9"),
@@ -55,7 +69,7 @@ DENOISE = [
 ]
 
 
-@pytest.mark.parametrize(("change", "message"), DENOISE, ids=lambda x: str(x)[:50])
+@pytest.mark.parametrize(("change", "message"), DENOISE, ids=[message[:60] for _, message in DENOISE])
 @pytest.mark.parametrize("door", [denoise, denoise_steps])
 def test_denoise(door, change, message):
     arguments = {"prompts": [[3]], **GOOD, **change}
@@ -104,8 +118,28 @@ def test_bad_logits_are_named_by_row_and_position(value, whole_row, what):
     diversify(logits, torch.zeros(4, 8, dtype=torch.long), masked, alpha=1.0)
 
 
+def test_numpy_integers_and_arrays_are_integers(toy):
+    plain = denoise(toy, [[5, 6]], n=2, length=8, steps=4, seed=3)
+    prompts = [np.array([5, 6], dtype=np.uint16)]
+    numpy = denoise(toy, prompts, n=np.int64(2), length=np.int32(8), steps=np.int64(4), seed=np.int64(3))
+    assert torch.equal(plain.tokens, numpy.tokens)
+
+
+def test_what_a_guide_returns_is_checked(toy):
+    def wants_mask(logits, step):
+        return logits.nan_to_num(neginf=0.0) + 50 * (torch.arange(60) == toy.mask_id)
+
+    assert (denoise(toy, [[5]], guide=wants_mask, **GOOD).tokens != toy.mask_id).all()
+    allowed = torch.tensor([0, 1, 2, *range(50, 59)])
+    assert torch.isin(denoise(toy, [[5]], guide=wants_mask, suppress=range(3, 50), **GOOD).tokens, allowed).all()
+    with pytest.raises(ValueError, match=re.escape("the guide returned logits (2, 8, 59), expected (2, 8, 60)")):
+        denoise(toy, [[5]], guide=lambda logits, step: logits[..., 1:], **GOOD)
+    with pytest.raises(ValueError, match="the guide's logits hold NaN"):
+        denoise(toy, [[5]], guide=lambda logits, step: logits * math.nan, policy="random", **GOOD)
+
+
 def test_a_guide_that_returns_nan_is_named(toy):
-    with pytest.raises(ValueError, match="does the guide return NaN"):
+    with pytest.raises(ValueError, match="the guide's logits hold NaN at row 0, position 0"):
         denoise(toy, [[5]], guide=lambda logits, step: logits * math.nan, **GOOD)
 
 
@@ -116,13 +150,13 @@ DIVERSIFY = [
         {"objective": {"name": "odd", "qualty": "none"}},
         "objective 'odd' has no option 'qualty'; options: normalize, quality, q",
     ),
-    ({"objective": {"name": "odd", "quality": "no"}}, "quality must be one of grad, detached, none, not 'no'"),
-    ({"objective": {"name": "dpp", "kernel": "rbf"}}, "dpp kernel must be one of authors, paper, not 'rbf'"),
+    ({"objective": {"name": "odd", "quality": "no"}}, "objective quality must be one of grad, detached, none, not 'no'"),
+    ({"objective": {"name": "dpp", "kernel": "rbf"}}, "objective kernel must be one of authors, paper, not 'rbf'"),
     ({"objective": "no_such_module.thing"}, "objective 'no_such_module.thing' cannot be imported"),
     ({"objective": "math.no_such_thing"}, "objective 'math.no_such_thing' cannot be imported"),
     ({"feature": "maxpool"}, "unknown feature 'maxpool'; known: max_pool, mean_pool, positional"),
     ({"feature": {"name": "max_pool", "topk": 3}}, "feature 'max_pool' has no option 'topk'"),
-    ({"feature": {"name": "max_pool", "top_k": 0}}, "feature top_k must be >= 1 or None, not 0"),
+    ({"feature": {"name": "max_pool", "top_k": 0}}, "feature top_k must be an integer >= 1, not 0"),
     ({"feature": {"name": "max_pool", "space": "logits"}}, "feature space must be one of probs, embedding, not 'logits'"),
     ({"feature": {"name": "max_pool", "space": "embedding"}}, "needs embedding of shape [10, H], got None"),
     ({"feature": {"name": "max_pool", "ignore_ids": [10]}}, "feature ignore_ids holds 10, outside the vocabulary 0..9"),
@@ -134,12 +168,18 @@ DIVERSIFY = [
     ({"gradient": "sign"}, "gradient must be one of normalized, raw, not 'sign'"),
     ({"preset": "authors"}, "preset must be one of paper, not 'authors'"),
     ({"preset": "paper", "duplicates": "break"}, "preset 'paper' fixes duplicates and tolerance"),
-    ({"n": 3}, "n must be >= 1 and divide the batch of 4 rows, not 3"),
-    ({"n": 0}, "n must be >= 1 and divide the batch of 4 rows, not 0"),
+    ({"n": 3}, "n must divide the batch of 4 rows, not 3"),
+    ({"n": 0}, "n must be an integer >= 1, not 0"),
+    ({"n": 2.0}, "n must be an integer >= 1, not 2.0"),
+    ({"history": 3}, "history must be an oddlm.Explored, not int"),
+    ({"history": Explored()}, "history has no step 0; it holds 0 steps"),
+    ({"alpha": "16"}, "alpha must be a finite number >= 0, not '16'"),
+    ({"objective": "math.pi"}, "objective 'math.pi' is no function but 3.14"),
+    ({"logits": torch.zeros(4, 3, 10).to(torch.float8_e4m3fn)}, "logits must be float64, float32, bfloat16, float16 of shape"),
     ({"protected": [10]}, "protected holds 10, outside the vocabulary 0..9"),
     ({"seed": [1]}, "seed must be one integer or one per group: got 1 for 2 groups"),
-    ({"logits": LOGITS[0]}, "logits must be floating point of shape [B, S, V], not torch.float32 (3, 10)"),
-    ({"logits": LOGITS.long()}, "logits must be floating point of shape [B, S, V], not torch.int64"),
+    ({"logits": LOGITS[0]}, "logits must be float64, float32, bfloat16, float16 of shape [B, S, V], not torch.float32 (3, 10)"),
+    ({"logits": LOGITS.long()}, "of shape [B, S, V], not torch.int64"),
     ({"tokens": TOKENS[:2]}, "tokens must have shape (4, 3) like logits, not (2, 3)"),
     ({"tokens": TOKENS.double()}, "tokens must be int64 or int32, not torch.float64"),
     ({"masked": MASKED[:, :2]}, "masked must have shape (4, 3) like logits, not (4, 2)"),
@@ -149,7 +189,7 @@ DIVERSIFY = [
 ]
 
 
-@pytest.mark.parametrize(("change", "message"), DIVERSIFY, ids=lambda x: str(x)[:50])
+@pytest.mark.parametrize(("change", "message"), DIVERSIFY, ids=[message[:60] for _, message in DIVERSIFY])
 def test_diversify(change, message):
     arguments = {"logits": LOGITS, "tokens": TOKENS, "masked": MASKED, "alpha": 1.0, "n": 2, **change}
     with pytest.raises(ValueError, match=re.escape(message)):
@@ -164,6 +204,9 @@ def test_a_mask_id_outside_the_vocabulary_may_stand_where_masked():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
+        ({"feature": {"name": "max_pool", "space": "x"}}, "feature space must be one of probs, embedding, not 'x'"),
+        ({"objective": {"name": "odd", "quality": "no"}}, "objective quality must be one of grad, detached, none, not 'no'"),
+        ({"feature": "mean_pool", "backend": "closed_form"}, "backend 'closed_form' needs feature max_pool"),
         ({"schedule": "linea"}, "unknown schedule 'linea'; known: constant, cosine, linear, paper"),
         ({"objective": "od"}, "unknown objective 'od'; known: dpp"),
         ({"feature": {"name": "positional", "size": 3}}, "feature 'positional' has no option 'size'; options: scale"),
@@ -175,7 +218,7 @@ def test_repulsion_refuses_when_it_is_made(settings, message):
 
 
 def test_wrappers(toy):
-    with pytest.raises(ValueError, match="max_rows must be >= 1, not 0"):
+    with pytest.raises(ValueError, match="max_rows must be an integer >= 1, not 0"):
         MicroBatch(toy, 0)
     with pytest.raises(ValueError, match="scale must be a finite number >= 0, not -1"):
         ClassifierFree(toy, -1)

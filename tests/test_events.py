@@ -62,6 +62,12 @@ def test_force_is_alpha_at_the_most_moved_position(toy):
         assert (event.force[~event.step.masked] == 0).all()
 
 
+@pytest.mark.parametrize("options", [{"fork": True}, {"suppress_confidence": list(range(30))}], ids=str)
+def test_confidence_is_the_probability_of_the_choice(toy, options):
+    for event in observed(toy, temperature=1.0, guide=Repulsion(alpha=4), **options):
+        torch.testing.assert_close(event.prediction.confidence[event.commit], event.chosen.guided_probability[event.commit])
+
+
 def test_nothing_is_computed_when_nobody_looks(toy, monkeypatch):
     calls = []
     real = sampler.predict

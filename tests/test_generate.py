@@ -118,6 +118,19 @@ def test_until_goes_on_only_for_unsolved_prompts(lm):
     assert [s.tokens for s in results[2]] == [s.tokens for s in alone[2][:8]]
 
 
+def test_until_never_draws_more_than_max_samples(lm):
+    whole = lm.generate("t5", n=13, **PLAIN)[0]
+    (samples,) = lm.generate("t5", n=5, until=lambda s: s.index == 99, max_samples=13, **PLAIN)
+    assert [s.tokens for s in samples] == [s.tokens for s in whole]
+    assert samples.took is None
+
+
+def test_an_early_error_carries_no_samples(lm):
+    with pytest.raises(ValueError, match="unknown policy") as caught:
+        lm.generate("t5", policy="foo", **PLAIN)
+    assert not hasattr(caught.value, "samples")
+
+
 def test_a_verifier_that_raises_loses_nothing(lm):
     def broken(sample):
         if sample.index == 6:
@@ -147,8 +160,11 @@ def test_sparse_memory_serves_large_vocabularies(lm, monkeypatch):
         ({"until": lambda s: True, "max_samples": 3}, "max_samples must be at least n: 3 < 4"),
         ({"max_rows": 0}, "max_rows must be an integer >= 1, not 0"),
         ({"until": lambda s: True, "objective": "dpp"}, "objective 'dpp' couples all samples of a batch"),
-        ({"until": lambda s: True, "policy": "threshold"}, "a parallel policy ends at steps of its own"),
+        ({"until": lambda s: True, "policy": "threshold"}, "policy 'threshold' is parallel, so there is no history"),
         ({"objective": "od"}, "unknown objective 'od'; known: dpp"),
+        ({"until": lambda s: True, "policy": "threshold", "objective": "none"}, "policy 'threshold' is parallel"),
+        ({"prompts": [[5, 6]]}, "prompts[0] must be text, not list; `oddlm.denoise` takes token ids"),
+        ({"max_samples": None}, "max_samples must be an integer >= 1, not None"),
         ({"n": 0}, "n must be an integer >= 1, not 0"),
     ],
     ids=lambda x: x[:40] if isinstance(x, str) else "-".join(x),
@@ -167,6 +183,8 @@ def test_bad_input(lm, arguments, message):
         ({"eos": "maybe"}, "eos"),
         ({"length": 0}, "length"),
         ({"alpha": math.nan}, "alpha"),
+        ({"length": 10, "block_length": 3}, "block_length 3 does not divide length 10"),
+        ({"preset": "paper", "duplicates": "skip"}, "preset 'paper' fixes"),
     ],
 )
 def test_params_refuse(lm, change, where):

@@ -8,6 +8,7 @@ import torch
 from oddlm import Explored, Repulsion, denoise, diversify
 from oddlm.diversity.memory import LOST, Sparse
 from oddlm.models.toy import Toy
+from oddlm.models.wrappers import ClassifierFree, MicroBatch
 
 SHAPE = {"length": 12, "steps": 6}
 PROMPTS = [[5, 6], [7, 8, 9]]
@@ -44,6 +45,43 @@ def test_a_history_of_some_prompts(toy):
     both = denoise(toy, PROMPTS, n=4, seed=[3, 4], history=first.history, **options)
     one = denoise(toy, PROMPTS[1:], n=4, seed=[4], history=first.history.take([1]), **options)
     assert torch.equal(one.tokens, both.tokens[4:])
+
+
+def test_micro_batches_are_the_same_model(toy):
+    options = {"guide": Repulsion(alpha=16, remember="exact"), "temperature": 1.0, "n": 4, **SHAPE}
+    first = denoise(toy, [[5]], **options)
+    plain, micro = (denoise(m, [[5]], history=first.history, **options) for m in (toy, MicroBatch(toy, 3)))
+    assert torch.equal(plain.tokens, micro.tokens)
+
+
+def test_models_without_a_name_are_known_by_themselves():
+    class Nameless:
+        mask_id, vocab_size, protected_ids = 9, 10, ()
+
+        def __call__(self, tokens, start, prompt_lengths):
+            return torch.zeros(len(tokens), tokens.shape[1] - start, 10)
+
+    one, other = Nameless(), Nameless()
+    first = denoise(one, [[5]], n=2, **SHAPE)
+    assert denoise(one, [[5]], n=2, history=first.history, **SHAPE).history.samples == 4
+    with pytest.raises(ValueError, match="history was made with model Nameless object"):
+        denoise(other, [[5]], n=2, history=first.history, **SHAPE)
+
+
+def test_one_record_for_reading_and_writing():
+    g = torch.Generator().manual_seed(2)
+    logits = torch.randn(1, 5, 40, generator=g).double().repeat(6, 1, 1)
+    tokens, masked = torch.zeros(6, 5, dtype=torch.long), torch.ones(6, 5, dtype=torch.bool)
+    whole = [diversify(logits, tokens, masked, alpha=8.0, step=i) for i in range(2)]
+    explored, parts = Explored(), [[], []]
+    for first in (0, 2, 4):
+        rows = slice(first, first + 2)
+        for i in range(2):
+            history = explored if first else None
+            push = diversify(logits[rows], tokens[rows], masked[rows], alpha=8.0, step=i, history=history, record=explored)
+            parts[i].append(push)
+    for i in range(2):
+        torch.testing.assert_close(torch.cat(parts[i]), whole[i])
 
 
 def test_without_memory_the_second_batch_would_repeat_the_first(toy):
@@ -108,7 +146,7 @@ def test_diversify_goes_on_too():
     rest = slice(3, 6)
     parts.append(diversify(logits[rest], tokens[rest], masked[rest], alpha=8.0, step=3, seed=9, history=explored))
     torch.testing.assert_close(torch.cat(parts), whole)
-    assert explored.samples == 3
+    assert explored.samples_at(3) == 3
     with pytest.raises(ValueError, match="history has no step 4; it holds 1 steps"):
         diversify(logits[rest], tokens[rest], masked[rest], alpha=8.0, step=4, history=explored)
     with pytest.raises(ValueError, match="history was made with 1 prompts, not 3"):
@@ -123,7 +161,11 @@ def test_diversify_goes_on_too():
         ({"block_length": 6}, "history was made with block_length 12, not 6"),
         ({"seed": 1}, "history was made with seed [0], not [1]"),
         ({"prompts": [[5, 7]]}, "history was made with prompts [[5, 6]], not [[5, 7]]"),
-        ({"model": Toy(vocab_size=61)}, "history was made with model Toy, 60 tokens, not Toy, 61 tokens"),
+        (
+            {"model": Toy(vocab_size=60, seed=5)},
+            "history was made with model toy (60, 32, 8, 4.0, 0), not toy (60, 32, 8, 4.0, 5)",
+        ),
+        ({"model": ClassifierFree(Toy(vocab_size=60), 2.0)}, "not toy (60, 32, 8, 4.0, 0) with guidance 2"),
         ({"guide": Repulsion(feature="mean_pool")}, "history was made with feature max_pool {'space': 'probs', 'top_k': None"),
         ({"guide": Repulsion(feature={"name": "max_pool", "top_k": 5})}, "'top_k': None, 'ignore_ids': []}, not max_pool"),
         ({"guide": Repulsion("dpp")}, "objective 'dpp' couples all samples of a batch"),

@@ -1,3 +1,5 @@
+from functools import partial
+
 import pytest
 
 from oddlm.registry import Registry
@@ -24,6 +26,13 @@ def test_build_binds_options_and_keeps_marks():
     assert registry.build(abs) is abs
     assert registry.options("square") == {"side": 1.0}
     assert registry.build("math.sqrt")(4) == 2
+
+
+def test_a_partial_keeps_what_was_declared():
+    registry = make()
+    bound = registry.build(partial(registry.find("square"), side=3.0))
+    assert bound(2) == 6
+    assert bound.corners == 4
 
 
 def test_a_name_is_taken_once():

@@ -270,6 +270,18 @@ def test_classifier_free_guidance_is_the_extrapolation(toy):
     torch.testing.assert_close(ClassifierFree(toy, 1.5)(tokens, 3, lengths), without + 2.5 * (with_prompt - without))
 
 
+def test_guidance_leaves_impossible_tokens_impossible():
+    logits = torch.randn(12, 9, generator=torch.Generator().manual_seed(0))
+    logits[:, 3] = -torch.inf
+    done = denoise(ClassifierFree(Fixed(logits), 1.0), [[1]], n=20, temperature=2.0, length=12, steps=6)
+    assert (done.tokens != 3).all()
+
+
+def test_fork_with_blocks_of_one_token(toy):
+    done = denoise(toy, [[5]], n=6, length=4, steps=4, block_length=1, fork=True)
+    assert len(set(done.tokens[:, 0].tolist())) == 6
+
+
 def test_a_run_can_be_stopped_between_two_steps(toy):
     run = denoise_steps(toy, [[5]], **SHAPE)
     assert next(run).step.index == 0

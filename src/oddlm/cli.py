@@ -70,7 +70,7 @@ def names() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from .diversity.features import FEATURES
+    from .diversity.features import FEATURE_OPTIONS, FEATURES
     from .diversity.guide import SCHEDULES
     from .diversity.objectives import OBJECTIVES
     from .policies import POLICIES
@@ -78,7 +78,8 @@ def names() -> None:
     table = Table("kind", "name", "options", "what it does", show_lines=False, pad_edge=False)
     for registry in (OBJECTIVES, FEATURES, POLICIES, SCHEDULES):
         for name in registry.names:
-            options = ", ".join(f"{k}={v!r}" for k, v in registry.options(name).items())
+            shared = FEATURE_OPTIONS if registry is FEATURES else {}
+            options = ", ".join(f"{k}={v!r}" for k, v in {**registry.options(name), **shared}.items())
             table.add_row(registry.kind, name, options, (registry.find(name).__doc__ or "").split("\n")[0])
         table.add_section()
     Console().print(table)

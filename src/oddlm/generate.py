@@ -9,10 +9,12 @@ import torch
 from torch import Tensor
 
 from . import noise
+from .checks import whole
 from .diversity.guide import Repulsion
 from .models import load_model
 from .models.wrappers import ClassifierFree, MicroBatch
 from .params import SampleParams
+from .policies import POLICIES
 from .sampler import denoise
 from .types import Denoised, History, Model, Observer, Sample, StepEvent, Tokenizer
 
@@ -42,7 +44,7 @@ class LM:
         until: Verify | None = None,
         max_samples: int = 256,
         max_rows: int = 256,
-        observe: Observer | Sequence[Observer] = (),
+        observe: Observer | Sequence[Observer] | None = None,
         progress: bool | None = None,
         **settings: Any,
     ) -> list[Samples]:
@@ -55,14 +57,14 @@ class LM:
         params = SampleParams.model_validate({**(params.model_dump() if params else {}), **settings})
         texts = [prompts] if isinstance(prompts, str) else list(prompts)
         ids = [self._encode(i, text, params.length) for i, text in enumerate(texts)]
-        for name, value in (("n", n), ("max_rows", max_rows)):
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be an integer >= 1, not {value!r}")
-        if until is not None and max_samples < n:
-            raise ValueError(f"max_samples must be at least n: {max_samples} < {n}")
+        n, max_rows, max_samples = whole("n", n), whole("max_rows", max_rows), whole("max_samples", max_samples)
         if not ids:
             raise ValueError("prompts is empty: give at least one prompt")
-        draw = partial(self._draw, n=n, params=params, max_rows=max_rows, remember=until is not None)
+        if until is not None and max_samples < n:
+            raise ValueError(f"max_samples must be at least n: {max_samples} < {n}")
+        if until is not None and getattr(POLICIES.build(params.policy), "parallel", False):
+            raise ValueError(f"policy {params.policy!r} is parallel, so there is no history for `until` to go on from")
+        draw = partial(self._draw, params=params, max_rows=max_rows, remember=until is not None)
         draw = partial(draw, observe=observe, progress=progress)
         results = [Samples() for _ in ids]
         seeds = noise.seed_tensor(params.seed, len(ids), torch.device("cpu")).tolist()
@@ -70,14 +72,17 @@ class LM:
         for first in range(0, len(ids), together):
             some = range(first, min(first + together, len(ids)))
             try:
-                _fill(results, list(some), ids, seeds, draw, until, max_samples)
+                _fill(results, list(some), ids, seeds, draw, n, until, max_samples)
             except BaseException as error:  # Ctrl-C too
-                error.samples = results  # type: ignore[attr-defined]
-                error.add_note("the samples generated until then are in this exception's .samples")
+                if any(results):
+                    error.samples = results  # type: ignore[attr-defined]
+                    error.add_note("the samples generated until then are in this exception's .samples")
                 raise
         return results
 
     def _encode(self, i: int, text: str, length: int) -> list[int]:
+        if not isinstance(text, str):
+            raise ValueError(f"prompts[{i}] must be text, not {type(text).__name__}; `oddlm.denoise` takes token ids")
         ids = self.tokenizer.encode(text)
         context = getattr(self.model, "context", None)
         if not ids:
@@ -92,12 +97,12 @@ class LM:
         seeds: list[int],
         history: History | None,
         which: list[int],
-        *,
         n: int,
+        *,
         params: SampleParams,
         max_rows: int,
         remember: bool,
-        observe: Observer | Sequence[Observer],
+        observe: Observer | Sequence[Observer] | None,
         progress: bool | None,
     ) -> tuple[list[list[Sample]], History]:
         """n more samples for each of the prompts, which stand at `which` among all."""
@@ -125,7 +130,7 @@ class LM:
             order_temperature=params.order_temperature,
             fork=params.fork,
             history=history,
-            observe=(watch, observe) if callable(observe) else (watch, *observe),
+            observe=(watch, observe) if callable(observe) else (watch, *(observe or ())),
             progress=progress,
         )
         return [list(self._samples(done, watch, g, prompt)) for g, prompt in enumerate(which)], done.history
@@ -180,13 +185,15 @@ def _fill(
     ids: list[list[int]],
     seeds: list[int],
     draw: Callable[..., tuple[list[list[Sample]], History]],
+    n: int,
     until: Verify | None,
     max_samples: int,
 ) -> None:
     """Draw for the prompts `open_`, in rounds of n, until each has a sample that `until` accepts or all it may have."""
     history = None
     while open_:
-        groups, history = draw([ids[i] for i in open_], [seeds[i] for i in open_], history, open_)
+        size = n if until is None else min(n, max_samples - len(results[open_[0]]))  # all that are open have as many
+        groups, history = draw([ids[i] for i in open_], [seeds[i] for i in open_], history, open_, size)
         for i, group in zip(open_, groups, strict=True):
             results[i].extend(group)
         if until is None:

@@ -5,6 +5,7 @@ row a keyed 32-bit mixer (the `triple32` constants, Wellons 2018) turns a token 
 integer arithmetic, so CPU and GPU give the same bits.
 """
 
+import operator
 from collections.abc import Sequence
 from enum import IntEnum
 from math import tau
@@ -52,14 +53,24 @@ def key(seed: Tensor, sample: Tensor | int, step: int, purpose: Purpose, positio
 
 
 def seed_tensor(seed: int | Sequence[int], groups: int, device: torch.device) -> Tensor:
-    """[G] int64: one seed per group as given, or derived from one. The first group keeps it, so a prompt alone repeats."""
-    if isinstance(seed, int):
-        first = torch.tensor([_signed(seed, 64)])
+    """[G] int64: one seed per group as given, or derived from one. The first group keeps it, so a prompt alone repeats.
+
+    Of a larger integer the low 64 bits count.
+    """
+    if not isinstance(seed, Sequence):
+        first = torch.tensor([_signed(_integer(seed), 64)])
         others = _mix64(first * 3 + _GOLDEN64 * torch.arange(1, groups))
         return torch.cat([first, others]).to(device)
     if len(seed) != groups:
         raise ValueError(f"seed must be one integer or one per group: got {len(seed)} for {groups} groups")
-    return torch.tensor([_signed(int(s), 64) for s in seed], device=device)
+    return torch.tensor([_signed(_integer(s), 64) for s in seed], device=device)
+
+
+def _integer(seed: int) -> int:
+    try:
+        return operator.index(seed)
+    except TypeError:
+        raise ValueError(f"seed must be an integer, or one per group, not {seed!r}") from None
 
 
 def _bits(keys: Tensor, size: int) -> Tensor:

@@ -40,9 +40,12 @@ class Registry(Generic[F]):
         if not module:
             raise ValueError(f"unknown {self.kind} {name!r}; known: {', '.join(self.names)}, or a dotted path")
         try:
-            return cast("F", getattr(importlib.import_module(module), attribute))
+            found = getattr(importlib.import_module(module), attribute)
         except (ImportError, AttributeError) as error:
             raise ValueError(f"{self.kind} {name!r} cannot be imported: {error}") from error
+        if not callable(found):
+            raise ValueError(f"{self.kind} {name!r} is no function but {found!r}")
+        return cast("F", found)
 
     def build(self, spec: str | Mapping[str, Any] | F) -> F:
         """`"odd"`, `{"name": "odd", "normalize": False}`, a dotted path, or the function itself."""
@@ -51,6 +54,8 @@ class Registry(Generic[F]):
         if not isinstance(spec, Mapping):
             if not callable(spec):
                 raise ValueError(f"{self.kind} must be a name, a mapping with a name, or a function, not {spec!r}")
+            if isinstance(spec, partial):  # what was declared of the function holds for it with some options, too
+                return cast("F", update_wrapper(partial(spec.func, *spec.args, **spec.keywords), spec.func))
             return spec
         options = {k: v for k, v in spec.items() if k != "name"}
         if not isinstance(spec.get("name"), str):

@@ -9,13 +9,15 @@ import torch
 from torch import Tensor
 
 from . import noise
+from .checks import finite, ids, whole
 from .policies import POLICIES
 from .progress import step_progress
-from .sampling import check_logits, delay, fork_cells, predict
+from .sampling import check_logits, delay, fork_cells, predict, probability
 from .schedule import Schedule, select
-from .types import Denoised, Guide, History, Model, Observer, Policy, Prediction, Step, StepEvent
+from .types import Denoised, Guide, History, Model, Observer, Policy, Prediction, Step, StepEvent, identity
 
 Prompt = Sequence[int] | Tensor
+HOTTEST = 1000.0  # beyond, Gumbel noise would overflow where it matters
 
 
 class Options(TypedDict, total=False):
@@ -42,7 +44,7 @@ def denoise(
     model: Model,
     prompts: Sequence[Prompt],
     *,
-    observe: Observer | Sequence[Observer] = (),
+    observe: Observer | Sequence[Observer] | None = None,
     progress: bool | None = None,
     **options: Unpack[Options],
 ) -> Denoised:
@@ -51,7 +53,7 @@ def denoise(
     n, length, steps and all other options are those of `denoise_steps`. Observers are called with a StepEvent after every
     step. `progress` draws a bar on stderr (None: where that is a terminal and the run takes longer than a moment).
     """
-    observers = (observe,) if callable(observe) else tuple(observe)
+    observers = (observe,) if callable(observe) else tuple(observe or ())
     run = denoise_steps(model, prompts, **options)
     with step_progress(progress) as tick:
         while True:
@@ -101,14 +103,18 @@ def denoise_steps(
     """
     schedule = Schedule.plan(length, steps, block_length, fork=fork)
     policy = POLICIES.build(policy)
-    _check(model, n, temperature, top_k, top_p, order_temperature, suppress, suppress_confidence)
+    n = whole("n", n)
+    for name, value in (("temperature", temperature), ("order_temperature", order_temperature)):
+        finite(name, value, most=HOTTEST)
+    _check_filters(top_k, top_p)
+    _check_ids(model, suppress, suppress_confidence)
     canvas, prompt_lengths = lay_canvas(model, prompts, n, length)
     seeds = noise.seed_tensor(seed, len(prompts), canvas.device)
     never = torch.tensor(sorted({model.mask_id, *suppress}), device=canvas.device)
     late = torch.tensor(sorted(suppress_confidence), dtype=torch.long, device=canvas.device)
     parallel, needs = getattr(policy, "parallel", False), getattr(policy, "needs", None)
     made_with = {
-        "model": f"{getattr(model, 'name', type(model).__name__)}, {model.vocab_size} tokens",
+        "model": identity(model),
         "length": length,
         "steps": schedule.steps,
         "block_length": schedule.block_length,
@@ -118,7 +124,7 @@ def denoise_steps(
     _check_history(history, made_with, parallel)
     first_sample = 0 if history is None else history.samples
     session = getattr(guide, "session", None)
-    guide = guide if session is None else session(history)
+    guide = guide if session is None else session(model, history)
     if parallel and hasattr(guide, "memory"):
         raise ValueError("a parallel policy ends at steps of its own: there is no history to remember")
 
@@ -126,10 +132,10 @@ def denoise_steps(
         """What this step writes with these logits, and where."""
         prediction = predict(logits, step, temperature=temperature, top_k=top_k, top_p=top_p, needs=needs)
         if forced is not None:
-            tokens, commit = forced
-            return replace(prediction, tokens=torch.where(commit, tokens, prediction.tokens)), commit
-        prediction = delay(prediction, late)
-        score = policy(prediction, step)
+            tokens, commit = (torch.where(forced[1], forced[0], prediction.tokens), forced[1])
+            confidence = torch.where(commit, probability(logits, tokens, commit), prediction.confidence)
+            return replace(prediction, tokens=tokens, confidence=confidence), commit
+        score = policy(delay(prediction, late), step)
         if order_temperature > 0:
             keys = noise.key(*step.address(), step.index, noise.Purpose.ORDER)
             score = score + order_temperature * noise.gumbel(keys, length)
@@ -160,7 +166,7 @@ def denoise_steps(
             nfe += getattr(model, "passes", 1)
             base = logits.index_fill(-1, never, -torch.inf)
             check_logits(base, masked)
-            guided = base if guide is None else guide(base, step)
+            guided = base if guide is None else _checked(guide(base, step), base, never, masked)
             forced = fork_cells(base, step) if fork and index == 0 else None
             prediction, commit = propose(guided, step, forced)
             yield StepEvent(step, prediction, commit, base, partial(propose, step=step, forced=forced))
@@ -168,7 +174,7 @@ def denoise_steps(
             canvas = torch.cat([canvas[:, :start], torch.where(commit, prediction.tokens, step.tokens)], dim=1)
             commit_step = commit_step.masked_fill(commit, index)
             masked = masked & ~commit
-        now = History(first_sample + n, seeds, made_with, getattr(guide, "memory", None))
+        now = History(first_sample + n, made_with, getattr(guide, "memory", None))
         return Denoised(canvas[:, start:], commit_step, nfe, seeds, n, now)
 
     return run(canvas)
@@ -179,12 +185,7 @@ def lay_canvas(model: Model, prompts: Sequence[Prompt], n: int, length: int) -> 
     if not len(prompts):
         raise ValueError("prompts is empty: give at least one prompt")
     device = torch.device(getattr(model, "device", "cpu"))
-    rows = [torch.as_tensor(p, device=device) for p in prompts]
-    for i, row in enumerate(rows):
-        if row.dim() != 1 or (len(row) and (row.is_floating_point() or row.dtype == torch.bool)):
-            raise ValueError(f"prompts[{i}] must be a flat sequence of token ids, not {row.dtype} of shape {tuple(row.shape)}")
-        if len(row) and not 0 <= int(row.min()) <= int(row.max()) < model.vocab_size:
-            raise ValueError(f"prompts[{i}] holds a token id outside the vocabulary 0..{model.vocab_size - 1}")
+    rows = [_prompt(i, prompt, model.vocab_size).to(device) for i, prompt in enumerate(prompts)]
     start = max(len(row) for row in rows)
     canvas = torch.full((len(rows), start + length), model.mask_id, device=device)  # what fills the padding is never read
     for i, row in enumerate(rows):
@@ -193,34 +194,44 @@ def lay_canvas(model: Model, prompts: Sequence[Prompt], n: int, length: int) -> 
     return canvas.repeat_interleave(n, dim=0), lengths.repeat_interleave(n)
 
 
-def _check(
-    model: Model,
-    n: int,
-    temperature: float,
-    top_k: int | None,
-    top_p: float | None,
-    order_temperature: float,
-    suppress: Collection[int],
-    suppress_confidence: Collection[int],
-) -> None:
-    if not isinstance(n, int) or n < 1:
-        raise ValueError(f"n must be an integer >= 1, not {n!r}")
-    for name, value in (("temperature", temperature), ("order_temperature", order_temperature)):
-        if not 0 <= value < float("inf"):
-            raise ValueError(f"{name} must be a finite number >= 0, not {value!r}")
-    if top_k is not None and top_k < 1:
-        raise ValueError(f"top_k must be >= 1 or None, not {top_k!r}")
+def _prompt(i: int, prompt: Prompt, vocab_size: int) -> Tensor:
+    try:
+        row = torch.as_tensor(prompt)
+        if row.dim() != 1 or (len(row) and (row.is_floating_point() or row.dtype == torch.bool)):
+            raise TypeError(f"{row.dtype} of shape {tuple(row.shape)}")
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"prompts[{i}] must be a flat sequence of token ids, not {error}") from error
+    row = row.long()
+    if len(row) and not 0 <= int(row.min()) <= int(row.max()) < vocab_size:
+        raise ValueError(f"prompts[{i}] holds a token id outside the vocabulary 0..{vocab_size - 1}")
+    return row
+
+
+def _check_ids(model: Model, suppress: Collection[int], suppress_confidence: Collection[int]) -> None:
+    ids("mask_id", [model.mask_id], model.vocab_size)
+    ids("protected_ids", model.protected_ids, model.vocab_size)
+    ids("suppress_confidence", suppress_confidence, model.vocab_size)
+    if len({model.mask_id, *ids("suppress", suppress, model.vocab_size)}) == model.vocab_size:
+        raise ValueError("suppress holds the whole vocabulary: nothing is left to write")
+
+
+def _check_filters(top_k: int | None, top_p: float | None) -> None:
+    if top_k is not None:
+        whole("top_k", top_k)
     if top_p is not None and not 0 < top_p <= 1:
         raise ValueError(f"top_p must lie in (0, 1] or be None, not {top_p!r}")
-    ids = {
-        "mask_id": [model.mask_id],
-        "protected_ids": model.protected_ids,
-        "suppress": suppress,
-        "suppress_confidence": suppress_confidence,
-    }
-    for name, values in ids.items():
-        if outside := [i for i in values if not 0 <= i < model.vocab_size]:
-            raise ValueError(f"{name} holds {outside[0]}, outside the vocabulary 0..{model.vocab_size - 1}")
+
+
+def _checked(guided: Tensor, base: Tensor, never: Tensor, masked: Tensor) -> Tensor:
+    """What a guide gave back: of the right shape, sane, and still without the ids that are never written."""
+    if guided is base:
+        return base
+    if guided.shape != base.shape:
+        raise ValueError(f"the guide returned logits {tuple(guided.shape)}, expected {tuple(base.shape)}")
+    if not guided[..., never].isneginf().all():
+        guided = guided.index_fill(-1, never, -torch.inf)
+    check_logits(guided, masked, "the guide's logits")
+    return guided
 
 
 def _check_history(history: History | None, made_with: Mapping[str, Any], parallel: bool) -> None:

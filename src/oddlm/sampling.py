@@ -13,7 +13,7 @@ from .types import Prediction, Step
 LATE = 1e-3  # what `suppress_confidence` multiplies a confidence with
 
 
-def check_logits(logits: Tensor, masked: Tensor) -> None:
+def check_logits(logits: Tensor, masked: Tensor, name: str = "logits") -> None:
     """NaN, +inf, or nothing but -inf at a masked position is an error that names the first such row."""
     peak = logits.amax(dim=-1)  # NaN survives amax; so do +inf and a row of -inf
     bad = masked & ~peak.isfinite()
@@ -21,7 +21,7 @@ def check_logits(logits: Tensor, masked: Tensor) -> None:
         row, position = (int(i) for i in bad.nonzero()[0])
         value = peak[row, position].item()
         what = {torch.inf: "+inf", -torch.inf: "nothing but -inf"}.get(value, "NaN")
-        raise ValueError(f"logits hold {what} at row {row}, position {position}")
+        raise ValueError(f"{name} hold {what} at row {row}, position {position}")
 
 
 def row_tiles(rows: Tensor, size: int) -> Iterator[Tensor]:
@@ -103,6 +103,14 @@ def delay(prediction: Prediction, ids: Tensor) -> Prediction:
         margin=None if prediction.margin is None else torch.where(late, prediction.margin * LATE, prediction.margin),
         entropy=None if prediction.entropy is None else torch.where(late, prediction.entropy - log(LATE), prediction.entropy),
     )
+
+
+def probability(logits: Tensor, tokens: Tensor, where: Tensor) -> Tensor:
+    """[B, L] float64: probability of `tokens` at the positions `where`, 0 elsewhere."""
+    result = torch.zeros(where.shape, dtype=torch.float64, device=where.device)
+    x = logits[where].to(torch.promote_types(logits.dtype, torch.float32))
+    result[where] = _statistics(x, tokens[where], None)[0]
+    return result
 
 
 def fork_cells(logits: Tensor, step: Step) -> tuple[Tensor, Tensor]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .checks import whole
 from .types import Step
 
 
@@ -20,10 +21,8 @@ class Schedule:
     @classmethod
     def plan(cls, length: int, steps: int, block_length: int | None, *, fork: bool) -> "Schedule":
         """Check and clamp: no step may commit nothing."""
-        for name, value in (("length", length), ("steps", steps), ("block_length", block_length)):
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise ValueError(f"{name} must be an integer >= 1, not {value!r}")
-        block_length = length if block_length is None else block_length
+        length, steps = whole("length", length), whole("steps", steps)
+        block_length = length if block_length is None else whole("block_length", block_length)
         if length % block_length:
             divisors = ", ".join(str(d) for d in range(1, length + 1) if length % d == 0)
             raise ValueError(f"block_length {block_length} does not divide length {length}; allowed: {divisors}")
@@ -33,7 +32,7 @@ class Schedule:
             steps = length
         if steps % blocks:
             raise ValueError(f"steps {steps} do not divide evenly over {blocks} blocks; use a multiple of {blocks}")
-        if fork and steps // blocks < 2:
+        if fork and steps // blocks < min(2, block_length):
             raise ValueError(f"fork spends step 0 on one token per sample: it needs steps >= {2 * blocks}, not {steps}")
         return cls(length, steps, block_length)
 
@@ -66,8 +65,9 @@ def select(score: Tensor, quota: Tensor, step: Step) -> Tensor:
     if (score.isnan() & step.open).any():
         row, position = (int(i) for i in (score.isnan() & step.open).nonzero()[0])
         raise ValueError(f"score is NaN at row {row}, position {position}: does the guide return NaN logits?")
-    worst = torch.finfo(score.dtype).min
-    ranked = score.clamp(min=worst).masked_fill(~step.open, -torch.inf).sort(dim=1, descending=True, stable=True).indices
+    score = score.double()
+    among = score.clamp(min=torch.finfo(score.dtype).min).masked_fill(~step.open, -torch.inf)
+    ranked = among.sort(dim=1, descending=True, stable=True).indices
     best = torch.arange(score.shape[1], device=score.device) < quota[:, None]
     commit = torch.zeros_like(step.open).scatter(1, ranked, best)
     if step.parallel:

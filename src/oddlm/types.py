@@ -18,7 +18,7 @@ class Model(Protocol):
     Prompts are left-padded to `start`: the first start - prompt_lengths[b] positions of row b are padding. The model masks
     them out and counts positions from the first real token. A model may also have `device` (default: cpu), `embedding`
     [V, H] (for features in embedding space), `passes` (network evaluations per call, default 1), `context` (most positions it
-    can see), `name` and `tokenizer`.
+    can see), `name` (by which a history knows it again) and `tokenizer`.
     """
 
     @property
@@ -32,6 +32,11 @@ class Model(Protocol):
         """EOS, EOT, PAD: never pushed by a guide."""
 
     def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor) -> Tensor: ...
+
+
+def identity(model: Model) -> str:
+    """What a model is called; one without a name is like no other."""
+    return str(getattr(model, "name", f"{type(model).__name__} object {id(model):#x}"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +188,6 @@ class History:
     """What earlier samples of the same prompts have done, for a batch that goes on from there."""
 
     samples: int  # per prompt
-    seeds: Tensor  # [G]
     made_with: Mapping[str, Any]  # what a continuation must share
     memory: "Memory | None"  # what the guide remembers; None where it does not
 
@@ -191,7 +195,7 @@ class History:
         """The history of some of the prompts."""
         chosen = {key: [self.made_with[key][g] for g in groups] for key in ("prompts", "seed")}
         memory = None if self.memory is None else self.memory.take(groups)
-        return History(self.samples, self.seeds[list(groups)], {**self.made_with, **chosen}, memory)
+        return History(self.samples, {**self.made_with, **chosen}, memory)
 
 
 class Memory(Protocol):
@@ -216,9 +220,8 @@ class Denoised:
         return iter(self.tokens.split(self.n))
 
 
-# logits [B, L, V] -> guided logits; the input is never changed. A guide with a memory has `session(history)`, which gives the
-# guide of one run; that one hands out its `memory` at the end.
+# logits [B, L, V] -> guided logits; the input is never changed. A guide may have `session(model, history)`, which refuses what
+# does not fit and gives the guide of one run; one with a memory hands out its `memory` at the end.
 Guide = Callable[[Tensor, Step], Tensor]
 Policy = Callable[[Prediction, Step], Tensor]  # -> score [B, L]: higher is sooner, +inf (parallel policies) is now
 Observer = Callable[[StepEvent], None]
-Named = str | Mapping[str, Any]  # "odd", or {"name": "odd", "normalize": False}

@@ -269,6 +269,13 @@ def test_under_inference_mode_and_no_grad():
         with mode():
             inside = [x.clone() for x in (logits, tokens, masked)]
             assert torch.equal(diversify(*inside, alpha=8.0), outside)
+    with torch.inference_mode():
+        inside = [x.clone() for x in (logits, tokens, masked)]
+        embedding = torch.randn(11, 4, generator=torch.Generator().manual_seed(0)).double()
+        for objective in OBJECTIVES:
+            feature = {"name": "max_pool", "space": "embedding"}
+            pushed = diversify(*inside, alpha=8.0, objective=objective, feature=feature, embedding=embedding)
+            assert not torch.equal(pushed, logits)
     leaf = logits.clone().requires_grad_()
     got = diversify(leaf, tokens, masked, alpha=8.0)
     assert not got.requires_grad

@@ -119,6 +119,13 @@ def test_tiles_do_not_show(objective, monkeypatch):
     torch.testing.assert_close(diversify(*batch, objective=objective, alpha=8.0, n=3), whole, rtol=EXACT, atol=EXACT)
 
 
+def test_more_rows_than_a_small_integer_counts():
+    g = torch.Generator().manual_seed(7)
+    logits, tokens = torch.randn(2, 33000, 3, generator=g).double(), torch.zeros(2, 33000, dtype=torch.long)
+    closed, reference = both(logits, tokens, tokens == 0, alpha=4.0)
+    torch.testing.assert_close(closed, reference, rtol=ORACLE, atol=ORACLE)
+
+
 def test_a_slice_of_a_larger_array():
     g = torch.Generator().manual_seed(7)
     whole = torch.randn(4, 9, 30, generator=g)

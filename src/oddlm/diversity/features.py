@@ -1,13 +1,14 @@
 """How a soft canvas becomes one vector per sample. A new pooling is one function here."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from math import pi
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
+from ..checks import ids, one_of, whole
 from ..registry import Registry
 
 Pooling = Callable[[Tensor], Tensor]  # [..., S, C] -> [..., D]
@@ -52,13 +53,14 @@ class Feature:
         options |= {"ignore_ids": list(self.ignore_ids)}
         return f"{getattr(self.pooling, '__name__', self.pooling)} {options}"
 
+    def __post_init__(self) -> None:
+        one_of("feature space", self.space, get_args(Space))
+        if self.top_k is not None:
+            whole("feature top_k", self.top_k)
+
     def check(self, vocab_size: int, embedding: Tensor | None) -> None:
-        if self.space not in get_args(Space):
-            raise ValueError(f"feature space must be one of {', '.join(get_args(Space))}, not {self.space!r}")
-        if self.top_k is not None and self.top_k < 1:
-            raise ValueError(f"feature top_k must be >= 1 or None, not {self.top_k!r}")
-        if outside := [i for i in self.ignore_ids if not 0 <= i < vocab_size]:
-            raise ValueError(f"feature ignore_ids holds {outside[0]}, outside the vocabulary 0..{vocab_size - 1}")
+        """Refuse a vocabulary or an embedding that does not fit."""
+        ids("feature ignore_ids", self.ignore_ids, vocab_size)
         if self.space == "embedding" and (embedding is None or embedding.dim() != 2 or len(embedding) != vocab_size):
             shape = None if embedding is None else tuple(embedding.shape)
             raise ValueError(f"feature space 'embedding' needs embedding of shape [{vocab_size}, H], got {shape}")
@@ -72,8 +74,11 @@ class Feature:
             canvas = canvas * torch.zeros_like(canvas).scatter(-1, likeliest, 1.0)
         if self.space == "embedding":
             assert embedding is not None
-            return canvas, self.pooling(canvas @ embedding.detach().to(canvas.dtype))
+            return canvas, self.pooling(canvas @ embedding.detach().to(canvas.dtype, copy=True))
         return canvas, self.pooling(canvas)
+
+
+FEATURE_OPTIONS = {f.name: f.default for f in fields(Feature) if f.name != "pooling"}  # of every feature
 
 
 def build_feature(spec: str | Mapping[str, Any] | Pooling | Feature) -> Feature:
@@ -82,7 +87,7 @@ def build_feature(spec: str | Mapping[str, Any] | Pooling | Feature) -> Feature:
         return spec
     if not isinstance(spec, Mapping):
         return Feature(FEATURES.build(spec))
-    shared = {k: v for k, v in spec.items() if k in ("space", "top_k", "ignore_ids")}
+    shared = {k: v for k, v in spec.items() if k in FEATURE_OPTIONS}
     if "ignore_ids" in shared:
         shared["ignore_ids"] = tuple(shared["ignore_ids"])
     return Feature(FEATURES.build({k: v for k, v in spec.items() if k not in shared}), **shared)

@@ -10,15 +10,16 @@ import torch
 from torch import Tensor
 
 from .. import noise
+from ..checks import finite, ids, one_of, whole
 from ..kernels import closed_form, reference
 from ..kernels.directions import Duplicates, extend
 from ..kernels.reference import Objective
 from ..registry import Registry
 from ..sampling import check_logits
-from ..types import History, Step
+from ..types import History, Model, Step
 from .features import FEATURES, Feature, Pooling, build_feature
 from .memory import Explored, Form
-from .objectives import OBJECTIVES, slope_of
+from .objectives import OBJECTIVES, build_objective, slope_of
 
 AlphaSchedule = Callable[[Tensor, int], Tensor]  # time left [B] (1 to 0), planned steps -> factor on alpha [B]
 SCHEDULES: Registry[AlphaSchedule] = Registry("schedule")
@@ -26,6 +27,7 @@ SCHEDULES: Registry[AlphaSchedule] = Registry("schedule")
 DuplicateMode = Literal["break", "skip"]
 Gradient = Literal["normalized", "raw"]
 Preset = Literal["paper"]
+FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 Backend = Literal["auto", "closed_form", "reference"]
 
 
@@ -83,11 +85,10 @@ class Repulsion:
 
     def __post_init__(self) -> None:
         """Refuse bad settings at once, not at the first step."""
-        OBJECTIVES.build(self.objective)
+        build_objective(self.objective)
         build_feature(self.feature)
         SCHEDULES.build(self.schedule)
-        if not 0 <= self.alpha < math.inf:
-            raise ValueError(f"alpha must be a finite number >= 0, not {self.alpha!r}")
+        finite("alpha", self.alpha)
         for name, value, allowed in (
             ("duplicates", self.duplicates, get_args(DuplicateMode)),
             ("gradient", self.gradient, get_args(Gradient)),
@@ -95,21 +96,21 @@ class Repulsion:
             ("backend", self.backend, get_args(Backend)),
             ("remember", self.remember, get_args(Form)),
         ):
-            if value is not None and value not in allowed:
-                raise ValueError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
+            if value is not None:
+                one_of(name, value, allowed)
         if self.preset is not None and (self.duplicates, self.tolerance) != (None, None):
             raise ValueError("preset 'paper' fixes duplicates and tolerance: give the preset or those, not both")
         if self.tolerance is not None and not 0 <= self.tolerance < 1:
             raise ValueError(f"tolerance must lie in [0, 1), not {self.tolerance!r}")
+        if self.backend == "closed_form" and not self.closed:
+            raise ValueError("backend 'closed_form' needs feature max_pool over probs, an objective with a slope, no preset")
         if self.remember is not None:
             self.check_memory()
 
     def check_memory(self) -> None:
         """Refuse settings under which a batch cannot go on from an earlier one."""
         if getattr(OBJECTIVES.build(self.objective), "coupled", False):
-            raise ValueError(
-                f"objective {self.objective!r} couples all samples of a batch: it cannot go on from an earlier one"
-            )
+            raise ValueError(f"objective {self.objective!r} couples all samples of a batch: none goes on from another")
         if self.preset is not None:
             raise ValueError(f"preset {self.preset!r} has no memory of earlier batches")
 
@@ -118,9 +119,25 @@ class Repulsion:
         """Is this plain sampling?"""
         return self.alpha == 0 or OBJECTIVES.build(self.objective) is OBJECTIVES.find("none")
 
-    def session(self, history: History | None) -> "Repulsion | Remembering":
-        """The guide of one run: this one, or one that reads what earlier batches explored and remembers what it adds."""
-        if self.idle or (history is None and self.remember is None):
+    @property
+    def closed(self) -> bool:
+        """The one place that chooses: the closed form wherever it applies, autograd elsewhere."""
+        feature = build_feature(self.feature)
+        pooled = feature.pooling is FEATURES.find("max_pool") and feature.space == "probs" and not feature.ignore_ids
+        sloped = slope_of(OBJECTIVES.build(self.objective)) is not None
+        return pooled and sloped and self.preset is None and self.backend != "reference"
+
+    def session(self, model: Model, history: History | None) -> "Repulsion | Remembering":
+        """The guide of one run with this model: this one, or one that reads what earlier batches explored and remembers
+        what it adds.
+        """
+        if self.idle:
+            return self
+        embedding = getattr(model, "embedding", None) if self.embedding is None else self.embedding
+        build_feature(self.feature).check(model.vocab_size, embedding)
+        if self.protected is not None:
+            ids("protected", self.protected, model.vocab_size)
+        if history is None and self.remember is None:
             return self
         self.check_memory()
         earlier = None if history is None else history.memory
@@ -145,7 +162,6 @@ class Repulsion:
         objective, feature = OBJECTIVES.build(self.objective), build_feature(self.feature)
         embedding = step.embedding if self.embedding is None else self.embedding
         protected = step.protected if self.protected is None else tuple(self.protected)
-        feature.check(logits.shape[-1], embedding)
         seeds, samples = (x.unflatten(0, (-1, step.n)) for x in step.address())  # [G, n]
 
         def draw(k: int, size: int) -> Tensor:
@@ -166,20 +182,12 @@ class Repulsion:
         alpha = self.alpha * SCHEDULES.build(self.schedule)(step.time_left, step.total)
         grouped = [x.unflatten(0, (-1, step.n)) for x in (logits, step.tokens, step.masked, alpha)]
         earlier = None if history is None else history.rows(step.index, feature.label, len(seeds)).to(logits.device)
-        guided, added = self._kernel(feature, how)(grouped[0], grouped[1], grouped[2], grouped[3], earlier, how)
+        repel = closed_form.repel if self.closed else reference.repel
+        guided, added = repel(grouped[0], grouped[1], grouped[2], grouped[3], earlier, how)
         if record is not None:
             assert added is not None
             record.add(step.index, feature.label, extend(earlier, added))
         return guided.flatten(0, 1)
-
-    def _kernel(self, feature: Feature, how: reference.Repel) -> Callable[..., tuple[Tensor, Tensor | None]]:
-        """The one place that chooses: the closed form wherever it applies, autograd elsewhere."""
-        pooled = feature.pooling is FEATURES.find("max_pool") and feature.space == "probs" and not feature.ignore_ids
-        if pooled and how.slope is not None and not how.duplicates.native and self.backend != "reference":
-            return closed_form.repel
-        if self.backend == "closed_form":
-            raise ValueError("backend 'closed_form' needs feature max_pool over probs, an objective with a slope, no preset")
-        return reference.repel
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +245,10 @@ def diversify(
         backend=backend,
     )
     n = _check_batch(logits, tokens, masked, n, protected)
+    build_feature(feature).check(logits.shape[-1], embedding)
+    for name, value in (("history", history), ("record", record)):
+        if value is not None and not isinstance(value, Explored):
+            raise ValueError(f"{name} must be an oddlm.Explored, not {type(value).__name__}")
     check_logits(logits, masked)
     here = Step(
         index=step,
@@ -245,7 +257,7 @@ def diversify(
         masked=masked,
         open=masked,
         n=n,
-        first_sample=0 if history is None else history.samples,
+        first_sample=0 if history is None else history.samples_at(step),
         seeds=noise.seed_tensor(seed, len(logits) // n, logits.device),
         parallel=False,
         protected=tuple(protected),
@@ -258,8 +270,9 @@ def diversify(
 
 
 def _check_batch(logits: Tensor, tokens: Tensor, masked: Tensor, n: int | None, protected: Collection[int]) -> int:
-    if logits.dim() != 3 or not logits.is_floating_point() or 0 in logits.shape:
-        raise ValueError(f"logits must be floating point of shape [B, S, V], not {logits.dtype} {tuple(logits.shape)}")
+    if logits.dim() != 3 or logits.dtype not in FLOATS or 0 in logits.shape:
+        known = ", ".join(str(f).removeprefix("torch.") for f in FLOATS)
+        raise ValueError(f"logits must be {known} of shape [B, S, V], not {logits.dtype} {tuple(logits.shape)}")
     B, S, V = logits.shape
     for name, value in (("tokens", tokens), ("masked", masked)):
         if value.shape != (B, S):
@@ -268,12 +281,11 @@ def _check_batch(logits: Tensor, tokens: Tensor, masked: Tensor, n: int | None, 
         raise ValueError(f"tokens must be int64 or int32, not {tokens.dtype}")
     if masked.dtype != torch.bool:
         raise ValueError(f"masked must be bool, not {masked.dtype}")
-    n = B if n is None else n
-    if n < 1 or B % n:
-        raise ValueError(f"n must be >= 1 and divide the batch of {B} rows, not {n}")
+    n = B if n is None else whole("n", n)
+    if B % n:
+        raise ValueError(f"n must divide the batch of {B} rows, not {n}")
     committed = tokens[~masked]
     if committed.numel() and not 0 <= int(committed.min()) <= int(committed.max()) < V:
         raise ValueError(f"tokens holds a committed id outside the vocabulary 0..{V - 1}")
-    if outside := [i for i in protected if not 0 <= i < V]:
-        raise ValueError(f"protected holds {outside[0]}, outside the vocabulary 0..{V - 1}")
+    ids("protected", protected, V)
     return n

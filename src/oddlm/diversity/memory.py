@@ -75,10 +75,9 @@ class Explored:
 
     def rows(self, index: int, feature: str, groups: int) -> Tensor:
         """[G, h, D] of one step, for somebody who measures the same feature on the same prompts."""
+        self.samples_at(index)
         if self.feature != feature:
             raise ValueError(f"history was made with feature {self.feature}, not {feature}")
-        if index not in self.steps:
-            raise ValueError(f"history has no step {index}; it holds {len(self.steps)} steps")
         if len(self.steps[index]) != groups:
             raise ValueError(f"history was made with {len(self.steps[index])} prompts, not {groups}")
         return torch.stack([x if isinstance(x, Tensor) else x.unpack() for x in self.steps[index]])
@@ -91,10 +90,11 @@ class Explored:
     def take(self, groups: Sequence[int]) -> "Explored":
         return Explored(self.form, self.feature, {i: [rows[g] for g in groups] for i, rows in self.steps.items()})
 
-    @property
-    def samples(self) -> int:
-        """Per prompt."""
-        return next((len(rows[0]) for rows in self.steps.values()), 0)
+    def samples_at(self, index: int) -> int:
+        """How many samples of each prompt are remembered of a step."""
+        if index not in self.steps:
+            raise ValueError(f"history has no step {index}; it holds {len(self.steps)} steps")
+        return len(self.steps[index][0])
 
     @property
     def nbytes(self) -> int:

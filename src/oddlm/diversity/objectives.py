@@ -5,13 +5,14 @@ the guide do the rest. Its keyword-only arguments are its hyperparameters. One t
 summed loss by features and quality with the same options, runs on the kernels without autograd.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Literal, TypeVar, cast, get_args
+from typing import Any, Literal, TypeVar, cast, get_args
 
 import torch
 from torch import Tensor
 
+from ..checks import finite, one_of
 from ..kernels.directions import Directions, find_directions
 from ..kernels.reference import Batch, Objective, Slope
 from ..registry import Registry
@@ -41,6 +42,19 @@ def mark(
         return function
 
     return mark
+
+
+def build_objective(spec: str | Mapping[str, Any] | Objective) -> Objective:
+    """An objective by name, mapping, dotted path or function, its options checked."""
+    objective = OBJECTIVES.build(spec)
+    options = getattr(objective, "keywords", {}) if getattr(objective, "__module__", None) == __name__ else {}
+    for name, allowed in (("quality", get_args(Quality)), ("kernel", get_args(Kernel))):
+        if name in options:
+            one_of(f"objective {name}", options[name], allowed)
+    for name in ("quality_scale", "jitter"):
+        if name in options:
+            finite(f"objective {name}", options[name])
+    return objective
 
 
 def slope_of(objective: Objective) -> Slope | None:
@@ -143,8 +157,6 @@ def _gain(batch: Batch, found: Directions, normalize: bool, quality: Quality, qu
 
 
 def _dpp_weight(q: Tensor, scale: float, kernel: Kernel) -> Tensor:
-    if kernel not in get_args(Kernel):
-        raise ValueError(f"dpp kernel must be one of {', '.join(get_args(Kernel))}, not {kernel!r}")
     pairs = scale * q[:, :, None] * q[:, None, :]
     return pairs if kernel == "paper" else 1 + pairs
 
@@ -169,8 +181,6 @@ def _roughness(batch: Batch, roughen: float) -> Tensor:
 
 
 def _quality(batch: Batch, mode: Quality) -> Tensor:
-    if mode not in get_args(Quality):
-        raise ValueError(f"quality must be one of {', '.join(get_args(Quality))}, not {mode!r}")
     if mode == "none":
         return torch.ones_like(batch.quality)
     return batch.quality.detach() if mode == "detached" else batch.quality

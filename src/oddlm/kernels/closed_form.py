@@ -27,7 +27,7 @@ class Rows:
     rest: Tensor  # [T, M] float64: sum of exp(x - largest) over the other columns
     power: Tensor  # [T, M] float64: sum of squared probabilities, without the likeliest and the protected
     feature: Tensor  # [T, V] largest probability in each column
-    owner: Tensor  # [T, V] int16: the row that has it, M where a committed token has
+    owner: Tensor  # [T, V] int16, or int32 for very many rows: the row that has it, M where a committed token has
 
     @property
     def peak(self) -> Tensor:
@@ -115,13 +115,14 @@ def _observe(logits: Tensor, tokens: Tensor, masked: Tensor, M: int, feature: Te
     position = masked.byte().argsort(dim=1, descending=True, stable=True)[:, :M]
     valid = masked.gather(1, position)
     feature.fill_(-1.0)
-    owner = torch.zeros(T, V, dtype=torch.int16, device=logits.device)
+    owner = torch.zeros(T, V, dtype=_row_type(M), device=logits.device)
     statistics = []
     for part in _parts(T, M, V):
         x = _gather(logits, position[:, part], valid[:, part], buffer)
         statistics.append(_softmax(x, valid[:, part], how))
         strongest = x.amax(dim=1)
-        owner = torch.where(strongest > feature, _first_row(x, strongest) + part.start, owner)  # the first part on ties
+        row = (_first_row(x, strongest) + part.start).to(owner.dtype)
+        owner = torch.where(strongest > feature, row, owner)  # the first part on ties
         torch.maximum(strongest, feature, out=feature)
     sample, committed = (~masked).nonzero(as_tuple=True)
     columns = tokens[sample, committed]
@@ -153,10 +154,14 @@ def _write(guided: Tensor, position: Tensor, valid: Tensor, rows: Tensor) -> Non
         guided[sample, position[sample, row]] = rows[sample, row].to(guided.dtype)
 
 
+def _row_type(rows: int) -> torch.dtype:
+    return torch.int16 if rows < torch.iinfo(torch.int16).max else torch.int32
+
+
 def _first_row(x: Tensor, strongest: Tensor) -> Tensor:
-    """[T, V] int16: the first row of [T, R, V] that reaches the column's maximum. Several times as fast as max with index."""
+    """[T, V]: the first row of [T, R, V] that reaches the column's maximum. Several times as fast as max with index."""
     R = x.shape[1]
-    rank = torch.arange(R, 0, -1, dtype=torch.int16, device=x.device)[:, None]
+    rank = torch.arange(R, 0, -1, dtype=_row_type(R), device=x.device)[:, None]
     return R - ((x == strongest[:, None]) * rank).amax(dim=1)
 
 

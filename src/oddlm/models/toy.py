@@ -46,6 +46,7 @@ class Toy:
         def draw(*shape: int) -> Tensor:
             return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
 
+        self.name = f"toy {(vocab_size, width, reach, sharpness, seed)}"
         self.vocab_size = vocab_size
         self.mask_id = vocab_size - 1
         self.protected_ids = (self.EOS, self.PAD)

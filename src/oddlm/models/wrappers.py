@@ -5,7 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..types import Model
+from ..checks import finite, whole
+from ..types import Model, identity
 
 
 class _Wrapper:
@@ -13,6 +14,7 @@ class _Wrapper:
 
     def __init__(self, model: Model) -> None:
         self.model = model
+        self.name = identity(model)
 
     def __getattr__(self, name: str) -> Any:
         if name == "model":  # not set yet, as while unpickling
@@ -24,10 +26,8 @@ class MicroBatch(_Wrapper):
     """Show the network at most `max_rows` rows at a time; a guide still sees the whole batch."""
 
     def __init__(self, model: Model, max_rows: int) -> None:
-        if max_rows < 1:
-            raise ValueError(f"max_rows must be >= 1, not {max_rows!r}")
         super().__init__(model)
-        self.max_rows = max_rows
+        self.max_rows = whole("max_rows", max_rows)
 
     def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor) -> Tensor:
         parts = zip(tokens.split(self.max_rows), prompt_lengths.split(self.max_rows), strict=True)
@@ -38,13 +38,13 @@ class ClassifierFree(_Wrapper):
     """Classifier-free guidance: extrapolate from the logits without the prompt to those with it, by 1 + scale."""
 
     def __init__(self, model: Model, scale: float) -> None:
-        if not 0 <= scale < float("inf"):
-            raise ValueError(f"scale must be a finite number >= 0, not {scale!r}")
         super().__init__(model)
-        self.scale = scale
+        self.scale = finite("scale", scale)
+        self.name += f" with guidance {scale:g}"
         self.passes = 2 * getattr(model, "passes", 1)
 
     def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor) -> Tensor:
         blind = torch.cat([torch.full_like(tokens[:, :start], self.mask_id), tokens[:, start:]], dim=1)
-        without = self.model(blind, start, prompt_lengths)
-        return without + (1 + self.scale) * (self.model(tokens, start, prompt_lengths) - without)
+        given, without = self.model(tokens, start, prompt_lengths), self.model(blind, start, prompt_lengths)
+        guided = without + (1 + self.scale) * (given - without)
+        return torch.where(guided.isfinite(), guided, given)  # where one of the two is -inf there is nothing to extrapolate
