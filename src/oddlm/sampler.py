@@ -1,7 +1,7 @@
 """The reverse diffusion: a masked canvas in, tokens out. Everything else in the package serves this loop."""
 
-from collections.abc import Collection, Generator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Required, TypedDict, Unpack
 
@@ -108,76 +108,111 @@ def denoise_steps(
         finite(name, value, most=HOTTEST)
     _check_filters(top_k, top_p)
     _check_ids(model, suppress, suppress_confidence)
-    canvas, prompt_lengths = lay_canvas(model, prompts, n, length)
+    canvas, prompt_lengths = lay_canvas(model, prompts, n, schedule.length)
     seeds = noise.seed_tensor(seed, len(prompts), canvas.device)
-    never = torch.tensor(sorted({model.mask_id, *suppress}), device=canvas.device)
-    late = torch.tensor(sorted(suppress_confidence), dtype=torch.long, device=canvas.device)
-    parallel, needs = getattr(policy, "parallel", False), getattr(policy, "needs", None)
+    parallel = getattr(policy, "parallel", False)
     made_with = {
         "model": identity(model),
-        "length": length,
+        "length": schedule.length,
         "steps": schedule.steps,
         "block_length": schedule.block_length,
         "prompts": [[int(t) for t in p] for p in prompts],
         "seed": seeds.tolist(),
     }
     _check_history(history, made_with, parallel)
-    first_sample = 0 if history is None else history.samples
     session = getattr(guide, "session", None)
     guide = guide if session is None else session(model, history)
     if parallel and hasattr(guide, "memory"):
         raise ValueError("a parallel policy ends at steps of its own: there is no history to remember")
+    reverse = _Reverse(
+        model=model,
+        schedule=schedule,
+        policy=policy,
+        parallel=parallel,
+        guide=guide,
+        n=n,
+        seeds=seeds,
+        first_sample=0 if history is None else history.samples,
+        predict=partial(predict, temperature=temperature, top_k=top_k, top_p=top_p, needs=getattr(policy, "needs", None)),
+        never=torch.tensor(sorted({model.mask_id, *suppress}), device=canvas.device),
+        late=torch.tensor(sorted(suppress_confidence), dtype=torch.long, device=canvas.device),
+        order_temperature=order_temperature,
+        fork=fork,
+        made_with=made_with,
+    )
+    return reverse.run(canvas, prompt_lengths)
 
-    def propose(logits: Tensor, step: Step, forced: tuple[Tensor, Tensor] | None) -> tuple[Prediction, Tensor]:
-        """What this step writes with these logits, and where."""
-        prediction = predict(logits, step, temperature=temperature, top_k=top_k, top_p=top_p, needs=needs)
-        if forced is not None:
-            tokens, commit = (torch.where(forced[1], forced[0], prediction.tokens), forced[1])
-            confidence = torch.where(commit, probability(logits, tokens, commit), prediction.confidence)
-            return replace(prediction, tokens=tokens, confidence=confidence), commit
-        score = policy(delay(prediction, late), step)
-        if order_temperature > 0:
-            keys = noise.key(*step.address(), step.index, noise.Purpose.ORDER)
-            score = score + order_temperature * noise.gumbel(keys, length)
-        return prediction, select(score, schedule.quota(step), step)
+
+@dataclass(frozen=True, slots=True)
+class _Reverse:
+    """The reverse diffusion itself, all arguments checked."""
+
+    model: Model
+    schedule: Schedule
+    policy: Policy
+    parallel: bool
+    guide: Guide | None
+    n: int
+    seeds: Tensor
+    first_sample: int
+    predict: Callable[[Tensor, Step], Prediction]
+    never: Tensor  # ids that are never written
+    late: Tensor  # ids that are written late
+    order_temperature: float
+    fork: bool
+    made_with: Mapping[str, Any]
 
     @torch.no_grad()
-    def run(canvas: Tensor) -> Generator[StepEvent, None, Denoised]:
-        start, nfe = canvas.shape[1] - length, 0
+    def run(self, canvas: Tensor, prompt_lengths: Tensor) -> Generator[StepEvent, None, Denoised]:
+        start, nfe = canvas.shape[1] - self.schedule.length, 0
         masked = torch.ones_like(canvas[:, start:], dtype=torch.bool)
         commit_step = torch.full_like(canvas[:, start:], -1)
-        for index in range(schedule.steps):
-            if parallel and not masked.any():
+        for index in range(self.schedule.steps):
+            if self.parallel and not masked.any():
                 break
-            step = Step(
-                index=index,
-                total=schedule.steps,
-                tokens=canvas[:, start:],
-                masked=masked,
-                open=schedule.open(masked),
-                n=n,
-                first_sample=first_sample,
-                seeds=seeds,
-                parallel=parallel,
-                protected=tuple(model.protected_ids),
-                embedding=getattr(model, "embedding", None),
-            )
-            logits = _shaped(model(canvas, start, prompt_lengths), len(canvas), length, model)  # [B, L, V]
-            nfe += getattr(model, "passes", 1)
-            base = logits.index_fill(-1, never, -torch.inf)
+            step = self.step(index, canvas[:, start:], masked)
+            logits = _shaped(self.model(canvas, start, prompt_lengths), step, self.model)  # [B, L, V]
+            nfe += getattr(self.model, "passes", 1)
+            base = logits.index_fill(-1, self.never, -torch.inf)
             check_logits(base, masked)
-            guided = base if guide is None else _checked(guide(base, step), base, never, masked)
-            forced = fork_cells(base, step) if fork and index == 0 else None
-            prediction, commit = propose(guided, step, forced)
-            yield StepEvent(step, prediction, commit, base, partial(propose, step=step, forced=forced))
+            guided = base if self.guide is None else _checked(self.guide(base, step), base, self.never, masked)
+            forced = fork_cells(base, step) if self.fork and index == 0 else None
+            prediction, commit = self.propose(guided, step, forced)
+            yield StepEvent(step, prediction, commit, base, partial(self.propose, step=step, forced=forced))
 
             canvas = torch.cat([canvas[:, :start], torch.where(commit, prediction.tokens, step.tokens)], dim=1)
             commit_step = commit_step.masked_fill(commit, index)
             masked = masked & ~commit
-        now = History(first_sample + n, made_with, getattr(guide, "memory", None))
-        return Denoised(canvas[:, start:], commit_step, nfe, seeds, n, now)
+        history = History(self.first_sample + self.n, self.made_with, getattr(self.guide, "memory", None))
+        return Denoised(canvas[:, start:], commit_step, nfe, self.seeds, self.n, history)
 
-    return run(canvas)
+    def propose(self, logits: Tensor, step: Step, forced: tuple[Tensor, Tensor] | None) -> tuple[Prediction, Tensor]:
+        """What this step writes with these logits, and where."""
+        prediction = self.predict(logits, step)
+        if forced is not None:
+            tokens, commit = torch.where(forced[1], forced[0], prediction.tokens), forced[1]
+            confidence = torch.where(commit, probability(logits, tokens, commit), prediction.confidence)
+            return replace(prediction, tokens=tokens, confidence=confidence), commit
+        score = self.policy(delay(prediction, self.late), step)
+        if self.order_temperature > 0:
+            keys = noise.key(*step.address(), step.index, noise.Purpose.ORDER)
+            score = score + self.order_temperature * noise.gumbel(keys, self.schedule.length)
+        return prediction, select(score, self.schedule.quota(step), step)
+
+    def step(self, index: int, tokens: Tensor, masked: Tensor) -> Step:
+        return Step(
+            index=index,
+            total=self.schedule.steps,
+            tokens=tokens,
+            masked=masked,
+            open=self.schedule.open(masked),
+            n=self.n,
+            first_sample=self.first_sample,
+            seeds=self.seeds,
+            parallel=self.parallel,
+            protected=tuple(self.model.protected_ids),
+            embedding=getattr(self.model, "embedding", None),
+        )
 
 
 def lay_canvas(model: Model, prompts: Sequence[Prompt], n: int, length: int) -> tuple[Tensor, Tensor]:
@@ -244,7 +279,8 @@ def _check_history(history: History | None, made_with: Mapping[str, Any], parall
             raise ValueError(f"history was made with {name} {was}, not {value}")
 
 
-def _shaped(logits: Tensor, rows: int, length: int, model: Model) -> Tensor:
-    if logits.shape != (rows, length, model.vocab_size):
-        raise ValueError(f"model returned logits {tuple(logits.shape)}, expected {(rows, length, model.vocab_size)}")
+def _shaped(logits: Tensor, step: Step, model: Model) -> Tensor:
+    expected = (*step.tokens.shape, model.vocab_size)
+    if logits.shape != expected:
+        raise ValueError(f"model returned logits {tuple(logits.shape)}, expected {expected}")
     return logits
