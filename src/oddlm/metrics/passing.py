@@ -69,8 +69,7 @@ def summarise(correct: Sequence[Sequence[bool]], ks: Sequence[int]) -> dict[str,
 
 
 def _solved(verdicts: NDArray[np.bool_]) -> Floats:
-    solved: Floats = verdicts.any(axis=1).astype(np.float64)
-    return solved
+    return np.asarray(verdicts.any(axis=1), dtype=np.float64)
 
 
 def _verdicts(correct: ArrayLike) -> NDArray[np.bool_]:
