@@ -149,7 +149,8 @@ def _check(
     for name, given in (("tokens", tokens), ("correct", correct), ("answers", answers)):
         if given is not None and len(given) != len(texts):
             raise ValueError(f"there are {len(texts)} texts, but {len(given)} {name}")
-    for name, strings in (("texts", texts), ("plain", plain or ())):
+    read = [answer for answer in answers or () if answer is not None]
+    for name, strings in (("texts", texts), ("plain", plain or ()), ("answers", read)):
         if isinstance(strings, str) or not all(isinstance(text, str) for text in strings):
             raise ValueError(f"{name} must be a list of strings")
     if not all(isinstance(verdict, bool | np.bool_ | int) and verdict in (0, 1) for verdict in correct):

@@ -56,11 +56,11 @@ def normal_form(program: str) -> str | None:
     """
     if len(program) > LONGEST_PROGRAM:
         return None
-    for reading in _readings(program):
+    for read in (_whole, _body):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # "\d" in a string is the program's affair
-                tree = ast.parse(reading)
+                tree = read(program)
             _strip(tree)
             _rename(tree)
             return ast.dump(tree)
@@ -69,12 +69,15 @@ def normal_form(program: str) -> str | None:
     return None
 
 
-def _readings(program: str) -> Iterator[str]:
-    """As a program, else as the body of a function whose first line may have lost its indentation."""
-    flush = textwrap.dedent(program)
-    yield flush
-    yield "def _():\n" + textwrap.indent(flush, "    ")
-    yield "def _():\n    " + program.lstrip()
+def _whole(program: str) -> ast.Module:
+    return ast.parse(textwrap.dedent(program))
+
+
+def _body(program: str) -> ast.Module:
+    """The body of a function whose first line has lost its indentation, and what follows it."""
+    tree = ast.parse("def _():\n    " + program.lstrip())
+    function, *rest = tree.body
+    return ast.Module([*getattr(function, "body", ()), *rest], tree.type_ignores)
 
 
 def _strip(tree: ast.AST) -> None:
