@@ -63,14 +63,14 @@ def test_what_cannot_be_said_is_left_out():
     assert np.isfinite(list(one.values())).all()
 
 
-def test_answers_tell_solutions_apart():
+def test_solutions_told_apart():
     texts = ["First thoughts.\n```python\ndef f(x): return x\n```", "Quite other words:\n```\ndef g(y):\n    return y\n```"]
-    answers = ["def f(x): return x\n", "def g(y):\n    return y\n"]
+    programs = ["def f(x): return x\n", "def g(y):\n    return y\n"]
     tokens = [[1], [2]]
     assert batch_diversity(texts, tokens, [True, True], code=True)["correct_different"] == 2
-    assert batch_diversity(texts, tokens, [True, True], code=True, answers=answers)["correct_different"] == 1
-    assert batch_diversity(texts, tokens, [True, True], answers=[None, None])["correct_different"] == 2
-    assert batch_diversity(texts, tokens, [False, True], code=True, answers=[None, answers[1]])["correct_different"] == 1
+    assert batch_diversity(texts, tokens, [True, True], code=True, programs=programs)["correct_different"] == 1
+    assert batch_diversity(texts, tokens, [True, True], code=True, programs=[None, None])["correct_different"] == 2
+    assert batch_diversity(texts, tokens, [False, True], code=True, programs=[None, programs[1]])["correct_different"] == 1
     assert batch_diversity(texts, tokens, [False, False])["correct_different"] == 0
     assert batch_diversity(["1 2 3", "1 2 4"], tokens, [True, True])["correct_different"] == 2
     assert batch_diversity(["1 2 3", "1 2 4"], tokens, [True, True], threshold=0.5)["correct_different"] == 1
@@ -135,13 +135,14 @@ def test_hostile_texts():
         ({"texts": [], "tokens": [], "correct": []}, "the batch is empty"),
         ({"tokens": [[1]]}, "there are 4 texts, but 1 tokens"),
         ({"correct": [True]}, "there are 4 texts, but 1 correct"),
-        ({"answers": ["x"]}, "there are 4 texts, but 1 answers"),
+        ({"code": True, "programs": ["x"]}, "there are 4 texts, but 1 programs"),
         ({"plain": []}, "the plain batch is empty"),
         ({"texts": "abcd"}, "texts must be a list of strings"),
         ({"texts": ["a", None, "b", "c"]}, "texts must be a list of strings"),
         ({"plain": [3]}, "plain must be a list of strings"),
         ({"plain": "abc"}, "plain must be a list of strings"),
-        ({"answers": ["a", 3, None, "b"]}, "answers must be a list of strings"),
+        ({"code": True, "programs": ["a", 3, None, "b"]}, "programs must be a list of strings"),
+        ({"programs": TEXTS}, "programs go with code=True"),
         ({"correct": [1, 0, 2, 0]}, "nothing but True and False"),
         ({"correct": [float("nan")] * 4}, "nothing but True and False"),
         ({"correct": ["yes"] * 4}, "nothing but True and False"),
@@ -165,6 +166,6 @@ def test_names():
     assert describe_metric("pass@1") == METRICS["pass@1"]
     assert describe_metric("pass@16") == METRICS["pass@k"]
     assert describe_metric("pass@16_unbiased") == METRICS["pass@k_unbiased"]
-    for name in ("pas@16", "pass@", "pass@0", "pass@x", "pass@²", "selfbleu", "self_bleu@3", ""):
+    for name in ("pas@16", "pass@", "pass@0", "pass@x", "pass@²", "pass@k2", f"pass@{'9' * 5000}x", "self_bleu@3", ""):
         with pytest.raises(ValueError, match=r"unknown metric .*; known: pass@1, pass@k, .*self_bleu"):
             describe_metric(name)

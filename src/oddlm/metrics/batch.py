@@ -1,5 +1,6 @@
 """Everything that can be said of the samples of one problem."""
 
+import re
 from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
@@ -11,9 +12,8 @@ from .words import split_words
 
 Embed = Callable[[Sequence[str]], NDArray[np.floating]]  # n texts -> [n, d]
 
-# What `batch_diversity` gives. A key is there only where it can be said: see the last column.
+# What `batch_diversity` gives. A comment says what a key needs; where that is missing, so is the key.
 BATCH_METRICS = {
-    # key: meaning                                                                                           needs
     "samples": "samples in the batch",
     "correct": "samples that are right",
     "correct_different": "samples that are right and different from each other: by words, or for code by normal form",
@@ -46,13 +46,10 @@ METRICS = {
 
 def describe_metric(name: str) -> str:
     """What a metric means; pass@4 is a pass@k."""
-    family, at, k = name.partition("@")
-    digits = k.removesuffix("_unbiased")
-    if at and digits.isdecimal() and digits.isascii() and int(digits) > 0 and name not in METRICS:
-        name = f"{family}@k{k[len(digits) :]}"
-    if name not in METRICS:
+    family = name if name in METRICS else re.sub(r"^pass@[1-9][0-9]*", "pass@k", name)
+    if family not in METRICS:
         raise ValueError(f"unknown metric {name!r}; known: {', '.join(METRICS)}")
-    return METRICS[name]
+    return METRICS[family]
 
 
 def batch_diversity(
@@ -62,7 +59,7 @@ def batch_diversity(
     *,
     code: bool = False,
     embed: Embed | None = None,
-    answers: Sequence[str | None] | None = None,
+    programs: Sequence[str | None] | None = None,
     plain: Sequence[str] | None = None,
     end_ids: Collection[int] = (),
     threshold: float = THRESHOLD,
@@ -70,15 +67,18 @@ def batch_diversity(
     """The metrics of BATCH_METRICS for one problem; those that cannot be said are left out.
 
     tokens: all tokens of each sample, end tokens included.
-    code: the answers are Python programs.
-    answers: what was read out of each text (of code: the program), to tell right ones apart; default: the texts.
-    plain: the texts of the same problem without repulsion. The first sample is in both, so novelty never reaches 1.
+    code: right texts are told apart as Python programs.
+    programs: with `code`, the program that was read out of each text; where there is none, the text itself.
+    plain: the texts of the same problem without repulsion. With equal seeds the first sample is in both.
     end_ids: the tokens that end a sample.
+    threshold: share of the words that must change before two right texts, not programs, are different.
     """
-    _check(texts, tokens, correct, answers, plain)
+    if programs is not None and not code:
+        raise ValueError("programs go with code=True")
+    _check(texts, tokens, correct, programs, plain)
     words = [split_words(text) for text in texts]
     right = [i for i, verdict in enumerate(correct) if verdict]
-    solutions = [_solution(texts[i], None if answers is None else answers[i]) for i in right]
+    solutions = [texts[i] if programs is None else programs[i] or texts[i] for i in right]
     found: dict[str, float] = {
         "samples": len(texts),
         "correct": len(right),
@@ -96,10 +96,6 @@ def batch_diversity(
     if embed is not None:
         found |= _embedded(texts, plain, embed)
     return {key: float(value) for key, value in (found | _lengths(tokens, end_ids)).items()}
-
-
-def _solution(text: str, answer: str | None) -> str:
-    return text if answer is None else answer
 
 
 def _embedded(texts: Sequence[str], plain: Sequence[str] | None, embed: Embed) -> dict[str, float]:
@@ -139,18 +135,18 @@ def _check(
     texts: Sequence[str],
     tokens: Sequence[Sequence[int]],
     correct: Sequence[bool],
-    answers: Sequence[str | None] | None,
+    programs: Sequence[str | None] | None,
     plain: Sequence[str] | None,
 ) -> None:
     if len(texts) == 0:
         raise ValueError("the batch is empty: there must be at least one sample")
     if plain is not None and len(plain) == 0:
         raise ValueError("the plain batch is empty: leave `plain` out where there is none")
-    for name, given in (("tokens", tokens), ("correct", correct), ("answers", answers)):
+    for name, given in (("tokens", tokens), ("correct", correct), ("programs", programs)):
         if given is not None and len(given) != len(texts):
             raise ValueError(f"there are {len(texts)} texts, but {len(given)} {name}")
-    read = [answer for answer in answers or () if answer is not None]
-    for name, strings in (("texts", texts), ("plain", plain or ()), ("answers", read)):
+    read = [program for program in programs or () if program is not None]
+    for name, strings in (("texts", texts), ("plain", plain or ()), ("programs", read)):
         if isinstance(strings, str) or not all(isinstance(text, str) for text in strings):
             raise ValueError(f"{name} must be a list of strings")
     if not all(isinstance(verdict, bool | np.bool_ | int) and verdict in (0, 1) for verdict in correct):
