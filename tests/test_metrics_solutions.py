@@ -140,6 +140,10 @@ def test_hostile_programs_are_read_or_not_but_nothing_falls(program):
     assert time.process_time() - start < 5
 
 
+def test_a_warning_about_a_program_is_not_ours():
+    assert normal_form('x = "\\d"') == normal_form('y = "\\\\d"') is not None
+
+
 def test_hostile_programs_together():
     kept = different_solutions(list(HOSTILE.values()) * 2, code=True)
     assert max(kept) < len(HOSTILE)

@@ -60,7 +60,7 @@ def _column(text: Words, places: dict[str, int], inside: Sequence[int], full: in
     up, down = full, 0
     for word in text:
         match = places.get(word, 0) | down
-        diagonal = ((((match & up) + up) ^ up) | match) & full
+        diagonal = (((match & up) + up) ^ up) | match
         right = (down | (full & ~(diagonal | up))) << 1 | first
         left = (up & diagonal) << 1
         up, down = full & (left | ~(diagonal | right)), full & right & diagonal
