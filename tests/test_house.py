@@ -33,9 +33,11 @@ ARROWS = {
     "demo": {"types", "sampler", "diversity", "models"},
     "sandbox": set(),
     "tasks": {"sandbox"},
+    "metrics": set(),
+    "embedding": set(),
     "cli": {"__init__", "demo", "policies", "diversity", "sandbox", "tasks", "train"},
 }
-TORCHLESS = ["oddlm", "oddlm.cli", "oddlm.params", "oddlm.registry", "oddlm.tasks"]
+TORCHLESS = ["oddlm", "oddlm.cli", "oddlm.params", "oddlm.registry", "oddlm.tasks", "oddlm.metrics"]
 
 
 def imported_rooms(path: Path) -> set[str]:

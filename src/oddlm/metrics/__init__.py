@@ -1,0 +1,20 @@
+"""Numbers to publish: Pass@k, intervals, diversity. numpy only; sentence embeddings are apart, in `embedding`."""
+
+from .batch import BATCH_METRICS, METRICS, batch_diversity, describe_metric
+from .intervals import Interval, mean_se, paired_interval
+from .passing import coverage, pass_at_1, pass_at_k, pass_at_k_unbiased, summarise
+
+__all__ = [
+    "BATCH_METRICS",
+    "METRICS",
+    "Interval",
+    "batch_diversity",
+    "coverage",
+    "describe_metric",
+    "mean_se",
+    "paired_interval",
+    "pass_at_1",
+    "pass_at_k",
+    "pass_at_k_unbiased",
+    "summarise",
+]

@@ -1,0 +1,93 @@
+"""How often a problem is solved: Pass@1, Pass@k and coverage, per problem.
+
+`correct` is [problems, n]: whether sample i of a problem is right, in the order in which the samples were drawn.
+"""
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.float64]
+
+
+def pass_at_1(correct: ArrayLike) -> Floats:
+    """c/n: the share of a problem's samples that are right. Not "the first one", which repulsion never moves."""
+    share: Floats = _verdicts(correct).mean(axis=1, dtype=np.float64)
+    return share
+
+
+def pass_at_k(correct: ArrayLike, k: int) -> Floats:
+    """1 where one of the first k samples is right, else 0; k = 1 is `pass_at_1`.
+
+    It grows with k from k = 2 on; Pass@1 looks at all n samples and may lie above Pass@2.
+    """
+    verdicts = _verdicts(correct)
+    _check_k(k, verdicts.shape[1])
+    return pass_at_1(verdicts) if k == 1 else _solved(verdicts[:, :k])
+
+
+def pass_at_k_unbiased(correct: ArrayLike, k: int, *, coupled: bool) -> Floats:
+    """1 - C(n - c, k) / C(n, k), Chen et al. 2021 (arXiv:2107.03374): the mean of Pass@k over all choices of k samples.
+
+    coupled: the samples of a problem saw each other (repulsion). A choice of k of them is then not what drawing k gives: the
+    estimate is biased, and a warning says so.
+    """
+    verdicts = _verdicts(correct)
+    n = verdicts.shape[1]
+    _check_k(k, n)
+    if coupled:
+        message = "the unbiased Pass@k is for independent samples; of coupled ones (repulsion) use Pass@k of the first k"
+        warnings.warn(message, stacklevel=2)
+    wrong = n - verdicts.sum(axis=1)
+    drawn = np.arange(k)
+    all_wrong = np.clip(wrong[:, None] - drawn, 0, None) / (n - drawn)  # [problems, k]
+    estimate: Floats = 1.0 - all_wrong.prod(axis=1)
+    return estimate
+
+
+def coverage(settings: Sequence[ArrayLike]) -> Floats:
+    """1 where some sample under some setting is right, else 0. Settings share their problems, not their n."""
+    if len(settings) == 0:
+        raise ValueError("coverage needs at least one setting")
+    solved = [_solved(_verdicts(correct)) for correct in settings]
+    counts = [len(s) for s in solved]
+    if len(set(counts)) > 1:
+        raise ValueError(f"the settings must have the same problems, but have {counts} of them")
+    union: Floats = np.max(solved, axis=0)
+    return union
+
+
+def summarise(correct: Sequence[Sequence[bool]], ks: Sequence[int]) -> dict[str, float]:
+    """{"pass@1": ..., "pass@4": ...}: means over the problems, for each k."""
+    if len(ks) == 0:
+        raise ValueError("ks is empty: give at least one k, such as 1")
+    verdicts = _verdicts(correct)
+    return {f"pass@{k}": float(pass_at_k(verdicts, k).mean()) for k in ks}
+
+
+def _solved(verdicts: NDArray[np.bool_]) -> Floats:
+    return np.asarray(verdicts.any(axis=1), dtype=np.float64)
+
+
+def _verdicts(correct: ArrayLike) -> NDArray[np.bool_]:
+    """[problems, n]."""
+    rows: Any = correct
+    if not isinstance(correct, np.ndarray):
+        rows = list(rows)
+        lengths = sorted({len(row) if hasattr(row, "__len__") else -1 for row in rows})
+        if len(lengths) > 1:
+            raise ValueError(f"every problem must have the same number of samples, but they have {lengths}")
+    table = np.asarray(rows)
+    if table.ndim != 2 or 0 in table.shape:
+        raise ValueError(f"correct must be [problems, n] with at least one of each, not of shape {list(table.shape)}")
+    if table.dtype != np.bool_ and not (np.issubdtype(table.dtype, np.number) and np.isin(table, (0, 1)).all()):
+        raise ValueError("correct must hold nothing but True and False")
+    return table.astype(np.bool_)
+
+
+def _check_k(k: int, n: int) -> None:
+    if isinstance(k, bool) or not isinstance(k, int | np.integer) or not 1 <= k <= n:
+        raise ValueError(f"k must be an integer from 1 to the {n} samples of a problem, not {k!r}")

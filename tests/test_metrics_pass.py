@@ -1,0 +1,116 @@
+"""Pass@1, Pass@k, the unbiased estimator, coverage: by hand, by brute force, by property."""
+
+from itertools import combinations, pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+
+from oddlm.metrics import coverage, pass_at_1, pass_at_k, pass_at_k_unbiased, summarise
+
+from .tolerances import EXACT
+
+HAND = [[False, True, True, False], [False, False, False, True], [False] * 4]
+TABLES = arrays(bool, array_shapes(min_dims=2, max_dims=2, max_side=7))
+
+
+def test_by_hand():
+    assert pass_at_1(HAND).tolist() == [0.5, 0.25, 0.0]
+    assert pass_at_k(HAND, 1).tolist() == [0.5, 0.25, 0.0]  # c/n, not the first sample
+    assert pass_at_k(HAND, 2).tolist() == [1, 0, 0]
+    assert pass_at_k(HAND, 4).tolist() == [1, 1, 0]
+    assert pass_at_k_unbiased(HAND, 2, coupled=False) == pytest.approx([5 / 6, 3 / 6, 0], abs=EXACT)
+    assert summarise(HAND, [1, 2, 4]) == {"pass@1": 0.25, "pass@2": 1 / 3, "pass@4": 2 / 3}
+    assert coverage([HAND, [[0, 0], [0, 0], [0, 1]]]).tolist() == [1, 1, 1]
+    assert coverage([HAND]).tolist() == [1, 1, 0]
+
+
+@given(TABLES)
+def test_unbiased_is_the_mean_over_all_choices(correct):
+    for k in range(1, correct.shape[1] + 1):
+        brute = [np.mean([any(choice) for choice in combinations(row, k)]) for row in correct.tolist()]
+        assert pass_at_k_unbiased(correct, k, coupled=False) == pytest.approx(brute, abs=EXACT)
+
+
+@given(TABLES, st.randoms(use_true_random=False))
+def test_properties(correct, random):
+    n = correct.shape[1]
+    first = [pass_at_k(correct, k) for k in range(1, n + 1)]
+    unbiased = [pass_at_k_unbiased(correct, k, coupled=False) for k in range(1, n + 1)]
+    assert all((a <= b).all() for a, b in pairwise(first[1:]))
+    assert all((a <= b + EXACT).all() for a, b in pairwise(unbiased))
+    assert all((values >= 0).all() and (values <= 1).all() for values in [*first, *unbiased])
+    solved = correct.any(axis=1).astype(float)
+    assert first[-1].tolist() == solved.tolist()
+    assert unbiased[0] == pytest.approx(first[0], abs=EXACT)
+    assert unbiased[-1] == pytest.approx(solved, abs=EXACT)
+    order = random.sample(range(n), n)
+    assert pass_at_1(correct[:, order]).tolist() == first[0].tolist()
+    assert pass_at_k_unbiased(correct[:, order], n, coupled=False).tolist() == unbiased[-1].tolist()
+
+
+@given(TABLES)
+def test_coverage_is_a_union(correct):
+    halves = [correct[:, :1], correct]
+    assert (coverage(halves) == correct.any(axis=1)).all()
+    assert (coverage(halves) >= coverage(halves[:1])).all()
+
+
+def test_large_n_stays_finite():
+    correct = np.zeros((2, 4096), dtype=bool)
+    correct[1, 7] = True
+    assert pass_at_k_unbiased(correct, 1024, coupled=False) == pytest.approx([0, 0.25], abs=EXACT)
+
+
+def test_coupled_samples_warn():
+    with pytest.warns(UserWarning, match="independent samples; of coupled ones .* use Pass@k of the first k"):
+        pass_at_k_unbiased(HAND, 2, coupled=True)
+    with pytest.raises(TypeError, match="coupled"):
+        pass_at_k_unbiased(HAND, 2)
+
+
+def test_input_is_left_alone():
+    correct = np.array(HAND)
+    before = correct.copy()
+    summarise(correct, [1, 2])
+    pass_at_k_unbiased(correct, 3, coupled=False)
+    assert (correct == before).all()
+
+
+@pytest.mark.parametrize(
+    ("correct", "says"),
+    [
+        ([], r"\[problems, n\] with at least one of each, not of shape \[0\]"),
+        ([[], []], r"not of shape \[2, 0\]"),
+        (np.zeros((0, 4), dtype=bool), r"not of shape \[0, 4\]"),
+        ([True, False], r"not of shape \[2\]"),
+        ([[True], [True, False]], r"same number of samples, but they have \[1, 2\]"),
+        ([[True], True], "same number of samples"),
+        ([[float("nan"), 1.0]], "nothing but True and False"),
+        ([[0, 2]], "nothing but True and False"),
+        ([["yes", "no"]], "nothing but True and False"),
+        ([[None, True]], "nothing but True and False"),
+    ],
+)
+def test_bad_verdicts(correct, says):
+    for call in (pass_at_1, lambda c: summarise(c, [1]), lambda c: coverage([c])):
+        with pytest.raises(ValueError, match=says):
+            call(correct)
+
+
+@pytest.mark.parametrize("k", [0, -1, 5, 1.0, True, "2", None])
+def test_bad_k(k):
+    for call in (lambda: pass_at_k(HAND, k), lambda: pass_at_k_unbiased(HAND, k, coupled=False), lambda: summarise(HAND, [k])):
+        with pytest.raises(ValueError, match="k must be an integer from 1 to the 4 samples of a problem"):
+            call()
+
+
+def test_bad_settings():
+    with pytest.raises(ValueError, match="ks is empty"):
+        summarise(HAND, [])
+    with pytest.raises(ValueError, match="at least one setting"):
+        coverage([])
+    with pytest.raises(ValueError, match=r"same problems, but have \[3, 2\]"):
+        coverage([HAND, HAND[:2]])
