@@ -31,9 +31,41 @@ ARROWS = {
     "demo": {"types", "sampler", "diversity", "models"},
     "sandbox": set(),
     "tasks": {"sandbox"},
-    "cli": {"__init__", "demo", "policies", "diversity", "sandbox", "tasks"},
+    "metrics": set(),
+    "store": {"params"},
+    "query": {"store"},
+    "compare": {"params", "store", "metrics"},
+    "evaluate": {"types", "params", "policies", "generate", "tasks", "metrics", "store"},
+    "views": {"types", "params", "store", "query", "compare"},
+    "cli": {
+        "__init__",
+        "types",
+        "demo",
+        "policies",
+        "diversity",
+        "sandbox",
+        "tasks",
+        "params",
+        "generate",
+        "metrics",
+        "store",
+        "query",
+        "compare",
+        "evaluate",
+        "views",
+    },
 }
-TORCHLESS = ["oddlm", "oddlm.cli", "oddlm.params", "oddlm.registry", "oddlm.tasks"]
+TORCHLESS = [
+    "oddlm",
+    "oddlm.cli",
+    "oddlm.params",
+    "oddlm.registry",
+    "oddlm.tasks",
+    "oddlm.store",
+    "oddlm.query",
+    "oddlm.compare",
+    "oddlm.views",
+]
 
 
 def imported_rooms(path: Path) -> set[str]:

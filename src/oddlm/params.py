@@ -67,7 +67,7 @@ class RunSpec(BaseModel):
     data_digest: str | None = Field(None, description="SHA-256 of the problems' file: a file that changes makes another run.")
     n: int = Field(16, ge=1, description="Samples per problem.")
     limit: int | None = Field(None, ge=1, description="The first so many problems; None is all.")
-    params: SampleParams = Field(default_factory=lambda: SampleParams(), description="How samples are drawn.")
+    params: SampleParams = Field(default_factory=lambda: SampleParams.model_validate({}), description="How samples are drawn.")
     seed: int = Field(0, description="Every problem derives its own from this and its id.")
 
     @field_validator("params")
