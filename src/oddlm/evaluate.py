@@ -42,10 +42,11 @@ class Runner:
 
         task None: the samples are not scored. watch: called with every row and whether it is new, stored ones first.
         """
-        check_ids(problems)
+        pairs = [(problem.id, task.prompt(problem) if task else problem.prompt) for problem in problems]
+        check_problems(pairs)
+        prompts = dict(pairs)
         if not self.store.complete(spec):
             self.lm()  # a model that does not load leaves no run behind
-        prompts = {problem.id: task.prompt(problem) if task else problem.prompt for problem in problems}
         with self.store.open(spec, len(problems)) as run:
             for row in run.rows.values():
                 if prompts.get(row.problem) != row.prompt:
@@ -137,12 +138,19 @@ def check_spec(spec: RunSpec) -> None:
     POLICIES.build(spec.params.policy)
 
 
-def check_ids(problems: Sequence[Problem]) -> None:
+def check_problems(prompts: Sequence[tuple[str, str]]) -> None:
+    """(id, prompt) pairs: every id once, and nothing that a file cannot hold."""
     seen: set[str] = set()
-    for problem in problems:
-        if problem.id in seen:
-            raise ValueError(f"two problems have the id {problem.id!r}: every problem needs its own")
-        seen.add(problem.id)
+    for name, prompt in prompts:
+        if name in seen:
+            raise ValueError(f"two problems have the id {name!r}: every problem needs its own")
+        try:
+            (name + prompt).encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"problem {name!r}: its id or prompt is not valid Unicode ({error.reason})") from None
+        seen.add(name)
+    if not seen:
+        raise ValueError("there are no problems to run")
 
 
 def summary(spec: RunSpec, rows: Sequence[Row], *, scored: bool) -> Summary:

@@ -223,7 +223,7 @@ def _append(path: Path, content: bytes) -> None:
             while rest:
                 rest = rest[os.write(file, rest) :]
             os.fsync(file)
-        except BaseException:
+        except OSError:  # not Ctrl-C: a whole line stays, a torn one is dropped by the next start
             os.ftruncate(file, size)
             raise
     finally:

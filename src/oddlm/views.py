@@ -48,26 +48,31 @@ def label(params: SampleParams) -> str:
 
 
 def _table(*headers: str | Column) -> Table:
-    return Table(*headers, box=SIMPLE_HEAD, pad_edge=False)
+    return Table(*headers, box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
 
 
-def _tail(name: str) -> str:
+def _text(text: str) -> Text:
+    """As it is: no markup, no control characters."""
+    return Text(visible(text))
+
+
+def _tail(name: str) -> Text:
     """Of a long path the end tells more than the beginning."""
-    return visible(name if len(name) <= 16 else "…" + name[-15:])
+    return _text(name if len(name) <= 16 else "…" + name[-15:])
 
 
 def results(lines: Sequence[Line], n: int, shown: Sequence[str]) -> Table:
     """Every setting with the difference to its plain baseline; percentages."""
-    table = _table("objective")
+    table = _table(Column("objective", overflow="fold"))
     for header in ("alpha", "T", "Pass@1", f"Pass@{n}", "vs plain [95 %]", *shown):
-        table.add_column(header, justify="right")
+        table.add_column(header, justify="right", no_wrap=True)
     temperature = None
     for line in lines:
         if temperature not in (None, line.params.temperature):
             table.add_section()
         temperature = line.params.temperature
         table.add_row(
-            name_of(line.params),
+            _text(name_of(line.params)),
             "" if line.params.plain else f"{line.params.alpha:g}",
             f"{temperature:g}",
             _percent(*line.pass_1),
@@ -79,7 +84,7 @@ def results(lines: Sequence[Line], n: int, shown: Sequence[str]) -> Table:
 
 
 def _percent(mean: float, error: float) -> str:
-    return f"{100 * mean:.1f}" + ("" if math.isnan(error) else f" ± {100 * error:.1f}")
+    return f"{100 * mean:.1f}" + ("" if math.isnan(error) else f"±{100 * error:.1f}")
 
 
 def _difference(line: Line) -> Text:
@@ -101,7 +106,7 @@ def side_by_side(columns: Sequence[tuple[str, Row]], width: int) -> Group:
         some = columns[first : first + fit]
         table = Table("", pad_edge=False, show_lines=True)
         for name, _ in some:
-            table.add_column(name, overflow="fold", ratio=1)
+            table.add_column(_text(name), overflow="fold", ratio=1)
         cells = [list(_cells(row.samples)) for _, row in some]
         for i in range(max(map(len, cells))):
             table.add_row(str(i), *(column[i] if i < len(column) else "" for column in cells))
@@ -112,12 +117,12 @@ def side_by_side(columns: Sequence[tuple[str, Row]], width: int) -> Group:
 def _cells(samples: Sequence[SampleRow]) -> Iterator[Text]:
     first: dict[str, int] = {}
     for sample in samples:
-        mark = {None: Text(), True: Text("✓ ", style="bold green"), False: Text("✗ ", style="red")}[sample.correct]
+        mark = {None: ("", ""), True: ("✓ ", "bold green"), False: ("✗ ", "red")}[sample.correct]
         if sample.text in first:
-            yield mark + Text(f"= {first[sample.text]}", style="dim italic")
+            yield Text.assemble(mark, (f"= {first[sample.text]}", "dim italic"))
         else:
             first[sample.text] = sample.index
-            yield mark + Text(_clip(visible(sample.text)))
+            yield Text.assemble(mark, _clip(visible(sample.text)))
 
 
 def _clip(text: str) -> str:
@@ -127,7 +132,8 @@ def _clip(text: str) -> str:
 
 
 def runs_table(runs: Sequence[Run]) -> Table:
-    table = _table(*(Column(header, no_wrap=True) for header in ("run", "task", "model", "setting")))
+    names = [Column(header, overflow="fold") for header in ("task", "model")]
+    table = _table(Column("run", no_wrap=True), *names, Column("setting", no_wrap=True))
     for header in ("n", "seed", "done", "Pass@1", "Pass@n"):
         table.add_column(header, justify="right", no_wrap=True)
     for run in runs:
@@ -135,10 +141,10 @@ def runs_table(runs: Sequence[Run]) -> Table:
         passed = (run.summary.passed if run.summary else None) or {}
         shares = [passed.get("pass@1"), passed.get(f"pass@{spec.n}")]
         table.add_row(
-            run.id,
+            _text(run.id),
             _tail(spec.task or "-"),
             _tail(spec.model),
-            label(spec.params),
+            _text(label(spec.params)),
             str(spec.n),
             str(spec.seed),
             str(run.problems) if run.summary else f"{len(run.rows)}/{run.problems}",
@@ -169,7 +175,7 @@ def run_details(run: Run) -> Group:
 def _pairs(title: str, values: Mapping[str, Any]) -> Table:
     table = _table(title, "")
     for name, value in values.items():
-        table.add_row(name, Text(visible(str(value))))
+        table.add_row(_text(name), _text(str(value)))
     return table
 
 
@@ -181,9 +187,9 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def answer_table(answer: Answer) -> Table:
-    table = _table(*(Column(Text(visible(name))) for name in answer.columns))
+    table = _table(*(Column(_text(name)) for name in answer.columns))
     for row in answer.rows:
-        table.add_row(*("" if value is None else Text(visible(str(value))) for value in row))
+        table.add_row(*("" if value is None else _text(str(value)) for value in row))
     return table
 
 
@@ -238,7 +244,7 @@ class Denoising:
         lines = max(1, height // n)
         parts: list[RenderableType] = [Text(f"{self._progress}   {LEGEND}", style="dim", no_wrap=True, overflow="ellipsis")]
         for i in range(min(shown, len(self._canvas))):
-            text = Text(f"{i:>3} ", style="dim") + self._sample(i, one_line=True)
+            text = Text.assemble((f"{i:>3} ", "dim"), self._sample(i, one_line=True))
             parts += list(text.wrap(self._console, self._console.width))[:lines]
         if shown < n:
             parts.append(Text(f"... and {n - shown} more", style="dim"))
@@ -254,7 +260,7 @@ class Denoising:
             same = plain in first
             body = Text(f"= {first[plain]}", style="dim italic") if same else text
             first.setdefault(plain, i)
-            parts.append(Text(f"{i:>3} ", style="dim") + body)
+            parts.append(Text.assemble((f"{i:>3} ", "dim"), body))
         return Group(*parts, Text(LEGEND, style="dim"))
 
     def _kept(self, i: int) -> list[int | None]:

@@ -69,8 +69,8 @@ def evaluate(
 ) -> None:
     """Measure settings of a sampler on a task, each beside plain sampling with the same noise.
 
-    All combinations of --alpha, --temperature and --objective run once per seed. What is done is stored, problem by problem:
-    the same command goes on where it was stopped, and settings that are complete are not run again.
+    All combinations of --alpha, --temperature and --objective run once per seed. What is done is stored problem by problem, so
+    that the same command goes on where it was stopped; settings that are complete are not run again.
 
     Example: oddlm eval countdown --model toy --n 8 --alpha 0,16 --limit 5
     """
@@ -167,6 +167,7 @@ def _report(done: "list[Done]", task: "Task", n: int, shown: Sequence[str], show
         f"Percent; Pass@1 is the share of right samples. Difference in Pass@{n}, paired by problem.",
         style="dim",
         highlight=False,
+        markup=False,
     )
     if json_out is not None:
         head = {"task": task.name, "model": first.model, "n": n, "problems": len(done[0][1]), "seeds": seeds}
