@@ -207,3 +207,20 @@ def test_a_broken_run_does_not_hide_the_others(oddlm):
     assert code == 2
     assert pushed in out
     assert err == f"oddlm: runs/{plain}/spec.json: schema 0, from an older oddlm (this one reads 1); give another --store\n"
+
+
+def test_every_command_of_the_readme(tmp_path):
+    block = re.search(r"## Evaluate\n.*?```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL).group(1)
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", block],
+        cwd=tmp_path,
+        env={**ENV, "PATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.count("baseline") == 2
+    assert len((tmp_path / "samples.jsonl").read_text().splitlines()) == 4
+    assert (tmp_path / "results.json").exists()

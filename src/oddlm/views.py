@@ -58,7 +58,7 @@ def _text(text: str) -> Text:
 
 def _tail(name: str) -> Text:
     """Of a long path the end tells more than the beginning."""
-    return _text(name if len(name) <= 16 else "…" + name[-15:])
+    return _text(name if len(name) <= 14 else "…" + name[-13:])
 
 
 def results(lines: Sequence[Line], n: int, shown: Sequence[str]) -> Table:
