@@ -1,12 +1,12 @@
 """What a batch of answers is worth: Pass@k, intervals, diversity."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-METRICS = {"distinct": "share of different texts", "distinct_correct": "different texts that are right"}
+METRICS = {"distinct_texts": "different texts", "correct_different": "different texts that are right"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,8 @@ def batch_diversity(
     *,
     code: bool = False,
     embed: Callable[[Sequence[str]], Any] | None = None,
+    programs: Sequence[str | None] | None = None,
+    end_ids: Collection[int] = (),
 ) -> dict[str, float]:
     right = {t for t, c in zip(texts, correct, strict=True) if c}
-    return {"distinct": len(set(texts)) / len(texts), "distinct_correct": float(len(right))}
+    return {"distinct_texts": float(len(set(texts))), "correct_different": float(len(right))}
