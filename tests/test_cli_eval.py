@@ -88,7 +88,7 @@ EVAL = ["eval", RULE, "--limit", "1", "--n", "2"]
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([*EVAL, "--metrics", "distnct"], "unknown metric 'distnct'; known: "),
+        ([*EVAL, "--metrics", "distinct_txts"], "unknown metric 'distinct_txts'; known: "),
         ([*EVAL, "--objective", "od"], "unknown objective 'od'; known: dpp"),
         ([*EVAL, "--alpha", "8;16"], "--alpha takes numbers parted by commas, not '8;16'"),
         ([*EVAL, "--alpha", ""], "--alpha takes numbers parted by commas, not ''"),

@@ -154,23 +154,10 @@ def test_powers_of_two():
     assert [powers_of_two(n) for n in (1, 2, 6, 16)] == [[1], [1, 2], [1, 2, 4, 6], [1, 2, 4, 8, 16]]
 
 
-def start(store: Path, task: str = "TASK") -> subprocess.Popen[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "oddlm",
-        "eval",
-        f"tests.own_task.{task}",
-        "--n",
-        "4",
-        "--alpha",
-        "16",
-        "--temperature",
-        "1",
-    ]
-    return subprocess.Popen(
-        [*command, "--store", str(store)], cwd=ROOT, env=ENV, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-    )
+def start(store: Path, *more: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "oddlm", "eval", "tests.own_task.SLOW", "--n", "4", "--alpha", "16", *more]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen([*command, "--store", str(store)], cwd=ROOT, env=ENV, text=True, **pipes)
 
 
 def lines(store: Path) -> int:
@@ -189,36 +176,36 @@ def stored(store: Path) -> dict[str, list[dict]]:
     return {name: content(Store(store).read(name).rows) for name in Store(store).ids()}
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.soak)])
-def test_killed_at_random_moments_and_restarted(tmp_path, kills):
-    """The plain baseline and one setting, 12 problems each; any number of rows between two kills."""
+@pytest.mark.parametrize(("kills", "seeds"), [(3, "0"), pytest.param(20, "0,1", marks=pytest.mark.soak)])
+def test_killed_at_random_moments_and_restarted(tmp_path, kills, seeds):
+    """Plain sampling and one setting, 12 problems of about 0.2 s each; every kill comes up to 0.3 s after some row."""
     undisturbed, disturbed = tmp_path / "undisturbed", tmp_path / "disturbed"
-    whole = start(undisturbed)
+    whole = start(undisturbed, "--seeds", seeds)
     _, err = whole.communicate(timeout=120)
     assert whole.returncode == 0, err
     randomness = random.Random(kills)
-    killed = 0
     for _ in range(kills):
-        process = start(disturbed)
-        target = lines(disturbed) + randomness.choice([0, 1, 1, 2] if kills > 3 else [1, 3, 5])
-        wait_for(lambda target=target: disturbed.exists() and lines(disturbed) >= target, process)
-        time.sleep(randomness.uniform(0, 0.03))
-        process.send_signal(signal.SIGKILL)
+        process = start(disturbed, "--seeds", seeds)
+        target = lines(disturbed) + (1 if kills > 3 else randomness.choice([1, 3, 5]))
+        wait_for(lambda target=target: lines(disturbed) >= target, process)
+        time.sleep(randomness.uniform(0, 0.3))
+        process.kill()
         process.communicate(timeout=60)
-        killed += process.returncode == -signal.SIGKILL
-    last = start(disturbed)
+        assert process.returncode == -signal.SIGKILL
+    last = start(disturbed, "--seeds", seeds)
     _, err = last.communicate(timeout=120)
     assert last.returncode == 0, err
-    assert killed >= min(kills, 3)
     assert stored(disturbed) == stored(undisturbed)
-    assert lines(disturbed) == lines(undisturbed) == 24
-    assert all(Store(disturbed).read(name).summary is not None for name in Store(disturbed).ids())
+    assert lines(disturbed) == lines(undisturbed) == 24 * len(seeds.split(","))
+    runs = [Store(disturbed).read(name) for name in Store(disturbed).ids()]
+    assert all(run.summary is not None for run in runs)
+    assert sum(len(run.starts) for run in runs) > kills, "every start added something"
 
 
 def test_two_processes_on_one_folder(tmp_path):
-    first = start(tmp_path / "runs", "SLOW")
+    first = start(tmp_path / "runs")
     wait_for(lambda: lines(tmp_path / "runs") >= 1, first)
-    second = start(tmp_path / "runs", "SLOW")
+    second = start(tmp_path / "runs")
     _, complaint = second.communicate(timeout=60)
     held = first.poll() is None
     _, err = first.communicate(timeout=120)
@@ -232,7 +219,7 @@ def test_two_processes_on_one_folder(tmp_path):
 
 
 def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(tmp_path):
-    process = start(tmp_path / "runs", "SLOW")
+    process = start(tmp_path / "runs")
     wait_for(lambda: lines(tmp_path / "runs") >= 2, process)
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
@@ -243,7 +230,7 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(tmp_path):
     kept = lines(tmp_path / "runs")
     assert 2 <= kept < 24
     before = {name: rows for name, rows in stored(tmp_path / "runs").items() if rows}
-    again = start(tmp_path / "runs", "SLOW")
+    again = start(tmp_path / "runs")
     _, err = again.communicate(timeout=120)
     assert again.returncode == 0, err
     after = stored(tmp_path / "runs")

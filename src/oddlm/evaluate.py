@@ -102,6 +102,7 @@ class Runner:
         texts = [sample.text for sample in samples]
         scores = [None] * len(texts) if score is None else list(pool.map(score, texts))
         lengths = [_length(lm, sample) for sample in samples]
+        code = spec.task in CODE_TASKS or spec.scorer == "python"
         return Row(
             problem=problem,
             prompt=prompt,
@@ -111,9 +112,11 @@ class Runner:
             score_seconds=time.perf_counter() - began,
             diversity=metrics.batch_diversity(
                 texts,
-                [sample.tokens[:length] for sample, length in zip(samples, lengths, strict=True)],
+                [sample.tokens for sample in samples],
                 [score is not None and score.correct for score in scores],
-                code=spec.task in CODE_TASKS or spec.scorer == "python",
+                code=code,
+                programs=[None if score is None else score.answer for score in scores] if code else None,
+                end_ids=lm.model.protected_ids,
                 embed=self.embed,
             ),
             samples=tuple(map(self._sample, samples, lengths, scores)),

@@ -64,8 +64,10 @@ def _tail(name: str) -> Text:
 def results(lines: Sequence[Line], n: int, shown: Sequence[str]) -> Table:
     """Every setting with the difference to its plain baseline; percentages."""
     table = _table(Column("objective", overflow="fold"))
-    for header in ("alpha", "T", "Pass@1", f"Pass@{n}", "vs plain [95 %]", *shown):
+    for header in ("alpha", "T", "Pass@1", f"Pass@{n}", "vs plain [95 %]"):
         table.add_column(header, justify="right", no_wrap=True)
+    for name in shown:
+        table.add_column(name.replace("_", " "), justify="right")
     temperature = None
     for line in lines:
         if temperature not in (None, line.params.temperature):

@@ -58,7 +58,9 @@ def evaluate(
     length: Length = None,
     steps: Steps = None,
     set_: Settings = None,
-    metrics: Annotated[str, typer.Option(help="Measures of diversity to show, parted by commas; all are stored.")] = "distinct",
+    metrics: Annotated[
+        str, typer.Option(help="Measures of diversity to show, parted by commas; all are stored.")
+    ] = "distinct_texts",
     show: Annotated[int, typer.Option(help="Print the samples of so many problems side by side.", min=0)] = 0,
     json_out: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
     store: StoreFolder = FOLDER,
