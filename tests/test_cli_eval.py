@@ -209,6 +209,11 @@ def test_a_broken_run_does_not_hide_the_others(oddlm):
     assert err == f"oddlm: runs/{plain}/spec.json: schema 0, from an older oddlm (this one reads 1); give another --store\n"
 
 
+def test_the_command_line_starts_light():
+    code = "import sys, oddlm.cli; sys.exit(' '.join({'torch', 'duckdb', 'pyarrow', 'numpy'} & set(sys.modules)) or 0)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
 def test_every_command_of_the_readme(tmp_path):
     block = re.search(r"## Evaluate\n.*?```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL).group(1)
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"

@@ -296,6 +296,23 @@ def test_a_query_changes_nothing(finished):
     assert sql(finished, "select count(*) from samples").rows == ((4,),)
 
 
+@pytest.mark.parametrize("name", ["ru[n]s", "r*", "run?"])
+def test_a_folder_that_reads_as_a_pattern_is_refused(tmp_path, name):
+    store = Store(tmp_path / name)
+    with store.open(SPEC, 1) as run:
+        run.append(row("a"))
+    assert store.read(SPEC.id).done == 1
+    with pytest.raises(StoreError, match="for a pattern; move the store"):
+        sql(store, "select 1")
+
+
+def test_a_quote_in_the_path_is_only_a_quote(tmp_path):
+    store = Store(tmp_path / 'it\'s "mine"; drop')
+    with store.open(SPEC, 1) as run:
+        run.append(row("a"))
+    assert sql(store, "select run, problem from problems").rows == ((SPEC.id, "a"),)
+
+
 def test_a_wrong_query_is_said(finished):
     with pytest.raises(StoreError, match="Table with name sample does not exist"):
         sql(finished, "select * from sample")

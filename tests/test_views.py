@@ -13,7 +13,7 @@ from oddlm import views
 from oddlm.compare import compare
 from oddlm.params import SampleParams, checked
 from oddlm.query import Answer
-from oddlm.store import Run
+from oddlm.store import Head
 
 from .test_compare import run
 from .test_store import SUMMARY, row
@@ -44,7 +44,7 @@ def test_no_text_steers_the_terminal(text):
 def test_hostile_samples_are_shown_as_text(width, tmp_path):
     hostile = row("p\x1b[31m", HOSTILE, prompt=HOSTILE)
     spec, _ = run([[True, False]], alpha=8)
-    stored = Run(tmp_path / spec.id, spec, 1, (hostile,), SUMMARY, ({"host\x1b[31m": HOSTILE},))
+    stored = Head(tmp_path / spec.id, spec, 1, 1, SUMMARY, ({"host\x1b[31m": HOSTILE},))
     for thing in (
         views.side_by_side([("odd", hostile)], width),
         views.answer_table(Answer((HOSTILE, "b"), ((HOSTILE, None),))),
@@ -102,13 +102,13 @@ def test_one_problem_has_no_interval():
 
 @pytest.mark.parametrize("width", [80, 160])
 def test_the_list_of_runs_keeps_ids_whole(width, tmp_path):
-    spec, rows = run([[True, False]] * 2, alpha=8)
+    spec, _ = run([[True, False]] * 2, alpha=8)
     long = spec.model_copy(
         update={"task": "some/very/long/path/to/problems.jsonl", "model": "somebody.package.Model", "seed": 1234}
     )
     some = [
-        Run(tmp_path / spec.id, spec, 2, tuple(rows), SUMMARY, ()),
-        Run(tmp_path / long.id, long, 500, tuple(rows), None, ()),
+        Head(tmp_path / spec.id, spec, 2, 2, SUMMARY, ()),
+        Head(tmp_path / long.id, long, 500, 2, None, ()),
     ]
     text = shown(views.runs_table(some), width)
     assert fits(text, width)

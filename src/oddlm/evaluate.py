@@ -28,7 +28,7 @@ Embed = Callable[[Sequence[str]], Any]
 
 @dataclass(frozen=True)
 class Runner:
-    """Where runs go and what they run with; nothing of it changes a sample."""
+    """Where runs go and what they run with. It changes no sample, save by rounding that depends on the size of a batch."""
 
     store: Store
     lm: Callable[[], LM]  # called when there is something left to draw
@@ -214,7 +214,7 @@ def _git(folder: Path, tracked: str | None = None) -> dict[str, Any] | None:
     try:
         if tracked:
             git("ls-files", "--error-unmatch", tracked)
-        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain"))}
+        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))}
     except (OSError, subprocess.SubprocessError):
         return None
 

@@ -59,7 +59,11 @@ def sql(store: Store, query: str) -> Answer:
         import duckdb
     except ImportError as error:
         raise StoreError("queries need the extra 'store': pip install 'oddlm[store]'") from error
-    folders = [store.folder / name for name in store.ids()]
+    folders = [store.folder.absolute() / name for name in store.ids()]
+    if wild := sorted(set("*?[") & set(str(store.folder.absolute()))):
+        raise StoreError(
+            f"{store.folder.absolute()}: DuckDB takes the {wild[0]} in it for a pattern; move the store to query it"
+        )
     with duckdb.connect(":memory:") as database:
         database.execute("set temp_directory = ''")
         for file, table in ((SPEC, "specs"), (SUMMARY, "summaries"), (ROWS, "rows")):
@@ -80,7 +84,7 @@ def _copy(database: Any, table: str, file: str, paths: Sequence[Path]) -> None:
     columns = "{" + ", ".join(f"{name}: '{kind}'" for name, kind in _FILES[file].items()) + "}"
     kinds = ", ".join(f"{name} {kind}" for name, kind in _FILES[file].items())
     database.execute(f"create table {table} (run VARCHAR, {kinds})")
-    present = [str(path.absolute()) for path in paths if path.exists() and path.stat().st_size]
+    present = [str(path) for path in paths if path.exists() and path.stat().st_size]
     if present:
         database.execute(
             f"insert into {table} select parse_path(filename)[-2], {', '.join(_FILES[file])} from read_json(?, "

@@ -100,19 +100,24 @@ F = TypeVar("F", bound=_File)
 
 
 @dataclass(frozen=True)
-class Run:
-    """A run as it stands on disk."""
+class Head:
+    """A run as it stands on disk, without its rows."""
 
     folder: Path
     spec: RunSpec
     problems: int
-    rows: tuple[Row, ...]
+    done: int
     summary: Summary | None
     starts: tuple[dict[str, Any], ...]
 
     @property
     def id(self) -> str:
         return self.folder.name
+
+
+@dataclass(frozen=True)
+class Run(Head):
+    rows: tuple[Row, ...]
 
 
 @dataclass
@@ -178,8 +183,8 @@ class Store:
         begun = self.folder.glob(f"*/{SPEC}")
         return [path.parent.name for path in sorted(begun, key=lambda path: (path.stat().st_mtime_ns, path))]
 
-    def read(self, name: str) -> Run:
-        """A run by its id or by the beginning of it."""
+    def head(self, name: str) -> Head:
+        """A run by its id or by the beginning of it; its rows are counted, not read."""
         ids = self.ids()
         found = [i for i in ids if i.startswith(name)] if name else []
         if name in ids:
@@ -191,7 +196,13 @@ class Store:
         spec = _read(folder / SPEC, Spec)
         summary = _read(folder / SUMMARY, Summary) if (folder / SUMMARY).exists() else None
         starts = _read(folder / ENVIRONMENT, Environment).starts if (folder / ENVIRONMENT).exists() else ()
-        return Run(folder, spec.spec, spec.problems, tuple(_read_rows(folder / ROWS)), summary, starts)
+        rows = folder / ROWS
+        return Head(folder, spec.spec, spec.problems, rows.read_bytes().count(b"\n") if rows.exists() else 0, summary, starts)
+
+    def read(self, name: str) -> Run:
+        """A run by its id or by the beginning of it, with all its rows."""
+        head = self.head(name)
+        return Run(**vars(head), rows=tuple(_read_rows(head.folder / ROWS)))
 
 
 def write_whole(path: Path, content: bytes) -> None:

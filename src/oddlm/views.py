@@ -17,7 +17,7 @@ from rich.text import Text
 from .compare import Line
 from .params import SampleParams
 from .query import Answer
-from .store import Row, Run, SampleRow
+from .store import Head, Row, SampleRow
 
 if TYPE_CHECKING:
     from .types import StepEvent
@@ -133,7 +133,7 @@ def _clip(text: str) -> str:
     return "\n".join([*kept, "…"] if len(lines) > CELL_LINES else kept)
 
 
-def runs_table(runs: Sequence[Run]) -> Table:
+def runs_table(runs: Sequence[Head]) -> Table:
     names = [Column(header, overflow="fold") for header in ("task", "model")]
     table = _table(Column("run", no_wrap=True), *names, Column("setting", no_wrap=True))
     for header in ("n", "seed", "done", "Pass@1", "Pass@n"):
@@ -149,13 +149,13 @@ def runs_table(runs: Sequence[Run]) -> Table:
             _text(label(spec.params)),
             str(spec.n),
             str(spec.seed),
-            str(run.problems) if run.summary else f"{len(run.rows)}/{run.problems}",
+            str(run.problems) if run.summary else f"{run.done}/{run.problems}",
             *("-" if share is None else f"{100 * share:.1f}" for share in shares),
         )
     return table
 
 
-def run_details(run: Run) -> Group:
+def run_details(run: Head) -> Group:
     """The spec as far as it says something, what ran it, and what came out."""
     params = run.spec.params.canonical().model_dump()
     defaults = {name: field.default for name, field in SampleParams.model_fields.items()}
@@ -163,7 +163,7 @@ def run_details(run: Run) -> Group:
     told = {k: v for k, v in params.items() if v != defaults[k] or k in ("objective", "alpha", "temperature", "length")}
     state = "complete" if run.summary else "not complete: the command that began it goes on with it"
     parts: list[RenderableType] = [
-        Text(f"{run.id}: {len(run.rows)} of {run.problems} problems, {state}", style="bold"),
+        Text(f"{run.id}: {run.done} of {run.problems} problems, {state}", style="bold"),
         _pairs("asked", spec),
         _pairs("sampling", told),
     ]

@@ -22,14 +22,14 @@ def runs(context: typer.Context, store: StoreFolder = FOLDER) -> None:
         return
     from rich.console import Console
 
-    from ..store import Run, Store, StoreError
+    from ..store import Head, Store, StoreError
     from ..views import runs_table
 
-    found: list[Run] = []
+    found: list[Head] = []
     broken: list[str] = []
     for name in Store(store).ids():
         try:
-            found.append(Store(store).read(name))
+            found.append(Store(store).head(name))
         except StoreError as error:
             broken.append(str(error))
     Console().print(runs_table(found) if found else f"no runs in {store} yet: `oddlm eval` makes some")
