@@ -16,7 +16,7 @@ ScorerName = Annotated[str | None, typer.Option(help="How your own .jsonl is sco
 Unsafe = Annotated[bool, typer.Option("--unsafe-no-sandbox", help="Run model-written code WITHOUT protection.")]
 ModelName = Annotated[str, typer.Option("--model", help="A model's name, or the dotted path of a class or function.")]
 StoreFolder = Annotated[Path, typer.Option("--store", help="The folder of runs.")]
-Length = Annotated[int | None, typer.Option(help="Tokens per sample.", min=1)]
+Length = Annotated[int | None, typer.Option(help="Tokens per sample; default: what the task says, or 64.", min=1)]
 Steps = Annotated[int | None, typer.Option(help="Network evaluations per sample; default: one per token.", min=1)]
 Alpha = Annotated[float, typer.Option(help="Force of the push; 0 is plain sampling.")]
 Temperature = Annotated[float, typer.Option(help="Of the choice of tokens; 0 is the argmax.")]
