@@ -34,10 +34,43 @@ ARROWS = {
     "sandbox": set(),
     "tasks": {"sandbox"},
     "metrics": set(),
+    "store": {"params"},
+    "query": {"store"},
+    "compare": {"params", "store", "metrics"},
+    "evaluate": {"types", "params", "policies", "generate", "tasks", "metrics", "store"},
+    "views": {"types", "params", "store", "query", "compare"},
     "embedding": set(),
-    "cli": {"__init__", "demo", "policies", "diversity", "sandbox", "tasks", "train"},
+    "cli": {
+        "__init__",
+        "types",
+        "demo",
+        "train",
+        "policies",
+        "diversity",
+        "sandbox",
+        "tasks",
+        "params",
+        "generate",
+        "metrics",
+        "store",
+        "query",
+        "compare",
+        "evaluate",
+        "views",
+    },
 }
-TORCHLESS = ["oddlm", "oddlm.cli", "oddlm.params", "oddlm.registry", "oddlm.tasks", "oddlm.metrics"]
+TORCHLESS = [
+    "oddlm",
+    "oddlm.cli",
+    "oddlm.params",
+    "oddlm.registry",
+    "oddlm.tasks",
+    "oddlm.metrics",
+    "oddlm.store",
+    "oddlm.query",
+    "oddlm.compare",
+    "oddlm.views",
+]
 
 
 def imported_rooms(path: Path) -> set[str]:

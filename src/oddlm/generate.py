@@ -41,6 +41,7 @@ class LM:
         n: int = 16,
         *,
         params: SampleParams | None = None,
+        seeds: Sequence[int] | None = None,
         until: Verify | None = None,
         max_samples: int = 256,
         max_rows: int = 256,
@@ -50,6 +51,7 @@ class LM:
     ) -> list[Samples]:
         """n samples for every prompt; `settings` are the fields of SampleParams.
 
+        seeds: one per prompt, in place of params.seed, from which each prompt derives its own.
         until: called with each new sample, in order, until it accepts one; prompts without an accepted sample get n more, which
         avoid what the earlier ones explored, until they have `max_samples`. A prompt's `took` says how many it needed.
         max_rows: samples that the network sees at a time; it changes nothing but time and memory.
@@ -67,7 +69,8 @@ class LM:
         draw = partial(self._draw, params=params, max_rows=max_rows, remember=until is not None)
         draw = partial(draw, observe=observe, progress=progress)
         results = [Samples() for _ in ids]
-        seeds = noise.seed_tensor(params.seed, len(ids), torch.device("cpu")).tolist()
+        given = params.seed if seeds is None else seeds
+        seeds = noise.seed_tensor(given, len(ids), torch.device("cpu")).tolist()
         together = max(1, max_rows // n)
         for first in range(0, len(ids), together):
             some = range(first, min(first + together, len(ids)))

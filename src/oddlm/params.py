@@ -1,10 +1,15 @@
 """The one description of a sampling run, for the command line, files, HTTP and Python alike. Imports no torch."""
 
-from typing import Any, Literal, Self
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 Named = str | dict[str, Any]  # "odd", or {"name": "odd", "normalize": false}
+Checked = TypeVar("Checked", bound=BaseModel)
 
 
 class SampleParams(BaseModel):
@@ -40,3 +45,86 @@ class SampleParams(BaseModel):
         if self.preset is not None and (self.duplicates, self.tolerance) != (None, None):
             raise ValueError("preset 'paper' fixes duplicates and tolerance: give the preset or those, not both")
         return self
+
+    @property
+    def plain(self) -> bool:
+        """Is nothing pushed apart?"""
+        return self.alpha == 0 or _bare(self.objective) == "none"
+
+    def canonical(self) -> "SampleParams":
+        """The same sampling in its one spelling: plain runs alike whatever their unused settings say, defaults filled in."""
+        unused = ("feature", "schedule", "duplicates", "tolerance", "gradient", "preset")
+        changes: dict[str, Any] = {name: _bare(getattr(self, name)) for name in ("policy", "objective", "feature", "schedule")}
+        changes["steps"] = self.steps or self.length
+        if self.plain:
+            changes |= {name: type(self).model_fields[name].default for name in unused} | {"objective": "none", "alpha": 0.0}
+        return self.model_copy(update=changes)
+
+
+class RunSpec(BaseModel):
+    """One setting on one set of problems. Runs with the same content have the same id, wherever and whenever they are made."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    model: str = Field(description="A model's name or dotted path.")
+    task: str | None = Field(None, description="A task's name, dotted path or .jsonl file; None draws samples without scoring.")
+    protocol: str | None = Field(None, description="A named variant of the task.")
+    scorer: str | None = Field(None, description="How a .jsonl of one's own is scored.")
+    exclude_train: bool = Field(False, description="Leave out problems of the training side.")
+    data: str | None = Field(None, description="The file that the problems come from, if not the task's own.")
+    data_digest: str | None = Field(None, description="SHA-256 of the problems' file: a file that changes makes another run.")
+    n: int = Field(16, ge=1, description="Samples per problem.")
+    limit: int | None = Field(None, ge=1, description="The first so many problems; None is all.")
+    params: SampleParams = Field(default_factory=lambda: SampleParams.model_validate({}), description="How samples are drawn.")
+    seed: int = Field(0, description="Every problem derives its own from this and its id.")
+
+    @field_validator("params")
+    @classmethod
+    def _one_seed(cls, params: SampleParams) -> SampleParams:
+        if params.seed != 0:
+            raise ValueError("the seed of a run is its own field: seed, not params.seed")
+        return params
+
+    def canonical(self) -> dict[str, Any]:
+        """What the id is made of: paths count by what the files hold."""
+        content = {
+            **self.model_dump(mode="json", exclude={"params"}),
+            "params": self.params.canonical().model_dump(mode="json"),
+        }
+        if self.data_digest is not None:
+            content["data"] = None
+            content["task"] = Path(self.task).name if self.task and self.task.endswith(".jsonl") else self.task
+        return content
+
+    @property
+    def id(self) -> str:
+        text = json.dumps(self.canonical(), sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def problem_seed(self, problem: str) -> int:
+        """The seed of one problem: order, limit and the other problems do not matter to it, nor do the parameters."""
+        digest = hashlib.sha256(f"{self.seed}\0{problem}".encode("utf-8", "surrogatepass")).digest()
+        return int.from_bytes(digest[:8], "big") >> 1
+
+
+def checked(cls: type[Checked], content: Mapping[str, Any]) -> Checked:
+    """cls(**content); what is wrong is a ValueError in one line that says what is allowed."""
+    try:
+        return cls.model_validate(content)
+    except ValidationError as error:
+        raise ValueError("; ".join(_complaint(cls, e) for e in error.errors(include_url=False))) from None
+
+
+def _complaint(cls: type[BaseModel], error: Any) -> str:
+    where = ".".join(str(part) for part in error["loc"])
+    if error["type"] != "extra_forbidden":
+        return f"{where}: {error['msg'].removeprefix('Value error, ')}, not {error['input']!r:.100}"
+    for part in error["loc"][:-1]:
+        field = cls.model_fields.get(str(part))
+        cls = field.annotation if field is not None and isinstance(field.annotation, type) else cls
+    return f"unknown field {where!r}; known: {', '.join(cls.model_fields)}"
+
+
+def _bare(named: Named) -> Named:
+    """{"name": "odd"} is "odd"."""
+    return named["name"] if isinstance(named, dict) and set(named) == {"name"} else named

@@ -1,0 +1,177 @@
+"""`oddlm eval`: settings of a model on a benchmark, beside plain sampling."""
+
+import json
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .app import app
+from .bar import Tick, problem_bar
+from .options import (
+    Data,
+    ExcludeTrain,
+    KeepTokens,
+    Length,
+    Limit,
+    ModelName,
+    Protocol,
+    ScorerName,
+    Settings,
+    Steps,
+    StoreFolder,
+    TaskName,
+    Together,
+    Unsafe,
+    check_out,
+    listed,
+    present,
+    settings,
+)
+from .runs import FOLDER
+
+if TYPE_CHECKING:
+    from ..compare import Done
+    from ..params import RunSpec
+    from ..store import Row
+    from ..tasks import Task
+
+OWN = ("length", "steps", "alpha", "temperature", "objective", "seed")
+
+
+@app.command("eval")
+def evaluate(
+    task: TaskName,
+    model: ModelName = "toy",
+    n: Annotated[int, typer.Option(help="Samples per problem.", min=1)] = 16,
+    alpha: Annotated[str, typer.Option(help="Forces of the push, parted by commas; plain sampling runs always.")] = "0,8,16",
+    temperature: Annotated[str, typer.Option(help="Temperatures, parted by commas; 0 is the argmax.")] = "0.5",
+    objective: Annotated[str, typer.Option(help="What pushes samples apart, parted by commas: see `oddlm names`.")] = "odd",
+    seeds: Annotated[str, typer.Option(help="Each setting runs once per seed.")] = "0",
+    limit: Limit = None,
+    data: Data = None,
+    protocol: Protocol = None,
+    scorer: ScorerName = None,
+    exclude_train: ExcludeTrain = False,
+    length: Length = None,
+    steps: Steps = None,
+    set_: Settings = None,
+    metrics: Annotated[
+        str, typer.Option(help="Measures of diversity to show, parted by commas; all are stored.")
+    ] = "distinct_texts",
+    show: Annotated[int, typer.Option(help="Print the samples of so many problems side by side.", min=0)] = 0,
+    json_out: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
+    store: StoreFolder = FOLDER,
+    workers: Annotated[int, typer.Option(help="Answers scored at a time.", min=1)] = 2,
+    together: Together = 1,
+    keep_tokens: KeepTokens = False,
+    unsafe: Unsafe = False,
+) -> None:
+    """Measure settings of a sampler on a task, each beside plain sampling with the same noise.
+
+    All combinations of --alpha, --temperature and --objective run once per seed. What is done is stored problem by problem, so
+    that the same command goes on where it was stopped; settings that are complete are not run again.
+
+    Example: oddlm eval countdown --model toy --n 8 --alpha 0,16 --limit 5
+    """
+    from ..evaluate import Runner, check_spec
+    from ..generate import load
+    from ..store import Store
+    from ..tasks import find_task
+
+    shown = _metrics(metrics)
+    check_out(json_out)
+    chosen = find_task(task, scorer=scorer, unsafe=unsafe).under(protocol)
+    fixed = settings(set_, OWN) | present(length=length or chosen.length, steps=steps or chosen.steps)
+    axes: dict[str, list[Any]] = {"temperature": listed("temperature", temperature, float)}
+    axes |= {"objective": listed("objective", objective, _name), "alpha": listed("alpha", alpha, float)}
+    what = {"model": model, "task": task, "protocol": protocol, "scorer": scorer, "exclude_train": exclude_train}
+    specs = _specs(what | {"n": n, "limit": limit}, data, fixed, axes, listed("seeds", seeds, int))
+    for spec in specs:
+        check_spec(spec)
+    problems = chosen.problems(data=data, limit=limit, exclude_train=exclude_train, unsafe=unsafe)
+    runner = Runner(Store(store), cache(partial(load, model)), workers=workers, together=together, keep_tokens=keep_tokens)
+    runner.store.check()
+    done: list[Done] = []
+    try:
+        with problem_bar(len(specs) * len(problems)) as tick:
+            for spec in specs:
+                done.append((spec, runner.run(spec, chosen, problems, _watch(spec, tick))))
+    except KeyboardInterrupt:
+        message = f"stopped; {len(done)} of {len(specs)} runs are complete in {store}, one may be half done"
+        typer.echo(f"oddlm: {message}. The same command goes on from there.", err=True)
+        raise typer.Exit(130) from None
+    _report(done, chosen, n, shown, show, json_out)
+
+
+def _name(text: str) -> str:
+    if not text:
+        raise ValueError
+    return text
+
+
+def _metrics(text: str) -> list[str]:
+    from ..metrics import METRICS
+
+    names = listed("metrics", text, _name) if text else []
+    for name in [name for name in names if name not in METRICS]:
+        raise ValueError(f"unknown metric {name!r}; known: {', '.join(METRICS)}")
+    return names
+
+
+def _specs(what: dict[str, Any], data: Path | None, fixed: Any, axes: Any, seeds: Sequence[int]) -> "list[RunSpec]":
+    from ..compare import grid
+    from ..evaluate import digest
+    from ..params import RunSpec, checked
+
+    source = data or (Path(what["task"]) if what["task"].endswith(".jsonl") else None)
+    what |= {"data": None if data is None else str(data), "data_digest": None if source is None else digest(source)}
+    return [
+        checked(RunSpec, {**what, "params": params, "seed": seed})
+        for params in grid(fixed, axes)
+        for seed in dict.fromkeys(seeds)
+    ]
+
+
+def _watch(spec: "RunSpec", tick: Tick) -> "Callable[[Row, bool], None]":
+    """Moves the bar on, with Pass@n as it stands."""
+    from ..views import label
+
+    solved: list[bool] = []
+
+    def watch(row: "Row", fresh: bool) -> None:
+        solved.append(any(row.correct))
+        share = 100 * sum(solved) / len(solved)
+        tick(f"{label(spec.params)} seed {spec.seed}: Pass@{spec.n} {share:.0f} %", fresh)
+
+    return watch
+
+
+def _report(done: "list[Done]", task: "Task", n: int, shown: Sequence[str], show: int, json_out: Path | None) -> None:
+    from rich.console import Console
+
+    from ..compare import as_data, compare
+    from ..store import write_whole
+    from ..views import label, results, side_by_side
+
+    console = Console()
+    first = done[0][0]
+    for i in range(min(show, len(done[0][1]))):
+        columns = [(label(spec.params), rows[i]) for spec, rows in done if spec.seed == first.seed]
+        console.print(side_by_side(columns, console.width))
+    lines = compare(done)
+    seeds = sorted({spec.seed for spec, _ in done})
+    console.print(results(lines, n, shown))
+    console.print(
+        f"{task.name}, {first.model}: {len(done[0][1])} problems, {n} samples each, seeds {', '.join(map(str, seeds))}. "
+        f"Percent; Pass@1 is the share of right samples. Difference in Pass@{n}, paired by problem.",
+        style="dim",
+        highlight=False,
+        markup=False,
+    )
+    if json_out is not None:
+        head = {"task": task.name, "model": first.model, "n": n, "problems": len(done[0][1]), "seeds": seeds}
+        content = json.dumps({**head, "settings": [as_data(line) for line in lines]}, indent=2, allow_nan=False)
+        write_whole(json_out, content.encode() + b"\n")

@@ -1,0 +1,74 @@
+"""`oddlm tasks`, `oddlm problems` and `oddlm score`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .app import app
+from .options import Data, ExcludeTrain, Limit, Protocol, ScorerName, TaskName, Unsafe
+
+
+@app.command()
+def tasks() -> None:
+    """List the tasks, with their protocols."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from ..tasks.base import KNOWN, describe, find_task
+
+    table = Table("task", "protocols", "answer tokens", "what it asks", pad_edge=False)
+    for name in KNOWN:
+        task = find_task(name)
+        table.add_row(name, ", ".join(task.protocols), str(task.length), describe(name))
+    Console().print(table)
+
+
+@app.command()
+def problems(
+    task: TaskName,
+    protocol: Protocol = None,
+    data: Data = None,
+    limit: Limit = 3,
+    exclude_train: ExcludeTrain = False,
+    scorer: ScorerName = None,
+    unsafe: Unsafe = False,
+) -> None:
+    """Show problems as a model sees them, with what they are scored against."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from ..tasks import find_task
+
+    chosen = find_task(task, scorer=scorer, unsafe=unsafe).under(protocol)
+    console = Console()
+    for problem in chosen.problems(data=data, limit=limit, exclude_train=exclude_train, unsafe=unsafe):
+        console.rule(Text(problem.id))
+        console.print(Text(chosen.prompt(problem)))
+        console.print(Text(f"target: {problem.target}", style="dim"))
+
+
+@app.command()
+def score(
+    task: TaskName,
+    texts: Annotated[Path, typer.Option("--in", help='JSONL of answers: {"id": problem, "text": answer}.')],
+    out: Annotated[Path | None, typer.Option(help="Write the answers with their scores to this JSONL.")] = None,
+    protocol: Protocol = None,
+    data: Data = None,
+    limit: Limit = None,
+    exclude_train: ExcludeTrain = False,
+    scorer: ScorerName = None,
+    unsafe: Unsafe = False,
+    workers: Annotated[int, typer.Option(help="Answers scored at a time.", min=1)] = 2,
+) -> None:
+    """Score answers that you have; a problem may have any number of them."""
+    from ..tasks import find_task
+    from ..tasks.files import score_file
+
+    chosen = find_task(task, scorer=scorer, unsafe=unsafe).under(protocol)
+    known = chosen.problems(data=data, limit=limit, exclude_train=exclude_train, unsafe=unsafe)
+    result = score_file(chosen, known, texts, out, workers)
+    typer.echo(
+        f"{result.correct} of {result.texts} answers right ({result.correct / result.texts:.1%}); "
+        f"{result.solved} of {result.problems} problems with a right answer ({result.solved / result.problems:.1%})"
+    )

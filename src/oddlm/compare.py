@@ -1,0 +1,102 @@
+"""Settings beside their plain baseline. Imports no torch."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+
+from . import metrics
+from .params import RunSpec, SampleParams, checked
+from .store import Row
+
+Done = tuple[RunSpec, Sequence[Row]]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One setting, over all its seeds."""
+
+    params: SampleParams
+    runs: tuple[str, ...]
+    pass_1: tuple[float, float]  # share of right samples: mean and standard error over seeds (nan with one seed)
+    pass_n: tuple[float, float]  # share of problems with a right sample
+    difference: metrics.Interval | None  # of Pass@n to plain sampling that is otherwise alike; None where it is plain
+    diversity: Mapping[str, float | None]
+    seconds: float
+
+
+def grid(fixed: Mapping[str, Any], axes: Mapping[str, Sequence[Any]]) -> list[SampleParams]:
+    """All combinations, each once, with the plain baseline of each before it."""
+    found: dict[str, SampleParams] = {}
+    for values in product(*axes.values()):
+        params = checked(SampleParams, {**fixed, **dict(zip(axes, values, strict=True))})
+        for chosen in (baseline(params), params):
+            found.setdefault(_key(chosen), chosen.canonical())
+    return list(found.values())
+
+
+def baseline(params: SampleParams) -> SampleParams:
+    """Plain sampling that is otherwise alike."""
+    return params.model_copy(update={"alpha": 0.0}).canonical()
+
+
+def compare(done: Sequence[Done]) -> list[Line]:
+    """A line per setting. All runs have the same problems in the same order; every setting has every seed."""
+    settings: dict[str, list[Done]] = {}
+    for spec, rows in done:
+        settings.setdefault(_key(spec.params), []).append((spec, rows))
+    return [_line(runs, settings.get(_key(baseline(runs[0][0].params)))) for runs in settings.values()]
+
+
+def as_data(line: Line) -> dict[str, Any]:
+    """For JSON, which has no nan."""
+    interval = line.difference
+    return {
+        "params": line.params.model_dump(mode="json", exclude={"seed"}),
+        "runs": list(line.runs),
+        "pass@1": dict(zip(("mean", "se"), map(_number, line.pass_1), strict=True)),
+        "pass@n": dict(zip(("mean", "se"), map(_number, line.pass_n), strict=True)),
+        "difference": interval and {name: _number(getattr(interval, name)) for name in ("difference", "low", "high")},
+        "diversity": dict(line.diversity),
+        "seconds": line.seconds,
+    }
+
+
+def _number(value: float) -> float | None:
+    return value if np.isfinite(value) else None
+
+
+def pass_n(rows: Sequence[Row]) -> list[float]:
+    """For every problem: is one of its samples right?"""
+    return [float(any(row.correct)) for row in rows]
+
+
+def _line(runs: Sequence[Done], plain: Sequence[Done] | None) -> Line:
+    params = runs[0][0].params
+    solved = np.array([pass_n(rows) for _, rows in runs])  # [seeds, problems]
+    right = [float(np.mean([np.mean(row.correct) for row in rows])) for _, rows in runs]
+    difference = None
+    if plain is not None and not params.plain:
+        before = np.array([pass_n(rows) for _, rows in plain])
+        difference = metrics.paired_interval(solved.mean(axis=0), before.mean(axis=0))
+    rows = [row for _, some in runs for row in some]
+    return Line(
+        params=params,
+        runs=tuple(spec.id for spec, _ in runs),
+        pass_1=metrics.mean_se(right),
+        pass_n=metrics.mean_se(solved.mean(axis=1)),
+        difference=difference,
+        diversity={name: _mean([row.diversity.get(name) for row in rows]) for name in rows[0].diversity},
+        seconds=sum(row.seconds + row.score_seconds for row in rows),
+    )
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
+
+
+def _key(params: SampleParams) -> str:
+    return params.canonical().model_dump_json()
