@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from oddlm.compare import as_data, baseline, compare, grid
+from oddlm.compare import as_data, baseline, compare, covered, grid, plain_texts
 from oddlm.params import RunSpec, SampleParams, checked
 
 from .test_store import row
@@ -92,3 +92,17 @@ def test_results_are_json():
     assert data[0]["difference"] is None
     assert data[1]["difference"]["difference"] == 0.0
     assert data[0]["pass@1"] == {"mean": 0.5, "se": None}
+
+
+def test_a_setting_knows_what_its_baseline_wrote_under_the_same_seed():
+    done = [run([[True, False]], seed=s, alpha=0) for s in (0, 1)]
+    pushed, _ = run([[True, True]], seed=1, alpha=8)
+    expected = {r.problem: [s.text for s in r.samples] for r in done[1][1]}
+    assert plain_texts(done, pushed) == expected
+    assert plain_texts(done[:1], pushed) is None
+    assert plain_texts(done, done[1][0]) is None
+
+
+def test_coverage_is_the_union_over_settings_and_seeds():
+    done = [run([[True, False], [False, False], [False, False]], alpha=0), run([[False, False], [False, True], [False, False]])]
+    assert covered(done) == 2

@@ -56,6 +56,7 @@ ARROWS = {
         "query",
         "compare",
         "evaluate",
+        "embedding",
         "views",
     },
 }

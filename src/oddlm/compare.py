@@ -50,6 +50,22 @@ def compare(done: Sequence[Done]) -> list[Line]:
     return [_line(runs, settings.get(_key(baseline(runs[0][0].params)))) for runs in settings.values()]
 
 
+def plain_texts(done: Sequence[Done], spec: RunSpec) -> dict[str, list[str]] | None:
+    """By problem, what the plain baseline of a run wrote under the same seed; None for plain runs, or where it has not run."""
+    if spec.params.plain:
+        return None
+    wanted = (_key(baseline(spec.params)), spec.seed)
+    for other, rows in done:
+        if (_key(other.params), other.seed) == wanted:
+            return {row.problem: [sample.text for sample in row.samples] for row in rows}
+    return None
+
+
+def covered(done: Sequence[Done]) -> int:
+    """How many problems some sample under some setting solves."""
+    return int(metrics.coverage([[row.correct for row in rows] for _, rows in done]).sum())
+
+
 def as_data(line: Line) -> dict[str, Any]:
     """For JSON, which has no nan."""
     interval = line.difference

@@ -3,7 +3,7 @@
 import hashlib
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,7 +21,6 @@ from .store import Row, SampleRow, Store, StoreError, Summary
 from .tasks import Problem, Score, Task
 from .types import Sample
 
-CODE_TASKS = ("humaneval", "minicode")
 Watch = Callable[[Row, bool], None]
 Embed = Callable[[Sequence[str]], Any]
 
@@ -37,10 +36,18 @@ class Runner:
     keep_tokens: bool = False
     embed: Embed | None = None
 
-    def run(self, spec: RunSpec, task: Task | None, problems: Sequence[Problem], watch: Watch = lambda *_: None) -> list[Row]:
+    def run(
+        self,
+        spec: RunSpec,
+        task: Task | None,
+        problems: Sequence[Problem],
+        watch: Watch = lambda *_: None,
+        plain: Mapping[str, Sequence[str]] | None = None,
+    ) -> list[Row]:
         """All rows of the run, in the order of the problems; those that are stored are not made again.
 
         task None: the samples are not scored. watch: called with every row and whether it is new, stored ones first.
+        plain: by problem, what plain sampling wrote, for what is new beside it.
         """
         pairs = [(problem.id, task.prompt(problem) if task else problem.prompt) for problem in problems]
         check_problems(pairs)
@@ -59,7 +66,7 @@ class Runner:
                 with ThreadPoolExecutor(self.workers) as pool:
                     for first in range(0, len(todo), self.together):
                         some = todo[first : first + self.together]
-                        for row in self._rows(lm, spec, task, some, prompts, pool):
+                        for row in self._rows(lm, spec, task, some, prompts, plain or {}, pool):
                             run.append(row)
                             watch(row, True)
             rows = [run.rows[problem.id] for problem in problems]
@@ -73,6 +80,7 @@ class Runner:
         task: Task | None,
         problems: Sequence[Problem],
         prompts: dict[str, str],
+        plain: Mapping[str, Sequence[str]],
         pool: ThreadPoolExecutor,
     ) -> Iterator[Row]:
         began = time.perf_counter()
@@ -84,7 +92,9 @@ class Runner:
         seconds = (time.perf_counter() - began) / len(problems)
         for problem, samples in zip(problems, groups, strict=True):
             score = None if task is None else partial(task.score, problem)
-            yield self.row(lm, spec, problem.id, prompts[problem.id], samples, seconds, score, pool)
+            code, before = task is not None and task.code, plain.get(problem.id)
+            name, prompt = problem.id, prompts[problem.id]
+            yield self.row(lm, spec, name, prompt, samples, seconds, score, pool, code=code, plain=before)
 
     def row(
         self,
@@ -96,13 +106,15 @@ class Runner:
         seconds: float,
         score: Callable[[str], Score] | None,
         pool: ThreadPoolExecutor,
+        *,
+        code: bool = False,
+        plain: Sequence[str] | None = None,
     ) -> Row:
         """What is stored of one problem: its samples with their scores and how much they differ."""
         began = time.perf_counter()
         texts = [sample.text for sample in samples]
         scores = [None] * len(texts) if score is None else list(pool.map(score, texts))
         lengths = [_length(lm, sample) for sample in samples]
-        code = spec.task in CODE_TASKS or spec.scorer == "python"
         return Row(
             problem=problem,
             prompt=prompt,
@@ -117,6 +129,7 @@ class Runner:
                 code=code,
                 programs=[None if score is None else score.answer for score in scores] if code else None,
                 end_ids=lm.model.protected_ids,
+                plain=plain,
                 embed=self.embed,
             ),
             samples=tuple(map(self._sample, samples, lengths, scores)),

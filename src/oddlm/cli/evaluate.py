@@ -61,6 +61,9 @@ def evaluate(
     metrics: Annotated[
         str, typer.Option(help="Measures of diversity to show, parted by commas; all are stored.")
     ] = "distinct_texts",
+    embed: Annotated[
+        bool, typer.Option("--embed", help="Measure diversity by sentence embeddings too (extra 'embeddings'; slower).")
+    ] = False,
     show: Annotated[int, typer.Option(help="Print the samples of so many problems side by side.", min=0)] = 0,
     json_out: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
     store: StoreFolder = FOLDER,
@@ -76,6 +79,7 @@ def evaluate(
 
     Example: oddlm eval countdown --model toy --n 8 --alpha 0,16 --limit 5
     """
+    from ..compare import plain_texts
     from ..evaluate import Runner, check_spec
     from ..generate import load
     from ..store import Store
@@ -92,13 +96,21 @@ def evaluate(
     for spec in specs:
         check_spec(spec)
     problems = chosen.problems(data=data, limit=limit, exclude_train=exclude_train, unsafe=unsafe)
-    runner = Runner(Store(store), cache(partial(load, model)), workers=workers, together=together, keep_tokens=keep_tokens)
+    runner = Runner(
+        Store(store),
+        cache(partial(load, model)),
+        workers=workers,
+        together=together,
+        keep_tokens=keep_tokens,
+        embed=_embedder() if embed else None,
+    )
     runner.store.check()
     done: list[Done] = []
     try:
         with problem_bar(len(specs) * len(problems)) as tick:
             for spec in specs:
-                done.append((spec, runner.run(spec, chosen, problems, _watch(spec, tick))))
+                rows = runner.run(spec, chosen, problems, _watch(spec, tick), plain_texts(done, spec))
+                done.append((spec, rows))
     except KeyboardInterrupt:
         message = f"stopped; {len(done)} of {len(specs)} runs are complete in {store}, one may be half done"
         typer.echo(f"oddlm: {message}. The same command goes on from there.", err=True)
@@ -113,12 +125,18 @@ def _name(text: str) -> str:
 
 
 def _metrics(text: str) -> list[str]:
-    from ..metrics import METRICS
+    from ..metrics import BATCH_METRICS
 
     names = listed("metrics", text, _name) if text else []
-    for name in [name for name in names if name not in METRICS]:
-        raise ValueError(f"unknown metric {name!r}; known: {', '.join(METRICS)}")
+    for name in [name for name in names if name not in BATCH_METRICS]:
+        raise ValueError(f"unknown metric {name!r}; known: {', '.join(BATCH_METRICS)}")
     return names
+
+
+def _embedder() -> Any:
+    from ..embedding import load_embedder
+
+    return load_embedder()
 
 
 def _specs(what: dict[str, Any], data: Path | None, fixed: Any, axes: Any, seeds: Sequence[int]) -> "list[RunSpec]":
@@ -152,7 +170,7 @@ def _watch(spec: "RunSpec", tick: Tick) -> "Callable[[Row, bool], None]":
 def _report(done: "list[Done]", task: "Task", n: int, shown: Sequence[str], show: int, json_out: Path | None) -> None:
     from rich.console import Console
 
-    from ..compare import as_data, compare
+    from ..compare import as_data, compare, covered
     from ..store import write_whole
     from ..views import label, results, side_by_side
 
@@ -166,12 +184,14 @@ def _report(done: "list[Done]", task: "Task", n: int, shown: Sequence[str], show
     console.print(results(lines, n, shown))
     console.print(
         f"{task.name}, {first.model}: {len(done[0][1])} problems, {n} samples each, seeds {', '.join(map(str, seeds))}. "
-        f"Percent; Pass@1 is the share of right samples. Difference in Pass@{n}, paired by problem.",
+        f"Percent; Pass@1 is the share of right samples. Difference in Pass@{n}, paired by problem. "
+        f"All settings and seeds together solve {covered(done)} problems.",
         style="dim",
         highlight=False,
         markup=False,
     )
     if json_out is not None:
         head = {"task": task.name, "model": first.model, "n": n, "problems": len(done[0][1]), "seeds": seeds}
+        head["covered"] = covered(done)
         content = json.dumps({**head, "settings": [as_data(line) for line in lines]}, indent=2, allow_nan=False)
         write_whole(json_out, content.encode() + b"\n")

@@ -121,7 +121,7 @@ def jsonl_task(path: Path, *, score: str, length: int = 256, unsafe: bool = Fals
             problems.append(Problem(str(row.get("id", len(problems))), prompt, target))
         return first(problems, limit)
 
-    return Task(Path(path).stem, load, _prompt, chosen.score, length)
+    return Task(Path(path).stem, load, _prompt, chosen.score, length, code=score == "python")
 
 
 def _prompt(problem: Problem) -> str:

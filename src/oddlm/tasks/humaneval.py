@@ -97,5 +97,6 @@ TASK = Task(
     prompt,
     score,
     length=512,
+    code=True,
     protocols={"paper": {"prompt": bare_prompt, "score": paper_score, "length": 64, "steps": 32}},
 )

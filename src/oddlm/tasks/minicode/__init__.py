@@ -139,4 +139,4 @@ def _refute(rival: Values, expected: Values, chosen: list[int], defined: list[in
     return telling is not None
 
 
-TASK = Task(name="minicode", load=load, prompt=prompt, score=score, length=64)
+TASK = Task(name="minicode", load=load, prompt=prompt, score=score, length=64, code=True)
