@@ -68,13 +68,22 @@ def generate(args: argparse.Namespace) -> None:
         start, problems = time.monotonic(), problems_of(args.task, split, count, run=False)
         settings = {**SHAPES[args.task], **BASES[base], **METHODS[method]}
         groups = lm.generate(
-            [task.prompt(p) for p in problems], N, max_rows=args.rows, temperature=temperature, seed=seed, progress=False, **settings
+            [task.prompt(p) for p in problems],
+            N,
+            max_rows=args.rows,
+            temperature=temperature,
+            seed=seed,
+            progress=False,
+            **settings,
         )
         texts = [[sample.text for sample in group] for group in groups]
         where = {"task": args.task, "split": split, "count": count, "base": base, "method": method}
         row = {**where, "temperature": temperature, "seed": seed, "seconds": round(time.monotonic() - start, 2), "texts": texts}
         file.write(json.dumps(row) + "\n")
-        print(f"{time.monotonic() - began:6.0f} s  {split} {base} | {method} | {temperature} | seed {seed}: {row['seconds']} s", flush=True)
+        print(
+            f"{time.monotonic() - began:6.0f} s  {split} {base} | {method} | {temperature} | seed {seed}: {row['seconds']} s",
+            flush=True,
+        )
         return texts
 
     def on_time() -> bool:
@@ -98,7 +107,9 @@ def _solved(task: str, count: int, texts: list[list[str]]) -> float:
     from oddlm.tasks import countdown
 
     problems = problems_of(task, "tune", count, run=False)
-    return float(np.mean([any(countdown.score(p, x).correct for x in set(own)) for p, own in zip(problems, texts, strict=True)]))
+    return float(
+        np.mean([any(countdown.score(p, x).correct for x in set(own)) for p, own in zip(problems, texts, strict=True)])
+    )
 
 
 def score(args: argparse.Namespace) -> None:
@@ -113,7 +124,9 @@ def score(args: argparse.Namespace) -> None:
     for (name, split, count), some in groups.items():
         task, problems = find_task(name), problems_of(name, split, count, run=True)
         by_id = {p.id: p for p in problems}
-        todo = sorted({(p.id, x) for row in some for p, own in zip(problems, row["texts"], strict=True) for x in own} - verdicts.keys())
+        todo = sorted(
+            {(p.id, x) for row in some for p, own in zip(problems, row["texts"], strict=True) for x in own} - verdicts.keys()
+        )
         print(f"{name} {split}: {len(todo)} different answers to score", flush=True)
         with ThreadPoolExecutor(args.workers) as pool:
             right = pool.map(lambda key, task=task, by_id=by_id: task.score(by_id[key[0]], key[1]).correct, todo)
@@ -150,7 +163,9 @@ def show(rows: list[dict[str, Any]]) -> None:
     for temperature in sorted({t for _, t in cells}):
         for method in [m for m in METHODS if (m, temperature) in cells]:
             own, plain = cells[method, temperature], cells["plain", temperature]
-            print(f"| {method} | {temperature:g} | {len(own)} | {_line(own)} | {_difference(own, plain) if own is not plain else ''} |")
+            print(
+                f"| {method} | {temperature:g} | {len(own)} | {_line(own)} | {_difference(own, plain) if own is not plain else ''} |"
+            )
 
 
 def _line(own: list[dict[str, Any]]) -> str:
