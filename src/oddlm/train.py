@@ -5,13 +5,15 @@ The prompt is kept, every answer token is masked with probability t ~ U(0, 1), a
 """
 
 import json
+import multiprocessing
 import os
+import re
 import time
 import tomllib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,6 +28,8 @@ from .models.transformer import Transformer, TransformerConfig
 from .registry import Registry
 
 SHARDS = 64  # of every data set, whatever the number of processes that make them
+Columns = tuple[np.ndarray, np.ndarray, np.ndarray]  # prompts [N, prompt], their lengths [N], answers [N, length]
+_PIECES = re.compile(r"\d+|\D+")
 
 
 class Strict(BaseModel):
@@ -70,7 +74,7 @@ class TrainConfig(Strict):
 class Pairs:
     """Pairs of one data set as tensors: prompts left-padded, answers filled up with end tokens."""
 
-    def __init__(self, config: DataConfig, columns: tuple[np.ndarray, np.ndarray, np.ndarray], device: str) -> None:
+    def __init__(self, config: DataConfig, columns: Columns, device: str) -> None:
         self.config = config
         self.prompts, self.lengths, self.answers = (torch.from_numpy(x).to(device) for x in columns)
 
@@ -91,16 +95,16 @@ def train(config: TrainConfig, out: Path, *, device: str | None = None, workers:
     """Train, or go on where a killed run was; gives the folder of the finished checkpoint."""
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     device = device or (f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu")
-    if world > 1 and not torch.distributed.is_initialized():
-        torch.distributed.init_process_group("nccl" if device.startswith("cuda") else "gloo")
     out.mkdir(parents=True, exist_ok=True)
     tokenizer = MiniTokenizer()
-    sets = [load_pairs(data, tokenizer, device, workers) for data in config.data]
-    held_out = [load_pairs(_held_out(data), tokenizer, device, workers) for data in config.data]
+    made = make_pairs([*config.data, *map(_held_out, config.data)], workers)
+    if world > 1 and not torch.distributed.is_initialized():
+        torch.distributed.init_process_group("nccl" if device.startswith("cuda") else "gloo")
+    sets, held_out = ([Pairs(*m, device) for m in some] for some in (made[: len(config.data)], made[len(config.data) :]))
     torch.manual_seed(config.seed)
     torch.set_float32_matmul_precision("high")
     network = Transformer(TransformerConfig(vocab_size=tokenizer.size, **config.model.model_dump())).to(device)
-    optimiser = torch.optim.AdamW(_groups(network, config.weight_decay), lr=config.learning_rate, betas=(0.9, 0.95))
+    optimiser = torch.optim.AdamW(_groups(network, config.weight_decay), lr=config.learning_rate, betas=(0.9, 0.95), fused=True)
     start = _resume(out / "checkpoint.pt", config, network, optimiser, device)
     model = torch.nn.parallel.DistributedDataParallel(network) if world > 1 else network
     plain = partial(weighted_loss, model, focal=config.focal)
@@ -173,27 +177,36 @@ def rate(config: TrainConfig, step: int) -> float:
     return min(1.0, up, left / tail)
 
 
-def load_pairs(config: DataConfig, tokenizer: MiniTokenizer, device: str, workers: int | None) -> Pairs:
-    """Make the pairs, in shards that do not depend on how many processes make them."""
-    sizes = [config.count // SHARDS + (s < config.count % SHARDS) for s in range(SHARDS)]
-    jobs = [(config, shard, size) for shard, size in enumerate(sizes) if size]
-    workers = workers or len(os.sched_getaffinity(0))
-    with ProcessPoolExecutor(workers) as pool:
+def make_pairs(configs: list[DataConfig], workers: int | None = None) -> list[tuple[DataConfig, Columns]]:
+    """Make the pairs of every data set, in shards that do not depend on how many processes make them."""
+    jobs = [(config, shard, size) for config in configs for shard, size in enumerate(_shard_sizes(config.count)) if size]
+    fresh = multiprocessing.get_context("forkserver")  # a fork of this process would copy the threads' locks
+    with ProcessPoolExecutor(workers or len(os.sched_getaffinity(0)), fresh) as pool:
         parts = list(pool.map(_make_shard, jobs))
-    prompts, lengths, answers = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return Pairs(config, (prompts, lengths, answers), device)
+    made = []
+    for config in configs:
+        own = [part for job, part in zip(jobs, parts, strict=True) if job[0] is config]
+        prompts, lengths, answers = (np.concatenate(column) for column in zip(*own, strict=True))
+        made.append((config, (prompts, lengths, answers)))
+    return made
 
 
-def _make_shard(job: tuple[DataConfig, int, int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _shard_sizes(count: int) -> list[int]:
+    return [count // SHARDS + (shard < count % SHARDS) for shard in range(SHARDS)]
+
+
+def _make_shard(job: tuple[DataConfig, int, int]) -> Columns:
     config, shard, size = job
     tokenizer = MiniTokenizer()
+    encode_piece = cache(tokenizer.encode)
     stream = Registry[Callable[..., Iterator[tuple[str, str]]]]("stream").find(config.stream)
     prompts = np.full((size, config.prompt), tokenizer.pad_id, dtype=np.int16)
     lengths = np.zeros(size, dtype=np.int16)
     answers = np.full((size, config.length), tokenizer.eos_id, dtype=np.int16)
     made = 0
-    for prompt, answer in stream(seed=shard, **config.options):
-        p, a = tokenizer.encode(prompt), tokenizer.encode(answer)
+    for texts in stream(seed=shard, **config.options):
+        # the tokenizer cuts around every number, so pieces can be encoded alone, and the same ones come again and again
+        p, a = ([t for piece in _PIECES.findall(text) for t in encode_piece(piece)] for text in texts)
         if len(p) > config.prompt or len(a) > config.length - 1:
             continue
         prompts[made, config.prompt - len(p) :], lengths[made], answers[made, : len(a)] = p, len(p), a
