@@ -29,7 +29,7 @@ ARROWS = {
     "params": set(),
     "train": {"models", "registry"},
     "generate": {"types", "noise", "params", "sampler", "diversity", "models"},
-    "demo": {"types", "sampler", "diversity", "models"},
+    "demo": {"types", "sampler", "diversity", "models", "generate", "sandbox", "tasks"},
     "sandbox": set(),
     "tasks": {"sandbox"},
     "cli": {"__init__", "demo", "policies", "diversity", "sandbox", "tasks", "train"},
