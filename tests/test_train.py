@@ -45,7 +45,7 @@ def recipe(tmp_path):
     return path
 
 
-class Killed(Exception):
+class KilledError(Exception):
     pass
 
 
@@ -55,12 +55,12 @@ def test_a_killed_run_goes_on_to_the_same_weights(recipe, tmp_path, monkeypatch)
 
     def fatal(config, step):
         if step == 17:
-            raise Killed
+            raise KilledError
         return rate(config, step)
 
     with monkeypatch.context() as patch:
         patch.setattr("oddlm.train.rate", fatal)
-        with pytest.raises(Killed):
+        with pytest.raises(KilledError):
             train(config, tmp_path / "killed", device="cpu", workers=1)
     state = torch.load(tmp_path / "killed" / "checkpoint.pt", weights_only=True)
     assert state["progress"]["step"] == 17

@@ -56,7 +56,8 @@ def run_demo(*, alpha: float, seed: int, seconds: float, picture: Path) -> None:
     lm = load("mini")
     console.print(
         f"The mini model, {N} samples per problem; both methods spend the same network evaluations. Pass@1 is the share of "
-        f"right samples, Pass@{N} the share of problems with a right one among {N}. None of the problems was in the training data.\n"
+        f"right samples, Pass@{N} the share of problems with a right one among {N}. The training data hold none "
+        "of the problems.\n"
     )
     countdown = find_task("countdown")
     tallies, shown = _compare(console, lm, countdown, countdown.problems(count=200), COUNTDOWN, alpha, seed, 0.7 * seconds)
@@ -159,8 +160,8 @@ def _draw(console: Console, tallies: Tallies, path: Path) -> None:
     k = range(1, N + 1)
     for (method, temperature), tally in tallies.items():
         label = f"{'plain' if method == 'none' else method}, temperature {temperature:g}"
-        style = {"color": "C1" if method == "odd" else "C0", "linestyle": "-" if temperature else "--"}
-        axes.plot(k, [tally.pass_at(i) for i in k], label=label, **style)
+        curve = [tally.pass_at(i) for i in k]
+        axes.plot(k, curve, label=label, color="C1" if method == "odd" else "C0", linestyle="-" if temperature else "--")
     axes.set(xlabel="k", ylabel="Pass@k", ylim=(0, 1), title="countdown, 4 numbers")
     axes.legend()
     figure.savefig(path, dpi=120)
