@@ -28,7 +28,7 @@ N = 16
 TEMPERATURES = (0.0, 1.0)
 METHODS = ("none", "odd")
 COUNTDOWN = {"length": 24, "steps": 12, "eos": "late"}
-MINICODE = {"length": 64, "steps": 32, "eos": "late"}
+MINICODE = {"length": 64, "steps": 32, "eos": "free"}
 
 
 @dataclass
