@@ -34,14 +34,29 @@ def test_help(command):
 
 
 def test_demo_shows_that_the_samples_part():
-    done = run("demo", "--n", "4", "--length", "8", "--steps", "4")
+    done = run("demo", "--model", "toy", "--n", "4", "--length", "8", "--steps", "4")
     assert done.returncode == 0, done.stderr
     assert "untrained toy network" in done.stdout
     assert "1 / 4" in done.stdout
     assert "4 / 4" in done.stdout
     assert (
-        run("demo", "--n", "4", "--length", "8", "--steps", "4").stdout.split("seconds")[0] == done.stdout.split("seconds")[0]
+        run("demo", "--model", "toy", "--n", "4", "--length", "8", "--steps", "4").stdout.split("seconds")[0]
+        == done.stdout.split("seconds")[0]
     )
+
+
+def test_demo_of_the_mini_model(tmp_path):
+    picture = tmp_path / "curves.png"
+    done = run("demo", "--seconds", "1", "--picture", str(picture))
+    assert done.returncode == 0, done.stderr
+    for word in ("countdown, 4 numbers: 1 problems", "minicode, held-out compositions: 1 problems", "odd - plain", "Pass@16"):
+        assert word in done.stdout
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_demo_of_an_unknown_model():
+    done = run("demo", "--model", "maxi")
+    assert (done.returncode, done.stderr) == (2, "oddlm: no demo for model 'maxi'; known: mini, toy\n")
 
 
 def test_names_lists_everything_with_options():
@@ -51,7 +66,7 @@ def test_names_lists_everything_with_options():
 
 
 def test_a_bad_value_is_one_line_without_a_traceback():
-    done = run("demo", "--steps", "0")
+    done = run("demo", "--model", "toy", "--steps", "0")
     assert done.returncode == 2
     assert done.stderr == "oddlm: steps must be an integer >= 1, not 0\n"
 

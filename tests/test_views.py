@@ -158,4 +158,4 @@ def test_plain_sampling_marks_nothing():
 
 def test_labels():
     told = [views.label(checked(SampleParams, p)) for p in ({"alpha": 0}, {}, {"objective": {"name": "odd", "quality": True}})]
-    assert told == ["plain T0.5", "odd α16 T0.5", "odd α16 T0.5"]
+    assert told == ["plain T0.5", "odd α8 T0.5", "odd α8 T0.5"]

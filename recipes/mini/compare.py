@@ -1,12 +1,11 @@
-"""Plain sampling against everything that makes samples differ, on the mini model.
+"""Plain sampling against everything that makes samples differ, on the mini model. `generate` runs anywhere and executes
+nothing; `score` needs the sandbox for minicode. The base policy (what picks positions, and whether end tokens wait) is the one
+that is best for plain sampling on the tune split; all methods are compared on it.
 
-    python recipes/mini/compare.py generate countdown --out countdown.jsonl.gz --device cuda
-    python recipes/mini/compare.py generate minicode --out minicode.jsonl.gz --device cuda
-    python recipes/mini/compare.py score countdown.jsonl.gz --out recipes/mini/results/countdown.json
+    python recipes/mini/compare.py generate countdown --split tune --methods plain --seeds 0 --device cuda --out a.jsonl.gz
+    python recipes/mini/compare.py generate countdown --bases "low_confidence, eos late" --device cuda --out b.jsonl.gz
+    python recipes/mini/compare.py score a.jsonl.gz b.jsonl.gz --out recipes/mini/results/countdown.json
     python recipes/mini/compare.py table recipes/mini/results/countdown.json
-
-`generate` runs anywhere and executes nothing; `score` needs the sandbox for minicode. The base policy (what picks positions, and
-whether end tokens wait) is the one that is best for plain sampling on the tune split; all methods then run on it.
 """
 
 import argparse
@@ -23,17 +22,15 @@ from typing import Any
 import numpy as np
 
 N = 16
-ALPHA = 16.0
 SHAPES = {"countdown": {"length": 24, "steps": 12}, "minicode": {"length": 64, "steps": 32}}
 TEMPERATURES = (0.0, 0.5, 1.0, 1.5)
 METHODS: dict[str, dict[str, Any]] = {
     "plain": {"objective": "none"},
-    "odd": {"objective": "odd", "alpha": ALPHA},
-    "odd, alpha 8": {"objective": "odd", "alpha": 8.0},
+    **{f"odd, alpha {alpha}": {"objective": "odd", "alpha": alpha} for alpha in (2, 4, 6, 8, 12, 16)},
+    **{f"odd_sequential, alpha {alpha}": {"objective": "odd_sequential", "alpha": alpha} for alpha in (8, 16)},
+    **{f"dpp, alpha {alpha}": {"objective": "dpp", "alpha": alpha} for alpha in (8, 16)},
     "order temperature 1": {"objective": "none", "order_temperature": 1.0},
     "fork": {"objective": "none", "fork": True},
-    "dpp": {"objective": "dpp", "alpha": ALPHA},
-    "odd_sequential": {"objective": "odd_sequential", "alpha": ALPHA},
 }
 BASES = {f"{policy}, eos {eos}": {"policy": policy, "eos": eos}
          for policy, eos in product(("low_confidence", "margin", "entropy"), ("free", "late"))}  # fmt: skip
@@ -64,59 +61,28 @@ def generate(args: argparse.Namespace) -> None:
     lm, task = LM(model, model.tokenizer), find_task(args.task)
     began = time.monotonic()
 
-    def run(split: str, base: str, method: str, temperature: float, seed: int, count: int, file: Any) -> list[list[str]]:
-        start, problems = time.monotonic(), problems_of(args.task, split, count, run=False)
-        settings = {**SHAPES[args.task], **BASES[base], **METHODS[method]}
-        groups = lm.generate(
-            [task.prompt(p) for p in problems],
-            N,
-            max_rows=args.rows,
-            temperature=temperature,
-            seed=seed,
-            progress=False,
-            **settings,
-        )
-        texts = [[sample.text for sample in group] for group in groups]
-        where = {"task": args.task, "split": split, "count": count, "base": base, "method": method}
-        row = {**where, "temperature": temperature, "seed": seed, "seconds": round(time.monotonic() - start, 2), "texts": texts}
-        file.write(json.dumps(row) + "\n")
-        print(
-            f"{time.monotonic() - began:6.0f} s  {split} {base} | {method} | {temperature} | seed {seed}: {row['seconds']} s",
-            flush=True,
-        )
-        return texts
-
-    def on_time() -> bool:
-        return time.monotonic() - began < args.within
-
+    problems = problems_of(args.task, args.split, args.problems, run=False)
+    prompts = [task.prompt(problem) for problem in problems]
     with gzip.open(args.out, "wt") as file:
-        bases = list(BASES) if args.task == "countdown" else ["low_confidence, eos free", "low_confidence, eos late"]
-        tuned = {}
-        for base in bases:
-            texts = [run("tune", base, "plain", t, 0, args.tune, file) for t in args.temperatures]
-            if args.task == "countdown":
-                tuned[base] = float(np.mean([_solved(args.task, args.tune, x) for x in texts]))
-                print(f"{base}: Pass@{N} {tuned[base]:.3f} on the tune split", flush=True)
-        chosen = [max(tuned, key=tuned.__getitem__)] if tuned else bases
-        for seed, base, temperature, method in product(range(args.seeds), chosen, args.temperatures, args.methods):
-            if on_time():
-                run("test", base, method, temperature, seed, args.problems, file)
-
-
-def _solved(task: str, count: int, texts: list[list[str]]) -> float:
-    from oddlm.tasks import countdown
-
-    problems = problems_of(task, "tune", count, run=False)
-    return float(
-        np.mean([any(countdown.score(p, x).correct for x in set(own)) for p, own in zip(problems, texts, strict=True)])
-    )
+        for seed, base, temperature, method in product(args.seeds, args.bases, args.temperatures, args.methods):
+            if (start := time.monotonic()) - began > args.within:
+                return
+            settings = {**SHAPES[args.task], **BASES[base], **METHODS[method], "temperature": temperature, "seed": seed}
+            groups = lm.generate(prompts, N, max_rows=args.rows, progress=False, **settings)
+            seconds = round(time.monotonic() - start, 2)
+            what = {"task": args.task, "split": args.split, "count": args.problems, "base": base, "method": method}
+            row = {**what, "temperature": temperature, "seed": seed, "seconds": seconds}
+            print(json.dumps(row), flush=True)
+            file.write(json.dumps({**row, "texts": [[sample.text for sample in group] for group in groups]}) + "\n")
 
 
 def score(args: argparse.Namespace) -> None:
     from oddlm.tasks import find_task
 
-    with gzip.open(args.texts, "rt") as file:
-        rows = [json.loads(line) for line in file]
+    rows = []
+    for path in args.texts:
+        with gzip.open(path, "rt") as file:
+            rows += [json.loads(line) for line in file]
     verdicts: dict[tuple[str, str], bool] = {}
     groups = defaultdict(list)
     for row in rows:
@@ -124,9 +90,8 @@ def score(args: argparse.Namespace) -> None:
     for (name, split, count), some in groups.items():
         task, problems = find_task(name), problems_of(name, split, count, run=True)
         by_id = {p.id: p for p in problems}
-        todo = sorted(
-            {(p.id, x) for row in some for p, own in zip(problems, row["texts"], strict=True) for x in own} - verdicts.keys()
-        )
+        answers = {(p.id, x) for row in some for p, own in zip(problems, row["texts"], strict=True) for x in own}
+        todo = sorted(answers - verdicts.keys())
         print(f"{name} {split}: {len(todo)} different answers to score", flush=True)
         with ThreadPoolExecutor(args.workers) as pool:
             right = pool.map(lambda key, task=task, by_id=by_id: task.score(by_id[key[0]], key[1]).correct, todo)
@@ -149,10 +114,11 @@ def show(rows: list[dict[str, Any]]) -> None:
     tuned = defaultdict(list)
     for row in rows:
         if row["split"] == "tune":
-            tuned[row["base"]].append(float(np.mean([c > 0 for c in row["right"]])))
-    print(f"\nTune split, plain, Pass@{N} averaged over temperatures: ", end="")
-    print("; ".join(f"{base} {np.mean(values):.1%}" for base, values in sorted(tuned.items(), key=lambda kv: -np.mean(kv[1]))))
-    base = max(tuned, key=lambda b: np.mean(tuned[b]))
+            tuned[row["base"], row["method"]].append(float(np.mean([c > 0 for c in row["right"]])))
+    print(f"\nTune split, Pass@{N} averaged over temperatures:\n")
+    for (base, method), values in sorted(tuned.items(), key=lambda kv: -np.mean(kv[1])):
+        print(f"- {method} on {base}: {np.mean(values):.1%} ({len(values)} runs)")
+    base = max((b for b, method in tuned if method == "plain"), key=lambda b: np.mean(tuned[b, "plain"]))
     cells = defaultdict(list)
     for row in rows:
         if row["split"] == "test" and row["base"] == base:
@@ -163,9 +129,8 @@ def show(rows: list[dict[str, Any]]) -> None:
     for temperature in sorted({t for _, t in cells}):
         for method in [m for m in METHODS if (m, temperature) in cells]:
             own, plain = cells[method, temperature], cells["plain", temperature]
-            print(
-                f"| {method} | {temperature:g} | {len(own)} | {_line(own)} | {_difference(own, plain) if own is not plain else ''} |"
-            )
+            difference = _difference(own, plain) if own is not plain else ""
+            print(f"| {method} | {temperature:g} | {len(own)} | {_line(own)} | {difference} |")
 
 
 def _line(own: list[dict[str, Any]]) -> str:
@@ -197,16 +162,17 @@ def main() -> None:
     make.add_argument("--out", type=Path, required=True)
     make.add_argument("--weights", type=Path, help="folder of a checkpoint; default: the one in the package")
     make.add_argument("--device", default="cpu")
+    make.add_argument("--split", choices=["tune", "test"], default="test")
     make.add_argument("--problems", type=int, default=250)
-    make.add_argument("--tune", type=int, default=250, help="problems of the tune split")
-    make.add_argument("--seeds", type=int, default=4)
+    make.add_argument("--seeds", type=int, nargs="+", default=range(4))
+    make.add_argument("--bases", nargs="+", choices=list(BASES), default=list(BASES))
     make.add_argument("--temperatures", type=float, nargs="+", default=TEMPERATURES)
     make.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     make.add_argument("--rows", type=int, default=4096, help="samples at a time")
     make.add_argument("--within", type=float, default=float("inf"), help="begin no run after so many seconds")
     make.set_defaults(stage=generate)
     judge = stages.add_parser("score")
-    judge.add_argument("texts", type=Path)
+    judge.add_argument("texts", type=Path, nargs="+")
     judge.add_argument("--out", type=Path, required=True)
     judge.add_argument("--workers", type=int, default=2)
     judge.set_defaults(stage=score)

@@ -1,23 +1,178 @@
-"""`oddlm demo`: what diversity does to a batch, on a network that needs no download."""
+"""`oddlm demo`: what diversity does to Pass@16, on the model in the package; or to a batch, on an untrained toy network."""
 
+import math
 import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from itertools import combinations
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 from torch import Tensor
 
 from .diversity.guide import Repulsion
+from .generate import LM, load
 from .models.toy import Toy
 from .sampler import denoise
+from .sandbox import SandboxError
+from .tasks import find_task
+from .tasks.base import Problem, Task
 from .types import StepEvent
 
+N = 16
+TEMPERATURES = (0.0, 1.0)
+METHODS = ("none", "odd")
+COUNTDOWN = {"length": 24, "steps": 12, "eos": "late"}
+MINICODE = {"length": 64, "steps": 32, "eos": "free"}
 
-def run_demo(*, n: int, length: int, steps: int, alpha: float, seed: int) -> None:
+
+@dataclass
+class Tally:
+    """What one setting did, problem by problem."""
+
+    right: list[int] = field(default_factory=list)
+    distinct: list[int] = field(default_factory=list)
+    texts: list[list[str]] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def pass_at(self, k: int) -> float:
+        """Share of problems that k of the N samples would solve, over all choices of k."""
+        return float(np.mean([1 - math.comb(N - c, k) / math.comb(N, k) for c in self.right]))
+
+
+Tallies = dict[tuple[str, float], Tally]
+
+
+def run_demo(*, alpha: float, seed: int, seconds: float, picture: Path) -> None:
+    """Plain and ODD sampling at two temperatures, on as many problems as the time allows."""
+    if seconds <= 0:
+        raise ValueError(f"seconds must be more than 0, not {seconds:g}")
+    console = Console()
+    lm = load("mini")
+    console.print(
+        f"The mini model, {N} samples per problem; both methods spend the same network evaluations. Pass@1 is the share of "
+        f"right samples, Pass@{N} the share of problems with a right one among {N}. The training data hold none "
+        "of the problems.\n"
+    )
+    countdown = find_task("countdown")
+    tallies, shown = _compare(console, lm, countdown, countdown.problems(count=200), COUNTDOWN, alpha, seed, 0.7 * seconds)
+    _report(console, "countdown, 4 numbers", tallies)
+    _side_by_side(console, shown, tallies)
+    _draw(console, tallies, picture)
+    code = find_task("minicode")
+    try:
+        problems = code.problems(count=30)
+    except SandboxError as error:
+        console.print(Text(f"minicode is left out: {error}"))
+        return
+    tallies, _ = _compare(console, lm, code, problems, MINICODE, alpha, seed, 0.25 * seconds)
+    _report(console, "minicode, held-out compositions", tallies)
+
+
+def _compare(
+    console: Console,
+    lm: LM,
+    task: Task,
+    problems: Sequence[Problem],
+    settings: dict[str, Any],
+    alpha: float,
+    seed: int,
+    seconds: float,
+) -> tuple[Tallies, list[Problem]]:
+    """Every setting on one problem after another, until the time is up; at least one problem."""
+    tallies: Tallies = {(method, t): Tally() for t in TEMPERATURES for method in METHODS}
+    began = time.monotonic()
+    done: list[Problem] = []
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        bar = progress.add_task(task.name)
+        for problem in problems:
+            for (method, temperature), tally in tallies.items():
+                start = time.monotonic()
+                how = {**settings, "objective": method, "alpha": alpha, "temperature": temperature, "seed": seed + len(done)}
+                (samples,) = lm.generate(task.prompt(problem), N, progress=False, **how)
+                tally.seconds += time.monotonic() - start
+                texts = [sample.text for sample in samples]
+                verdicts = {text: task.score(problem, text).correct for text in set(texts)}
+                tally.texts.append(texts)
+                tally.right.append(sum(verdicts[text] for text in texts))
+                tally.distinct.append(len(verdicts))
+            done.append(problem)
+            progress.update(bar, description=f"{task.name}: {len(done)} problems")
+            if (spent := time.monotonic() - began) + spent / len(done) > seconds:
+                break
+    return tallies, done
+
+
+def _report(console: Console, title: str, tallies: Tallies) -> None:
+    count = len(next(iter(tallies.values())).right)
+    table = Table(
+        "method", "temp.", "Pass@1", f"Pass@{N}", "distinct", "seconds", "odd - plain", title=f"{title}: {count} problems"
+    )
+    for (method, temperature), tally in tallies.items():
+        difference = "" if method == "none" else _interval(tally, tallies["none", temperature])
+        scores = f"{tally.pass_at(1):.1%}", f"{tally.pass_at(N):.1%}", f"{np.mean(tally.distinct):.1f}"
+        table.add_row("plain" if method == "none" else method, f"{temperature:g}", *scores, f"{tally.seconds:.1f}", difference)
+    console.print(table)
+    console.print(f"odd - plain: difference of Pass@{N} in points, with a 95 % bootstrap interval, paired by problem.\n")
+
+
+def _interval(own: Tally, plain: Tally, draws: int = 10_000) -> str:
+    gain = 100 * (np.array(own.right) > 0).astype(float) - 100 * (np.array(plain.right) > 0)
+    picks = np.random.default_rng(0).integers(len(gain), size=(draws, len(gain)))
+    low, high = np.percentile(gain[picks].mean(axis=1), [2.5, 97.5])
+    return f"{gain.mean():+.0f} [{low:+.0f}, {high:+.0f}]"
+
+
+def _side_by_side(console: Console, problems: Sequence[Problem], tallies: Tallies) -> None:
+    """The problem on which the two differ most at temperature 0."""
+    plain, odd = tallies["none", 0.0], tallies["odd", 0.0]
+    gains = [(o > 0) - (p > 0) for o, p in zip(odd.right, plain.right, strict=True)]
+    i = gains.index(max(gains))
+    *numbers, target = problems[i].prompt.split(",")
+    table = Table(
+        "plain, temperature 0", "odd, temperature 0", title=f"{target} out of {', '.join(numbers)}; right ones are green"
+    )
+    task = find_task("countdown")
+    for pair in zip(plain.texts[i], odd.texts[i], strict=True):
+        table.add_row(*(Text(x, style="green" if task.score(problems[i], x).correct else "") for x in _readable(pair)))
+    console.print(table)
+
+
+def _readable(texts: Sequence[str]) -> Iterator[str]:
+    return ("".join(c if c.isprintable() else "?" for c in text) for text in texts)
+
+
+def _draw(console: Console, tallies: Tallies, path: Path) -> None:
+    """Pass@k over k, as a picture."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        console.print("No picture: it needs matplotlib, pip install 'oddlm\\[plot]'")
+        return
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes = figure.subplots()
+    k = range(1, N + 1)
+    for (method, temperature), tally in tallies.items():
+        label = f"{'plain' if method == 'none' else method}, temperature {temperature:g}"
+        curve = [tally.pass_at(i) for i in k]
+        axes.plot(k, curve, label=label, color="C1" if method == "odd" else "C0", linestyle="-" if temperature else "--")
+    axes.set(xlabel="k", ylabel="Pass@k", ylim=(0, 1), title="countdown, 4 numbers")
+    axes.legend()
+    figure.savefig(path, dpi=120)
+    console.print(Text(f"Pass@k curves: {path}\n"))
+
+
+def run_toy(*, n: int, length: int, steps: int, alpha: float, seed: int) -> None:
     console = Console()
     model = Toy()
     console.print(
-        "An untrained toy network ([bold]random weights: it knows nothing[/bold]) stands in until a trained model ships here. "
+        "An untrained toy network ([bold]random weights: it knows nothing[/bold]). "
         f"{n} samples of {length} tokens in {steps} steps; every setting spends the same network evaluations.\n"
     )
     table = Table("objective", "temp.", "distinct", "differing", "log p", "changed", "seconds")

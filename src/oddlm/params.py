@@ -30,7 +30,7 @@ class SampleParams(BaseModel):
     guidance: float = Field(0.0, ge=0, description="Classifier-free guidance scale; doubles the network evaluations.")
     objective: Named = Field("odd", description="What pushes samples apart; 'none' is plain sampling.")
     feature: Named = Field("max_pool", description="What of a sample is compared.")
-    alpha: float = Field(16.0, ge=0, description="Force of the push; 0 is plain sampling.")
+    alpha: float = Field(8.0, ge=0, description="Force of the push; 0 is plain sampling.")
     schedule: Named = Field("linear", description="How alpha falls over the steps.")
     duplicates: Literal["break", "skip"] | None = Field(None, description="What to do with samples that say nothing new.")
     tolerance: float | None = Field(None, ge=0, lt=1, description="Residual below which a sample says nothing new.")

@@ -1,5 +1,6 @@
 """`oddlm demo` and `oddlm names`."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,16 +10,24 @@ from .app import app
 
 @app.command()
 def demo(
-    n: Annotated[int, typer.Option(help="Samples per setting.")] = 16,
-    length: Annotated[int, typer.Option(help="Tokens per sample.")] = 24,
-    steps: Annotated[int, typer.Option(help="Network evaluations.")] = 12,
-    alpha: Annotated[float, typer.Option(help="Force of the repulsion.")] = 16.0,
+    model: Annotated[str, typer.Option(help="mini, or toy (an untrained network, in seconds).")] = "mini",
+    alpha: Annotated[float, typer.Option(help="Force of the repulsion.")] = 8.0,
     seed: Annotated[int, typer.Option(help="The same seed gives the same samples.")] = 0,
+    seconds: Annotated[float, typer.Option(help="mini: begin no problem that would end later.")] = 150.0,
+    picture: Annotated[Path, typer.Option(help="mini: where the Pass@k curves go.")] = Path("demo.png"),
+    n: Annotated[int, typer.Option(help="toy: samples per setting.", min=1)] = 16,
+    length: Annotated[int, typer.Option(help="toy: tokens per sample.")] = 24,
+    steps: Annotated[int, typer.Option(help="toy: network evaluations.")] = 12,
 ) -> None:
-    """Plain, DPP and ODD sampling side by side, on an untrained toy network."""
-    from ..demo import run_demo
+    """Plain and ODD sampling side by side: Pass@16 on the mini model, or what happens to a batch of a toy network."""
+    from ..demo import run_demo, run_toy
 
-    run_demo(n=n, length=length, steps=steps, alpha=alpha, seed=seed)
+    if model == "mini":
+        run_demo(alpha=alpha, seed=seed, seconds=seconds, picture=picture)
+    elif model == "toy":
+        run_toy(n=n, length=length, steps=steps, alpha=alpha, seed=seed)
+    else:
+        raise ValueError(f"no demo for model {model!r}; known: mini, toy")
 
 
 @app.command()

@@ -72,7 +72,7 @@ class Repulsion:
 
     objective: str | Mapping[str, Any] | Objective = "odd"
     feature: str | Mapping[str, Any] | Pooling | Feature = "max_pool"
-    alpha: float = 16.0
+    alpha: float = 8.0
     schedule: str | Mapping[str, Any] | AlphaSchedule = "linear"
     duplicates: DuplicateMode | None = None
     tolerance: float | None = None

@@ -1,0 +1,129 @@
+"""The model in the package: it loads, it solves its tasks, and a broken copy says so."""
+
+import json
+import shutil
+from itertools import islice
+
+import pytest
+import torch
+
+import oddlm
+from oddlm.models.mini import HERE, Mini, MiniTokenizer
+from oddlm.tasks import countdown, minicode
+
+TOKENIZER = MiniTokenizer()
+
+
+def copy_of_the_checkpoint(folder):
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        shutil.copy(HERE / name, folder / name)
+    return folder
+
+
+def test_it_solves_countdown():
+    lm = oddlm.load("mini")
+    problems = countdown.load(split="test", count=6, seed=5)
+    groups = lm.generate([countdown.prompt(p) for p in problems], 8, length=24, steps=12, eos="late", alpha=8, progress=False)
+    solved = [any(countdown.score(p, sample.text).correct for sample in own) for p, own in zip(problems, groups, strict=True)]
+    assert sum(solved) >= 3
+
+
+def test_weights_are_small_and_bf16():
+    from safetensors.torch import load_file
+
+    weights = load_file(HERE / "model.safetensors")
+    assert {w.dtype for w in weights.values()} == {torch.bfloat16}
+    assert (HERE / "model.safetensors").stat().st_size <= 32e6
+
+
+def test_a_copy_elsewhere_is_the_same_model(tmp_path):
+    tokens = torch.tensor([TOKENIZER.encode("1,2,3,10\n") + [TOKENIZER.mask_id] * 4])
+    arguments = (tokens, tokens.shape[1] - 4, torch.tensor([tokens.shape[1] - 4]))
+    assert torch.equal(Mini()(*arguments), Mini(copy_of_the_checkpoint(tmp_path))(*arguments))
+
+
+@pytest.mark.parametrize("cut", [0, 7, 4000])
+def test_truncated_weights(tmp_path, cut):
+    path = copy_of_the_checkpoint(tmp_path) / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:cut])
+    with pytest.raises(ValueError, match=r"checkpoint in .* cannot be read .*install or copy it anew"):
+        Mini(tmp_path)
+
+
+def test_corrupt_header(tmp_path):
+    path = copy_of_the_checkpoint(tmp_path) / "model.safetensors"
+    path.write_bytes(b"\xff" * 64 + path.read_bytes()[64:])
+    with pytest.raises(ValueError, match="cannot be read"):
+        Mini(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"width": 128}, "do not fit its config.json"),
+        ({"layers": 8}, "do not fit its config.json"),
+        ({"wings": 2}, "cannot be read"),
+        ({"vocab_size": 1800}, "holds a network of 1800 tokens and a tokenizer of 1799"),
+    ],
+)
+def test_a_config_of_another_network(tmp_path, changes, message):
+    path = copy_of_the_checkpoint(tmp_path) / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(ValueError, match=message):
+        Mini(tmp_path)
+
+
+def test_missing_weights(tmp_path):
+    copy_of_the_checkpoint(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(ValueError, match="cannot be read"):
+        Mini(tmp_path)
+
+
+def test_wrong_tokenizers(tmp_path):
+    from tokenizers import Tokenizer, models
+
+    path = copy_of_the_checkpoint(tmp_path) / "tokenizer.json"
+    path.write_text("{}")
+    with pytest.raises(ValueError, match=r"tokenizer .* cannot be read .*install or copy it anew"):
+        Mini(tmp_path)
+    Tokenizer(models.WordLevel({"a": 0}, unk_token="a")).save(str(path))
+    with pytest.raises(ValueError, match="has no token <pad>: it belongs to another model"):
+        Mini(tmp_path)
+    vocabulary = {"<pad>": 0, "<eos>": 1, "<mask>": 2, "a": 3}
+    Tokenizer(models.WordLevel(vocabulary, unk_token="a")).save(str(path))
+    with pytest.raises(ValueError, match="holds a network of 1799 tokens and a tokenizer of 4"):
+        Mini(tmp_path)
+
+
+def test_an_unknown_model():
+    with pytest.raises(ValueError, match="unknown model 'minni'; known: mini, toy"):
+        oddlm.load("minni")
+
+
+def test_other_prompts_are_answered():
+    lm = oddlm.load("mini")
+    for prompt in ("Who are you?", "żółw 🐢\n", "<mask><eos>"):
+        (samples,) = lm.generate(prompt, 2, length=8, steps=4, progress=False)
+        assert all(isinstance(sample.text, str) for sample in samples)
+
+
+@pytest.mark.parametrize("number", [0, 7, 10, 42, 99, 100, 999])
+def test_numbers_up_to_999_are_single_tokens(number):
+    assert len(TOKENIZER.encode(str(number))) == 1
+    before, *_, after = TOKENIZER.encode(f"8+{number}=")
+    assert TOKENIZER.encode(f"8+{number}=") == [before, *TOKENIZER.encode("+"), *TOKENIZER.encode(str(number)), after]
+
+
+@pytest.mark.parametrize(("number", "groups"), [(1000, ["1", "000"]), (1680, ["1", "680"]), (1234567, ["1", "234", "567"])])
+def test_larger_numbers_are_groups_of_three(number, groups):
+    assert TOKENIZER.encode(str(number)) == [token for group in groups for token in TOKENIZER.encode(group)]
+
+
+def test_texts_come_back_as_they_were():
+    pairs = [*islice(countdown.stream(numbers=5), 50), *islice(minicode.stream(), 50), ("żółw 🐢\t\n\n", "<mask> 007 12345")]
+    for text in (text for pair in pairs for text in pair):
+        ids = TOKENIZER.encode(text)
+        assert TOKENIZER.decode(ids) == text
+        assert not {TOKENIZER.mask_id, TOKENIZER.eos_id, TOKENIZER.pad_id} & set(ids)
+    assert 1000 <= TOKENIZER.size <= 4000
