@@ -30,7 +30,7 @@ ARROWS = {
     "params": set(),
     "train": {"models", "registry"},
     "generate": {"checks", "policies", "types", "noise", "params", "sampler", "diversity", "models"},
-    "demo": {"types", "sampler", "diversity", "models", "generate", "sandbox", "tasks"},
+    "demo": {"types", "sampler", "diversity", "models", "generate", "metrics", "sandbox", "tasks"},
     "sandbox": set(),
     "tasks": {"sandbox"},
     "metrics": set(),

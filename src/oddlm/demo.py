@@ -17,6 +17,7 @@ from torch import Tensor
 
 from .diversity.guide import Repulsion
 from .generate import LM, load
+from .metrics import paired_interval
 from .models.toy import Toy
 from .sampler import denoise
 from .sandbox import SandboxError
@@ -122,11 +123,9 @@ def _report(console: Console, title: str, tallies: Tallies) -> None:
     console.print(f"odd - plain: difference of Pass@{N} in points, with a 95 % bootstrap interval, paired by problem.\n")
 
 
-def _interval(own: Tally, plain: Tally, draws: int = 10_000) -> str:
-    gain = 100 * (np.array(own.right) > 0).astype(float) - 100 * (np.array(plain.right) > 0)
-    picks = np.random.default_rng(0).integers(len(gain), size=(draws, len(gain)))
-    low, high = np.percentile(gain[picks].mean(axis=1), [2.5, 97.5])
-    return f"{gain.mean():+.0f} [{low:+.0f}, {high:+.0f}]"
+def _interval(own: Tally, plain: Tally) -> str:
+    gain = paired_interval([100.0 * (r > 0) for r in own.right], [100.0 * (r > 0) for r in plain.right])
+    return f"{gain.difference:+.0f} [{gain.low:+.0f}, {gain.high:+.0f}]"
 
 
 def _side_by_side(console: Console, problems: Sequence[Problem], tallies: Tallies) -> None:
