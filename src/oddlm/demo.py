@@ -113,7 +113,14 @@ def _compare(
 def _report(console: Console, title: str, tallies: Tallies) -> None:
     count = len(next(iter(tallies.values())).right)
     table = Table(
-        "method", "temp.", "Pass@1", f"Pass@{N}", "distinct", "seconds", "odd - plain", title=f"{title}: {count} problems"
+        "method",
+        "temp.",
+        "Pass@1",
+        f"Pass@{N}",
+        "distinct",
+        "seconds",
+        "odd - plain",
+        title=f"{title}: {count} problem{'' if count == 1 else 's'}",
     )
     for (method, temperature), tally in tallies.items():
         difference = "" if method == "none" else _interval(tally, tallies["none", temperature])
@@ -125,6 +132,8 @@ def _report(console: Console, title: str, tallies: Tallies) -> None:
 
 def _interval(own: Tally, plain: Tally) -> str:
     gain = paired_interval([100.0 * (r > 0) for r in own.right], [100.0 * (r > 0) for r in plain.right])
+    if math.isnan(gain.low):  # one problem has no spread
+        return f"{gain.difference:+.0f}"
     return f"{gain.difference:+.0f} [{gain.low:+.0f}, {gain.high:+.0f}]"
 
 
