@@ -49,7 +49,8 @@ def test_demo_of_the_mini_model(tmp_path):
     picture = tmp_path / "curves.png"
     done = run("demo", "--seconds", "1", "--picture", str(picture))
     assert done.returncode == 0, done.stderr
-    for word in ("countdown, 4 numbers: 1 problems", "minicode, held-out compositions: 1 problems", "odd - plain", "Pass@16"):
+    assert "nan" not in done.stdout
+    for word in ("countdown, 4 numbers: 1 problem", "minicode, held-out compositions: 1 problem", "odd - plain", "Pass@16"):
         assert word in done.stdout
     assert picture.read_bytes().startswith(b"\x89PNG")
 
