@@ -40,6 +40,19 @@ ARROWS = {
     "evaluate": {"types", "params", "policies", "generate", "tasks", "metrics", "store"},
     "views": {"types", "params", "store", "query", "compare"},
     "embedding": set(),
+    "serve": {
+        "__init__",
+        "checks",
+        "types",
+        "params",
+        "registry",
+        "schedule",
+        "policies",
+        "diversity",
+        "models",
+        "generate",
+        "metrics",
+    },
     "cli": {
         "__init__",
         "types",
@@ -58,6 +71,7 @@ ARROWS = {
         "evaluate",
         "embedding",
         "views",
+        "serve",
     },
 }
 TORCHLESS = [
@@ -71,6 +85,7 @@ TORCHLESS = [
     "oddlm.query",
     "oddlm.compare",
     "oddlm.views",
+    "oddlm.serve.settings",
 ]
 
 

@@ -37,7 +37,7 @@ class LM:
 
     def generate(
         self,
-        prompts: str | Sequence[str],
+        prompts: str | Sequence[str | Sequence[int]],
         n: int = 16,
         *,
         params: SampleParams | None = None,
@@ -51,6 +51,7 @@ class LM:
     ) -> list[Samples]:
         """n samples for every prompt; `settings` are the fields of SampleParams.
 
+        prompts: texts, or the token ids of each (a chat template's, for instance).
         seeds: one per prompt, in place of params.seed, from which each prompt derives its own.
         until: called with each new sample, in order, until it accepts one; prompts without an accepted sample get n more, which
         avoid what the earlier ones explored, until they have `max_samples`. A prompt's `took` says how many it needed.
@@ -83,10 +84,10 @@ class LM:
                 raise
         return results
 
-    def _encode(self, i: int, text: str, length: int) -> list[int]:
-        if not isinstance(text, str):
-            raise ValueError(f"prompts[{i}] must be text, not {type(text).__name__}; `oddlm.denoise` takes token ids")
-        ids = self.tokenizer.encode(text)
+    def _encode(self, i: int, prompt: str | Sequence[int], length: int) -> list[int]:
+        if not isinstance(prompt, str | Sequence):
+            raise ValueError(f"prompts[{i}] must be text or token ids, not {type(prompt).__name__}")
+        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
         context = getattr(self.model, "context", None)
         if not ids:
             raise ValueError(f"prompts[{i}] is empty")

@@ -1,6 +1,6 @@
 """Numbers to publish: Pass@k, intervals, diversity. numpy only; sentence embeddings are apart, in `embedding`."""
 
-from .batch import BATCH_METRICS, METRICS, batch_diversity, describe_metric
+from .batch import BATCH_METRICS, METRICS, batch_diversity, describe_metric, text_diversity
 from .intervals import Interval, mean_se, paired_interval
 from .passing import coverage, pass_at_1, pass_at_k, pass_at_k_unbiased, summarise
 
@@ -17,4 +17,5 @@ __all__ = [
     "pass_at_k",
     "pass_at_k_unbiased",
     "summarise",
+    "text_diversity",
 ]

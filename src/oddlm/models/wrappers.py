@@ -9,7 +9,7 @@ from ..checks import finite, whole
 from ..types import Model, identity
 
 
-class _Wrapper:
+class Wrapper:
     """Everything the wrapped model says of itself, said again."""
 
     def __init__(self, model: Model) -> None:
@@ -22,7 +22,7 @@ class _Wrapper:
         return getattr(self.model, name)
 
 
-class MicroBatch(_Wrapper):
+class MicroBatch(Wrapper):
     """Show the network at most `max_rows` rows at a time; a guide still sees the whole batch."""
 
     def __init__(self, model: Model, max_rows: int) -> None:
@@ -34,7 +34,7 @@ class MicroBatch(_Wrapper):
         return torch.cat([self.model(part, start, lengths) for part, lengths in parts])
 
 
-class ClassifierFree(_Wrapper):
+class ClassifierFree(Wrapper):
     """Classifier-free guidance: extrapolate from the logits without the prompt to those with it, by 1 + scale."""
 
     def __init__(self, model: Model, scale: float) -> None:

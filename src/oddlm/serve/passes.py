@@ -1,0 +1,109 @@
+"""Network passes that several requests share, without one request changing another's answer.
+
+Arithmetic depends on shapes: a prompt padded further, or a larger batch, can change the last bits of the logits, and a last bit
+can change a token. So the width of a pass is a function of the request alone, and every pass has one of a few fixed numbers of
+rows, those that were seen to give the same bits at this width.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from ..checks import whole
+from ..types import Model
+
+SIZES = (4, 16)  # rows of a pass: a small one for a request alone; CPUs gain nothing beyond the large one
+SHAPES = 4096  # as many shapes are remembered
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a sampler asks of the network."""
+
+    tokens: Tensor  # [B, T]
+    start: int
+    prompt_lengths: Tensor  # [B]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(prompt, answer): calls of the same shape can share a pass."""
+        return self.start, self.tokens.shape[1] - self.start
+
+
+def prompt_class(start: int) -> int:
+    """The width that a prompt is padded to: the next multiple of 4, or of about an eighth of itself."""
+    step = max(4, 1 << max(0, start.bit_length() - 4))
+    return -(-start // step) * step
+
+
+def widen(call: Call, pad_id: int, context: int | None) -> Call:
+    """The call at the width of its class; what fills the padding is never read."""
+    length = call.tokens.shape[1] - call.start
+    start = prompt_class(call.start)
+    if context is not None:
+        start = max(call.start, min(start, context - length))
+    padding = call.tokens.new_full((len(call.tokens), start - call.start), pad_id)
+    return Call(torch.cat([padding, call.tokens], dim=1), start, call.prompt_lengths)
+
+
+def split_rows(rows: int, sizes: Sequence[int]) -> list[int]:
+    """Passes for so many rows: large ones while they fill, then the smallest that holds the rest."""
+    sizes = sorted(sizes)
+    passes = [sizes[-1]] * (rows // sizes[-1])
+    rest = rows % sizes[-1]
+    for size in reversed(sizes[:-1]):
+        passes += [size] * (rest // size)
+        rest %= size
+    return passes + [sizes[0]] * (rest > 0)
+
+
+class SharedPasses:
+    """The network, for many calls at a time."""
+
+    def __init__(self, model: Model, sizes: Sequence[int] = SIZES) -> None:
+        self.model = model
+        self.sizes = tuple(sorted({whole("pass size", size) for size in sizes}))
+        if not self.sizes:
+            raise ValueError("there must be a pass size, such as 16")
+        self.exact_sizes = lru_cache(SHAPES)(self._exact_sizes)
+        self.count = 0
+
+    @torch.no_grad()
+    def __call__(self, calls: Sequence[Call]) -> list[Tensor]:
+        """The logits of each call, all of one shape."""
+        (shape,) = {call.shape for call in calls}
+        tokens = torch.cat([call.tokens for call in calls])
+        lengths = torch.cat([call.prompt_lengths for call in calls])
+        parts, first = [], 0
+        for size in split_rows(len(tokens), self.exact_sizes(*shape)):
+            some = slice(first, first + size)
+            parts.append(self._forward(tokens[some], shape[0], lengths[some], size))
+            first += size
+        return list(torch.cat(parts).split([len(call.tokens) for call in calls]))
+
+    def _forward(self, tokens: Tensor, start: int, lengths: Tensor, size: int) -> Tensor:
+        """A pass of exactly `size` rows; the last row is repeated where some are missing."""
+        rows = torch.arange(size, device=tokens.device).clamp(max=len(tokens) - 1)
+        self.count += 1
+        return self.model(tokens[rows], start, lengths[rows])[: len(tokens)]
+
+    @torch.no_grad()
+    def _exact_sizes(self, start: int, length: int) -> tuple[int, ...]:
+        """The sizes that give the bits of the largest at this shape, tried on random tokens."""
+        largest = self.sizes[-1]
+        generator = torch.Generator().manual_seed(0)
+        device = torch.device(getattr(self.model, "device", "cpu"))
+        tokens = torch.randint(self.model.vocab_size, (largest, start + length), generator=generator).to(device)
+        tokens[:, start:] = self.model.mask_id
+        lengths = torch.randint(max(1, start // 2), start + 1, (largest,), generator=generator).to(device)
+        if len(self.sizes) == 1:
+            return self.sizes
+        whole_pass = self._forward(tokens, start, lengths, largest)
+        return tuple(
+            size
+            for size in self.sizes
+            if size == largest or torch.equal(self._forward(tokens[-size:], start, lengths[-size:], size), whole_pass[-size:])
+        )
