@@ -142,6 +142,13 @@ def _described(app: FastAPI, settings: ServeSettings) -> dict[str, Any]:
         for name, most in (("max_tokens", limits.max_length), ("steps", limits.max_steps)):
             fields[name]["anyOf"][0]["maximum"] = most
     content = found["paths"]["/v1/denoise"]["post"]["responses"]["200"]["content"]
-    content[STREAM] = {"schema": {"oneOf": [{"$ref": f"#/components/schemas/{kind.__name__}"} for kind in EVENTS.values()]}}
+    content[STREAM] = {"schema": {"oneOf": [_event(name, kind.__name__) for name, kind in EVENTS.items()]}}
     app.openapi_schema = found
     return found
+
+
+def _event(name: str, schema: str) -> dict[str, Any]:
+    """A server-sent event whose data is JSON, as OpenAPI describes it."""
+    data = {"contentMediaType": "application/json", "contentSchema": {"$ref": f"#/components/schemas/{schema}"}}
+    properties = {"event": {"const": name}, "data": {"type": "string", **data}}
+    return {"type": "object", "properties": properties, "required": ["event", "data"]}

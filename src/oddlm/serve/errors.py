@@ -18,7 +18,7 @@ log = logging.getLogger("oddlm.serve")
 BAD_REQUEST = "invalid_request_error"
 
 
-class ApiError(Exception):
+class ApiError(HTTPException):
     """An answer with a status of 400 or more."""
 
     def __init__(
@@ -31,12 +31,11 @@ class ApiError(Exception):
         code: str | None = None,
         headers: dict[str, str] | None = None,
     ) -> None:
-        super().__init__(message)
-        self.status, self.headers = status, headers
+        super().__init__(status, message, headers)
         self.answer = ErrorAnswer(error=ErrorBody(message=message, type=type_, param=param, code=code))
 
     def response(self) -> JSONResponse:
-        return JSONResponse(self.answer.model_dump(), self.status, self.headers)
+        return JSONResponse(self.answer.model_dump(), self.status_code, self.headers)
 
 
 def as_api_error(error: Exception, *, retry_after_s: float = 1.0) -> ApiError:
@@ -75,16 +74,14 @@ def _invalid(complaints: Sequence[Any]) -> ApiError:
 def install(app: FastAPI) -> None:
     """Whatever goes wrong is told in OpenAI's format."""
 
-    @app.exception_handler(ApiError)
-    async def api_error(request: Request, error: ApiError) -> JSONResponse:
-        return error.response()
-
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         return _invalid(error.errors()).response()
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> JSONResponse:
+        if isinstance(error, ApiError):
+            return error.response()
         headers = None if error.headers is None else dict(error.headers)
         return ApiError(error.status_code, str(error.detail), headers=headers).response()
 

@@ -15,10 +15,6 @@ Count = Callable[[str, int, float], None]  # path, status, seconds
 GUARDED = ("/v1", "/metrics")
 
 
-class TooLargeError(Exception):
-    """A body that goes on past the limit."""
-
-
 class Guard:
     """Pure ASGI, so that disconnects and streams pass through untouched."""
 
@@ -42,8 +38,6 @@ class Guard:
             await self.app(scope, self._limited(receive), counted)
         except ApiError as error:
             await error.response()(scope, receive, counted)
-        except TooLargeError:
-            await self._too_large().response()(scope, receive, counted)
         finally:
             self.count(scope["path"], status, time.perf_counter() - began)
 
@@ -72,7 +66,7 @@ class Guard:
             message = await receive()
             size += len(message.get("body", b""))
             if size > self.settings.limits.max_body:
-                raise TooLargeError
+                raise self._too_large()
             return message
 
         return limited
