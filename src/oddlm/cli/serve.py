@@ -28,12 +28,12 @@ def serve(
     max_length: Annotated[int, typer.Option(help="Most tokens of a sample.", min=1)] = 256,
     max_body: Annotated[int, typer.Option(help="Most bytes of a request.", min=1)] = 1 << 20,
     max_rows: Annotated[int, typer.Option(help="Samples in flight at a time, of all requests together.", min=1)] = 64,
-    max_queue: Annotated[int, typer.Option(help="Requests that wait; more are answered with 429.", min=0)] = 64,
+    max_queue: Annotated[int, typer.Option(help="Requests that wait; more are answered with 429.", min=1)] = 64,
     timeout: Annotated[float, typer.Option(help="Seconds a request may take, waiting included.", min=0.001)] = 120.0,
     grace: Annotated[float, typer.Option(help="Seconds that running requests have left at SIGTERM or Ctrl-C.", min=1)] = 30.0,
     pass_rows: Annotated[
         str, typer.Option(help="Rows of a network pass, parted by commas; sizes that change the arithmetic are not used.")
-    ] = "4,16",
+    ] = "4,8,16",
     threads: Annotated[int | None, typer.Option(help="CPU threads of the network; default: PyTorch's.", min=1)] = None,
 ) -> None:
     """Serve a model to OpenAI's clients: n samples per request, all of them different.

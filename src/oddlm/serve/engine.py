@@ -73,6 +73,7 @@ class Job:
     loop: asyncio.AbstractEventLoop
     inbox: asyncio.Queue[Any] = field(default_factory=asyncio.Queue)
     stop: Exception | None = None  # why it goes no further
+    timer: asyncio.TimerHandle | None = None
     call: Call | None = None  # what it waits for
     task: "greenlet | None" = None
     sent: int = 0  # written by the engine alone
@@ -92,6 +93,8 @@ class Job:
     def cancel(self, why: Exception | None = None) -> None:
         """Frees its rows before the next pass; nothing happens where it has ended."""
         self.stop = self.stop or why or CancelledError()
+        if self.timer is not None:
+            self.timer.cancel()
         self.engine.wake()
 
     def send(self, message: Any) -> None:
@@ -169,7 +172,7 @@ class Engine:
                 raise QueueFullError
             self._queue.append(job)
             self._changed.notify()
-        job.loop.call_later(self.timeout_s, job.cancel, TimedOutError())
+        job.timer = job.loop.call_later(self.timeout_s, job.cancel, TimedOutError())
         return job
 
     def wake(self) -> None:

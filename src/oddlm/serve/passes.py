@@ -15,7 +15,7 @@ from torch import Tensor
 from ..checks import whole
 from ..types import Model
 
-SIZES = (4, 16)  # rows of a pass: a small one for a request alone; CPUs gain nothing beyond the large one
+SIZES = (4, 8, 16)  # rows of a pass: small ones for requests alone; CPUs gain nothing beyond the largest
 SHAPES = 4096  # as many shapes are remembered
 
 

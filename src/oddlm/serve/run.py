@@ -2,6 +2,7 @@
 
 import logging
 import socket
+from contextlib import suppress
 
 import uvicorn
 
@@ -35,6 +36,7 @@ def serve(lm: LM, settings: ServeSettings, *, host: str, port: int, grace_s: flo
         server_header=False,
     )
     server = AnnouncedServer(config)
-    server.run()
+    with suppress(KeyboardInterrupt):  # raised again by uvicorn when all is shut down
+        server.run()
     if not server.started:
         raise ValueError(f"cannot listen on {host} port {port}: is something else there? --port takes another")

@@ -20,7 +20,7 @@ class Limits(BaseModel):
     max_length: int = Field(256, ge=1, description="Tokens per sample.")
     max_body: int = Field(1 << 20, ge=1, description="Bytes of a request's body.")
     max_rows: int = Field(64, ge=1, description="Samples in flight at a time, of all requests together.")
-    max_queue: int = Field(64, ge=0, description="Requests that wait; more are answered with 429.")
+    max_queue: int = Field(64, ge=1, description="Requests that wait; more are answered with 429.")
     timeout_s: float = Field(120.0, gt=0, allow_inf_nan=False, description="Seconds a request may take, waiting included.")
 
 
@@ -35,7 +35,7 @@ class ServeSettings(BaseModel):
     api_key: str | None = Field(None, min_length=1, repr=False)
     host_names: Sequence[str] | None = None  # what the Host header may say; None is anything
     cors: Sequence[str] = ()
-    pass_rows: Sequence[int] = Field((4, 16), min_length=1)
+    pass_rows: Sequence[int] = Field((4, 8, 16), min_length=1)
 
 
 def is_loopback(host: str) -> bool:
