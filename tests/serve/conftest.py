@@ -25,21 +25,28 @@ class Served:
         self.engine = app.state.engine
         self.port = server.servers[0].sockets[0].getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
+        self.clients: list[openai.OpenAI] = []
 
     def client(self, **options) -> openai.OpenAI:
-        return openai.OpenAI(**{"base_url": f"{self.url}/v1", "api_key": "none", "max_retries": 0, "timeout": WAIT_S} | options)
+        usual = {"base_url": f"{self.url}/v1", "api_key": "none", "max_retries": 0, "timeout": WAIT_S}
+        self.clients.append(openai.OpenAI(**usual | options))
+        return self.clients[-1]
 
 
 @contextmanager
-def running(lm: oddlm.LM, **settings) -> Iterator[Served]:
+def running(lm: oddlm.LM, grace_s: int = 60, **settings) -> Iterator[Served]:
     app = create_app(lm, ServeSettings(**{"model": "toy"} | settings))
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", access_log=False))
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", access_log=False, timeout_graceful_shutdown=grace_s))
     thread = threading.Thread(target=server.run)
     thread.start()
+    served = None
     try:
         wait_until(lambda: server.started or not thread.is_alive())
-        yield Served(server, app)
+        served = Served(server, app)
+        yield served
     finally:
+        for client in served.clients if served else ():
+            client.close()
         server.should_exit = True
         thread.join(WAIT_S)
         assert not thread.is_alive()

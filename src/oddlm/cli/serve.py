@@ -60,7 +60,7 @@ def serve(
     }
     chosen = checked(ServeSettings, content)
     try:
-        from ..serve.run import serve as run
+        from ..serve import run
     except ModuleNotFoundError as error:
         raise ValueError(f"{error.name} is not installed: pip install 'oddlm[serve]'") from None
 
@@ -70,4 +70,5 @@ def serve(
 
     if threads is not None:
         torch.set_num_threads(threads)
-    run(load(model), chosen, host=host, port=port, grace_s=grace)
+    listening = run.listen(host, port)
+    run.serve(load(model), chosen, listening, grace_s=grace)

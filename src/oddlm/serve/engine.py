@@ -23,7 +23,7 @@ from .passes import SIZES, Call, SharedPasses, widen
 if TYPE_CHECKING:
     from greenlet import greenlet
 
-UNREAD = 32  # a request whose client is so many messages behind takes no further step
+UNREAD = 16  # a request whose client is so many messages behind takes no further step
 
 
 class QueueFullError(Exception):
