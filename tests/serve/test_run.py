@@ -74,7 +74,7 @@ def test_a_key_of_the_environment_and_defaults_of_the_operator(monkeypatch):
     [
         (["--host", "0.0.0.0"], "lets other machines in: give an API key"),
         (["--host", "192.168.1.5"], "--open-to-all"),
-        (["--pass-rows", "0"], "pass size must be an integer >= 1"),
+        (["--pass-rows", "0"], "pass_rows.0: Input should be greater than or equal to 1"),
         (["--pass-rows", "a"], "whole numbers"),
         (["--set", "alfa=3"], "unknown field 'alfa'"),
         (["--set", "seed=3"], "seed has an option of its own"),
@@ -82,7 +82,7 @@ def test_a_key_of_the_environment_and_defaults_of_the_operator(monkeypatch):
     ],
 )
 def test_what_an_operator_has_to_mend(options, words):
-    result = CliRunner().invoke(app, ["serve", "--model", "toy", *options])
+    result = CliRunner().invoke(app, ["serve", "--model", "toy", "--port", "0", *options])
     assert isinstance(result.exception, ValueError)
     assert words in str(result.exception)
 

@@ -70,5 +70,5 @@ def serve(
 
     if threads is not None:
         torch.set_num_threads(threads)
-    listening = run.listen(host, port)
-    run.serve(load(model), chosen, listening, grace_s=grace)
+    with run.listen(host, port) as listening:
+        run.serve(load(model), chosen, listening, grace_s=grace)

@@ -12,7 +12,6 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from ..checks import whole
 from ..types import Model
 
 SIZES = (4, 8, 16)  # rows of a pass: small ones for requests alone; CPUs gain nothing beyond the largest
@@ -65,9 +64,7 @@ class SharedPasses:
 
     def __init__(self, model: Model, sizes: Sequence[int] = SIZES) -> None:
         self.model = model
-        self.sizes = tuple(sorted({whole("pass size", size) for size in sizes}))
-        if not self.sizes:
-            raise ValueError("there must be a pass size, such as 16")
+        self.sizes = tuple(sorted(set(sizes)))
         self.exact_sizes = lru_cache(SHAPES)(self._exact_sizes)
         self.count = 0
 

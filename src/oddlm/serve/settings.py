@@ -2,6 +2,7 @@
 
 import ipaddress
 from collections.abc import Sequence
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -35,7 +36,7 @@ class ServeSettings(BaseModel):
     api_key: str | None = Field(None, min_length=1, repr=False)
     host_names: Sequence[str] | None = None  # what the Host header may say; None is anything
     cors: Sequence[str] = ()
-    pass_rows: Sequence[int] = Field((4, 8, 16), min_length=1)
+    pass_rows: Sequence[Annotated[int, Field(ge=1)]] = Field((4, 8, 16), min_length=1)
 
 
 def is_loopback(host: str) -> bool:
