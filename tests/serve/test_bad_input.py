@@ -131,6 +131,16 @@ def test_ten_megabytes(http):
     refused(http.post("/v1/completions", content=pieces, headers=JSON), 413)
 
 
+def test_long_prompts_are_refused_before_they_are_tokens(http):
+    long = "1" * 40_000
+    for path, body in (
+        ("completions", {"prompt": ["a", long]}),
+        ("chat/completions", {"messages": [{"role": "user", "content": long}]}),
+    ):
+        said = refused(http.post(f"/v1/{path}", json={"model": "toy"} | body))
+        assert "characters; this server reads at most 32768" in said
+
+
 def test_a_length_that_lies(served):
     for length in ("-5", "1e3", "9" * 400):
         with socket.create_connection(("127.0.0.1", served.port), timeout=60) as raw:

@@ -1,7 +1,13 @@
 """The official client, unchanged."""
 
+import re
+from pathlib import Path
+
 import openai
 import pytest
+
+from oddlm import LM
+from oddlm.models.mini import Mini
 
 from .conftest import Served, running
 
@@ -147,6 +153,16 @@ def test_api_key(toy_lm):
         assert guarded.client(api_key="geheim").models.list().data[0].id == "toy"
 
 
+def test_the_readme_example(capsys):
+    (block,) = re.findall(r"```py\n(.*?)```", (Path(__file__).parents[2] / "README.md").read_text(), re.DOTALL)
+    mini = Mini()
+    with running(LM(mini, mini.tokenizer), model="mini") as server:
+        exec(block.replace("http://127.0.0.1:8000", server.url) + "\nclient.close()", {})
+    lines = capsys.readouterr().out.splitlines()
+    assert [line[0] for line in lines] == ["0", "1", "2", "3", "{"]
+    assert "'nfe': 12" in lines[-1]
+
+
 class Templated:
     """A tokenizer with a chat template."""
 
@@ -160,8 +176,6 @@ class Templated:
 
 
 def test_chat_template(toy_lm):
-    from oddlm import LM
-
     with running(LM(toy_lm.model, Templated(toy_lm.tokenizer))) as templated:
         client = templated.client()
         answer = client.chat.completions.create(**CHAT, n=2)

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from .app import app
-from .options import ModelName, Settings, listed, settings
+from .options import ModelName, Settings, listed, present, settings
 
 
 @app.command()
@@ -26,6 +26,7 @@ def serve(
     max_n: Annotated[int, typer.Option(help="Most samples of a request.", min=1)] = 64,
     max_steps: Annotated[int, typer.Option(help="Most network evaluations of a sample.", min=1)] = 256,
     max_length: Annotated[int, typer.Option(help="Most tokens of a sample.", min=1)] = 256,
+    max_prompt: Annotated[int, typer.Option(help="Most characters of a prompt, as it is before tokens.", min=1)] = 1 << 15,
     max_body: Annotated[int, typer.Option(help="Most bytes of a request.", min=1)] = 1 << 20,
     max_rows: Annotated[int, typer.Option(help="Samples in flight at a time, of all requests together.", min=1)] = 64,
     max_queue: Annotated[int, typer.Option(help="Requests that wait; more are answered with 429.", min=1)] = 64,
@@ -34,6 +35,7 @@ def serve(
     pass_rows: Annotated[
         str, typer.Option(help="Rows of a network pass, parted by commas; sizes that change the arithmetic are not used.")
     ] = "4,8,16",
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; default: what the model takes by itself.")] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads of the network; default: PyTorch's.", min=1)] = None,
 ) -> None:
     """Serve a model to OpenAI's clients: n samples per request, all of them different.
@@ -47,8 +49,8 @@ def serve(
     from ..serve.settings import LOOPBACK_NAMES, Limits, ServeSettings, check_binding, is_loopback
 
     check_binding(host, api_key, open_to_all=open_to_all)
-    limits: dict[str, Any] = {"max_n": max_n, "max_steps": max_steps, "max_length": max_length, "max_body": max_body}
-    limits |= {"max_rows": max_rows, "max_queue": max_queue, "timeout_s": timeout}
+    limits: dict[str, Any] = {"max_n": max_n, "max_steps": max_steps, "max_length": max_length, "max_prompt": max_prompt}
+    limits |= {"max_body": max_body, "max_rows": max_rows, "max_queue": max_queue, "timeout_s": timeout}
     content = {
         "model": name or model,
         "limits": checked(Limits, limits),
@@ -71,4 +73,4 @@ def serve(
     if threads is not None:
         torch.set_num_threads(threads)
     with run.listen(host, port) as listening:
-        run.serve(load(model), chosen, listening, grace_s=grace)
+        run.serve(load(model, **present(device=device)), chosen, listening, grace_s=grace)

@@ -46,8 +46,8 @@ class Guard:
         names = self.settings.host_names
         if names is not None and host_name(headers.get("host", "")) not in names:
             raise ApiError(403, f"this server answers to the host names {', '.join(names)} alone", code="unknown_host")
-        if self.settings.api_key is not None and scope["path"].startswith(GUARDED) and scope["method"] != "OPTIONS":
-            given = headers.get("authorization", "").removeprefix("Bearer ").encode("utf-8", "surrogateescape")
+        if self.settings.api_key is not None and scope["path"].startswith(GUARDED):
+            given = headers.get("authorization", "").removeprefix("Bearer ").encode("latin-1")
             if not hmac.compare_digest(given, self.settings.api_key.encode()):
                 raise ApiError(401, "a valid API key is needed: Authorization: Bearer KEY", code="invalid_api_key")
         length = headers.get("content-length", "0")

@@ -37,11 +37,11 @@ def prepare(
 ) -> Work:
     """The request as work; `watch` is told its parameters."""
     params = sample_params(settings, request.settings())
+    check_size(request, settings.limits.max_prompt)
     if isinstance(request, ChatRequest):
         prompts = [chat_prompt(lm, request.messages)]
     else:
-        texts = request.prompts if isinstance(request, CompletionRequest) else [request.prompt]
-        prompts = [encode(lm, text) for text in texts]
+        prompts = [encode(lm, text) for text in request.prompts]
     limits = settings.limits
     if not prompts:
         raise ApiError(400, "prompt is an empty list: give at least one text", param="prompt")
@@ -55,6 +55,14 @@ def prepare(
             message = f"the prompt has {len(ids)} tokens; with {params.length} to write the model's {context} are too few"
             raise ApiError(400, message, code="context_length_exceeded")
     return Work(prompts, request.n, params, None if watch is None else watch(params))
+
+
+def check_size(request: CompletionRequest | ChatRequest | DenoiseRequest, most: int) -> None:
+    """In characters, all prompts or messages together: a tokenizer may take quadratic time."""
+    size = sum(map(len, request.prompts))
+    if size > most:
+        message = f"the prompt has {size} characters; this server reads at most {most}"
+        raise ApiError(400, message, code="context_length_exceeded")
 
 
 def sample_params(settings: ServeSettings, given: Mapping[str, Any]) -> SampleParams:

@@ -71,8 +71,8 @@ class _Common(_Sampled):
     stream_options: StreamOptions | None = None
     user: Text | None = None
     # Settings of other models: what they do by default is all they may say.
-    presence_penalty: Literal[0] | None = None
-    frequency_penalty: Literal[0] | None = None
+    presence_penalty: float | None = Field(None, ge=0, le=0)
+    frequency_penalty: float | None = Field(None, ge=0, le=0)
     logit_bias: dict[str, float] | None = Field(None, max_length=0)
 
     @property
@@ -118,6 +118,10 @@ class ChatRequest(_Common):
     logprobs: Literal[False] | None = None
     response_format: TextFormat | None = None
 
+    @property
+    def prompts(self) -> list[str]:
+        return [message.text for message in self.messages]
+
     def settings(self) -> Mapping[str, Any]:
         length = {} if self.max_completion_tokens is None else {"length": self.max_completion_tokens}
         return {**super().settings(), **length}
@@ -128,6 +132,10 @@ class DenoiseRequest(_Sampled):
 
     prompt: Text
     positions: bool = Field(True, description="Send entropy and force of every position; without, only their means.")
+
+    @property
+    def prompts(self) -> list[str]:
+        return [self.prompt]
 
 
 class Usage(BaseModel):

@@ -19,6 +19,7 @@ class Limits(BaseModel):
     max_n: int = Field(64, ge=1, description="Samples per request, over all its prompts.")
     max_steps: int = Field(256, ge=1, description="Network evaluations per sample.")
     max_length: int = Field(256, ge=1, description="Tokens per sample.")
+    max_prompt: int = Field(1 << 15, ge=1, description="Characters of a prompt: to cut a long text into tokens takes long.")
     max_body: int = Field(1 << 20, ge=1, description="Bytes of a request's body.")
     max_rows: int = Field(64, ge=1, description="Samples in flight at a time, of all requests together.")
     max_queue: int = Field(64, ge=1, description="Requests that wait; more are answered with 429.")
