@@ -3,13 +3,15 @@
     python benchmarks/serve.py --clients 64 --n 4 --seconds 60
 
 Starts a server on a free loopback port. Every distinct request is first sent alone, then by many clients at random for the
-given time, then alone again; the two times alone, before and after, are what throughput is compared with. Prints how many
-answers came back, how many of them are token for token those of the same request alone, and the server's memory.
+given time, then alone again; the two times alone, before and after, are what throughput is compared with, by the clock and by
+the server's processor time (which other programs on the machine disturb less). Prints how many answers came back, how many of
+them are token for token those of the same request alone, and the server's memory.
 """
 
 import argparse
 import asyncio
 import json
+import os
 import random
 import subprocess
 import sys
@@ -37,7 +39,7 @@ def requests(model: str, n: int, length: int, steps: int) -> list[dict]:
 @contextmanager
 def server(model: str, *options: str):
     """A server of its own process: (process, address)."""
-    command = [sys.executable, "-m", "oddlm", "serve", "--model", model, "--port", "0", *options]
+    command = [sys.executable, "-m", "oddlm", "serve", "--model", model, "--port", "0", "--timeout", "600", *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         line = process.stdout.readline()
@@ -54,6 +56,11 @@ def memory_mb(pid: int) -> float:
     return int(status.split("VmRSS:")[1].split()[0]) / 1024
 
 
+def cpu_s(pid: int) -> float:
+    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
 def said(answer: dict, request: dict) -> list[tuple] | None:
     """The choices; None where the answer is not complete."""
     choices = [(c["text"], c["finish_reason"]) for c in answer["choices"] if isinstance(c["text"], str) and c["finish_reason"]]
@@ -61,16 +68,16 @@ def said(answer: dict, request: dict) -> list[tuple] | None:
     return choices if complete else None
 
 
-async def one_by_one(client: httpx.AsyncClient, pool: list[dict], alone: dict[int, list]) -> float:
-    """Every request of the pool alone; seconds per request."""
-    began = time.perf_counter()
+async def one_by_one(client: httpx.AsyncClient, pool: list[dict], alone: dict[int, list], pid: int) -> tuple[float, float]:
+    """Every request of the pool alone; seconds per request, by the clock and of the processor."""
+    began, cpu = time.perf_counter(), cpu_s(pid)
     for i, request in enumerate(pool):
         answer = await client.post("/v1/completions", json=request)
         answer.raise_for_status()
         found = said(answer.json(), request)
         if found is None or alone.setdefault(i, found) != found:
             raise RuntimeError(f"request {i} sent alone is incomplete, or not twice the same")
-    return (time.perf_counter() - began) / len(pool)
+    return (time.perf_counter() - began) / len(pool), (cpu_s(pid) - cpu) / len(pool)
 
 
 async def load(client: httpx.AsyncClient, pool: list[dict], clients: int, seconds: float, pid: int) -> dict:
@@ -78,7 +85,7 @@ async def load(client: httpx.AsyncClient, pool: list[dict], clients: int, second
     statuses: Counter[str] = Counter()
     answers: list[tuple[int, list | None]] = []
     memory: list[float] = []
-    began = time.perf_counter()
+    began, cpu = time.perf_counter(), cpu_s(pid)
 
     async def one_client(seed: int) -> None:
         chooser = random.Random(seed)
@@ -104,7 +111,7 @@ async def load(client: httpx.AsyncClient, pool: list[dict], clients: int, second
     await asyncio.gather(*(one_client(seed) for seed in range(clients)))
     elapsed = time.perf_counter() - began
     watcher.cancel()
-    return {"statuses": dict(statuses), "answers": answers, "memory": memory, "elapsed": elapsed}
+    return {"statuses": dict(statuses), "answers": answers, "memory": memory, "elapsed": elapsed, "cpu": cpu_s(pid) - cpu}
 
 
 async def measure(url: str, pid: int, pool: list[dict], clients: int, seconds: float) -> dict:
@@ -112,14 +119,15 @@ async def measure(url: str, pid: int, pool: list[dict], clients: int, seconds: f
     most = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(base_url=url, timeout=600, limits=most) as client:
         await client.post("/v1/completions", json=pool[0])  # shapes are tried out once
-        before = await one_by_one(client, pool, alone)
+        before, cpu_before = await one_by_one(client, pool, alone, pid)
         found = await load(client, pool, clients, seconds, pid)
-        after = await one_by_one(client, pool, alone)
+        after, cpu_after = await one_by_one(client, pool, alone, pid)
         metrics = (await client.get("/metrics")).text
     answers, memory = found.pop("answers"), found.pop("memory")
     quarter = max(1, len(memory) // 4)
-    samples = pool[0]["n"] * len(answers) / found["elapsed"]
-    single = pool[0]["n"] / ((before + after) / 2)
+    n = pool[0]["n"]
+    together, alone_rate = n * len(answers) / found["elapsed"], n / ((before + after) / 2)
+    cpu_together, cpu_alone = found.pop("cpu") / max(1, n * len(answers)), (cpu_before + cpu_after) / 2 / n
     return {
         "clients": clients,
         **found,
@@ -127,7 +135,8 @@ async def measure(url: str, pid: int, pool: list[dict], clients: int, seconds: f
         "complete": sum(choices is not None for _, choices in answers) / max(1, len(answers)),
         "identical": sum(choices == alone[i] for i, choices in answers) / max(1, len(answers)),
         "memory_mb": {"first_quarter": max(memory[:quarter]), "last_quarter": max(memory[-quarter:])},
-        "samples_per_s": {"one_by_one": single, "together": samples, "ratio": samples / single},
+        "samples_per_s": {"one_by_one": alone_rate, "together": together, "ratio": together / alone_rate},
+        "cpu_s_per_sample": {"one_by_one": cpu_alone, "together": cpu_together, "ratio": cpu_alone / max(cpu_together, 1e-9)},
         "one_by_one_s": {"before": before, "after": after},
         "passes": float(next(line.split()[1] for line in metrics.splitlines() if line.startswith("oddlm_network_passes "))),
     }
