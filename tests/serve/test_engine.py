@@ -18,7 +18,7 @@ from oddlm.serve.passes import Call, SharedPasses, prompt_class, split_rows, wid
 
 from .conftest import WAIT_S, limits, running, wait_until
 
-ASK = {"model": "toy", "prompt": "t5 t6", "n": 4, "max_tokens": 32, "seed": 3}
+ASK = {"model": "toy", "prompt": "t5 t6", "n": 4, "max_tokens": 24, "seed": 3}
 
 CHAT = {k: v for k, v in ASK.items() if k != "prompt"} | {"messages": [{"role": "user", "content": "a"}]}
 
@@ -59,6 +59,12 @@ def test_rows_split_into_passes(rows, sizes, passes):
     assert split_rows(rows, sizes) == passes
 
 
+def test_every_worker_gets_a_pass():
+    assert split_rows(16, (4, 8, 16), workers=2) == [8, 8]
+    assert split_rows(64, (4, 8, 16), workers=2) == [16] * 4
+    assert split_rows(5, (4, 8), workers=2) == [4, 4]
+
+
 def test_widening_keeps_to_the_context():
     call = Call(torch.tensor([[5, 6, 7, 8, 9, 0, 0]]), 5, torch.tensor([5]))
     assert widen(call, 0, None).tokens.tolist() == [[0, 0, 0, 5, 6, 7, 8, 9, 0, 0]]
@@ -81,7 +87,7 @@ def test_only_sizes_that_keep_the_bits_are_used():
 def test_requests_share_passes_and_do_not_notice(gated):
     asked = [ASK | {"prompt": f"t{i} t6 t7"[: 2 + 3 * (i % 3)], "seed": i, "temperature": i / 4} for i in range(6)]
     asked += [ASK | {"seed": 9, "objective": "dpp"}, ASK | {"seed": 9, "n": 5, "policy": "threshold"}]
-    with running(lm_of(gated)) as server, ThreadPoolExecutor(8) as pool, server.client() as client:
+    with running(lm_of(gated), workers=2) as server, ThreadPoolExecutor(8) as pool, server.client() as client:
 
         def ask(body):
             names = ("model", "prompt", "n", "max_tokens", "seed", "temperature")
@@ -147,7 +153,7 @@ def test_a_client_that_vanishes_frees_its_rows(gated, path, body):
             wait_until(lambda gone=gone: gone.stop is not None)
         gated.gate.set()
         wait_until(lambda: server.engine.rows == server.engine.queued == 0)
-        assert len(gated.rows) <= 5  # three to try the sizes, and the pass it was in; a request has 32
+        assert len(gated.rows) <= 5  # three to try the sizes, and the pass it was in; a request has 24
         assert server.client().completions.create(**ASK).choices
 
 

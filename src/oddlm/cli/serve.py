@@ -36,7 +36,9 @@ def serve(
         str, typer.Option(help="Rows of a network pass, parted by commas; sizes that change the arithmetic are not used.")
     ] = "4,8,16",
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; default: what the model takes by itself.")] = None,
-    threads: Annotated[int | None, typer.Option(help="CPU threads of the network; default: PyTorch's.", min=1)] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Network passes side by side; default: one per CPU thread, or one on a GPU.", min=1)
+    ] = None,
 ) -> None:
     """Serve a model to OpenAI's clients: n samples per request, all of them different.
 
@@ -59,6 +61,7 @@ def serve(
         "host_names": (*LOOPBACK_NAMES, *(host_name or ())) if is_loopback(host) else None,
         "cors": cors or (),
         "pass_rows": listed("pass-rows", pass_rows, int),
+        "workers": workers or _workers(device),
     }
     chosen = checked(ServeSettings, content)
     try:
@@ -66,11 +69,18 @@ def serve(
     except ModuleNotFoundError as error:
         raise ValueError(f"{error.name} is not installed: pip install 'oddlm[serve]'") from None
 
-    import torch
-
     from ..generate import load
 
-    if threads is not None:
-        torch.set_num_threads(threads)
     with run.listen(host, port) as listening:
         run.serve(load(model, **present(device=device)), chosen, listening, grace_s=grace)
+
+
+def _workers(device: str | None) -> int:
+    """As many as there are threads, each then left with one of its own: passes of a few rows gain little from more."""
+    import torch
+
+    if device is not None and torch.device(device).type != "cpu":
+        return 1
+    workers = torch.get_num_threads()
+    torch.set_num_threads(1)
+    return workers

@@ -45,7 +45,12 @@ def create_app(lm: LM, settings: ServeSettings) -> FastAPI:
     """The server for one model, with an engine of its own that lives as long as the application."""
     limits = settings.limits
     engine = Engine(
-        lm, max_rows=limits.max_rows, max_queue=limits.max_queue, timeout_s=limits.timeout_s, sizes=settings.pass_rows
+        lm,
+        max_rows=limits.max_rows,
+        max_queue=limits.max_queue,
+        timeout_s=limits.timeout_s,
+        sizes=settings.pass_rows,
+        workers=settings.workers,
     )
     meters = Meters(engine, PATHS)
 

@@ -9,9 +9,10 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
+from greenlet import getcurrent, greenlet
 from torch import Tensor
 
 from ..generate import LM, Samples
@@ -19,9 +20,6 @@ from ..models.wrappers import Wrapper
 from ..params import SampleParams
 from ..types import Observer
 from .passes import SIZES, Call, SharedPasses, widen
-
-if TYPE_CHECKING:
-    from greenlet import greenlet
 
 UNREAD = 16  # a request whose client is so many messages behind takes no further step
 
@@ -75,7 +73,7 @@ class Job:
     stop: Exception | None = None  # why it goes no further
     timer: asyncio.TimerHandle | None = None
     call: Call | None = None  # what it waits for
-    task: "greenlet | None" = None
+    task: greenlet | None = None
     sent: int = 0  # written by the engine alone
     read: int = 0  # written by the event loop alone
 
@@ -114,8 +112,6 @@ class _Door(Wrapper):
         super().__init__(engine.lm.model)
 
     def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor) -> Tensor:
-        from greenlet import getcurrent
-
         parent = getcurrent().parent
         assert parent is not None
         logits: Tensor = parent.switch(Call(tokens, start, prompt_lengths))
@@ -126,10 +122,17 @@ class Engine:
     """`submit` from any event loop; messages come back to it."""
 
     def __init__(
-        self, lm: LM, *, max_rows: int = 64, max_queue: int = 64, timeout_s: float = 120.0, sizes: Sequence[int] = SIZES
+        self,
+        lm: LM,
+        *,
+        max_rows: int = 64,
+        max_queue: int = 64,
+        timeout_s: float = 120.0,
+        sizes: Sequence[int] = SIZES,
+        workers: int = 1,
     ) -> None:
         self.lm, self.max_rows, self.max_queue, self.timeout_s = lm, max_rows, max_queue, timeout_s
-        self.network = SharedPasses(lm.model, sizes)
+        self.network = SharedPasses(lm.model, sizes, workers)
         self._queue: deque[Job] = deque()
         self._running: list[Job] = []
         self._changed = threading.Condition()
@@ -215,8 +218,6 @@ class Engine:
         return bool(self._queue) and self._queue[0].work.rows <= self.max_rows - self.rows
 
     def _begin(self, job: Job) -> None:
-        from greenlet import greenlet
-
         work = job.work
         lm = LM(_Door(self), self.lm.tokenizer)
         watch = () if work.watch is None else work.watch(job.send)
@@ -247,18 +248,10 @@ class Engine:
         job.send(said)
 
     def _step(self, jobs: Sequence[Job]) -> None:
-        """One pass for each shape, and every request on to its next call."""
-        shapes: dict[tuple[int, int], list[Job]] = {}
-        for job in jobs:
-            assert job.call is not None
-            shapes.setdefault(job.call.shape, []).append(job)
-        for together in shapes.values():
-            try:
-                found: Sequence[Tensor | Exception] = self.network([job.call for job in together if job.call is not None])
-            except Exception as error:  # the network's: it concerns these requests alone
-                found = [error] * len(together)
-            for job, result in zip(together, found, strict=True):
-                self._resume(job, result)
+        """The network for all, and every request on to its next call."""
+        results = self.network([job.call for job in jobs if job.call is not None])
+        for job, result in zip(jobs, results, strict=True):
+            self._resume(job, result)
 
     def _end_all(self) -> None:
         with self._changed:
@@ -268,3 +261,4 @@ class Engine:
             self._resume(job, ClosedError())
         for job in waiting:
             job.send(Finished(error=ClosedError()))
+        self.network.close()

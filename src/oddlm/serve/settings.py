@@ -38,6 +38,7 @@ class ServeSettings(BaseModel):
     host_names: Sequence[str] | None = None  # what the Host header may say; None is anything
     cors: Sequence[str] = ()
     pass_rows: Sequence[Annotated[int, Field(ge=1)]] = Field((4, 8, 16), min_length=1)
+    workers: int = Field(1, ge=1)  # network passes side by side
 
 
 def is_loopback(host: str) -> bool:
