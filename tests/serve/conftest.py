@@ -15,7 +15,7 @@ from oddlm.models.toy import Toy
 from oddlm.serve.api import create_app
 from oddlm.serve.settings import Limits, ServeSettings
 
-WAIT_S = 60.0  # for things that take milliseconds, on a machine that may be busy
+WAIT_S = 120.0  # for things that take milliseconds, on a machine that may be busy
 
 
 class Served:

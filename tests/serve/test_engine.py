@@ -29,7 +29,7 @@ def lm_of(model: Toy) -> oddlm.LM:
 
 def send(port: int, path: str, body: dict) -> socket.socket:
     """A client that does not wait for its answer."""
-    raw = socket.create_connection(("127.0.0.1", port), timeout=60)
+    raw = socket.create_connection(("127.0.0.1", port), timeout=120)
     content = json.dumps(body).encode()
     head = (
         f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"

@@ -13,7 +13,7 @@ ASK = {"model": "toy", "prompt": "t5 t6", "n": 4, "max_tokens": 12, "steps": 6, 
 
 
 def events(url: str, **body) -> list[tuple[str, dict]]:
-    answer = httpx.post(f"{url}/v1/denoise", json=ASK | body, timeout=60)
+    answer = httpx.post(f"{url}/v1/denoise", json=ASK | body, timeout=120)
     assert answer.headers["content-type"].startswith("text/event-stream")
     found = []
     for block in answer.text.removesuffix("\n\n").split("\n\n"):

@@ -77,6 +77,7 @@ def test_a_key_of_the_environment_and_defaults_of_the_operator(monkeypatch):
         (["--pass-rows", "0"], "pass_rows.0: Input should be greater than or equal to 1"),
         (["--pass-rows", "a"], "whole numbers"),
         (["--set", "alfa=3"], "unknown field 'alfa'"),
+        (["--set", "policy=nix"], "the default settings are wrong: unknown policy 'nix'"),
         (["--set", "seed=3"], "seed has an option of its own"),
         (["--model", "toi"], "unknown model 'toi'"),
     ],

@@ -18,7 +18,7 @@ from .errors import ApiError
 from .frames import EVENTS
 from .guard import Guard
 from .meters import Meters
-from .prepare import REGISTRIES
+from .prepare import REGISTRIES, sample_params
 from .schema import (
     ChatAnswer,
     ChatRequest,
@@ -43,6 +43,10 @@ ends the stream early. The schemas of all four are among the components."""
 
 def create_app(lm: LM, settings: ServeSettings) -> FastAPI:
     """The server for one model, with an engine of its own that lives as long as the application."""
+    try:
+        sample_params(settings, {})
+    except ApiError as error:
+        raise ValueError(f"the default settings are wrong: {error.detail}") from None
     limits = settings.limits
     engine = Engine(
         lm,

@@ -1,7 +1,6 @@
 """Errors in OpenAI's format."""
 
 import logging
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -38,14 +37,13 @@ class ApiError(HTTPException):
         return JSONResponse(self.answer.model_dump(), self.status_code, self.headers)
 
 
-def as_api_error(error: Exception, *, retry_after_s: float = 1.0) -> ApiError:
+def as_api_error(error: Exception) -> ApiError:
     """What a client is told of any error; what is not the client's fault is logged."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, QueueFullError):
-        retry = {"Retry-After": str(math.ceil(retry_after_s))}
         message = "the queue is full: try again later"
-        return ApiError(429, message, type_="rate_limit_error", code="queue_full", headers=retry)
+        return ApiError(429, message, type_="rate_limit_error", code="queue_full", headers={"Retry-After": "1"})
     if isinstance(error, TimedOutError):
         return ApiError(408, "the request took longer than this server allows", type_="timeout", code="timeout")
     if isinstance(error, ClosedError):
