@@ -52,6 +52,9 @@ ARROWS = {
         "models",
         "generate",
         "metrics",
+        "sandbox",
+        "store",
+        "tasks",
     },
     "cli": {
         "__init__",

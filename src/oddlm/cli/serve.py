@@ -22,6 +22,10 @@ def serve(
         list[str] | None, typer.Option(help="A further name clients may call this machine by, behind a proxy. Repeatable.")
     ] = None,
     cors: Annotated[list[str] | None, typer.Option(help="An origin whose pages may use the server. Repeatable.")] = None,
+    task: Annotated[
+        list[str] | None,
+        typer.Option(help="A task whose problems the explorer offers; default: countdown and minicode. Repeatable."),
+    ] = None,
     set_: Settings = None,
     max_n: Annotated[int, typer.Option(help="Most samples of a request.", min=1)] = 64,
     max_steps: Annotated[int, typer.Option(help="Most network evaluations of a sample.", min=1)] = 256,
@@ -60,6 +64,7 @@ def serve(
         "api_key": api_key,
         "host_names": (*LOOPBACK_NAMES, *(host_name or ())) if is_loopback(host) else None,
         "cors": cors or (),
+        **present(tasks=task),
         "pass_rows": listed("pass-rows", pass_rows, int),
         "workers": workers or _workers(device),
     }

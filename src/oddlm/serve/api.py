@@ -18,6 +18,7 @@ from .errors import ApiError
 from .frames import EVENTS
 from .guard import Guard
 from .meters import Meters
+from .pages import add_pages
 from .prepare import REGISTRIES, sample_params
 from .schema import (
     ChatAnswer,
@@ -32,9 +33,12 @@ from .schema import (
 )
 from .service import Service
 from .settings import ServeSettings
+from .tasks import TaskDesk, add_tasks
 
 STREAM = "text/event-stream"
-PATHS = frozenset({"/v1/completions", "/v1/chat/completions", "/v1/denoise", "/v1/models", "/health", "/metrics"})
+PATHS = frozenset(
+    {"/", "/runs", "/v1/completions", "/v1/chat/completions", "/v1/denoise", "/v1/models", "/v1/tasks", "/health", "/metrics"}
+)
 DESCRIPTION = """Many different answers of a diffusion language model. OpenAI's clients work as they are; the sampler's own
 settings (alpha, objective, steps, ...) go into the same body (`extra_body` of the `openai` package)."""
 DENOISE = """Server-sent events: `start` (Start), one `step` per denoising step (StepFrame), `end` (End); `error` (ErrorAnswer)
@@ -57,12 +61,14 @@ def create_app(lm: LM, settings: ServeSettings) -> FastAPI:
         workers=settings.workers,
     )
     meters = Meters(engine, PATHS)
+    desk = TaskDesk(settings.tasks, limits)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         engine.start()
         yield
         engine.close()
+        desk.close()
 
     app = FastAPI(
         title="oddlm", version=__version__, description=DESCRIPTION, lifespan=lifespan, docs_url=None, redoc_url=None,
@@ -71,6 +77,8 @@ def create_app(lm: LM, settings: ServeSettings) -> FastAPI:
     app.state.engine = engine
     errors.install(app)
     _add_routes(app, Service(lm, settings, engine, meters))
+    add_tasks(app, desk)
+    add_pages(app)
     app.add_middleware(Guard, settings=settings, count=meters.count)
     if settings.cors:
         app.add_middleware(

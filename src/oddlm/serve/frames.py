@@ -3,16 +3,18 @@
 Tokens are ids. The text of an id comes in `pieces` of the first message that uses it; masks and end tokens have none.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
 from pydantic import BaseModel, Field
 from torch import Tensor
 
+from ..generate import LM
 from ..params import SampleParams
-from ..types import Observer, StepEvent, Tokenizer
+from ..types import Model, Observer, Sample, StepEvent, Tokenizer
 from .schema import ErrorAnswer, Extra, FinishReason, Usage
+from .text import extra
 
 DIGITS = 5
 
@@ -84,6 +86,36 @@ class End(BaseModel):
 
 
 EVENTS: Mapping[str, type[BaseModel]] = {"start": Start, "step": StepFrame, "end": End, "error": ErrorAnswer}
+
+
+def start_of(name: str, model: Model, prompt: str, ids: Sequence[int], n: int, params: SampleParams) -> Start:
+    return Start(
+        model=name,
+        prompt=prompt,
+        prompt_tokens=len(ids),
+        n=n,
+        params=params,
+        mask_id=model.mask_id,
+        end_ids=list(model.protected_ids),
+    )
+
+
+def end_of(samples: Sequence[Sample], usage: Usage, seed: int) -> End:
+    ends = [
+        EndSample(
+            index=sample.index,
+            text=sample.text,
+            tokens=list(sample.tokens),
+            commit_steps=list(sample.commit_steps),
+            finish_reason=sample.finish_reason,
+        )
+        for sample in samples
+    ]
+    return End(samples=ends, usage=usage, oddlm=extra([samples], seed))
+
+
+def frames_of(lm: LM, *, positions: bool) -> "FrameMaker":
+    return FrameMaker(lm.tokenizer, {lm.model.mask_id, *lm.model.protected_ids}, positions=positions)
 
 
 class FrameMaker:

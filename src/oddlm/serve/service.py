@@ -8,11 +8,10 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel
 
 from ..generate import LM, Samples
-from ..types import Sample
 from .dialects import Chat, Completions
 from .engine import CancelledError, Engine, Finished, Job, Work
 from .errors import ApiError, as_api_error
-from .frames import End, EndSample, FrameMaker, Start, StepFrame
+from .frames import StepFrame, end_of, frames_of, start_of
 from .meters import Meters
 from .prepare import check_stops, prepare
 from .schema import ChatRequest, CompletionRequest, DenoiseRequest, Usage
@@ -45,8 +44,7 @@ class Service:
 
     async def denoise(self, request: DenoiseRequest) -> Response:
         self._check_model(request.model)
-        model = self.lm.model
-        frames = FrameMaker(self.lm.tokenizer, {model.mask_id, *model.protected_ids}, positions=request.positions)
+        frames = frames_of(self.lm, positions=request.positions)
         work = await asyncio.to_thread(prepare, self.lm, self.settings, request, lambda _: frames)
         return _events(self._frames(self._submit(work), request))
 
@@ -95,23 +93,14 @@ class Service:
             job.cancel()
 
     async def _frames(self, job: Job, request: DenoiseRequest) -> AsyncIterator[str]:
-        work, model = job.work, self.lm.model
+        work = job.work
         try:
-            start = Start(
-                model=self.settings.model,
-                prompt=request.prompt,
-                prompt_tokens=len(work.prompts[0]),
-                n=work.n,
-                params=work.params,
-                mask_id=model.mask_id,
-                end_ids=list(model.protected_ids),
-            )
+            start = start_of(self.settings.model, self.lm.model, request.prompt, work.prompts[0], work.n, work.params)
             yield _data(start, "start")
             while isinstance(message := await job.receive(), StepFrame):
                 yield _data(message, "step")
             samples = self._samples(message)
-            ends = [_end_sample(sample) for sample in samples[0]]
-            yield _data(End(samples=ends, usage=self._usage(work, samples), oddlm=extra(samples, work.params.seed)), "end")
+            yield _data(end_of(samples[0], self._usage(work, samples), work.params.seed), "end")
         except ApiError as error:
             yield _data(error.answer, "error")
         finally:
@@ -133,16 +122,6 @@ async def _cancel_when_gone(http: Request, job: Job) -> None:
     while (await http.receive())["type"] != "http.disconnect":
         pass
     job.cancel()
-
-
-def _end_sample(sample: Sample) -> EndSample:
-    return EndSample(
-        index=sample.index,
-        text=sample.text,
-        tokens=list(sample.tokens),
-        commit_steps=list(sample.commit_steps),
-        finish_reason=sample.finish_reason,
-    )
 
 
 def _data(message: BaseModel, event: str | None = None) -> str:

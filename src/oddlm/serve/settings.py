@@ -37,6 +37,7 @@ class ServeSettings(BaseModel):
     api_key: str | None = Field(None, min_length=1, repr=False)
     host_names: Sequence[str] | None = None  # what the Host header may say; None is anything
     cors: Sequence[str] = ()
+    tasks: Sequence[str] = ("countdown", "minicode")  # whose problems the explorer offers: these need no download
     pass_rows: Sequence[Annotated[int, Field(ge=1)]] = Field((4, 8, 16), min_length=1)
     workers: int = Field(1, ge=1)  # network passes side by side
 

@@ -42,6 +42,7 @@ class Task:
     score: Callable[[Problem, str], Score]
     length: int  # tokens of an answer
     steps: int | None = None  # network evaluations, where the protocol fixes them
+    ask: Callable[[Problem], str] | None = None  # the problem in words for a person, where the prompt is not for reading
     code: bool = False  # answers are programs, alike when they differ in names and layout alone
     protocols: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 

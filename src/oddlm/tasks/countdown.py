@@ -80,6 +80,11 @@ def prompt(problem: Problem) -> str:
     return _shown(problem.prompt)
 
 
+def ask(problem: Problem) -> str:
+    *numbers, target = problem.prompt.split(",")
+    return f"Reach {target} from {', '.join(numbers[:-1])} and {numbers[-1]} with + - * /, each number used exactly once."
+
+
 def few_shot_prompt(problem: Problem) -> str:
     """For a model that has not been trained on the task: the rule and four worked problems of the training side."""
     size = problem.prompt.count(",")
@@ -239,5 +244,11 @@ def _input(path: Path, number: int, row: dict[str, Any]) -> str:
 
 # One token per character: three steps of at most 13 characters, two commas, an end.
 TASK = Task(
-    name="countdown", load=load, prompt=prompt, score=score, length=48, protocols={"few_shot": {"prompt": few_shot_prompt}}
+    name="countdown",
+    load=load,
+    prompt=prompt,
+    score=score,
+    length=48,
+    ask=ask,
+    protocols={"few_shot": {"prompt": few_shot_prompt}},
 )
