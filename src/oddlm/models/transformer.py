@@ -116,6 +116,11 @@ class Transformer(nn.Module):
             x = block(x, layout)
         return self.logits(self.predictors(x, start, prompt_lengths))
 
+    @property
+    def device(self) -> torch.device:
+        """Where logits come out."""
+        return self.norm.weight.device
+
     def layout(self, T: int, start: int, prompt_lengths: Tensor, dtype: torch.dtype) -> Layout:
         place = torch.arange(T, device=prompt_lengths.device) - (start - prompt_lengths)[:, None]  # [B, T], negative on padding
         wide = torch.promote_types(dtype, torch.float32) if self.config.wide_rotary else dtype
