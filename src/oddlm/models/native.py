@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ..checks import whole
-from .cache import CACHES, Cache, Session
+from .cache import CACHES, Cache, CachedSession, Canvas, Session
 from .transformer import Transformer
 
 
@@ -48,6 +48,9 @@ class Native:
         logits: Tensor = self.network(tokens, start, prompt_lengths)
         return logits
 
-    def session(self, start: int, prompt_lengths: Tensor, block_length: int) -> Session:
-        """The model for one run: what does not change from step to step is computed once."""
-        return Session(self.network, self.mask_id, start, prompt_lengths, block_length, self.cache, self.refresh)
+    def session(self, start: int, prompt_lengths: Tensor, length: int, block_length: int) -> Session:
+        """The model for one run (`oddlm.types.open_session`)."""
+        canvas = Canvas(self.mask_id, start, length, block_length, prompt_lengths)
+        if self.cache is None:
+            return Session(self.network, canvas)
+        return CachedSession(self.network, canvas, self.cache, self.refresh)
