@@ -96,9 +96,7 @@ def speed(shape: str, device: str, repeats: int) -> None:
     torch.set_default_dtype(default)
     tokens = list(range(5, 5 + prompt))
     settings = {"n": N, "length": length, "steps": steps, "block_length": block, "temperature": 1.0, "progress": False}
-    print(
-        f"untrained network of shape {shape}, {dtype}, n={N}, prompt {prompt}, length {length}, blocks of {block}, {steps} steps"
-    )
+    print(f"untrained network of shape {shape}, {dtype}, n={N}, prompt {prompt}, length {length} by {block}, {steps} steps")
     print("\n| cache | time per step | speed | positions computed | peak memory |\n|---|---|---|---|---|")
     times, counts, peaks = defaultdict(list), {}, {}
     for repeat in range(repeats + 1):
