@@ -1,6 +1,6 @@
 """What reusing keys and values costs and gains, beside the same runs without.
 
-    python benchmarks/cache.py [--device cuda] [--problems 250] [--seeds 4]
+    python benchmarks/cache.py [--device cuda] [--problems 200] [--seeds 3]
     python benchmarks/cache.py --shape 8b --device cuda
 
 The first: countdown on the mini model. "tokens changed" and both Pass rates are against no cache with the same block length and
@@ -14,6 +14,7 @@ import statistics
 import time
 from collections import defaultdict
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ METHODS: dict[str, dict[str, Any]] = {"plain": {"objective": "none"}, "odd, alph
 LENGTH, BLOCKS = 24, (24, 12, 8)
 SHAPES = {  # network, then prompt, length, block length, steps
     "mini": (TransformerConfig(1799, 256, 7, 4, 704), (128, 128, 32, 128)),
-    "8b": (TransformerConfig(126464, 4096, 32, 32, 12288, tied=False), (512, 128, 32, 64)),
+    "8b": (TransformerConfig(126464, 4096, 32, 32, 12288, tied=False), (512, 128, 32, 32)),
 }
 
 
@@ -54,6 +55,8 @@ def accuracy(device: str, problems: int, seeds: int) -> None:
     rows = countdown.load(split="test", count=problems, seed=1)
     prompts = [countdown.prompt(p) for p in rows]
     models = {name: oddlm.load("mini", device=device, **options) for name, options in CACHES.items()}
+    for lm in models.values():  # warm up
+        lm.generate(prompts, N, max_rows=4096, length=LENGTH, block_length=BLOCKS[-1], steps=6, progress=False)
     print(f"countdown, {problems} problems, {seeds} seeds, n={N}, length {LENGTH}, {LENGTH} steps, temperature 0.5, eos late\n")
     print("| method | block length | cache | tokens changed | Pass@1 | against none | Pass@16 | against none | speed |")
     print("|---|---|---|---|---|---|---|---|---|")
@@ -61,14 +64,12 @@ def accuracy(device: str, problems: int, seeds: int) -> None:
         for block in BLOCKS:
             settings = {**options, "length": LENGTH, "block_length": block, "temperature": 0.5, "eos": "late"}
             runs = defaultdict(list)
-            for seed in range(-1, seeds):  # the first is a warm-up
-                for name, lm in models.items():
-                    call = partial(lm.generate, prompts, N, max_rows=4096, seed=seed, progress=False, **settings)
-                    took, groups = seconds(call, device)
-                    if seed >= 0:
-                        tokens = np.array([[sample.tokens for sample in group] for group in groups])
-                        right = [[countdown.score(p, s.text).correct for s in own] for p, own in zip(rows, groups, strict=True)]
-                        runs[name].append((took, tokens, right))
+            for seed, (name, lm) in product(range(seeds), models.items()):
+                call = partial(lm.generate, prompts, N, max_rows=4096, seed=seed, progress=False, **settings)
+                took, groups = seconds(call, device)
+                tokens = np.array([[sample.tokens for sample in group] for group in groups])
+                right = [[countdown.score(p, s.text).correct for s in own] for p, own in zip(rows, groups, strict=True)]
+                runs[name].append((took, tokens, right))
             for name in CACHES:
                 print(f"| {method} | {block} | {name} | {compared(runs[name], runs['none'])} |", flush=True)
 
@@ -126,8 +127,8 @@ class Watched(Native):
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--problems", type=int, default=250)
-    parser.add_argument("--seeds", type=int, default=4)
+    parser.add_argument("--problems", type=int, default=200)
+    parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--shape", choices=list(SHAPES), help="time alone, on an untrained network")
     parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args()
