@@ -13,6 +13,7 @@ import argparse
 import statistics
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from functools import partial
 from itertools import product
 from typing import Any
@@ -36,7 +37,7 @@ CACHES: dict[str, dict[str, Any]] = {
     "dual, refresh 4": {"cache": "dual", "refresh": 4},
 }
 METHODS: dict[str, dict[str, Any]] = {"plain": {"objective": "none"}, "odd, alpha 8": {"objective": "odd", "alpha": 8}}
-LENGTH, BLOCKS = 24, (24, 12, 8)
+LENGTH = 24
 SHAPES = {  # network, then prompt, length, block length, steps
     "mini": (TransformerConfig(1799, 256, 7, 4, 704), (128, 128, 32, 128)),
     "8b": (TransformerConfig(126464, 4096, 32, 32, 12288, tied=False), (512, 128, 32, 32)),
@@ -51,18 +52,18 @@ def seconds(call: Any, device: str) -> tuple[float, Any]:
     return time.perf_counter() - began, result
 
 
-def accuracy(device: str, problems: int, seeds: int) -> None:
+def accuracy(device: str, problems: int, seeds: int, blocks: Sequence[int], steps: int) -> None:
     rows = countdown.load(split="test", count=problems, seed=1)
     prompts = [countdown.prompt(p) for p in rows]
     models = {name: oddlm.load("mini", device=device, **options) for name, options in CACHES.items()}
     for lm in models.values():  # warm up
-        lm.generate(prompts, N, max_rows=4096, length=LENGTH, block_length=BLOCKS[-1], steps=6, progress=False)
-    print(f"countdown, {problems} problems, {seeds} seeds, n={N}, length {LENGTH}, {LENGTH} steps, temperature 0.5, eos late\n")
+        lm.generate(prompts, N, max_rows=4096, length=LENGTH, block_length=LENGTH, steps=2, progress=False)
+    print(f"countdown, {problems} problems, {seeds} seeds, n={N}, length {LENGTH}, {steps} steps, temperature 0.5, eos late\n")
     print("| method | block length | cache | tokens changed | Pass@1 | against none | Pass@16 | against none | speed |")
     print("|---|---|---|---|---|---|---|---|---|")
     for method, options in METHODS.items():
-        for block in BLOCKS:
-            settings = {**options, "length": LENGTH, "block_length": block, "temperature": 0.5, "eos": "late"}
+        for block in blocks:
+            settings = {**options, "length": LENGTH, "steps": steps, "block_length": block, "temperature": 0.5, "eos": "late"}
             runs = defaultdict(list)
             for seed, (name, lm) in product(range(seeds), models.items()):
                 call = partial(lm.generate, prompts, N, max_rows=4096, seed=seed, progress=False, **settings)
@@ -129,6 +130,8 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--problems", type=int, default=200)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--blocks", type=int, nargs="+", default=[24, 12, 8], help="block lengths")
+    parser.add_argument("--steps", type=int, default=LENGTH)
     parser.add_argument("--shape", choices=list(SHAPES), help="time alone, on an untrained network")
     parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args()
@@ -139,7 +142,7 @@ def main() -> None:
     if args.shape:
         speed(args.shape, args.device, args.repeats)
     else:
-        accuracy(args.device, args.problems, args.seeds)
+        accuracy(args.device, args.problems, args.seeds, args.blocks, args.steps)
 
 
 if __name__ == "__main__":
