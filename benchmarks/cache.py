@@ -35,7 +35,7 @@ CACHES: dict[str, dict[str, Any]] = {
     "none": {},
     "prefix": {"cache": "prefix"},
     "dual": {"cache": "dual"},
-    "dual, refresh 4": {"cache": "dual", "refresh": 4},
+    "dual, refresh 2": {"cache": "dual", "refresh": 2},
 }
 METHODS: dict[str, dict[str, Any]] = {"plain": {"objective": "none"}, "odd, alpha 8": {"objective": "odd", "alpha": 8}}
 LENGTH = 24
