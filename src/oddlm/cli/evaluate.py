@@ -20,10 +20,12 @@ from .options import (
     Protocol,
     ScorerName,
     Settings,
+    Split,
     Steps,
     StoreFolder,
     TaskName,
     Together,
+    Track,
     Unsafe,
     check_out,
     listed,
@@ -55,6 +57,7 @@ def evaluate(
     protocol: Protocol = None,
     scorer: ScorerName = None,
     exclude_train: ExcludeTrain = False,
+    split: Split = None,
     length: Length = None,
     steps: Steps = None,
     set_: Settings = None,
@@ -70,6 +73,7 @@ def evaluate(
     workers: Annotated[int, typer.Option(help="Answers scored at a time.", min=1)] = 2,
     together: Together = 1,
     keep_tokens: KeepTokens = False,
+    track: Track = None,
     unsafe: Unsafe = False,
 ) -> None:
     """Measure settings of a sampler on a task, each beside plain sampling with the same noise.
@@ -84,6 +88,7 @@ def evaluate(
     from ..generate import load
     from ..store import Store
     from ..tasks import find_task
+    from ..trackers import followed, tracking
 
     shown = _metrics(metrics)
     check_out(json_out)
@@ -92,10 +97,11 @@ def evaluate(
     axes: dict[str, list[Any]] = {"temperature": listed("temperature", temperature, float)}
     axes |= {"objective": listed("objective", objective, _name), "alpha": listed("alpha", alpha, float)}
     what = {"model": model, "task": task, "protocol": protocol, "scorer": scorer, "exclude_train": exclude_train}
+    what |= {"split": split}
     specs = _specs(what | {"n": n, "limit": limit}, data, fixed, axes, listed("seeds", seeds, int))
     for spec in specs:
         check_spec(spec)
-    problems = chosen.problems(data=data, limit=limit, exclude_train=exclude_train, unsafe=unsafe)
+    problems = chosen.problems(data=data, limit=limit, exclude_train=exclude_train, split=split, unsafe=unsafe)
     runner = Runner(
         Store(store),
         cache(partial(load, model)),
@@ -107,9 +113,10 @@ def evaluate(
     runner.store.check()
     done: list[Done] = []
     try:
-        with problem_bar(len(specs) * len(problems)) as tick:
+        with tracking(track or (), store) as tracker, problem_bar(len(specs) * len(problems)) as tick:
             for spec in specs:
-                rows = runner.run(spec, chosen, problems, _watch(spec, tick), plain_texts(done, spec))
+                with followed(tracker, runner.store, spec, len(problems), _watch(spec, tick)) as watch:
+                    rows = runner.run(spec, chosen, problems, watch, plain_texts(done, spec))
                 done.append((spec, rows))
     except KeyboardInterrupt:
         message = f"stopped; {len(done)} of {len(specs)} runs are complete in {store}, one may be half done"
