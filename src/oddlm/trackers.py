@@ -4,6 +4,7 @@ They are told what was asked and how it stands, in numbers; prompts and samples 
 """
 
 import os
+import socket
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -252,11 +253,15 @@ class _MlflowPage:
 
 
 def _tensorboard(folder: Path) -> Callable[[RunSpec, int], Page]:
-    """A folder of event files per run, in folder/tensorboard."""
-    from tensorboard.summary.writer.event_file_writer import EventFileWriter
+    """A folder of event files per run, in folder/tensorboard. Written here and now: its own writer fails in a thread."""
+    from tensorboard.summary.writer.record_writer import RecordWriter
 
     def open_page(spec: RunSpec, problems: int) -> Page:
-        return _TensorboardPage(EventFileWriter(str(folder / "tensorboard" / spec.id), flush_secs=10))
+        path = folder / "tensorboard" / spec.id / f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        page = _TensorboardPage(RecordWriter(path.open("wb")))
+        page.write(file_version="brain.Event:2")
+        return page
 
     return open_page
 
@@ -266,11 +271,16 @@ class _TensorboardPage:
     writer: Any
 
     def log(self, numbers: Numbers, step: int) -> None:
-        from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary as Values
 
         values = [Values.Value(tag=name, simple_value=value) for name, value in numbers.items()]
-        self.writer.add_event(Event(wall_time=time.time(), step=step, summary=Values(value=values)))
+        self.write(step=step, summary=Values(value=values))
+
+    def write(self, **content: Any) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        self.writer.write(Event(wall_time=time.time(), **content).SerializeToString())
+        self.writer.flush()
 
     def end(self, numbers: Numbers | None) -> None:
         if numbers is not None:

@@ -95,7 +95,7 @@ def evaluate(
     chosen = find_task(task, scorer=scorer, unsafe=unsafe).under(protocol)
     fixed = settings(set_, OWN) | present(length=length or chosen.length, steps=steps or chosen.steps)
     axes: dict[str, list[Any]] = {"temperature": listed("temperature", temperature, float)}
-    axes |= {"objective": listed("objective", objective, _name), "alpha": listed("alpha", alpha, float)}
+    axes |= {"objective": _objectives(objective), "alpha": listed("alpha", alpha, float)}
     what = {"model": model, "task": task, "protocol": protocol, "scorer": scorer, "exclude_train": exclude_train}
     what |= {"split": split}
     specs = _specs(what | {"n": n, "limit": limit}, data, fixed, axes, listed("seeds", seeds, int))
@@ -123,6 +123,13 @@ def evaluate(
         typer.echo(f"oddlm: {message}. The same command goes on from there.", err=True)
         raise typer.Exit(130) from None
     _report(done, chosen, n, shown, show, json_out)
+
+
+def _objectives(text: str) -> list[Any]:
+    """Names, or one in JSON with its options."""
+    from ..params import json_or_text
+
+    return [json_or_text(text)] if text.startswith("{") else listed("objective", text, _name)
 
 
 def _name(text: str) -> str:
