@@ -1,9 +1,9 @@
 """Search spaces over the fields of SampleParams. Imports no torch and no optimiser.
 
-    temperature=0..1.5          a range
-    alpha=0,1..128:log          0, or a range on a log scale
-    policy=low_confidence,margin
-    policy=["margin", {"name": "threshold", "threshold": 0.8}]
+temperature=0..1.5          a range
+alpha=0,1..128:log          0, or a range on a log scale
+policy=low_confidence,margin
+policy=["margin", {"name": "threshold", "threshold": 0.8}]
 """
 
 import json

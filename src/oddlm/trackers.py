@@ -8,7 +8,7 @@ import socket
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -109,7 +109,11 @@ class _Together:
                     tell(one)
             except Exception as error:  # whatever it is, the run is worth more
                 del self._working[name]
-                warnings.warn(f"tracker {name} failed and is switched off ({_first_line(error)}); the run goes on", stacklevel=2)
+                with suppress(Exception):
+                    one.close()
+                warnings.warn(
+                    f"tracker {name} failed and is switched off ({_first_line(error)}); the run goes on", stacklevel=2
+                )
 
 
 class _Pages:

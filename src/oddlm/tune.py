@@ -23,7 +23,7 @@ from . import metrics
 from .evaluate import Runner, check_spec
 from .params import RunSpec, SampleParams, check_fields, checked
 from .space import Axis, draw
-from .store import Row, RunHeld
+from .store import Row, RunHeldError
 from .tasks import Problem, Task
 from .trackers import Tracker, followed
 
@@ -126,7 +126,7 @@ def tuning_problems(task: Task, split: str, *, limit: int | None, **options: Any
         raise ValueError(f"the {REPORTED} split is what results are reported on: tune on another, such as --split tune")
     if "split" not in task.options:
         raise ValueError(
-            f"task {task.name!r} has no tuning split: its load() needs a keyword `split` that takes {split!r} and {REPORTED!r}; "
+            f"task {task.name!r} has no tuning split: its load() needs a keyword `split` that takes {split!r}, {REPORTED!r}; "
             "or tune on a .jsonl of other problems (--scorer says how they are scored)"
         )
     problems = task.problems(split=split, limit=limit, **options)
@@ -177,14 +177,16 @@ def tune(
     """
     attempt = partial(_attempt, plan, runner, task, problems, tracker, watch)
     while counted(study) < trials:
-        study.optimize(attempt, n_trials=1, callbacks=[ended], catch=(RunHeld,))
+        study.optimize(attempt, n_trials=1, callbacks=[ended], catch=(RunHeldError,))
 
 
 def counted(study: "optuna.Study") -> int:
     """Trials that are finished, or running in a process that said so."""
     states = _optuna().trial.TrialState
     trials = study.get_trials(deepcopy=False)
-    return sum(t.state in (states.COMPLETE, states.PRUNED) or (t.state == states.RUNNING and PROCESS in t.user_attrs) for t in trials)
+    return sum(
+        t.state in (states.COMPLETE, states.PRUNED) or (t.state == states.RUNNING and PROCESS in t.user_attrs) for t in trials
+    )
 
 
 def bury(study: "optuna.Study") -> None:
@@ -307,7 +309,7 @@ def _attempt(
     except KeyboardInterrupt:
         retry(trial.study, trial)
         raise
-    except RunHeld:  # the same settings in another process: this trial fails, and the next may find them done
+    except RunHeldError:  # the same settings in another process: this trial fails, and the next may find them done
         time.sleep(1)
         raise
     solved = np.mean([metrics.pass_at_k(verdicts, plan.k) for verdicts in correct], axis=0)  # [problems]

@@ -160,9 +160,7 @@ def _say(names: Sequence[str], study: "optuna.Study", trial: "optuna.trial.Froze
         typer.echo(f"trial {trial.number}: {value}, {told}", err=True)
 
 
-def _report(
-    plan: "Plan", study: "optuna.Study", problems: int, split: str | None, top: int, json_out: Path | None
-) -> bool:
+def _report(plan: "Plan", study: "optuna.Study", problems: int, split: str | None, top: int, json_out: Path | None) -> bool:
     """The best settings, and how to report on the first, on that split; False where none keeps the floors."""
     from rich.console import Console
 
@@ -178,9 +176,9 @@ def _report(
         console.print(tuned(rows, [axis.name for axis in plan.space], f"pass@{plan.k}"))
     trials = tally(study)
     said = (
-        f"{plan.base.task}, {plan.base.model}: {problems} problems of split {plan.base.split}, {plan.base.n} samples each, seeds "
-        f"{', '.join(map(str, plan.seeds))}. Study {study.study_name}: {trials['complete']} trials complete, {trials['pruned']} with "
-        f"settings that do not go together, {trials['fail']} failed, {trials['running']} running. "
+        f"{plan.base.task}, {plan.base.model}: {problems} problems of split {plan.base.split}, {plan.base.n} samples each, "
+        f"seeds {', '.join(map(str, plan.seeds))}. Study {study.study_name}: {trials['complete']} trials complete, "
+        f"{trials['pruned']} with settings that do not go together, {trials['fail']} failed, {trials['running']} running. "
     )
     said += "The best of many is partly luck: report on other problems, with" if best else ""
     said += "No setting keeps the floor; these come nearest." if found and not best else ""
