@@ -95,7 +95,7 @@ def test_mlflow_in_a_database_of_its_own(runner, tmp_path, monkeypatch):
 
 
 def records(path: Path) -> Iterator[bytes]:
-    """Of W&B's own file: a header of 7 bytes, then blocks of 32 KiB of (checksum, length, kind, content), like LevelDB's log."""
+    """Of W&B's own file: a header of 7 bytes, then blocks of 32 KiB of (checksum, length, kind, content), as LevelDB's log."""
     data, place, part = path.read_bytes(), 7, b""
     while place + 7 <= len(data):
         if 32768 - place % 32768 < 7:

@@ -139,10 +139,10 @@ def tuning_problems(task: Task, split: str, *, limit: int | None, **options: Any
 
 def open_study(url: str, name: str, plan: Plan) -> "optuna.Study":
     """The study of that name, new or as it was left. ValueError where the storage does not answer or the plan is another."""
-    optuna = _optuna()
-    optuna.logging.set_verbosity(optuna.logging.ERROR)  # what happens to trials is told by the command
-    sampler = optuna.samplers.TPESampler(multivariate=False)
-    study: optuna.Study = optuna.create_study(
+    library = _optuna()
+    library.logging.set_verbosity(library.logging.ERROR)  # what happens to trials is told by the command
+    sampler = library.samplers.TPESampler(multivariate=False)
+    study: optuna.Study = library.create_study(
         study_name=name, storage=_storage(url), sampler=sampler, direction="maximize", load_if_exists=True
     )
     wanted, found = plan.content(), study.user_attrs.get(PLAN)
