@@ -124,6 +124,8 @@ class _Pages:
         self._open: dict[str, tuple[Page, _Standing]] = {}  # by run
 
     def start(self, spec: RunSpec, problems: int) -> None:
+        if spec.id in self._open:  # it was given up, and begins again
+            self._open.pop(spec.id)[0].end(None)
         self._open[spec.id] = (self._open_page(spec, problems), _Standing())
 
     def row(self, spec: RunSpec, row: Row) -> None:

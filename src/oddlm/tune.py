@@ -254,9 +254,8 @@ def commands(plan: Plan, params: SampleParams, split: str | None) -> tuple[str, 
 def as_data(plan: Plan, study: "optuna.Study", found: Sequence[Outcome]) -> dict[str, Any]:
     """For JSON, which has no nan."""
 
-    def numbers(interval: metrics.Interval) -> dict[str, float | None]:
-        value, *ends = (None if math.isnan(x) else x for x in interval)
-        return {"value": value, "low": ends[0], "high": ends[1]}
+    def ends(bounds: metrics.Interval) -> dict[str, float | None]:
+        return {name: None if math.isnan(x) else x for name, x in bounds._asdict().items()}
 
     return {
         "study": study.study_name,
@@ -267,9 +266,9 @@ def as_data(plan: Plan, study: "optuna.Study", found: Sequence[Outcome]) -> dict
                 "params": outcome.params.model_dump(mode="json", exclude={"seed"}),
                 "runs": list(outcome.runs),
                 **outcome.passed,
-                f"pass@{plan.k} interval": numbers(interval(outcome)),
-                "difference to the first": numbers(interval(outcome, found[0])),
-                "keeps floors": not outcome.short,
+                "interval": [ends(interval(outcome))[end] for end in ("low", "high")],
+                "difference": ends(interval(outcome, found[0])),  # to the first
+                "keeps_floors": not outcome.short,
             }
             for outcome in found
         ],

@@ -28,6 +28,7 @@ from .options import (
     Track,
     Unsafe,
     check_out,
+    file_fields,
     listed,
     present,
     settings,
@@ -155,11 +156,9 @@ def _embedder() -> Any:
 
 def _specs(what: dict[str, Any], data: Path | None, fixed: Any, axes: Any, seeds: Sequence[int]) -> "list[RunSpec]":
     from ..compare import grid
-    from ..evaluate import digest
     from ..params import RunSpec, checked
 
-    source = data or (Path(what["task"]) if what["task"].endswith(".jsonl") else None)
-    what |= {"data": None if data is None else str(data), "data_digest": None if source is None else digest(source)}
+    what |= file_fields(what["task"], data)
     return [
         checked(RunSpec, {**what, "params": params, "seed": seed})
         for params in grid(fixed, axes)

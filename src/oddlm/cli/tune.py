@@ -27,6 +27,7 @@ from .options import (
     Track,
     Unsafe,
     check_out,
+    file_fields,
     listed,
     present,
     settings,
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
 OWN = ("length", "steps", "seed")
 SPACE_HELP = (
     "What to search, instead of the default: NAME=LOW..HIGH, NAME=LOW..HIGH:log, NAME=A,B,C, or values and a range "
-    "(alpha=0,1..64:log), over any setting of the sampler; or a .toml with a table [space]. Repeatable."
+    "(alpha=0,1..64:log), over any setting of the sampler; or a .toml with a table called space. Repeatable."
 )
 
 
@@ -130,14 +131,9 @@ def tune(
 
 
 def _base(what: dict[str, Any], data: Path | None) -> "RunSpec":
-    from ..evaluate import digest
     from ..params import RunSpec, checked
 
-    source = data or (Path(what["task"]) if what["task"].endswith(".jsonl") else None)
-    return checked(
-        RunSpec,
-        {**what, "data": None if data is None else str(data), "data_digest": None if source is None else digest(source)},
-    )
+    return checked(RunSpec, what | file_fields(what["task"], data))
 
 
 def _tell(tick: "Tick", spec: "RunSpec", row: "Row", fresh: bool) -> None:
