@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import optuna
+import psycopg
 import pytest
 
 from oddlm import load
@@ -220,6 +221,25 @@ def postgres():
         shutil.rmtree(folder)
 
 
+BEGIN = """
+import sys, time
+from tests.test_tune import open_study, plan
+time.sleep(max(0, float(sys.argv[2]) - time.time()))
+print(open_study(sys.argv[1], "s", plan()).study_name)
+"""
+
+
+@pytest.mark.soak
+def test_many_may_begin_at_the_same_moment(postgres):
+    """On a database without tables, where each finds the others making them."""
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute("create database fresh")
+    command = [sys.executable, "-c", BEGIN, f"{postgres.rpartition('/')[0]}/fresh", str(time.time() + 12)]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    begun = [subprocess.Popen(command, cwd=ROOT, env=ENV, text=True, **pipes) for _ in range(3)]
+    assert [process.communicate(timeout=120) for process in begun] == [("s\n", "")] * 3
+
+
 def test_processes_share_a_study_in_postgresql(postgres, tmp_path):
     """Two at a time, each with its own store, as on two machines; one is killed, and what it left is taken up."""
 
@@ -314,9 +334,8 @@ def test_from_the_command_to_settings_that_eval_takes(oddlm):  # noqa: F811
     assert f"{100 * best['pass@4']:.1f} [" in out
     assert best["pass@4"] == max(s["pass@4"] for s in result["settings"])
     assert best["interval"][0] <= best["pass@4"] <= best["interval"][1]
-    assert result["settings"][-1]["difference"]["difference"] == pytest.approx(
-        result["settings"][-1]["pass@4"] - best["pass@4"]
-    )
+    last = result["settings"][-1]
+    assert last["difference"]["difference"] == pytest.approx(last["pass@4"] - best["pass@4"])
     assert out.rstrip().endswith(result["command"] + "\n" + result["python"])
     assert all(Store(Path("runs")).read(run).summary for s in result["settings"] for run in s["runs"])
     assert {path.parent.name for path in Path("runs/tensorboard").glob("*/events*")} == set(Store(Path("runs")).ids())

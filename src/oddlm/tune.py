@@ -12,6 +12,7 @@ import shlex
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -145,8 +146,9 @@ def open_study(url: str, name: str, plan: Plan) -> "optuna.Study":
     study: optuna.Study = library.create_study(
         study_name=name, storage=_storage(url), sampler=sampler, direction="maximize", load_if_exists=True
     )
+    begun = bool(study.get_trials(deepcopy=False))  # asked first: a study of ours has its plan before its first trial
     wanted, found = plan.content(), study.user_attrs.get(PLAN)
-    if found is None and study.get_trials(deepcopy=False):
+    if found is None and begun:
         raise ValueError(f"study {name!r} was not made by oddlm tune: give another --study")
     if found is None:
         study.set_user_attr(PLAN, wanted)
@@ -348,7 +350,7 @@ def _optuna() -> Any:
 
 def _storage(url: str) -> Any:
     """A database that answers; ValueError in seconds where it does not, without the password in the message."""
-    optuna = _optuna()
+    _optuna()
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -365,20 +367,33 @@ def _storage(url: str) -> Any:
     parsed = parsed.set(drivername=drivers[parsed.drivername.partition("+")[0]])
     arguments = {"timeout": 60} if parsed.drivername == "sqlite" else {"connect_timeout": CONNECT_S}
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            return optuna.storages.RDBStorage(
-                parsed.render_as_string(hide_password=False),
-                engine_kwargs={"connect_args": arguments},
-                heartbeat_interval=HEARTBEAT_S,
-                grace_period=GRACE_S,
-                heartbeat_stale_trial_callback=retry,
-            )
+        return _connected(parsed.render_as_string(hide_password=False), arguments)
     except ImportError as error:
         raise ValueError(f"PostgreSQL needs the extra 'postgres': pip install 'oddlm[postgres]' ({error})") from error
     except (SQLAlchemyError, RuntimeError) as error:  # the latter: tables of another version of Optuna
         reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
         raise ValueError(f"storage {parsed.render_as_string()} cannot be used: {reason}") from error
+
+
+def _connected(url: str, arguments: Mapping[str, Any]) -> Any:
+    optuna = _optuna()
+    from sqlalchemy.exc import IntegrityError, ProgrammingError
+
+    connect = partial(
+        optuna.storages.RDBStorage,
+        url,
+        engine_kwargs={"connect_args": arguments},
+        heartbeat_interval=HEARTBEAT_S,
+        grace_period=GRACE_S,
+        heartbeat_stale_trial_callback=retry,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        for pause in (0.2, 0.5, 1.0):
+            with suppress(IntegrityError, ProgrammingError):  # another process is making the same tables
+                return connect()
+            time.sleep(pause)
+        return connect()
 
 
 def _process(pid: int) -> dict[str, Any] | None:
