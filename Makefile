@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint soak clean sandbox
+.PHONY: demo test lint soak clean sandbox postgres
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt | sandbox
@@ -16,10 +16,15 @@ sandbox:  # for programs that a model wrote: installed where that needs no passw
 	|| { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -qq -y bubblewrap >/dev/null; } \
 	|| echo 'To score code, install bubblewrap:  sudo apt-get install bubblewrap  (dnf, pacman: the same name)'
 
+postgres:  # for the tests of tuning on many machines, likewise
+	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null \
+	|| { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -qq -y postgresql >/dev/null; } \
+	|| echo 'PostgreSQL will NOT be tested; to test it:  sudo apt-get install postgresql'
+
 demo: $(READY)  ## set up, then show plain and diverse sampling side by side
 	$(BIN)/oddlm demo
 
-test: lint  ## set up, then lint, types and all tests
+test: lint | postgres  ## set up, then lint, types and all tests
 	$(BIN)/pytest -n 2 -m 'not soak'
 
 lint: $(READY)
@@ -27,7 +32,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-soak: $(READY)  ## longer trials
+soak: $(READY) | postgres  ## longer trials
 	$(BIN)/pytest -n 2 --hypothesis-profile soak
 
 clean:

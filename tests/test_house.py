@@ -38,8 +38,11 @@ ARROWS = {
     "query": {"store"},
     "compare": {"params", "store", "metrics"},
     "evaluate": {"types", "params", "policies", "generate", "tasks", "metrics", "store"},
-    "views": {"types", "params", "store", "query", "compare"},
+    "views": {"types", "params", "store", "query", "compare", "metrics"},
     "embedding": set(),
+    "trackers": {"params", "store"},
+    "space": {"params"},
+    "tune": {"params", "space", "store", "tasks", "metrics", "evaluate", "trackers"},
     "cli": {
         "__init__",
         "types",
@@ -57,6 +60,9 @@ ARROWS = {
         "compare",
         "evaluate",
         "embedding",
+        "trackers",
+        "space",
+        "tune",
         "views",
     },
 }
@@ -71,6 +77,8 @@ TORCHLESS = [
     "oddlm.query",
     "oddlm.compare",
     "oddlm.views",
+    "oddlm.trackers",
+    "oddlm.space",
 ]
 
 

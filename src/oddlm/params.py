@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 Named = str | dict[str, Any]  # "odd", or {"name": "odd", "normalize": false}
 Checked = TypeVar("Checked", bound=BaseModel)
+PUSH = ("objective", "feature", "schedule", "duplicates", "tolerance", "gradient", "preset")  # how, where alpha says how hard
 
 
 class SampleParams(BaseModel):
@@ -53,11 +54,10 @@ class SampleParams(BaseModel):
 
     def canonical(self) -> "SampleParams":
         """The same sampling in its one spelling: plain runs alike whatever their unused settings say, defaults filled in."""
-        unused = ("feature", "schedule", "duplicates", "tolerance", "gradient", "preset")
         changes: dict[str, Any] = {name: _bare(getattr(self, name)) for name in ("policy", "objective", "feature", "schedule")}
         changes["steps"] = self.steps or self.length
         if self.plain:
-            changes |= {name: type(self).model_fields[name].default for name in unused} | {"objective": "none", "alpha": 0.0}
+            changes |= {name: type(self).model_fields[name].default for name in PUSH} | {"objective": "none", "alpha": 0.0}
         return self.model_copy(update=changes)
 
 
@@ -71,6 +71,7 @@ class RunSpec(BaseModel):
     protocol: str | None = Field(None, description="A named variant of the task.")
     scorer: str | None = Field(None, description="How a .jsonl of one's own is scored.")
     exclude_train: bool = Field(False, description="Leave out problems of the training side.")
+    split: str | None = Field(None, description="A part of the problems, such as 'tune'; None is what the task reports on.")
     data: str | None = Field(None, description="The file that the problems come from, if not the task's own.")
     data_digest: str | None = Field(None, description="SHA-256 of the problems' file: a file that changes makes another run.")
     n: int = Field(16, ge=1, description="Samples per problem.")
@@ -91,6 +92,8 @@ class RunSpec(BaseModel):
             **self.model_dump(mode="json", exclude={"params"}),
             "params": self.params.canonical().model_dump(mode="json"),
         }
+        if self.split is None:
+            del content["split"]
         if self.data_digest is not None:
             content["data"] = None
             content["task"] = Path(self.task).name if self.task and self.task.endswith(".jsonl") else self.task
@@ -107,12 +110,33 @@ class RunSpec(BaseModel):
         return int.from_bytes(digest[:8], "big") >> 1
 
 
+def json_or_text(text: str) -> Any:
+    """`8`, `true` or `{"name": "odd"}` as JSON; whatever is none is text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
 def checked(cls: type[Checked], content: Mapping[str, Any]) -> Checked:
     """cls(**content); what is wrong is a ValueError in one line that says what is allowed."""
     try:
         return cls.model_validate(content)
     except ValidationError as error:
-        raise ValueError("; ".join(_complaint(cls, e) for e in error.errors(include_url=False))) from None
+        raise _complaints(cls, error.errors(include_url=False)) from None
+
+
+def check_fields(cls: type[BaseModel], content: Mapping[str, Any]) -> None:
+    """ValueError for values that are wrong by themselves; whether they go together is not asked."""
+    try:
+        cls.model_validate(content)
+    except ValidationError as error:
+        if alone := [e for e in error.errors(include_url=False) if e["loc"]]:
+            raise _complaints(cls, alone) from None
+
+
+def _complaints(cls: type[BaseModel], errors: Sequence[Any]) -> ValueError:
+    return ValueError("; ".join(_complaint(cls, e) for e in errors))
 
 
 def _complaint(cls: type[BaseModel], error: Any) -> str:

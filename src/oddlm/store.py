@@ -32,6 +32,10 @@ class StoreError(ValueError):
     """A store that cannot be read or written as it is; the message says what to do."""
 
 
+class RunHeldError(StoreError):
+    """Another process is writing this run."""
+
+
 def _storable(text: Any) -> Any:
     """A model may write half a surrogate pair, which no file can hold."""
     return text.encode("utf-8", "backslashreplace").decode() if isinstance(text, str) else text
@@ -299,7 +303,7 @@ def _locked(folder: Path) -> Iterator[None]:
         except BlockingIOError:
             holder = os.pread(file, 200, 0).decode(errors="replace").strip() or "another process"
             message = f"run {folder.name} is being written by {holder}: wait until it ends, or give another --store"
-            raise StoreError(message) from None
+            raise RunHeldError(message) from None
         with _writing(path):
             os.ftruncate(file, 0)
             os.pwrite(file, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
