@@ -1,6 +1,8 @@
 """A bidirectional transformer in one file: RMSNorm, rotary positions, SwiGLU; its config covers LLaDA, Dream and Qwen3 too."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -48,9 +50,27 @@ class RMSNorm(nn.Module):
 class Layout:
     """Where the tokens of a canvas stand: what attention needs to know besides the tokens."""
 
-    cos: Tensor  # [B, 1, T, head]
+    cos: Tensor  # [B, 1, T, head]; a single row where it serves all
     sin: Tensor
     mask: Tensor | None  # [B, 1, 1, T]: nobody listens to padding; None where there is none
+
+    def to(self, device: torch.device) -> "Layout":
+        if self.cos.device == device:
+            return self
+        return Layout(self.cos.to(device), self.sin.to(device), None if self.mask is None else self.mask.to(device))
+
+    def window(self, low: int, high: int) -> "Layout":
+        """Some of the positions ask; all are heard."""
+        return Layout(self.cos[:, :, low:high], self.sin[:, :, low:high], self.mask)
+
+    def unpadded(self) -> "Layout":
+        return Layout(self.cos, self.sin, None)
+
+    def take(self, rows: Tensor) -> "Layout":
+        return self if self.mask is None else Layout(self.cos[rows], self.sin[rows], self.mask[rows])
+
+
+Pair = tuple[Tensor, Tensor]  # keys and values, [B, key heads, T, head]
 
 
 class Block(nn.Module):
@@ -68,8 +88,10 @@ class Block(nn.Module):
         self.gate_up = nn.Linear(config.width, 2 * config.hidden, bias=False)
         self.down = nn.Linear(config.hidden, config.width, bias=False)
 
-    def forward(self, x: Tensor, layout: Layout) -> Tensor:
+    def forward(self, x: Tensor, layout: Layout, recall: Callable[[Tensor, Tensor], Pair] | None = None) -> Tensor:
         q, k, v = self.heard(x, layout)
+        if recall is not None:
+            k, v = recall(k, v)
         x = x + self.attend(q, k, v, layout.mask)
         gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)
         result: Tensor = x + self.down(F.silu(gate) * up)
@@ -109,27 +131,42 @@ class Transformer(nn.Module):
             for part in (block.attention_out, block.down):
                 nn.init.normal_(part.weight, std=0.02 / (2 * config.layers) ** 0.5)
 
+    @property
+    def device(self) -> torch.device:
+        """Where logits come out."""
+        return self.norm.weight.device
+
     def forward(self, tokens: Tensor, start: int, prompt_lengths: Tensor) -> Tensor:
-        x = self.embed(tokens)
-        layout = self.layout(tokens.shape[1], start, prompt_lengths, x.dtype)
-        for block in self.blocks:
-            x = block(x, layout)
+        x = self.outputs(tokens, self.layout(tokens.shape[1], start, prompt_lengths))
         return self.logits(self.predictors(x, start, prompt_lengths))
 
-    def layout(self, T: int, start: int, prompt_lengths: Tensor, dtype: torch.dtype) -> Layout:
+    def outputs(self, tokens: Tensor, layout: Layout, recall: Callable[[int, Tensor, Tensor], Pair] | None = None) -> Tensor:
+        """What the last block says, [B, T, width].
+
+        recall: (layer, keys, values) of these tokens -> the keys and values that they listen to, if not to each other's.
+        """
+        x = self.embed(tokens.to(self.embed.weight.device))
+        for i, block in enumerate(self.blocks):
+            here = block.attention_norm.weight.device  # blocks may live on several devices
+            x, layout = x.to(here), layout.to(here)
+            x = block(x, layout, None if recall is None else partial(recall, i))
+        return x.to(self.device)
+
+    def layout(self, T: int, start: int, prompt_lengths: Tensor) -> Layout:
         place = torch.arange(T, device=prompt_lengths.device) - (start - prompt_lengths)[:, None]  # [B, T], negative on padding
+        dtype = self.embed.weight.dtype
         wide = torch.promote_types(dtype, torch.float32) if self.config.wide_rotary else dtype
         cos, sin = rotary(place.clamp(min=0), self.config.head, self.config.rope_theta, wide)
         return Layout(cos, sin, (place >= 0)[:, None, None])
 
-    def predictors(self, x: Tensor, start: int, prompt_lengths: Tensor) -> Tensor:
-        """The outputs, [B, T - start, width], from which the generated positions are predicted."""
+    def predictors(self, x: Tensor, first: int, before: Tensor) -> Tensor:
+        """The outputs from which the positions from `first` on are predicted; `before` [B]: real tokens left of `first`."""
         if not self.config.shift:
-            return x[:, start:]
-        if start == 0:
+            return x[:, first:]
+        if first == 0:
             return torch.cat([x[:, :1], x[:, :-1]], dim=1)
-        first = torch.where((prompt_lengths == 0)[:, None, None], x[:, start : start + 1], x[:, start - 1 : start])
-        return torch.cat([first, x[:, start:-1]], dim=1)  # without a prompt, the first position predicts itself
+        own, left = x[:, first : first + 1], x[:, first - 1 : first]
+        return torch.cat([torch.where((before == 0)[:, None, None], own, left), x[:, first:-1]], dim=1)
 
     def logits(self, x: Tensor) -> Tensor:
         x = self.norm(x)
