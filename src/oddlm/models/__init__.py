@@ -59,8 +59,8 @@ def _factory(name: str) -> Callable[..., Any]:
     if not module:
         known = ", ".join(KNOWN)
         raise ValueError(
-            f"unknown model {name!r}; known: {known}, or the dotted path of a class or function, a folder, or a name on the hub "
-            "(organisation/model)"
+            f"unknown model {name!r}; known: {known}, or the dotted path of a class or function, or a checkpoint: a folder, "
+            "or a name on the hub (organisation/model)"
         )
     try:
         return cast("Callable[..., Any]", getattr(import_module(module), attribute))

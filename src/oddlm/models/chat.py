@@ -1,4 +1,4 @@
-"""Chat templates: a checkpoint's own, run where it can do nothing but write text, on messages that cannot pose as control tokens."""
+"""Chat templates, run where they can do nothing but write text, on messages that cannot pose as control tokens."""
 
 import json
 import re

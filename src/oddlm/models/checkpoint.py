@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .architecture import Architecture, Keys
 from .dream import DREAM
 from .llada import LLADA
+from .quant import assign, prepare
 from .qwen3 import QWEN3
 from .transformer import Transformer, TransformerConfig
 
@@ -200,20 +201,17 @@ def load_network(
 
     with torch.device("meta"):
         network = Transformer(described.config).to(dtype)
+    shapes = {name: parameter.shape for name, parameter in network.state_dict().items()}
     pieces = plan(described, network)
-    if quantize is not None or device_map is not None:
-        raise ValueError("quantize and device_map are not there yet")
+    network = prepare(network, quantize)
+    if device_map is not None:
+        raise ValueError("device_map is not there yet")
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         for name, own in bar.track(pieces.items(), description="loading weights"):
-            _put(network, name, own, device, dtype)
+            tensor = torch.empty(shapes[name], dtype=dtype, device=device)
+            for piece in own:
+                tensor[piece.start : piece.stop].copy_(_read(piece.file, piece.source))
+            owner, _, attribute = name.rpartition(".")
+            assign(network.get_submodule(owner), attribute, tensor)
     return network.eval()
-
-
-def _put(network: Transformer, name: str, pieces: Sequence[Piece], device: torch.device, dtype: torch.dtype) -> None:
-    owner, _, attribute = name.rpartition(".")
-    module = network.get_submodule(owner)
-    tensor = torch.empty(network.get_parameter(name).shape, dtype=dtype, device=device)
-    for piece in pieces:
-        tensor[piece.start : piece.stop].copy_(_read(piece.file, piece.source))
-    setattr(module, attribute, nn.Parameter(tensor, requires_grad=False))

@@ -130,7 +130,7 @@ class Repo:
             if getattr(error, "errno", None) == errno.ENOSPC:
                 raise ValueError(f"the disk is full. {self._room}") from error
             raise ValueError(
-                f"the download of {name} broke off ({_cause(error)}); what has arrived is kept: the same command goes on from there"
+                f"the download of {name} broke off ({_cause(error)}); what has arrived is kept, and the same command goes on"
             ) from error
 
 

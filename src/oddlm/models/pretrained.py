@@ -5,6 +5,7 @@ from pathlib import Path
 
 import torch
 
+from .cache import Cache
 from .checkpoint import Description, describe, load_network
 from .device import chosen_device, chosen_dtype, dtype_name
 from .hub import Repo
@@ -64,11 +65,14 @@ def load_pretrained(
     quantize: str | None = None,
     device_map: str | None = None,
     mask_id: int | None = None,
+    cache: Cache | None = None,
+    refresh: int | None = None,
 ) -> Native:
     """The checkpoint in a folder, or of a name on the hub (`GSAI-ML/LLaDA-8B-Instruct`).
 
     device: default a GPU where there is one. dtype: bf16 (default on a GPU), fp16, fp32 (default on a CPU) or fp64.
     revision, local_files_only, cache_dir: as in the hub's own library. mask_id: where the checkpoint is silent or wrong.
+    cache, refresh: see `Native`.
     """
     place = chosen_device(device)
     number = chosen_dtype(dtype, place)
@@ -84,4 +88,6 @@ def load_pretrained(
         protected_ids=known.protected_ids,
         context=known.context,
         tokenizer=known.tokenizer,
+        cache=cache,
+        refresh=refresh,
     )

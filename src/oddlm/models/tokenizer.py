@@ -82,7 +82,7 @@ def _mask_id(keys: Keys, tokenizer: TextTokenizer) -> int:
     said, named = keys.get("mask_token_id"), tokenizer.id_of(tokenizer.tokens["mask_token"])
     if said is not None and named is not None and said != named:
         raise ValueError(
-            f"{keys.where} says that the mask token is {said!r}, its tokenizer says {named}: give mask_id= to say which is right"
+            f"{keys.where} says that the mask token is {said!r}, its tokenizer says {named}: say which is right, mask_id="
         )
     for found in (said, named, *map(tokenizer.special.get, MASK_TEXTS)):
         if found is not None:
