@@ -3,10 +3,12 @@
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from oddlm.models import load_model
 
@@ -240,21 +242,29 @@ LOAD = r"""
 import re, sys, torch
 from oddlm.models.checkpoint import describe, load_network
 from pathlib import Path
+
 def memory(what):
     return 1024 * int(re.search(rf"{what}:\s*(\d+) kB", Path("/proc/self/status").read_text())[1])
-described = describe(Path(sys.argv[1]))
+
+tiny, large = (describe(Path(folder)) for folder in sys.argv[1:])
+options = {"device": torch.device("cpu"), "dtype": torch.float32}
+load_network(tiny, **options)  # libraries that are imported on the way
 before = memory("VmRSS")
-network = load_network(described, device=torch.device("cpu"), dtype=torch.float32)
+network = load_network(large, **options)
 size = sum(p.nbytes for p in network.parameters())
 print((memory("VmHWM") - before) / size, size)
 """
 
 
-def test_weights_exist_once_in_memory(tmp_path):
-    sizes = {"hidden_size": 512, "intermediate_size": 2048, "num_hidden_layers": 10, "num_attention_heads": 8}
-    network = layout.llama(**sizes).float()
-    folder = layout.write_llada(tmp_path, network, shards=2)
-    done = subprocess.run([sys.executable, "-c", LOAD, str(folder)], capture_output=True, text=True, check=True)
-    share, size = map(float, done.stdout.split())
+@pytest.mark.parametrize("shards", [1, 2])
+def test_weights_exist_once_in_memory(tmp_path, whole, shards):
+    sizes = {"hidden_size": 512, "num_hidden_layers": 10, "num_attention_heads": 8, "num_key_value_heads": 4}
+    config = LlamaConfig(**sizes, intermediate_size=2048, vocab_size=layout.VOCABULARY, tie_word_embeddings=False)
+    with torch.device("meta"):
+        shapes = LlamaForCausalLM(config).state_dict()
+    network = SimpleNamespace(config=config, state_dict=lambda: {n: torch.ones(t.shape) for n, t in shapes.items()})
+    folder = layout.write_llada(tmp_path, network, shards=shards)
+    command = [sys.executable, "-c", LOAD, str(whole), str(folder)]
+    share, size = map(float, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
     assert size > 150e6
-    assert 0.9 < share < 1.2, "of the weights' own size; a second copy of a shard alone would be 1.5"
+    assert 0.95 < share < 1.1, "of the weights' own size; a second copy of a shard alone would be 1.5"

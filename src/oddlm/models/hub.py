@@ -2,6 +2,7 @@
 
 import errno
 import shutil
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -48,9 +49,16 @@ class Repo:
         self._check_complete(folder, files)
 
     def _download(self, files: Sequence[str], revision: str, **options: Any) -> Any:
-        from huggingface_hub import snapshot_download
+        from huggingface_hub import snapshot_download, utils
 
-        options |= {"cache_dir": self.cache, "local_files_only": self.local_files_only}
+        tqdm: Any = utils.tqdm  # type: ignore[attr-defined]
+
+        class Bar(tqdm):  # type: ignore[misc]
+            def __init__(self, *args: Any, **settings: Any) -> None:
+                quiet = "dry_run" in options or not sys.stderr.isatty()
+                super().__init__(*args, **({**settings, "disable": True} if quiet else settings))
+
+        options |= {"cache_dir": self.cache, "local_files_only": self.local_files_only, "tqdm_class": Bar}
         return snapshot_download(self.name, revision=revision, allow_patterns=list(files), **options)
 
     def _check_space(self, files: Sequence[str], commit: str) -> None:
@@ -62,8 +70,7 @@ class Repo:
             found = self._asked(lambda: self._download(files, commit, dry_run=True))
         except DryRunError:  # the hub cannot be reached: nothing will be downloaded
             return
-        begun = sum(path.stat().st_size for path in self._folder.rglob("*.incomplete"))
-        needed = sum(one.file_size or 0 for one in found if one.will_download) - begun
+        needed = sum(one.file_size or 0 for one in found if one.will_download)
         free = shutil.disk_usage(self._folder).free
         if needed > free:
             raise ValueError(f"{self.name} needs {needed / 1e9:.2f} GB more, and {free / 1e9:.2f} GB are free. {self._room}")
@@ -100,7 +107,7 @@ class Repo:
 
     @property
     def _room(self) -> str:
-        return f"Make room in {self.cache}, or set HF_HUB_CACHE to a folder on a larger disk; what has arrived is kept"
+        return f"Make room in {self.cache}, or set HF_HUB_CACHE to a folder on a larger disk; files that are complete are kept"
 
     def _asked(self, call: Callable[[], T]) -> T:
         """What the hub answers; what can go wrong, in words that say what to do."""
@@ -130,7 +137,7 @@ class Repo:
             if getattr(error, "errno", None) == errno.ENOSPC:
                 raise ValueError(f"the disk is full. {self._room}") from error
             raise ValueError(
-                f"the download of {name} broke off ({_cause(error)}); what has arrived is kept, and the same command goes on"
+                f"the download of {name} broke off ({_cause(error)}); complete files are kept, and the same command goes on"
             ) from error
 
 
