@@ -6,6 +6,7 @@ exists in full. What a block multiplies with is quantised; embedding, norms, bia
 leaves the head out too, for numerical stability).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
 from typing import Any, Literal, get_args
@@ -18,6 +19,7 @@ from .transformer import Transformer, TransformerConfig
 
 Quantize = Literal["nf4", "int8"]
 QUANTIZATIONS = get_args(Quantize)
+Quantizer = Callable[[Any, Tensor], nn.Parameter]
 OUTLIERS = 6.0  # int8: input features beyond this are multiplied in 16 bits (LLM.int8's threshold)
 NF4_BLOCK, NF4_NESTED_BLOCK = 64, 256  # weights per scale, scales per scale of scales
 NF4_TABLES = 4 * (16 + 256 + 1)  # bytes per matrix: the two codes and the offset, float32
@@ -37,20 +39,27 @@ def prepare(network: Transformer, quantize: str | None) -> Transformer:
 
 def assign(module: nn.Module, attribute: str, tensor: Tensor) -> None:
     """module.attribute = tensor, quantised where the module wants it so."""
-    kind = type(module).__name__ if attribute == "weight" else ""
-    parameter = nn.Parameter(tensor, requires_grad=False)
-    if kind == "Linear4bit":
-        from bitsandbytes.nn import Params4bit
-
-        parameter = Params4bit(tensor, quant_type="nf4", blocksize=NF4_BLOCK, compress_statistics=True, module=module)
-        parameter = parameter.to(tensor.device)
-    elif kind == "Linear8bitLt":
-        from bitsandbytes.functional import int8_vectorwise_quant
-        from bitsandbytes.nn import Int8Params
-
-        values, scales, _ = int8_vectorwise_quant(tensor.half())
-        parameter = Int8Params(values, requires_grad=False, CB=values, SCB=scales)
+    quantizer: Quantizer | None = getattr(module, "quantizer", None) if attribute == "weight" else None
+    parameter = nn.Parameter(tensor, requires_grad=False) if quantizer is None else quantizer(module, tensor)
     setattr(module, attribute, parameter)
+
+
+def _nf4(module: Any, weight: Tensor) -> nn.Parameter:
+    """4 bits a weight, a scale for every 64 of them, and the scales in 8 bits themselves (double quantisation)."""
+    kept: Any = type(module.weight)
+    parameter = kept(weight, quant_type="nf4", blocksize=NF4_BLOCK, compress_statistics=True, module=module)
+    quantised: nn.Parameter = parameter.to(weight.device)
+    return quantised
+
+
+def _int8(module: Any, weight: Tensor) -> nn.Parameter:
+    """8 bits a weight, a scale for every row."""
+    from bitsandbytes.functional import int8_vectorwise_quant
+
+    values, scales, _ = int8_vectorwise_quant(weight.half())
+    kept: Any = type(module.weight)
+    parameter: nn.Parameter = kept(values, requires_grad=False, CB=values, SCB=scales)
+    return parameter
 
 
 def _layer(library: Any, linear: nn.Linear, quantize: str) -> nn.Module:
@@ -60,7 +69,9 @@ def _layer(library: Any, linear: nn.Linear, quantize: str) -> nn.Module:
             layer = library.nn.Linear4bit(**shape, compute_dtype=torch.bfloat16, compress_statistics=True, quant_type="nf4")
         else:
             layer = library.nn.Linear8bitLt(**shape, has_fp16_weights=False, threshold=OUTLIERS)
-    return layer.to(linear.weight.dtype)
+    layer.quantizer = _nf4 if quantize == "nf4" else _int8
+    result: nn.Module = layer.to(linear.weight.dtype)
+    return result
 
 
 def _bitsandbytes(quantize: str) -> Any:
@@ -95,7 +106,7 @@ def footprint(config: TransformerConfig, quantize: str | None = None, dtype: tor
     block = _bytes(network.blocks[0])
     for linear in network.blocks[0].modules() if quantize else ():
         if isinstance(linear, nn.Linear):
-            block += _quantized_bytes(*linear.weight.shape, quantize) - linear.weight.nbytes
+            block += _quantized_bytes(linear.in_features, linear.out_features, quantize) - linear.weight.nbytes
     head = _bytes(network.norm) + (0 if network.head is None else _bytes(network.head))
     return Footprint(_bytes(network.embed), block, config.layers, head)
 
@@ -104,7 +115,7 @@ def _bytes(module: nn.Module) -> int:
     return sum(p.nbytes for p in module.parameters())
 
 
-def _quantized_bytes(rows: int, columns: int, quantize: str | None) -> int:
+def _quantized_bytes(columns: int, rows: int, quantize: str | None) -> int:
     if quantize == "int8":
         return rows * columns + 4 * rows
     scales = ceil(rows * columns / NF4_BLOCK)

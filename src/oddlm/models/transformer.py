@@ -145,9 +145,9 @@ class Transformer(nn.Module):
 
         recall: (layer, keys, values) of these tokens -> the keys and values that they listen to, if not to each other's.
         """
-        x = self.embed(tokens.to(self.embed.weight.device))
+        x: Tensor = self.embed(tokens.to(self.embed.weight.device))
         for i, block in enumerate(self.blocks):
-            here = block.attention_norm.weight.device  # blocks may live on several devices
+            here = next(block.parameters()).device  # blocks may live on several devices
             x, layout = x.to(here), layout.to(here)
             x = block(x, layout, None if recall is None else partial(recall, i))
         return x.to(self.device)

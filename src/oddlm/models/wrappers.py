@@ -57,8 +57,8 @@ class ClassifierFree(_Wrapper):
 
     def session(self, start: int, prompt_lengths: Tensor, length: int, block_length: int) -> Network:
         """With the prompt and without are two runs."""
-        runs = (open_session(self.model, start, prompt_lengths, length, block_length) for _ in range(2))
-        return partial(self._guide, *runs)
+        seeing, blind = (open_session(self.model, start, prompt_lengths, length, block_length) for _ in range(2))
+        return partial(self._guide, seeing, blind)
 
     def _guide(self, seeing: Network, blind: Network, tokens: Tensor, start: int, prompt_lengths: Tensor) -> Tensor:
         hidden = torch.cat([torch.full_like(tokens[:, :start], self.mask_id), tokens[:, start:]], dim=1)
