@@ -39,7 +39,7 @@ KeepTokens = Annotated[bool, typer.Option("--keep-tokens", help="Store token ids
 Together = Annotated[int, typer.Option(help="Prompts denoised at a time: as many are lost where the process is killed.", min=1)]
 
 MODEL_OPTIONS: dict[str, Any] = {
-    "device": Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; default: a GPU where there is one.")],
+    "device": Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, or auto: over all GPUs; default: one GPU, if any.")],
     "dtype": Annotated[str | None, typer.Option(help="bf16, fp16, fp32 or fp64; default: bf16 on a GPU, fp32 on a CPU.")],
     "quantize": Annotated[str | None, typer.Option(help="nf4 or int8: weights in 4 or 8 bits.")],
     "revision": Annotated[str | None, typer.Option(help="Branch, tag or commit of a model on the hub.")],
@@ -84,6 +84,8 @@ def takes_model(command: Command) -> Command:
         values["cache"] = None if values["cache"] == "none" else values["cache"]
         values = {name: value for name, value in values.items() if value not in (None, False)}
         place = {name: value for name, value in values.items() if name in PLACE}
+        if place.get("device") == "auto":
+            place["device_map"] = place.pop("device")
         values = {name: value for name, value in values.items() if name not in PLACE}
         command(**given, options=ModelOptions(values, place))
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from .architecture import Architecture, Keys
 from .dream import DREAM
 from .llada import LLADA
+from .placement import home, place
 from .quant import assign, prepare
 from .qwen3 import QWEN3
 from .transformer import Transformer, TransformerConfig
@@ -195,7 +196,7 @@ def load_network(
     quantize: str | None = None,
     device_map: str | None = None,
 ) -> Transformer:
-    """The network with its weights on the device."""
+    """The network with its weights on the device, or spread over several (`device_map`)."""
     from rich.console import Console
     from rich.progress import Progress
 
@@ -204,12 +205,11 @@ def load_network(
     shapes = {name: parameter.shape for name, parameter in network.state_dict().items()}
     pieces = plan(described, network)
     network = prepare(network, quantize)
-    if device_map is not None:
-        raise ValueError("device_map is not there yet")
+    spread = None if device_map is None else place(described.config, device_map, quantize=quantize, dtype=dtype)
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         for name, own in bar.track(pieces.items(), description="loading weights"):
-            tensor = torch.empty(shapes[name], dtype=dtype, device=device)
+            tensor = torch.empty(shapes[name], dtype=dtype, device=device if spread is None else home(spread, name))
             for piece in own:
                 tensor[piece.start : piece.stop].copy_(_read(piece.file, piece.source))
             owner, _, attribute = name.rpartition(".")

@@ -26,9 +26,8 @@ class Wrapped:
         self.embedding: Tensor = network.get_input_embeddings().weight.detach()
         self.device = self.embedding.device
         self._keeps = "logits_to_keep" in inspect.signature(network.forward).parameters
-        self._check_both_ways(int(found))
-        self.vocab_size = self._logits(torch.full((1, 2), found, device=self.device), 0).shape[-1]
-        (self.mask_id,) = ids("mask_id", [found], self.vocab_size)
+        (self.mask_id,) = ids("mask_id", [found], len(self.embedding))
+        self.vocab_size = self._check_both_ways().shape[-1]
         self.context = getattr(config, "max_position_embeddings", None)
         ends = [*_listed(getattr(tokenizer, "eos_token_id", None)), *_listed(getattr(tokenizer, "pad_token_id", None))]
         ends += [self.tokenizer.special.get(text) for text in END_TEXTS] if isinstance(self.tokenizer, TextTokenizer) else []
@@ -59,19 +58,18 @@ class Wrapped:
         return torch.cat([logits[:, :1], logits[:, :-1]], dim=1) if start == 0 else logits[:, :-1]
 
     @torch.no_grad()
-    def _check_both_ways(self, mask_id: int) -> None:
-        """The first position must hear the last one."""
-        tokens = torch.full((1, 4), mask_id, device=self.device)
+    def _check_both_ways(self) -> Tensor:
+        """The first position must hear the last one; gives the logits of a short canvas."""
+        tokens = torch.full((1, 4), self.mask_id, device=self.device)
         other = tokens.clone()
-        other[0, -1] = 0 if mask_id else 1
-        shift, self.shift = self.shift, False
-        one, two = (self._logits(t, 0)[:, 0] for t in (tokens, other))
-        self.shift = shift
-        if torch.equal(one, two):
+        other[0, -1] = 0 if self.mask_id else 1
+        one, two = (self._logits(t, 0) for t in (tokens, other))
+        if torch.equal(one[:, 0], two[:, 0]):
             raise ValueError(
                 f"{type(self.network).__name__} is autoregressive: its first position does not hear the last. A masked "
                 "diffusion model listens both ways; load it with its own code (trust_remote_code) or as a masked language model"
             )
+        return one
 
 
 def text_tokenizer(tokenizer: Any) -> Any:
