@@ -119,8 +119,8 @@ def main() -> None:
     lines = [
         f"# {'A tiny' if args.tiny else 'An 8B'} LLaDA with random weights, {size / GB:.2f} GB on disk, on {name}",
         "",
-        f"{N} samples x {LENGTH} tokens in {STEPS} steps, prompt of {PROMPT} tokens; torch {torch.__version__}. Written in {made:.1f} s "
-        "(so the files are in the page cache when they are loaded).",
+        f"{N} samples x {LENGTH} tokens in {STEPS} steps, prompt of {PROMPT} tokens; torch {torch.__version__}.",
+        f"Written in {made:.1f} s (so the files are in the page cache when they are loaded).",
         "",
         "| weights | objective | load | weights in memory | peak while loading | peak while sampling | per step | all steps |",
         "|---|---|---|---|---|---|---|---|",

@@ -23,7 +23,13 @@ CHATML_TEMPLATE = (
 LLADA_SPECIAL = ["<|startoftext|>", "<|endoftext|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|mdm_mask|>"]
 QWEN_SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|mask|>"]
 PAIRS = [("t", "h"), ("th", "e"), ("Ġ", "a"), ("Ċ", "Ċ"), ("i", "n"), ("Ġ", "the")]  # a few merges, so that cuts matter
-SIZES = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 128}
+SIZES = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 128,
+}
 VOCABULARY = 320
 LLADA_NAMES = {
     "self_attn.q_proj": "q_proj",

@@ -1,8 +1,10 @@
 """A checkpoint as a user has it: load, generate, sample, evaluate; and other people's networks, wrapped."""
 
+import inspect
 import json
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import torch
@@ -11,7 +13,12 @@ from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
 import oddlm
 from oddlm.cli import main
 from oddlm.models import load_model
+from oddlm.models.cache import CACHES
+from oddlm.models.device import DTYPES
+from oddlm.models.pretrained import load_pretrained
+from oddlm.models.quant import QUANTIZATIONS
 from oddlm.models.tokenizer import read_tokenizer
+from oddlm.params import Loading
 from oddlm.store import Store
 
 from . import published_layout as layout
@@ -92,6 +99,13 @@ def test_what_cannot_be_loaded_says_so(folders, tmp_path):
         oddlm.load(folders["llada"], max_batch=0)
     with pytest.raises(ValueError, match=r"prompts\[0\] has \d+ tokens; with 250 to write the model's 256 are too few"):
         oddlm.load(folders["llada"], device="cpu").generate("the the", length=250)
+
+
+def test_what_a_run_may_say_of_loading_is_what_loading_takes():
+    fields = {name: get_args(field.annotation) for name, field in Loading.model_fields.items()}
+    allowed = {name: set(get_args(literal[0])) for name, literal in fields.items() if literal and get_args(literal[0])}
+    assert allowed == {"dtype": set(DTYPES), "quantize": set(QUANTIZATIONS), "cache": set(CACHES)}
+    assert set(Loading.model_fields) - {"raw"} <= set(inspect.signature(load_pretrained).parameters)
 
 
 @pytest.fixture
