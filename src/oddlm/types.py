@@ -47,6 +47,7 @@ def open_session(model: Model, start: int, prompt_lengths: Tensor, length: int, 
 
     A session is called like the model, with these prompts and the canvas as it stands. It may keep what it likes between
     calls. Only masked positions of what it returns are read, and tokens are chosen only in each row's first unfinished block.
+    A model around a model that passes on all attributes must open sessions of its own, or it is passed by.
     """
     session: Callable[..., Network] | None = getattr(model, "session", None)
     return model if session is None else session(start, prompt_lengths, length, block_length)

@@ -130,31 +130,37 @@ def test_wrapped_models_without_sessions_still_work():
     same(run(MicroBatch(Bare(model()), 2)), plain)
 
 
-def computed(cache, refresh=None, policy="low_confidence", steps=6):
-    """Positions computed by a run of one prompt of 3 tokens, 4 samples, 3 blocks of 4."""
-    opened = []
+def opened(cache, refresh=None, policy="low_confidence", steps=6):
+    """The session of a run of one prompt of 3 tokens, 4 samples, 3 blocks of 4."""
+    sessions = []
 
     class Watched(Native):
         def session(self, *arguments):
-            opened.append(super().session(*arguments))
-            return opened[0]
+            sessions.append(super().session(*arguments))
+            return sessions[0]
 
     tiny = model(cache=cache, refresh=refresh)
     watched = Watched(tiny.network, name="tiny", mask_id=MASK, protected_ids=(1,), cache=cache, refresh=refresh)
     settings = {"n": 4, "length": 12, "steps": steps, "block_length": 4, "temperature": 1.0, "policy": policy}
     oddlm.denoise(watched, [[5, 6, 7]], **settings)
-    return opened[0].computed
+    return sessions[0]
 
 
 def test_what_a_step_computes():
     # 6 steps, 2 per block; the first filling finds 4 rows alike and computes one
-    assert computed(None) == 6 * 4 * 15
+    assert opened(None).computed == 6 * 4 * 15
     fillings = 15 + 2 * 4 * 15
-    assert computed("prefix") == fillings + 4 * (12 + 8 + 4)
-    assert computed("dual") == fillings + 4 * (4 + 4 + 4)
-    assert computed("dual", refresh=1) == 15 + 5 * 4 * 15
+    assert opened("prefix").computed == fillings + 4 * (12 + 8 + 4)
+    assert opened("dual").computed == fillings + 4 * (4 + 4 + 4)
+    assert opened("dual", refresh=1).computed == 15 + 5 * 4 * 15
     # one step per token: every second of the four of a block fills again
-    assert computed("dual", refresh=2, steps=12) == (15 + 5 * 4 * 15) + 6 * 4 * 4
+    assert opened("dual", refresh=2, steps=12).computed == (15 + 5 * 4 * 15) + 6 * 4 * 4
+
+
+@pytest.mark.parametrize("cache", ["prefix", "dual"])
+def test_rows_that_run_ahead_do_not_fill_the_cache_anew(cache):
+    session = opened(cache, policy={"name": "threshold", "threshold": 0.3}, steps=12)
+    assert session.fillings == 3  # blocks
 
 
 def test_a_prompt_shared_is_stored_once_until_samples_differ():

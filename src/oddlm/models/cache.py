@@ -3,8 +3,11 @@
 A cached step computes a window of the canvas and listens to the keys and values that all other positions had when the cache was
 filled last. "prefix" keeps the prompt and the finished blocks: the window goes from the first open block of any row to the end.
 "dual" keeps what comes behind as well: the window ends with the last open block of any row. The cache is filled anew when the
-window moves, and every `refresh` calls. Masked positions outside the window (dual: the blocks to come) keep the logits of the
-last filling: no token is chosen there, but a guide looks at them.
+window's left end moves, which is when the slowest row finishes a block, and every `refresh` calls.
+
+Masked positions outside the window (dual: the blocks to come) keep the logits of the last filling: no token is chosen there,
+but a guide looks at them. With a parallel policy rows open blocks at different steps; as they share a window, a sample then
+depends a little on those beside it.
 """
 
 from dataclasses import dataclass
@@ -78,7 +81,7 @@ class Session:
 class Filling:
     """The whole canvas as it was when the cache was filled. Rows that were alike are stored once."""
 
-    window: tuple[int, int]
+    low: int  # where the window began
     kept: list[Pair]  # per layer
     logits: Tensor  # [U, L, V]
     rows: Tensor | None  # [B]: which of the U each row was; None where all were different
@@ -93,26 +96,27 @@ class Filling:
 
 
 class CachedSession(Session):
+    """A session that keeps keys and values. `fillings` counts how often it computed them all."""
+
     def __init__(self, network: Transformer, canvas: Canvas, cache: Cache, refresh: int | None) -> None:
         super().__init__(network, canvas)
         self.cache, self.refresh = cache, refresh
         self.filling: Filling | None = None
-        self.age = 0
+        self.age = self.fillings = 0
 
     def predict(self, tokens: Tensor) -> Tensor:
         window = self.canvas.open(tokens)
         if window is None and self.filling is not None:
             return self.filling.last_logits()  # all is written: nobody reads them
         low, high = window or (self.canvas.start, self.canvas.width)
-        window = (low, self.canvas.width if self.cache == "prefix" else high)
         self.age += 1
-        if self.filling is None or window != self.filling.window or self.age == self.refresh:
+        if self.filling is None or low != self.filling.low or self.age == self.refresh:
             self.filling, self.age = None, 0  # its memory is free while the next one is made
-            self.filling = self.fill(tokens, window)
+            self.filling = self.fill(tokens, low)
             return self.filling.last_logits()
-        return self.step(tokens, self.filling)
+        return self.step(tokens, self.filling, self.canvas.width if self.cache == "prefix" else high)
 
-    def fill(self, tokens: Tensor, window: tuple[int, int]) -> Filling:
+    def fill(self, tokens: Tensor, low: int) -> Filling:
         """Compute everything, rows that are alike once."""
         kept: list[Pair] = []
 
@@ -128,15 +132,15 @@ class CachedSession(Session):
             first = (rows == torch.arange(len(distinct), device=rows.device)[:, None]).int().argmax(dim=1)
             tokens, lengths, layout = tokens[first], lengths[first], layout.take(first)
         self.computed += tokens.numel()
+        self.fillings += 1
         x = self.network.outputs(tokens, layout, keep)
         logits = self.network.logits(self.network.predictors(x, self.canvas.start, lengths))
-        return Filling(window, kept, logits, rows if alike else None)
+        return Filling(low, kept, logits, rows if alike else None)
 
-    def step(self, tokens: Tensor, filling: Filling) -> Tensor:
-        """Compute the window."""
-        low, high = filling.window
+    def step(self, tokens: Tensor, filling: Filling, high: int) -> Tensor:
+        """Compute the window, which ends at `high`."""
+        low, start = filling.low, self.canvas.start
         left = low - 1 if self.network.config.shift and low > 0 else low  # who predicts the first of the window
-        start = self.canvas.start
 
         def recall(layer: int, keys: Tensor, values: Tensor) -> Pair:
             pair = filling.pair(layer)

@@ -160,7 +160,10 @@ class Transformer(nn.Module):
         return Layout(cos, sin, (place >= 0)[:, None, None])
 
     def predictors(self, x: Tensor, first: int, before: Tensor) -> Tensor:
-        """The outputs from which the positions from `first` on are predicted; `before` [B]: real tokens left of `first`."""
+        """The outputs from which the positions from `first` on are predicted.
+
+        before [B]: real tokens left of `first`; where there is none, that position predicts itself.
+        """
         if not self.config.shift:
             return x[:, first:]
         if first == 0:
