@@ -68,7 +68,7 @@ def generate(args: argparse.Namespace) -> None:
             if (start := time.monotonic()) - began > args.within:
                 return
             settings = {**SHAPES[args.task], **BASES[base], **METHODS[method], "temperature": temperature, "seed": seed}
-            groups = lm.generate(prompts, N, max_rows=args.rows, progress=False, **settings)
+            groups = lm.generate(prompts, N, max_batch=args.rows, progress=False, **settings)
             seconds = round(time.monotonic() - start, 2)
             what = {"task": args.task, "split": args.split, "count": args.problems, "base": base, "method": method}
             row = {**what, "temperature": temperature, "seed": seed, "seconds": seconds}

@@ -19,7 +19,7 @@ from .params import RunSpec
 from .policies import POLICIES
 from .store import Row, SampleRow, Store, StoreError, Summary
 from .tasks import Problem, Score, Task
-from .types import Sample
+from .types import Sample, identity
 
 Watch = Callable[[Row, bool], None]
 Embed = Callable[[Sequence[str]], Any]
@@ -206,6 +206,7 @@ def environment(lm: LM) -> dict[str, Any]:
         "python": python_version(),
         "versions": {name: _version(name) for name in ("oddlm", "torch", "numpy")},
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "model": identity(lm.model),
         "git": {"oddlm": _git(Path(__file__).parent, Path(__file__).name), "here": _git(Path.cwd())},
     }
 

@@ -61,12 +61,28 @@ class SampleParams(BaseModel):
         return self.model_copy(update=changes)
 
 
+class Loading(BaseModel):
+    """How a model is loaded, as far as it may change what it says."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    revision: str | None = Field(None, description="Branch, tag or commit of a model on the hub.")
+    dtype: Literal["bf16", "fp16", "fp32", "fp64"] | None = Field(None, description="Default: bf16 on a GPU, fp32 on a CPU.")
+    quantize: Literal["nf4", "int8"] | None = Field(None, description="Weights in 4 or 8 bits.")
+    raw: bool = Field(False, description="Prompts without the chat template.")
+    cache: Literal["prefix", "dual"] | None = Field(None, description="Keys and values kept between steps: an approximation.")
+
+    def options(self) -> dict[str, Any]:
+        """What differs from the defaults, as keyword arguments of `oddlm.load`."""
+        return self.model_dump(exclude_defaults=True)
+
+
 class RunSpec(BaseModel):
     """One setting on one set of problems. Runs with the same content have the same id, wherever and whenever they are made."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    model: str = Field(description="A model's name or dotted path.")
+    model: str = Field(description="A model's name or dotted path, a checkpoint's folder or its name on the hub.")
     task: str | None = Field(None, description="A task's name, dotted path or .jsonl file; None draws samples without scoring.")
     protocol: str | None = Field(None, description="A named variant of the task.")
     scorer: str | None = Field(None, description="How a .jsonl of one's own is scored.")
@@ -78,6 +94,7 @@ class RunSpec(BaseModel):
     limit: int | None = Field(None, ge=1, description="The first so many problems; None is all.")
     params: SampleParams = Field(default_factory=lambda: SampleParams.model_validate({}), description="How samples are drawn.")
     seed: int = Field(0, description="Every problem derives its own from this and its id.")
+    loading: Loading = Field(default_factory=lambda: Loading.model_validate({}), description="How the model is loaded.")
 
     @field_validator("params")
     @classmethod
@@ -88,8 +105,10 @@ class RunSpec(BaseModel):
 
     def canonical(self) -> dict[str, Any]:
         """What the id is made of: paths count by what the files hold."""
+        loading = self.loading.options()
         content = {
-            **self.model_dump(mode="json", exclude={"params"}),
+            **self.model_dump(mode="json", exclude={"params", "loading"}),
+            **({"loading": loading} if loading else {}),  # a run that sets none of it is what it was before there was any
             "params": self.params.canonical().model_dump(mode="json"),
         }
         if self.split is None:

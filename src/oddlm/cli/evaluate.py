@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Sequence
-from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +16,7 @@ from .options import (
     Length,
     Limit,
     ModelName,
+    ModelOptions,
     Protocol,
     ScorerName,
     Settings,
@@ -32,6 +32,7 @@ from .options import (
     listed,
     present,
     settings,
+    takes_model,
 )
 from .runs import FOLDER
 
@@ -45,6 +46,7 @@ OWN = ("length", "steps", "alpha", "temperature", "objective", "seed")
 
 
 @app.command("eval")
+@takes_model
 def evaluate(
     task: TaskName,
     model: ModelName = "toy",
@@ -76,6 +78,8 @@ def evaluate(
     keep_tokens: KeepTokens = False,
     track: Track = None,
     unsafe: Unsafe = False,
+    *,
+    options: ModelOptions,
 ) -> None:
     """Measure settings of a sampler on a task, each beside plain sampling with the same noise.
 
@@ -86,7 +90,6 @@ def evaluate(
     """
     from ..compare import plain_texts
     from ..evaluate import Runner, check_spec
-    from ..generate import load
     from ..store import Store
     from ..tasks import find_task
     from ..trackers import followed, tracking
@@ -97,15 +100,22 @@ def evaluate(
     fixed = settings(set_, OWN) | present(length=length or chosen.length, steps=steps or chosen.steps)
     axes: dict[str, list[Any]] = {"temperature": listed("temperature", temperature, float)}
     axes |= {"objective": _objectives(objective), "alpha": listed("alpha", alpha, float)}
-    what = {"model": model, "task": task, "protocol": protocol, "scorer": scorer, "exclude_train": exclude_train}
-    what |= {"split": split}
+    what = {
+        "model": model,
+        "loading": options.loading,
+        "task": task,
+        "protocol": protocol,
+        "scorer": scorer,
+        "exclude_train": exclude_train,
+        "split": split,
+    }
     specs = _specs(what | {"n": n, "limit": limit}, data, fixed, axes, listed("seeds", seeds, int))
     for spec in specs:
         check_spec(spec)
     problems = chosen.problems(data=data, limit=limit, exclude_train=exclude_train, split=split, unsafe=unsafe)
     runner = Runner(
         Store(store),
-        cache(partial(load, model)),
+        options.loader(model, [chosen.prompt(problem) for problem in problems], specs[0].params.length),
         workers=workers,
         together=together,
         keep_tokens=keep_tokens,

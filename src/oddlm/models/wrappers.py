@@ -24,22 +24,22 @@ class _Wrapper:
 
 
 class MicroBatch(_Wrapper):
-    """Show the network at most `max_rows` rows at a time; a guide still sees the whole batch."""
+    """Show the network at most `max_batch` rows at a time; a guide still sees the whole batch."""
 
-    def __init__(self, model: Model, max_rows: int) -> None:
+    def __init__(self, model: Model, max_batch: int) -> None:
         super().__init__(model)
-        self.max_rows = whole("max_rows", max_rows)
+        self.max_batch = whole("max_batch", max_batch)
 
     def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor) -> Tensor:
-        return self._cut([self.model] * -(-len(tokens) // self.max_rows), tokens, start, prompt_lengths)
+        return self._cut([self.model] * -(-len(tokens) // self.max_batch), tokens, start, prompt_lengths)
 
     def session(self, start: int, prompt_lengths: Tensor, length: int, block_length: int) -> Network:
-        parts = prompt_lengths.split(self.max_rows)
+        parts = prompt_lengths.split(self.max_batch)
         return partial(self._cut, [open_session(self.model, start, part, length, block_length) for part in parts])
 
     def _cut(self, models: list[Network], tokens: Tensor, start: int, prompt_lengths: Tensor) -> Tensor:
         """Each model its rows."""
-        parts = zip(models, tokens.split(self.max_rows), prompt_lengths.split(self.max_rows), strict=True)
+        parts = zip(models, tokens.split(self.max_batch), prompt_lengths.split(self.max_batch), strict=True)
         return torch.cat([model(part, start, lengths) for model, part, lengths in parts])
 
 
