@@ -39,6 +39,7 @@ ARROWS = {
     "compare": {"params", "store", "metrics"},
     "evaluate": {"types", "params", "policies", "generate", "tasks", "metrics", "store"},
     "views": {"types", "params", "store", "query", "compare"},
+    "analysis": {"params", "store", "metrics", "compare"},
     "embedding": set(),
     "cli": {
         "__init__",
@@ -58,6 +59,7 @@ ARROWS = {
         "evaluate",
         "embedding",
         "views",
+        "analysis",
     },
 }
 TORCHLESS = [
@@ -71,6 +73,7 @@ TORCHLESS = [
     "oddlm.query",
     "oddlm.compare",
     "oddlm.views",
+    "oddlm.analysis.cells",
 ]
 
 
