@@ -39,7 +39,7 @@ ARROWS = {
     "compare": {"params", "store", "metrics"},
     "evaluate": {"types", "params", "policies", "generate", "tasks", "metrics", "store"},
     "views": {"types", "params", "store", "query", "compare"},
-    "analysis": {"params", "store", "metrics", "compare"},
+    "analysis": {"params", "store", "metrics", "compare", "views"},
     "embedding": set(),
     "cli": {
         "__init__",
@@ -74,6 +74,8 @@ TORCHLESS = [
     "oddlm.compare",
     "oddlm.views",
     "oddlm.analysis.cells",
+    "oddlm.analysis.report",
+    "oddlm.analysis.released_runs",
 ]
 
 

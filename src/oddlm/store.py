@@ -198,7 +198,11 @@ class Store:
         if len(found) != 1:
             some = ", ".join(found or ids) or "none"
             raise StoreError(f"{'several runs begin with' if found else 'there is no run'} {name!r} in {self.folder}: {some}")
-        folder = self.folder / found[0]
+        return self.exact_head(found[0])
+
+    def exact_head(self, name: str) -> Head:
+        """The head of a run whose whole id is given: the others are not looked at."""
+        folder = self.folder / name
         spec = _read(folder / SPEC, Spec)
         summary = _read(folder / SUMMARY, Summary) if (folder / SUMMARY).exists() else None
         starts = _read(folder / ENVIRONMENT, Environment).starts if (folder / ENVIRONMENT).exists() else ()

@@ -76,7 +76,12 @@ class Cell:
     gains: Mapping[int, Gain]  # by k; empty where there is nothing to compare with
     diversity: Mapping[str, Estimate]
     seconds: Estimate | None  # per problem (a batch of n samples)
+    run_passed: Mapping[int, tuple[float, ...]]  # by k: Pass@k of every run
+    run_seconds: tuple[float, ...]  # per problem, of every run
     nfe: float | None
+    curves: (
+        NDArray[np.float64] | None
+    )  # [problems, n]: Pass@k of each problem for k = 1 to n, mean over runs; None without rows
     right: NDArray[np.int64] | None  # [problems]: right samples among `tried`, all runs together; None without rows
     tried: int
     solved: int | None  # problems with a right sample in some run
@@ -97,6 +102,7 @@ class Benchmark:
 
     name: str  # the task; with more where that is not unique
     task: str
+    protocol: str | None
     model: str
     imported: str | None  # the log that its runs came from
     problems: tuple[str, ...]  # ids; empty for imported runs
@@ -155,7 +161,9 @@ def _bench_key(run: RunData) -> str:
 
 def _named(benchmarks: Sequence[Benchmark]) -> Iterator[Benchmark]:
     """The task's name, and as much more as tells two benchmarks apart."""
-    forms = [(b.task, f"{b.task}, {b.model}", f"{b.task}, {b.model}, {b.count} problems") for b in benchmarks]
+    tasks = [f"{b.task} ({b.protocol})" if b.protocol else b.task for b in benchmarks]
+    more = [(f"{t}, {b.model}", f"{t}, {b.model}, {b.count} problems") for t, b in zip(tasks, benchmarks, strict=True)]
+    forms = [(task, *some) for task, some in zip(tasks, more, strict=True)]
     counts = Counter(form for some in forms for form in some)
     seen: Counter[str] = Counter()
     for bench, some in zip(benchmarks, forms, strict=True):
@@ -172,10 +180,10 @@ def _benchmark(key: str, runs: Sequence[RunData]) -> Benchmark:
     cells = [_cell(name, some, settings, key, differing) for name, some in settings.items()]
     cells.sort(key=lambda cell: (not cell.plain, _rank(cell.objective), cell.method, cell.alpha, cell.temperature, cell.n))
     spec = runs[0].spec
-    task = spec.task or "none"
     return Benchmark(
         name="",
-        task=f"{task}, {spec.protocol}" if spec.protocol else task,
+        task=spec.task or "none",
+        protocol=spec.protocol,
         model=spec.model,
         imported=runs[0].imported,
         problems=runs[0].problems,
@@ -196,7 +204,7 @@ def _flat(run: RunData) -> dict[str, Any]:
     params = run.spec.params.canonical()
     found = {**params.model_dump(mode="json", exclude={*AXES, "seed"}), "n": run.spec.n}
     if isinstance(params.objective, dict):  # {"name": "odd", "quality": "none"}: its options are settings too
-        found |= {f"{params.objective['name']}.{name}": value for name, value in params.objective.items() if name != "name"}
+        found |= {f"{_objective(params)}.{name}": value for name, value in params.objective.items() if name != "name"}
     return {name: value for name, value in found.items() if not (params.plain and name in PUSH_ONLY)}
 
 
@@ -230,11 +238,14 @@ def _cell(
     params = first.spec.params.canonical()
     own = {name: value for name, value in _flat(first).items() if name in differing}
     other = _compared(key, params, first.spec.n, settings, bench, differing)
-    passed, gains = _passes(runs, settings[other] if other else None, other)
     measured = first.imported is None
+    passed, gains = (_passes if measured else _run_level)(runs, settings[other] if other else [], other)
+    curves = _curves(runs) if measured else None
     right = np.sum([run.correct.sum(axis=1) for run in runs], axis=0) if measured else None
     names = sorted({name for run in runs for name in (run.diversity or run.means)} & set(metrics.BATCH_METRICS))
-    objective = params.objective if isinstance(params.objective, str) else str(params.objective["name"])
+    diversity = {name: _mean_by_run(runs, name) for name in names}
+    seconds, nfe = _mean_by_run(runs, "seconds"), _mean_by_run(runs, "nfe")
+    objective = _objective(params)
     return Cell(
         key=key,
         method=_method("plain" if params.plain else objective, own),
@@ -248,13 +259,20 @@ def _cell(
         problems=first.count,
         passed=passed,
         gains=gains,
-        diversity={name: found for name in names if (found := _over_runs(runs, name))},
-        seconds=_over_runs(runs, "seconds"),
-        nfe=found.mean if (found := _over_runs(runs, "nfe")) else None,
+        diversity={name: _estimate(values) for name, values in diversity.items() if values},
+        seconds=_estimate(seconds) if seconds else None,
+        run_passed={k: _passed_by_run(runs, k) for k in passed},
+        run_seconds=seconds,
+        nfe=sum(nfe) / len(nfe) if nfe else None,
+        curves=curves,
         right=right,
         tried=first.spec.n * len(runs),
         solved=None if right is None else int((right > 0).sum()),
     )
+
+
+def _objective(params: SampleParams) -> str:
+    return params.objective if isinstance(params.objective, str) else str(params.objective["name"])
 
 
 def _method(objective: str, own: Mapping[str, Any]) -> str:
@@ -281,52 +299,50 @@ def _compared(
 
 
 def _passes(
-    runs: Sequence[RunData], before: Sequence[RunData] | None, other: str | None
+    mine: Sequence[RunData], theirs: Sequence[RunData], other: str | None
 ) -> tuple[dict[int, Estimate], dict[int, Gain]]:
-    """Pass@k for every k, and the gains over the baseline."""
-    first = runs[0]
-    if first.imported is not None:
-        return _run_level(runs, before, other)
-    ks = range(1, first.spec.n + 1)
-    mine = _by_problem(runs)  # [problems, n]
-    theirs = _by_problem(before) if before else None
-    columns = mine if theirs is None else np.hstack([mine, mine - theirs])
+    """Pass@k for every k, and the gains over the baseline, paired by problem."""
+    ks = range(1, mine[0].spec.n + 1)
+    curves = _curves(mine)
+    columns = np.hstack([curves, curves - _curves(theirs)]) if theirs else curves
     intervals = metrics.mean_intervals(columns)
-    passed, gains = {}, {}
-    for k, span in zip(ks, intervals, strict=False):
-        mean, se = metrics.mean_se([float(metrics.pass_at_k(run.correct, k).mean()) for run in runs])
-        passed[k] = Estimate(mean, se, span.low, span.high, "problems")
-    for k, span in zip(ks, intervals[len(ks) :], strict=False):
-        gains[k] = Gain(str(other), *span, "problems")
+    passed = {
+        k: Estimate(*metrics.mean_se(_passed_by_run(mine, k)), span.low, span.high, "problems")
+        for k, span in zip(ks, intervals, strict=False)
+    }
+    gains = {k: Gain(str(other), *span, "problems") for k, span in zip(ks, intervals[len(ks) :], strict=False)}
     return passed, gains
-
-
-def _by_problem(runs: Sequence[RunData]) -> NDArray[np.float64]:
-    """[problems, k]: Pass@k of each problem, its mean over the runs."""
-    table = [[metrics.pass_at_k(run.correct, k) for k in range(1, run.spec.n + 1)] for run in runs]
-    by_problem: NDArray[np.float64] = np.mean(table, axis=0).T
-    return by_problem
 
 
 def _run_level(
-    runs: Sequence[RunData], before: Sequence[RunData] | None, other: str | None
+    mine: Sequence[RunData], theirs: Sequence[RunData], other: str | None
 ) -> tuple[dict[int, Estimate], dict[int, Gain]]:
+    """The same where only the means of runs are known."""
     passed, gains = {}, {}
-    for k in range(1, runs[0].spec.n + 1):
-        mine = [value for run in runs if (value := run.passed(k)) is not None]
-        theirs = [value for run in before or () if (value := run.passed(k)) is not None]
-        if not mine:
-            continue
-        span = metrics.run_interval(mine)
-        passed[k] = Estimate(*metrics.mean_se(mine), span.low, span.high, "runs")
-        if theirs:
-            gains[k] = Gain(str(other), *metrics.run_interval(mine, theirs), "runs")
+    for k in range(1, mine[0].spec.n + 1):
+        values, before = _passed_by_run(mine, k), _passed_by_run(theirs, k)
+        if values:
+            passed[k] = _estimate(values)
+        if values and before:
+            gains[k] = Gain(str(other), *metrics.run_interval([values, before], [1, -1]), "runs")
     return passed, gains
 
 
-def _over_runs(runs: Sequence[RunData], name: str) -> Estimate | None:
-    values = [value for run in runs if (value := run.mean(name)) is not None]
-    if not values:
-        return None
-    span = metrics.run_interval(values)
+def _curves(runs: Sequence[RunData]) -> NDArray[np.float64]:
+    """[problems, n]: Pass@k of each problem for every k, its mean over the runs."""
+    table = [[metrics.pass_at_k(run.correct, k) for k in range(1, run.spec.n + 1)] for run in runs]
+    curves: NDArray[np.float64] = np.mean(table, axis=0).T
+    return curves
+
+
+def _passed_by_run(runs: Sequence[RunData], k: int) -> tuple[float, ...]:
+    return tuple(value for run in runs if (value := run.passed(k)) is not None)
+
+
+def _mean_by_run(runs: Sequence[RunData], name: str) -> tuple[float, ...]:
+    return tuple(value for run in runs if (value := run.mean(name)) is not None)
+
+
+def _estimate(values: Sequence[float]) -> Estimate:
+    span = metrics.run_interval([values], [1])
     return Estimate(*metrics.mean_se(values), span.low, span.high, "runs")

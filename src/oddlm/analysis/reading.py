@@ -56,7 +56,7 @@ def read_runs(store: Store, watch: Watch = lambda _: None) -> tuple[list[RunData
     left_out: list[LeftOut] = []
     for name in store.ids():
         try:
-            found = _read(store, store.head(name), watch)
+            found = _read(store, store.exact_head(name), watch)
         except StoreError as error:
             found = LeftOut(name, str(error))
         if isinstance(found, LeftOut):

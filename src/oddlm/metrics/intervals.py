@@ -1,6 +1,7 @@
 """How sure a number is: mean and standard error over seeds, and intervals of means and differences."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -55,21 +56,23 @@ def mean_intervals(values: ArrayLike, *, seed: int = 0, resamples: int = 10_000,
     return [Interval(float(a), float(b), float(c)) for a, b, c in zip(centre, low, high, strict=True)]
 
 
-def run_interval(a: ArrayLike, b: ArrayLike | None = None, *, level: float = 0.95) -> Interval:
-    """mean(a), or mean(a) - mean(b) of independent runs, with Welch's t interval: for runs whose problems are not known.
+def run_interval(groups: Sequence[ArrayLike], weights: Sequence[float], *, level: float = 0.95) -> Interval:
+    """The weighted sum of the groups' means with Welch's t interval, for runs whose problems are not known.
 
-    It says what other seeds would give on the same problems, and nothing about other problems.
+    A group holds a value per independent run; weights 1 and -1 give a difference.
+
+    It says what other seeds would give on the same problems, and nothing about other problems. (Satterthwaite 1946.)
     """
-    groups = [_numbers(name, values) for name, values in (("a", a), ("b", b)) if values is not None]
-    difference = float(groups[0].mean() - (groups[1].mean() if len(groups) > 1 else 0.0))
-    if any(len(group) < 2 for group in groups):
-        return Interval(difference, np.nan, np.nan)
-    variances = [float(group.var(ddof=1)) / len(group) for group in groups]
+    values = [_numbers(f"group {i}", group) for i, group in enumerate(groups)]
+    centre = float(sum(weight * group.mean() for group, weight in zip(values, weights, strict=True)))
+    if any(len(group) < 2 for group in values):
+        return Interval(centre, np.nan, np.nan)
+    variances = [weight**2 * float(group.var(ddof=1)) / len(group) for group, weight in zip(values, weights, strict=True)]
     if not sum(variances):
-        return Interval(difference, difference, difference)
-    degrees = sum(variances) ** 2 / sum(v**2 / (len(group) - 1) for v, group in zip(variances, groups, strict=True))
+        return Interval(centre, centre, centre)
+    degrees = sum(variances) ** 2 / sum(v**2 / (len(group) - 1) for v, group in zip(variances, values, strict=True))
     half = student_quantile((1 + level) / 2, degrees) * math.sqrt(sum(variances))
-    return Interval(difference, difference - half, difference + half)
+    return Interval(centre, centre - half, centre + half)
 
 
 def student_quantile(share: float, degrees: float) -> float:

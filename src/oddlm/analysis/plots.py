@@ -1,0 +1,226 @@
+"""The figures of the paper, at the size a paper uses.
+
+Colours that the colour-blind tell apart: Okabe and Ito's for methods and temperatures, viridis for alphas.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from .. import metrics
+from .cells import Benchmark, Cell
+from .claims import log_overhead, overhead_by
+from .contrast import best_alpha, compared
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+WIDTH = 5.5  # inches: the text width of a one-column paper
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442")
+MARKS = "osD^vP*X"
+STYLE = {
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "legend.fontsize": 7,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "lines.linewidth": 1.2,
+    "lines.markersize": 3.5,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "pdf.fonttype": 42,  # letters as letters, which publishers ask for
+}
+MEASURES = ("embedding_diversity", "vendi_ngram", "distinct_2")
+
+
+class NothingToDrawError(ValueError):
+    """Why a figure cannot be had from these runs."""
+
+
+def draw(figure_of: Callable[[], "Figure"], path: Path) -> None:
+    """A figure as .png to look at and as .pdf to print."""
+    try:
+        from matplotlib import rc_context
+    except ImportError as error:
+        raise ValueError("figures need the extra 'plot': pip install 'oddlm[plot]'") from error
+    with rc_context(STYLE):
+        figure = figure_of()
+        figure.savefig(path.with_suffix(".png"), dpi=200)
+        figure.savefig(path.with_suffix(".pdf"), metadata={"CreationDate": None})
+
+
+def pass_k(bench: Benchmark, method: str) -> "Figure":
+    """Pass@k over k, a panel per temperature, a line per alpha, plain sampling dashed."""
+    cells = [cell for cell in bench.main if cell.passed and cell.method in (method, _plain_of(bench, method))]
+    temperatures = sorted({cell.temperature for cell in cells if cell.method == method})
+    if not temperatures:
+        raise NothingToDrawError(f"{bench.name} has no Pass@k of {method}")
+    colours = _shades({cell.alpha for cell in cells if not cell.plain})
+    figure, panels = _panels(temperatures, "Pass@k (%)", "k")
+    for panel, temperature in zip(panels, temperatures, strict=False):
+        panel.set_title(f"θ = {temperature:g}")
+        for cell in sorted((c for c in cells if c.temperature == temperature), key=lambda c: (not c.plain, c.alpha)):
+            ks = sorted(cell.passed)
+            mean, se = (np.array([100 * getattr(cell.passed[k], part) for k in ks]) for part in ("mean", "se"))
+            style = {"color": "black", "linestyle": "--"} if cell.plain else {"color": colours[cell.alpha]}
+            panel.plot(ks, mean, label="plain" if cell.plain else f"α = {cell.alpha:g}", **style)
+            panel.fill_between(ks, mean - se, mean + se, color=style["color"], alpha=0.15, linewidth=0)
+        panel.set_xticks([k for k in (1, 4, 8, 12, 16, bench.n // 2, bench.n) if k <= bench.n])
+    _legend(figure, panels)
+    return figure
+
+
+def pareto(bench: Benchmark, method: str) -> "Figure":
+    """Pass@1 against Pass@n: a line per alpha through the temperatures."""
+    cells = [c for c in bench.main if c.method in (method, _plain_of(bench, method)) and {1, bench.n} <= set(c.passed)]
+    if not any(not cell.plain for cell in cells):
+        raise NothingToDrawError(
+            f"{bench.name}: Pass@1 (share of right samples) beside Pass@{bench.n} cannot be had for {method}"
+        )
+    colours = _shades({cell.alpha for cell in cells if not cell.plain})
+    figure, (panel,) = _panels([0], f"Pass@{bench.n} (%)", "Pass@1: right samples (%)", width=3.4, height=2.6)
+    for i, (alpha, some) in enumerate(sorted(_by_alpha(cells).items())):
+        line = sorted(some, key=lambda cell: cell.temperature)
+        x, y = ([100 * cell.passed[k].mean for cell in line] for k in (1, bench.n))
+        errors = {"xerr": _errors(line, 1), "yerr": _errors(line, bench.n), "elinewidth": 0.6}
+        plain = line[0].plain
+        style = {"color": "black", "linestyle": "--"} if plain else {"color": colours[alpha]}
+        panel.errorbar(x, y, label="plain" if plain else f"α = {alpha:g}", marker=MARKS[i % len(MARKS)], **errors, **style)
+        if len(line) > 1:
+            for cell in (line[0], line[-1]):
+                place = (100 * cell.passed[1].mean, 100 * cell.passed[bench.n].mean)
+                panel.annotate(f"{cell.temperature:g}", place, fontsize=5, xytext=(3, 3), textcoords="offset points")
+    panel.set_title(f"{method}, {bench.name}; small numbers: θ")
+    _legend(figure, [panel])
+    return figure
+
+
+def diversity(bench: Benchmark, method: str) -> "Figure":
+    """Diversity over alpha, a line per temperature, each baseline dashed in its colour."""
+    name = next((name for name in MEASURES if any(name in cell.diversity for cell in bench.main)), None)
+    cells = [cell for cell in bench.main if name and name in cell.diversity]
+    pushed = [cell for cell in cells if cell.method == method]
+    if name is None or not pushed:
+        raise NothingToDrawError(f"{bench.name}: no measure of diversity of {method} is known")
+    temperatures = sorted({cell.temperature for cell in pushed})
+    alphas = sorted({cell.alpha for cell in pushed})
+    figure, (panel,) = _panels([0], metrics.METRICS[name].split(";")[0].split(",")[0], "alpha", width=3.8, height=2.6)
+    for i, temperature in enumerate(temperatures):
+        colour = COLOURS[i % len(COLOURS)]
+        line = sorted((cell for cell in pushed if cell.temperature == temperature), key=lambda cell: cell.alpha)
+        x = [alphas.index(cell.alpha) for cell in line]
+        mean, se = ([getattr(cell.diversity[name], part) for cell in line] for part in ("mean", "se"))
+        panel.errorbar(x, mean, yerr=_known(se), color=colour, marker=MARKS[i % len(MARKS)], label=f"θ = {temperature:g}")
+        for plain in (c for c in cells if c.method == _plain_of(bench, method) and c.temperature == temperature):
+            panel.axhline(plain.diversity[name].mean, color=colour, linestyle="--", linewidth=0.8)
+    panel.set_xticks(range(len(alphas)), [f"{alpha:g}" for alpha in alphas])
+    panel.set_title(f"{method}, {bench.name}; dashed: plain")
+    _legend(figure, [panel])
+    return figure
+
+
+def methods(bench: Benchmark) -> "Figure":
+    """Pass@n over temperature, a line per method at the alpha with the largest mean gain."""
+    figure, (panel,) = _panels([0], f"Pass@{bench.n} (%)", "temperature θ", width=4.4, height=2.8)
+    drawn = 0
+    for method in bench.methods:
+        plain = method not in compared(bench)
+        alpha = 0.0 if plain else best_alpha(bench, method)
+        cells = [c for c in bench.main if (c.method, c.alpha) == (method, alpha) and bench.n in c.passed]
+        if not cells:
+            continue
+        line = sorted(cells, key=lambda cell: cell.temperature)
+        style = {"color": "black", "linestyle": "--"} if method == "plain" else {"color": COLOURS[drawn % len(COLOURS)]}
+        label = method if line[0].plain else f"{method} (α = {line[0].alpha:g})"
+        y = [100 * cell.passed[bench.n].mean for cell in line]
+        x = [cell.temperature for cell in line]
+        panel.errorbar(x, y, yerr=_errors(line, bench.n), label=label, marker=MARKS[drawn % len(MARKS)], **style)
+        drawn += method != "plain"
+    if not panel.lines:
+        raise NothingToDrawError(f"{bench.name} has no Pass@{bench.n}")
+    panel.set_title(bench.name)
+    _legend(figure, [panel])
+    return figure
+
+
+def overhead(bench: Benchmark) -> "Figure":
+    """Relative overhead over n, length and steps, as far as the runs differ in them."""
+    axes = {axis: found for axis in ("n", "length", "steps") if len(found := overhead_by(bench, axis)) > 1}
+    if not axes:
+        raise NothingToDrawError(f"{bench.name}: the runs do not differ in n, length or steps, or were not timed")
+    figure, panels = _panels(list(axes), "overhead (%)", "")
+    for panel, (axis, found) in zip(panels, axes.items(), strict=False):
+        objectives = sorted({cell.objective for some in found.values() for cell, _ in some})
+        for i, objective in enumerate(objectives):
+            points = {value: [pair for pair in some if pair[0].objective == objective] for value, some in found.items()}
+            spans = {value: metrics.run_interval(*log_overhead(some)) for value, some in points.items() if some}
+            y = [100 * math.expm1(span.difference) for span in spans.values()]
+            half = [100 * (math.expm1(span.high) - math.expm1(span.difference)) for span in spans.values()]
+            panel.errorbar(list(spans), y, yerr=_known(half), color=COLOURS[i], marker=MARKS[i], label=objective)
+        panel.axhline(0, color="black", linewidth=0.8)
+        panel.set_xlabel({"n": "samples n", "length": "tokens S", "steps": "steps"}[axis])
+        panel.set_xticks(list(found), [f"{value:g}" for value in found])
+    _legend(figure, panels)
+    return figure
+
+
+def _plain_of(bench: Benchmark, method: str) -> str:
+    """The method that a method is compared with."""
+    gain = next((gain for c in bench.cells if c.method == method for gain in c.gains.values()), None)
+    return bench.cell(gain.baseline).method if gain else "plain"
+
+
+def _panels(over: Sequence[Any], y: str, x: str, *, width: float = WIDTH, height: float = 1.9) -> tuple["Figure", list[Any]]:
+    """A row of panels (two rows beyond three) that share their axes."""
+    from matplotlib.figure import Figure
+
+    rows = 1 if len(over) <= 3 else 2
+    columns = -(-len(over) // rows)
+    figure = Figure(figsize=(width, height * rows), layout="constrained")
+    grid = figure.subplots(rows, columns, sharey=True, squeeze=False)
+    panels = list(grid.flat)
+    for spare in panels[len(over) :]:
+        spare.set_axis_off()
+    for panel in panels[: len(over)]:
+        panel.set_xlabel(x)
+    for row in grid:
+        row[0].set_ylabel(y)
+    return figure, panels[: len(over)]
+
+
+def _legend(figure: "Figure", panels: Sequence[Any]) -> None:
+    """One legend below all panels: it can hide no line."""
+    found = {label: handle for panel in panels for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)}
+    columns = min(len(found), max(2, int(figure.get_figwidth() // 0.75)))
+    longest = max(map(len, found), default=1)
+    columns = max(1, min(columns, int(figure.get_figwidth() * 13 // (longest + 6))))
+    figure.legend(found.values(), found.keys(), loc="outside lower center", ncols=columns, frameon=False, fontsize=7)
+
+
+def _shades(alphas: Iterable[float]) -> dict[float, Any]:
+    from matplotlib import colormaps
+
+    ranked = sorted(alphas)
+    return {alpha: colormaps["viridis"](0.92 - 0.92 * i / max(1, len(ranked) - 1)) for i, alpha in enumerate(ranked)}
+
+
+def _by_alpha(cells: Iterable[Cell]) -> dict[float, list[Cell]]:
+    found: dict[float, list[Cell]] = {}
+    for cell in cells:
+        found.setdefault(cell.alpha, []).append(cell)
+    return found
+
+
+def _errors(cells: Sequence[Cell], k: int) -> list[float]:
+    return _known([100 * cell.passed[k].se for cell in cells])
+
+
+def _known(values: Sequence[float]) -> list[float]:
+    """An error bar that is not known has no length."""
+    return [value if math.isfinite(value) else 0.0 for value in values]
