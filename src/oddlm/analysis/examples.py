@@ -17,9 +17,9 @@ MOST = 3  # examples of a benchmark
 LOOKED_AT = 40  # candidates whose samples are read from disk
 RULE = (
     "Rule: under the pushing method with the largest mean gain, at its best alpha, the problems that plain sampling solves in "
-    f"no run and the method does, those with most right samples first ({LOOKED_AT} are looked at); of these the ones whose plain "
-    "batch holds the fewest different texts, at most half as many as samples. Both batches have the same noise. Marked words "
-    "differ from the plain sample of the same number."
+    f"no run and the method does, those with most right samples first ({LOOKED_AT} are looked at); of these the ones whose "
+    "plain batch holds the fewest different texts, at most half as many as samples. Both batches have the same noise. "
+    "Marked words differ from the plain sample of the same number."
 )
 
 _WORD = re.compile(r"\s+|\w+|[^\w\s]")

@@ -36,7 +36,11 @@ STYLE = {
     "axes.spines.right": False,
     "pdf.fonttype": 42,  # letters as letters, which publishers ask for
 }
-MEASURES = ("embedding_diversity", "vendi_ngram", "distinct_2")
+MEASURES = {  # of diversity, the first that is known, with its name on the axis
+    "embedding_diversity": "1 - cosine of embeddings",
+    "vendi_ngram": "Vendi score (words)",
+    "distinct_2": "distinct-2",
+}
 
 
 class NothingToDrawError(ValueError):
@@ -71,7 +75,7 @@ def pass_k(bench: Benchmark, method: str) -> "Figure":
             style = {"color": "black", "linestyle": "--"} if cell.plain else {"color": colours[cell.alpha]}
             panel.plot(ks, mean, label="plain" if cell.plain else f"α = {cell.alpha:g}", **style)
             panel.fill_between(ks, mean - se, mean + se, color=style["color"], alpha=0.15, linewidth=0)
-        panel.set_xticks([k for k in (1, 4, 8, 12, 16, bench.n // 2, bench.n) if k <= bench.n])
+        panel.set_xticks(sorted({1, *range(4, bench.n + 1, max(4, bench.n // 16 * 4)), bench.n}))
     _legend(figure, panels)
     return figure
 
@@ -110,7 +114,7 @@ def diversity(bench: Benchmark, method: str) -> "Figure":
         raise NothingToDrawError(f"{bench.name}: no measure of diversity of {method} is known")
     temperatures = sorted({cell.temperature for cell in pushed})
     alphas = sorted({cell.alpha for cell in pushed})
-    figure, (panel,) = _panels([0], metrics.METRICS[name].split(";")[0].split(",")[0], "alpha", width=3.8, height=2.6)
+    figure, (panel,) = _panels([0], MEASURES[name], "alpha", width=3.8, height=2.6)
     for i, temperature in enumerate(temperatures):
         colour = COLOURS[i % len(COLOURS)]
         line = sorted((cell for cell in pushed if cell.temperature == temperature), key=lambda cell: cell.alpha)
@@ -144,6 +148,7 @@ def methods(bench: Benchmark) -> "Figure":
         drawn += method != "plain"
     if not panel.lines:
         raise NothingToDrawError(f"{bench.name} has no Pass@{bench.n}")
+    panel.set_xticks(sorted({cell.temperature for cell in bench.main}))
     panel.set_title(bench.name)
     _legend(figure, [panel])
     return figure
@@ -199,7 +204,7 @@ def _legend(figure: "Figure", panels: Sequence[Any]) -> None:
     found = {label: handle for panel in panels for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)}
     columns = min(len(found), max(2, int(figure.get_figwidth() // 0.75)))
     longest = max(map(len, found), default=1)
-    columns = max(1, min(columns, int(figure.get_figwidth() * 13 // (longest + 6))))
+    columns = max(1, min(columns, int(figure.get_figwidth() * 18 // (longest + 6))))
     figure.legend(found.values(), found.keys(), loc="outside lower center", ncols=columns, frameon=False, fontsize=7)
 
 

@@ -1,9 +1,9 @@
 """The authors' exported run logs, one CSV row per run, as runs of a store.
 
 They hold means over a run's problems and nothing below: an imported run has a summary and no rows. Their pass_at_1 is the share
-of problems whose *first* sample is right, not the share of right samples: at temperature 0 it is the same for all alphas of ODD,
-as repulsion never moves sample 0. It is kept as `first_right`; Pass@1 is not known. Nor are the seeds: a run's id is made of what
-its row says.
+of problems whose *first* sample is right, not the share of right samples: at temperature 0 it is the same for all alphas of
+ODD, as repulsion never moves sample 0. It is kept as `first_right`; Pass@1 is not known. Nor are the seeds: a run's id is made
+of what its row says.
 """
 
 import ast

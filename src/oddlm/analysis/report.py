@@ -14,8 +14,8 @@ from .tables import Table
 FIGURES = "figures"
 INTERVALS = (
     "Standard errors (±) are over runs, as in the paper. Intervals are at 95 %: of measured runs by paired bootstrap over "
-    "problems (what other problems would give), of imported runs by Welch's t over runs (what other seeds would give on the same "
-    "problems)."
+    "problems (what other problems would give), of imported runs by Welch's t over runs (what other seeds would give on the "
+    "same problems)."
 )
 Watch = Callable[[str], None]
 
@@ -167,7 +167,8 @@ def _page(results: Results, files: dict[str, str], pictures: dict[str, list[tupl
         "transfer.md",
     ]
     for name in order:
-        lines += ["", f"## {name.removesuffix('.md').capitalize()}", "", files[name]]
+        title = re.sub(r"^pass(\d+)$", r"Pass@\1", name.removesuffix(".md")).capitalize()
+        lines += ["", f"## {title}", "", files[name]]
     lines += ["", "## Figures", ""]
     for found in pictures.values():
         lines += [f"![{caption}]({FIGURES}/{name})\n" if name else f"{caption}\n" for caption, name in found]

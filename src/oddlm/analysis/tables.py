@@ -125,7 +125,9 @@ def published_table(bench: Benchmark) -> Table | None:
     if not rows:
         return None
     note = f"{len(rows)} cells; largest difference {max(gaps, key=abs):+.2f} points. Published: {published.WHOSE}."
-    return Table(f"Beside the paper, {bench.name}", ("setting", "ours", "published", "difference", "runs"), tuple(rows), note)
+    return Table(
+        f"Beside the paper, {bench.name}", ("setting", "these runs", "published", "difference", "runs"), tuple(rows), note
+    )
 
 
 def coverage_table(bench: Benchmark) -> Table | None:
