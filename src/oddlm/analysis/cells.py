@@ -156,7 +156,7 @@ def _bench_key(run: RunData) -> str:
     """Same model, same task, same problems: what `limit` said does not matter, what the runs hold does."""
     content = run.spec.canonical()
     known = {name: value for name, value in content.items() if name not in ("params", "n", "seed", "limit")}
-    return json.dumps([known, run.problems, run.count, run.imported is not None], sort_keys=True)
+    return json.dumps([known, sorted(run.problems), run.count, run.imported is not None], sort_keys=True)
 
 
 def _named(benchmarks: Sequence[Benchmark]) -> Iterator[Benchmark]:
@@ -175,7 +175,7 @@ def _named(benchmarks: Sequence[Benchmark]) -> Iterator[Benchmark]:
 def _benchmark(key: str, runs: Sequence[RunData]) -> Benchmark:
     differing, common = _settings(runs)
     settings: dict[str, list[RunData]] = {}
-    for run in runs:
+    for run in (run.ordered(runs[0].problems) for run in runs):
         settings.setdefault(_cell_key(key, run.spec.params, run.spec.n), []).append(run)
     cells = [_cell(name, some, settings, key, differing) for name, some in settings.items()]
     cells.sort(key=lambda cell: (not cell.plain, _rank(cell.objective), cell.method, cell.alpha, cell.temperature, cell.n))

@@ -41,7 +41,7 @@ def _together(verdicts: Sequence[Verdict]) -> Verdict:
     """Of a claim that says: all of them."""
     for worst in ("cannot be said", "fails", "open"):
         if worst in verdicts:
-            return worst  # type: ignore[return-value]
+            return worst
     return "holds"
 
 

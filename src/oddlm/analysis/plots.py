@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 WIDTH = 5.5  # inches: the text width of a one-column paper
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442")
 MARKS = "osD^vP*X"
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.size": 8,
     "axes.titlesize": 8,
     "axes.labelsize": 8,

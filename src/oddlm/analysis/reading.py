@@ -1,7 +1,7 @@
 """Runs as arrays: what a report needs of a run, read once from front to back, texts left on disk."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +30,21 @@ class RunData:
     diversity: Mapping[str, Floats]  # [problems]; nan where it cannot be said
     places: Mapping[str, int]  # problem -> the byte of the store's file where its row begins
     means: Mapping[str, float]  # of an imported run: pass@k, measures of diversity, seconds per problem
+
+    def ordered(self, problems: tuple[str, ...]) -> "RunData":
+        """The same run with its problems in another order."""
+        if problems == self.problems:
+            return self
+        places = {problem: i for i, problem in enumerate(self.problems)}
+        index = [places[problem] for problem in problems]
+        return replace(
+            self,
+            problems=problems,
+            correct=self.correct[index],
+            seconds=self.seconds[index],
+            nfe=self.nfe[index],
+            diversity={name: column[index] for name, column in self.diversity.items()},
+        )
 
     def passed(self, k: int) -> float | None:
         """Pass@k of this run, or None where it cannot be had."""
@@ -77,7 +92,6 @@ def _read(store: Store, head: Head, watch: Watch) -> RunData | LeftOut:
 
 
 def _measured(head: Head, path: Path, watch: Watch) -> RunData | LeftOut:
-    """The problems in the order of their ids, so that runs that wrote them in another order compare."""
     kept: list[tuple[str, int, list[bool], float, int, Mapping[str, float | None]]] = []
     for place, row in iter_rows(path):
         if any(sample.correct is None for sample in row.samples):
@@ -86,9 +100,9 @@ def _measured(head: Head, path: Path, watch: Watch) -> RunData | LeftOut:
             return LeftOut(head.id, f"problem {row.problem!r} has {len(row.samples)} samples, not {head.spec.n}")
         kept.append((row.problem, place, row.correct, row.seconds, row.nfe, row.diversity))
         watch(1)
-    if len(kept) != head.problems:
+    if len(kept) != head.problems or not kept:
         return LeftOut(head.id, f"its summary speaks of {head.problems} problems, its rows are {len(kept)}")
-    problems, places, correct, seconds, nfe, diversity = zip(*sorted(kept, key=lambda one: one[0]), strict=True)
+    problems, places, correct, seconds, nfe, diversity = zip(*kept, strict=True)
     names = sorted({name for measures in diversity for name in measures})
     return RunData(
         id=head.id,

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from ..store import write_whole
 from . import claims, examples, plots, published, tables
@@ -91,7 +92,7 @@ def _table_files(name: str, found: Sequence[Table | str]) -> dict[str, str]:
 def _figures(bench: Benchmark, folder: Path, watch: Watch) -> list[tuple[str, str]]:
     """(caption, file name) of each figure, or (reason, "") where it cannot be drawn."""
     pushing = [m for m in bench.methods if any(c.method == m and not c.plain for c in bench.main)]
-    wanted: list[tuple[str, str, Callable[[], plots.Figure]]] = [
+    wanted: list[tuple[str, str, Callable[[], Any]]] = [
         (f"Pass@{bench.n} by method", "methods", partial(plots.methods, bench)),
         ("Overhead", "overhead", partial(plots.overhead, bench)),
     ]
