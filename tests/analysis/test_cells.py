@@ -161,3 +161,13 @@ def test_runs_that_wrote_their_problems_in_another_order_compare(tmp_path):
     assert [cell.right.tolist() for cell in after.cells] == [cell.right.tolist() for cell in before.cells] == [[4, 0, 0]] * 2
     assert after.cells[1].gains[4] == before.cells[1].gains[4]
     assert results.samples(after.cells[1], "p/2")[0].problem == "p/2"
+
+
+def test_the_usual_value_of_a_setting_goes_without_saying(tmp_path):
+    for steps, seeds in ((8, 2), (4, 1)):
+        for seed in range(seeds):
+            for alpha in (0.0, 8.0):
+                write_run(tmp_path, spec(seed, alpha=alpha, length=16, steps=steps), [[True] * 4])
+    (bench,) = read_results(tmp_path).benchmarks
+    assert bench.methods == ("plain", "plain + steps=4", "odd", "odd + steps=4")
+    assert {cell.settings["steps"] for cell in bench.cells} == {4, 8}

@@ -42,11 +42,11 @@ def test_a_whole_report(tmp_path):
     for heading in ("Pass@4", "Coverage", "Latency", "Robustness", "Transfer", "Figures"):
         assert f"## {heading}\n" in page
     pictures = re.findall(r"\]\((figures/\S+\.png)\)", page)
-    assert len(pictures) == 2 * 4
+    assert len(pictures) == 2 * 5
     for name in pictures:
         data = (tmp_path / "out" / name).read_bytes()
         assert data.startswith(b"\x89PNG")
-        assert (tmp_path / "out" / name).with_suffix(".pdf").read_bytes().startswith(b"%PDF")
+        assert (tmp_path / "out" / name.replace(".png", ".pdf")).read_bytes().startswith(b"%PDF")
     assert "the runs do not differ in n, length or steps" in page
     assert "countdown: every cell rests on 2 of the paper's 8 runs." in text("pass4.md")
 

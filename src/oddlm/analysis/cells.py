@@ -173,11 +173,11 @@ def _named(benchmarks: Sequence[Benchmark]) -> Iterator[Benchmark]:
 
 
 def _benchmark(key: str, runs: Sequence[RunData]) -> Benchmark:
-    differing, common = _settings(runs)
+    usual, common = _settings(runs)
     settings: dict[str, list[RunData]] = {}
     for run in (run.ordered(runs[0].problems) for run in runs):
         settings.setdefault(_cell_key(key, run.spec.params, run.spec.n), []).append(run)
-    cells = [_cell(name, some, settings, key, differing) for name, some in settings.items()]
+    cells = [_cell(name, some, settings, key, usual) for name, some in settings.items()]
     cells.sort(key=lambda cell: (not cell.plain, _rank(cell.objective), cell.method, cell.alpha, cell.temperature, cell.n))
     spec = runs[0].spec
     return Benchmark(
@@ -208,14 +208,23 @@ def _flat(run: RunData) -> dict[str, Any]:
     return {name: value for name, value in found.items() if not (params.plain and name in PUSH_ONLY)}
 
 
-def _settings(runs: Sequence[RunData]) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """The settings that differ between runs, and those that all share and that are not the default."""
+def _settings(runs: Sequence[RunData]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings that differ between runs with their usual value, and those that all share and that are not the default.
+
+    Usual is the default where some run has it, else what most runs have: it goes without saying in a method's name.
+    """
     tables = [_flat(run) for run in runs]
-    names = list(dict.fromkeys(name for table in tables for name in table))
-    values = {name: {json.dumps(table.get(name), sort_keys=True) for table in tables if _says(table, name)} for name in names}
-    common = {name: json.loads(next(iter(found))) for name, found in values.items() if len(found) == 1}
-    told = {name: value for name, value in common.items() if value != _default(name) or name in ("length", "steps", "n")}
-    return tuple(name for name in names if len(values[name]) > 1), told
+    names = dict.fromkeys(name for table in tables for name in table)
+    counts = {name: Counter(json.dumps(t.get(name), sort_keys=True) for t in tables if _says(t, name)) for name in names}
+    usual, common = {}, {}
+    for name, found in counts.items():
+        default = json.dumps(_default(name), sort_keys=True)
+        value = json.loads(default if default in found else found.most_common(1)[0][0])
+        if len(found) > 1:
+            usual[name] = value
+        elif value != _default(name) or name in ("length", "steps", "n"):
+            common[name] = value
+    return usual, common
 
 
 def _says(table: Mapping[str, Any], name: str) -> bool:
@@ -232,12 +241,12 @@ def _cell_key(bench: str, params: SampleParams, n: int) -> str:
 
 
 def _cell(
-    key: str, runs: Sequence[RunData], settings: Mapping[str, list[RunData]], bench: str, differing: Sequence[str]
+    key: str, runs: Sequence[RunData], settings: Mapping[str, list[RunData]], bench: str, usual: Mapping[str, Any]
 ) -> Cell:
     first = runs[0]
     params = first.spec.params.canonical()
-    own = {name: value for name, value in _flat(first).items() if name in differing}
-    other = _compared(key, params, first.spec.n, settings, bench, differing)
+    own = {name: value for name, value in _flat(first).items() if name in usual}
+    other = _compared(key, params, first.spec.n, settings, bench, usual)
     measured = first.imported is None
     passed, gains = (_passes if measured else _run_level)(runs, settings[other] if other else [], other)
     curves = _curves(runs) if measured else None
@@ -248,7 +257,7 @@ def _cell(
     objective = _objective(params)
     return Cell(
         key=key,
-        method=_method("plain" if params.plain else objective, own),
+        method=_method("plain" if params.plain else objective, own, usual),
         objective=objective,
         alpha=params.alpha,
         temperature=params.temperature,
@@ -275,9 +284,9 @@ def _objective(params: SampleParams) -> str:
     return params.objective if isinstance(params.objective, str) else str(params.objective["name"])
 
 
-def _method(objective: str, own: Mapping[str, Any]) -> str:
-    """odd + fork + order_temperature=0.5: what is not the default."""
-    extra = {name: value for name, value in own.items() if value != _default(name)}
+def _method(objective: str, own: Mapping[str, Any], usual: Mapping[str, Any]) -> str:
+    """odd + fork + order_temperature=0.5: what is not usual."""
+    extra = {name: value for name, value in own.items() if value != usual[name]}
     words = [name if value is True else f"{name}={_short(value)}" for name, value in extra.items()]
     return " + ".join([objective, *words])
 
@@ -287,15 +296,15 @@ def _short(value: Any) -> str:
 
 
 def _compared(
-    key: str, params: SampleParams, n: int, settings: Mapping[str, Any], bench: str, differing: Sequence[str]
+    key: str, params: SampleParams, n: int, settings: Mapping[str, Any], bench: str, usual: Mapping[str, Any]
 ) -> str | None:
-    """The plain cell that is otherwise alike; for a plain cell with settings of its own, the one with the defaults."""
+    """The plain cell that is otherwise alike; for a plain cell with settings of its own, the usual one."""
     alike = _cell_key(bench, baseline(params), n)
     if alike != key:
         return alike if alike in settings else None
-    defaults = {name: _default(name) for name in differing if name in SampleParams.model_fields}
-    usual = _cell_key(bench, params.model_copy(update=defaults), n)
-    return usual if usual != key and usual in settings else None
+    values = {name: value for name, value in usual.items() if name in SampleParams.model_fields}
+    other = _cell_key(bench, params.model_copy(update=values), n)
+    return other if other != key and other in settings else None
 
 
 def _passes(

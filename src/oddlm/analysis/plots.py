@@ -4,7 +4,8 @@ Colours that the colour-blind tell apart: Okabe and Ito's for methods and temper
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +14,13 @@ import numpy as np
 from .. import metrics
 from .cells import Benchmark, Cell
 from .claims import log_overhead, overhead_by
-from .contrast import best_alpha, compared
+from .contrast import best_alpha
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 WIDTH = 5.5  # inches: the text width of a one-column paper
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 MARKS = "osD^vP*X"
 STYLE: dict[Any, Any] = {
     "font.size": 8,
@@ -43,20 +44,31 @@ MEASURES = {  # of diversity, the first that is known, with its name on the axis
 }
 
 
+PLAIN: dict[str, Any] = {"color": "black", "linestyle": "--", "marker": "o"}
+ACROSS = "Pass@1: right samples (%)"
+
+
+@dataclass(frozen=True)
+class Line:
+    label: str
+    style: Mapping[str, Any]
+    cells: Sequence[Cell]
+
+
 class NothingToDrawError(ValueError):
     """Why a figure cannot be had from these runs."""
 
 
 def draw(figure_of: Callable[[], "Figure"], path: Path) -> None:
-    """A figure as .png to look at and as .pdf to print."""
+    """A figure as .png to look at and as .pdf to print; `path` has no suffix."""
     try:
         from matplotlib import rc_context
     except ImportError as error:
         raise ValueError("figures need the extra 'plot': pip install 'oddlm[plot]'") from error
     with rc_context(STYLE):
         figure = figure_of()
-        figure.savefig(path.with_suffix(".png"), dpi=200)
-        figure.savefig(path.with_suffix(".pdf"), metadata={"CreationDate": None})
+        figure.savefig(f"{path}.png", dpi=200)
+        figure.savefig(f"{path}.pdf", metadata={"CreationDate": None})
 
 
 def pass_k(bench: Benchmark, method: str) -> "Figure":
@@ -82,27 +94,90 @@ def pass_k(bench: Benchmark, method: str) -> "Figure":
 
 def pareto(bench: Benchmark, method: str) -> "Figure":
     """Pass@1 against Pass@n: a line per alpha through the temperatures."""
-    cells = [c for c in bench.main if c.method in (method, _plain_of(bench, method)) and {1, bench.n} <= set(c.passed)]
-    if not any(not cell.plain for cell in cells):
-        raise NothingToDrawError(
-            f"{bench.name}: Pass@1 (share of right samples) beside Pass@{bench.n} cannot be had for {method}"
-        )
+    cells = [cell for cell in bench.main if cell.method in (method, _plain_of(bench, method))]
     colours = _shades({cell.alpha for cell in cells if not cell.plain})
-    figure, (panel,) = _panels([0], f"Pass@{bench.n} (%)", "Pass@1: right samples (%)", width=3.4, height=2.6)
+    lines = []
     for i, (alpha, some) in enumerate(sorted(_by_alpha(cells).items())):
-        line = sorted(some, key=lambda cell: cell.temperature)
-        x, y = ([100 * cell.passed[k].mean for cell in line] for k in (1, bench.n))
-        errors = {"xerr": _errors(line, 1), "yerr": _errors(line, bench.n), "elinewidth": 0.6}
-        plain = line[0].plain
-        style = {"color": "black", "linestyle": "--"} if plain else {"color": colours[alpha]}
-        panel.errorbar(x, y, label="plain" if plain else f"α = {alpha:g}", marker=MARKS[i % len(MARKS)], **errors, **style)
-        if len(line) > 1:
-            for cell in (line[0], line[-1]):
-                place = (100 * cell.passed[1].mean, 100 * cell.passed[bench.n].mean)
-                panel.annotate(f"{cell.temperature:g}", place, fontsize=5, xytext=(3, 3), textcoords="offset points")
+        style = PLAIN if some[0].plain else {"color": colours[alpha], "marker": MARKS[i % len(MARKS)]}
+        lines.append(Line("plain" if some[0].plain else f"α = {alpha:g}", style, some))
+    figure, (panel,) = _panels([0], f"Pass@{bench.n} (%)", ACROSS, width=3.8, height=2.6)
+    _trade(panel, bench, lines)
     panel.set_title(f"{method}, {bench.name}; small numbers: θ")
     _legend(figure, [panel])
     return figure
+
+
+def pareto_of_methods(bench: Benchmark) -> "Figure":
+    """The same with a line per method, each at the alpha with the largest mean gain."""
+    return _by_method(bench, ACROSS, _trade)
+
+
+def methods(bench: Benchmark) -> "Figure":
+    """Pass@n over temperature, a line per method at the alpha with the largest mean gain."""
+    figure = _by_method(bench, "temperature θ", _over_temperature)
+    for panel in figure.axes:
+        panel.set_xticks(sorted({cell.temperature for cell in bench.main}))
+    return figure
+
+
+def _trade(panel: Any, bench: Benchmark, lines: Sequence[Line]) -> None:
+    known = [replace(line, cells=[c for c in line.cells if {1, bench.n} <= set(c.passed)]) for line in lines]
+    if not any(line.cells and not line.cells[0].plain for line in known):
+        raise NothingToDrawError(f"{bench.name}: Pass@1 (share of right samples) beside Pass@{bench.n} cannot be had")
+    for line in known:
+        cells = sorted(line.cells, key=lambda cell: cell.temperature)
+        x, y = ([100 * cell.passed[k].mean for cell in cells] for k in (1, bench.n))
+        errors = {"xerr": _errors(cells, 1), "yerr": _errors(cells, bench.n), "elinewidth": 0.5}
+        panel.errorbar(x, y, label=line.label, **errors, **line.style)
+        for cell in (cells[0], cells[-1]) if len(cells) > 1 else ():
+            place = (100 * cell.passed[1].mean, 100 * cell.passed[bench.n].mean)
+            panel.annotate(f"{cell.temperature:g}", place, fontsize=6, xytext=(3, 3), textcoords="offset points")
+
+
+def _over_temperature(panel: Any, bench: Benchmark, lines: Sequence[Line]) -> None:
+    for line in lines:
+        cells = sorted(line.cells, key=lambda cell: cell.temperature)
+        y = [100 * cell.passed[bench.n].mean for cell in cells]
+        panel.errorbar([c.temperature for c in cells], y, yerr=_errors(cells, bench.n), label=line.label, **line.style)
+
+
+def _by_method(bench: Benchmark, x: str, fill: Callable[[Any, Benchmark, Sequence[Line]], None]) -> "Figure":
+    """The objectives as they are in one panel, methods with other settings in a second one, plain sampling in both."""
+    plain, bare, other = _method_lines(bench)
+    groups = {"objectives": [*plain, *bare], "with other settings": [*plain, *other]}
+    shown = {title: lines for title, lines in groups.items() if len(lines) > len(plain) or not (bare or other)}
+    figure, panels = _panels(list(shown), f"Pass@{bench.n} (%)", x, width=WIDTH if len(shown) > 1 else 3.8, height=2.4)
+    for panel, (title, lines) in zip(panels, shown.items(), strict=True):
+        fill(panel, bench, lines)
+        panel.set_title(f"{bench.name}: {title}" if len(shown) > 1 else bench.name)
+    _legend(figure, panels)
+    return figure
+
+
+def _method_lines(bench: Benchmark) -> tuple[list[Line], list[Line], list[Line]]:
+    """Plain sampling, the other bare objectives, and the rest; each method at its best alpha, or at all where none is known."""
+    plain: list[Line] = []
+    bare: list[Line] = []
+    other: list[Line] = []
+    for method in bench.methods:
+        cells = [cell for cell in bench.main if cell.method == method and bench.n in cell.passed]
+        best = best_alpha(bench, method)
+        for alpha, some in sorted(_by_alpha(cells).items()):
+            if best is not None and alpha != best:
+                continue
+            lines = plain if method == "plain" else bare if method == some[0].objective else other
+            style = PLAIN if method == "plain" else _style(len(bare) + len(other))
+            lines.append(Line(method if some[0].plain else f"{method} (α = {alpha:g})", style, some))
+    return plain, bare, other
+
+
+def _style(i: int) -> dict[str, Any]:
+    """Colours, then the same ones dotted; never one without its own mark."""
+    return {
+        "color": COLOURS[i % len(COLOURS)],
+        "marker": MARKS[1 + i % (len(MARKS) - 1)],
+        "linestyle": ("-", ":", "-.")[i // len(COLOURS) % 3],
+    }
 
 
 def diversity(bench: Benchmark, method: str) -> "Figure":
@@ -129,31 +204,6 @@ def diversity(bench: Benchmark, method: str) -> "Figure":
     return figure
 
 
-def methods(bench: Benchmark) -> "Figure":
-    """Pass@n over temperature, a line per method at the alpha with the largest mean gain."""
-    figure, (panel,) = _panels([0], f"Pass@{bench.n} (%)", "temperature θ", width=4.4, height=2.8)
-    drawn = 0
-    for method in bench.methods:
-        plain = method not in compared(bench)
-        alpha = 0.0 if plain else best_alpha(bench, method)
-        cells = [c for c in bench.main if (c.method, c.alpha) == (method, alpha) and bench.n in c.passed]
-        if not cells:
-            continue
-        line = sorted(cells, key=lambda cell: cell.temperature)
-        style = {"color": "black", "linestyle": "--"} if method == "plain" else {"color": COLOURS[drawn % len(COLOURS)]}
-        label = method if line[0].plain else f"{method} (α = {line[0].alpha:g})"
-        y = [100 * cell.passed[bench.n].mean for cell in line]
-        x = [cell.temperature for cell in line]
-        panel.errorbar(x, y, yerr=_errors(line, bench.n), label=label, marker=MARKS[drawn % len(MARKS)], **style)
-        drawn += method != "plain"
-    if not panel.lines:
-        raise NothingToDrawError(f"{bench.name} has no Pass@{bench.n}")
-    panel.set_xticks(sorted({cell.temperature for cell in bench.main}))
-    panel.set_title(bench.name)
-    _legend(figure, [panel])
-    return figure
-
-
 def overhead(bench: Benchmark) -> "Figure":
     """Relative overhead over n, length and steps, as far as the runs differ in them."""
     axes = {axis: found for axis in ("n", "length", "steps") if len(found := overhead_by(bench, axis)) > 1}
@@ -165,6 +215,8 @@ def overhead(bench: Benchmark) -> "Figure":
         for i, objective in enumerate(objectives):
             points = {value: [pair for pair in some if pair[0].objective == objective] for value, some in found.items()}
             spans = {value: metrics.run_interval(*log_overhead(some)) for value, some in points.items() if some}
+            if len(spans) < 2:
+                continue
             y = [100 * math.expm1(span.difference) for span in spans.values()]
             half = [100 * (math.expm1(span.high) - math.expm1(span.difference)) for span in spans.values()]
             panel.errorbar(list(spans), y, yerr=_known(half), color=COLOURS[i], marker=MARKS[i], label=objective)
@@ -200,12 +252,12 @@ def _panels(over: Sequence[Any], y: str, x: str, *, width: float = WIDTH, height
 
 
 def _legend(figure: "Figure", panels: Sequence[Any]) -> None:
-    """One legend below all panels: it can hide no line."""
+    """One legend below all panels, on paper added for it: it hides no line and takes no room from the panels."""
     found = {label: handle for panel in panels for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)}
-    columns = min(len(found), max(2, int(figure.get_figwidth() // 0.75)))
     longest = max(map(len, found), default=1)
-    columns = max(1, min(columns, int(figure.get_figwidth() * 18 // (longest + 6))))
-    figure.legend(found.values(), found.keys(), loc="outside lower center", ncols=columns, frameon=False, fontsize=7)
+    columns = max(1, min(len(found), int(figure.get_figwidth() * 18 // (longest + 8))))
+    figure.set_figheight(figure.get_figheight() + 0.17 * -(-len(found) // columns))
+    figure.legend(found.values(), found.keys(), loc="outside lower center", ncols=columns, frameon=False)
 
 
 def _shades(alphas: Iterable[float]) -> dict[float, Any]:

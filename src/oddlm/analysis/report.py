@@ -48,7 +48,7 @@ def write_report(results: Results, out: Path, watch: Watch = lambda _: None) -> 
 
 NO_ROWS = "cannot be had, the runs were imported and have no rows."
 NO_BASE = "cannot be had, no method has runs of plain sampling beside it that are otherwise alike."
-NO_TRANSFER = "Transfer of an alpha cannot be had: it takes two benchmarks with one method."
+NO_TRANSFER = "Transfer of an alpha cannot be had: it takes two benchmarks with two alphas of one method."
 TABLES: tuple[tuple[str, Callable[[Benchmark], Table | None], str], ...] = (
     ("coverage", tables.coverage_table, "coverage " + NO_ROWS),
     ("latency", tables.latency_table, "latency cannot be had, the runs were not timed."),
@@ -91,12 +91,13 @@ def _table_files(name: str, found: Sequence[Table | str]) -> dict[str, str]:
 
 def _figures(bench: Benchmark, folder: Path, watch: Watch) -> list[tuple[str, str]]:
     """(caption, file name) of each figure, or (reason, "") where it cannot be drawn."""
-    pushing = [m for m in bench.methods if any(c.method == m and not c.plain for c in bench.main)]
+    alphas = {method: {c.alpha for c in bench.main if c.method == method and not c.plain} for method in bench.methods}
     wanted: list[tuple[str, str, Callable[[], Any]]] = [
         (f"Pass@{bench.n} by method", "methods", partial(plots.methods, bench)),
+        (f"Pass@1 against Pass@{bench.n} by method", "pareto", partial(plots.pareto_of_methods, bench)),
         ("Overhead", "overhead", partial(plots.overhead, bench)),
     ]
-    for method in pushing:
+    for method in [method for method, some in alphas.items() if len(some) > 1]:  # one alpha: the figures by method say it
         wanted += [
             (f"Pass@k of {method}", f"passk-{method}", partial(plots.pass_k, bench, method)),
             (f"Pass@1 against Pass@{bench.n} of {method}", f"pareto-{method}", partial(plots.pareto, bench, method)),
@@ -116,7 +117,7 @@ def _figures(bench: Benchmark, folder: Path, watch: Watch) -> list[tuple[str, st
 
 def slug(text: str) -> str:
     """Fit for a file name."""
-    return re.sub(r"[^a-z0-9.=]+", "-", text.lower()).strip("-.")
+    return re.sub(r"[^a-z0-9=]+", "-", text.lower()).strip("-")
 
 
 def unknowns(bench: Benchmark) -> list[str]:

@@ -232,7 +232,7 @@ def transfer_table(results: Results) -> Table | None:
     rows = []
     for source in results.benchmarks:
         for target in results.benchmarks:
-            for method in [m for m in compared(source) if source is not target and m in compared(target)]:
+            for method in sorted(_tuned(source) & _tuned(target)) if source is not target else ():
                 alpha, own = best_alpha(source, method), best_alpha(target, method)
                 if alpha is None or own is None:
                     continue
@@ -251,6 +251,11 @@ def transfer_table(results: Results) -> Table | None:
     )
     columns = ("method", "tuned on", "alpha", "used on", "gain there", "best there", "regret")
     return Table("Transfer of a tuned alpha", columns, tuple(rows), note)
+
+
+def _tuned(bench: Benchmark) -> set[str]:
+    """The methods with alphas to choose from."""
+    return {method for method, alphas in compared(bench).items() if len(alphas) > 1}
 
 
 def _pipes(texts: Sequence[str]) -> str:
