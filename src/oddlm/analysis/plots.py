@@ -159,13 +159,14 @@ def _method_lines(bench: Benchmark) -> tuple[list[Line], list[Line], list[Line]]
     plain: list[Line] = []
     bare: list[Line] = []
     other: list[Line] = []
-    for method in bench.methods:
+    objectives = {cell.objective for cell in bench.main}
+    for method in sorted(bench.methods, key=lambda method: method not in objectives):  # they get the first colours
         cells = [cell for cell in bench.main if cell.method == method and bench.n in cell.passed]
         best = best_alpha(bench, method)
         for alpha, some in sorted(_by_alpha(cells).items()):
             if best is not None and alpha != best:
                 continue
-            lines = plain if method == "plain" else bare if method == some[0].objective else other
+            lines = plain if method == "plain" else bare if method in objectives else other
             style = PLAIN if method == "plain" else _style(len(bare) + len(other))
             lines.append(Line(method if some[0].plain else f"{method} (α = {alpha:g})", style, some))
     return plain, bare, other
