@@ -257,8 +257,9 @@ def _legend(figure: "Figure", panels: Sequence[Any]) -> None:
     found = {label: handle for panel in panels for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)}
     longest = max(map(len, found), default=1)
     columns = max(1, min(len(found), int(figure.get_figwidth() * 18 // (longest + 8))))
-    figure.set_figheight(figure.get_figheight() + 0.17 * -(-len(found) // columns))
-    figure.legend(found.values(), found.keys(), loc="outside lower center", ncols=columns, frameon=False)
+    rows = -(-len(found) // columns)
+    figure.set_figheight(figure.get_figheight() + 0.17 * rows)
+    figure.legend(found.values(), found.keys(), loc="outside lower center", ncols=-(-len(found) // rows), frameon=False)
 
 
 def _shades(alphas: Iterable[float]) -> dict[float, Any]:
