@@ -39,6 +39,7 @@ ARROWS = {
     "compare": {"params", "store", "metrics"},
     "evaluate": {"types", "params", "policies", "generate", "tasks", "metrics", "store"},
     "views": {"types", "params", "store", "query", "compare", "metrics"},
+    "analysis": {"params", "store", "metrics", "compare", "views"},
     "embedding": set(),
     "trackers": {"params", "store"},
     "space": {"params"},
@@ -64,6 +65,7 @@ ARROWS = {
         "space",
         "tune",
         "views",
+        "analysis",
     },
 }
 TORCHLESS = [
@@ -79,6 +81,9 @@ TORCHLESS = [
     "oddlm.views",
     "oddlm.trackers",
     "oddlm.space",
+    "oddlm.analysis.cells",
+    "oddlm.analysis.report",
+    "oddlm.analysis.released_runs",
 ]
 
 

@@ -3,6 +3,7 @@
     store/<id>/spec.json         what was asked
                environment.json  what ran it: one entry per start
                rows.jsonl        a line per problem with all its samples; a line is there whole or not at all
+                                 (an imported run has none: its summary is all that is known)
                summary.json      written last: the run is complete
                lock              held by the process that writes
 
@@ -95,9 +96,10 @@ class Summary(_File):
     id: str
     problems: int
     samples: int
-    seconds: float
+    seconds: Number  # None: the log of an imported run does not say
     passed: Mapping[str, Number] | None  # None: nothing was scored
     diversity: Mapping[str, Number]
+    imported: Text | None = None  # the log that these numbers were taken from: the run has no rows, and never had
 
 
 F = TypeVar("F", bound=_File)
@@ -173,6 +175,10 @@ class Store:
                 write_whole(path, _line(Spec(id=spec.id, problems=problems, spec=spec)))
             if _read(path, Spec).spec.canonical() != spec.canonical():
                 raise StoreError(f"{path} describes another run than {spec.id}: it was edited; move {folder} away")
+            if (folder / SUMMARY).exists() and (source := _read(folder / SUMMARY, Summary).imported):
+                raise StoreError(
+                    f"run {spec.id} was imported from {source}: it has no rows to go on with; give another --store"
+                )
             with _writing(folder / ROWS):
                 _drop_torn_line(folder / ROWS)
             yield Writer(folder, {row.problem: row for row in _read_rows(folder / ROWS)})
@@ -196,7 +202,11 @@ class Store:
         if len(found) != 1:
             some = ", ".join(found or ids) or "none"
             raise StoreError(f"{'several runs begin with' if found else 'there is no run'} {name!r} in {self.folder}: {some}")
-        folder = self.folder / found[0]
+        return self.exact_head(found[0])
+
+    def exact_head(self, name: str) -> Head:
+        """The head of a run whose whole id is given: the others are not looked at."""
+        folder = self.folder / name
         spec = _read(folder / SPEC, Spec)
         summary = _read(folder / SUMMARY, Summary) if (folder / SUMMARY).exists() else None
         starts = _read(folder / ENVIRONMENT, Environment).starts if (folder / ENVIRONMENT).exists() else ()
@@ -207,6 +217,20 @@ class Store:
         """A run by its id or by the beginning of it, with all its rows."""
         head = self.head(name)
         return Run(**vars(head), rows=tuple(_read_rows(head.folder / ROWS)))
+
+    def row(self, name: str, problem: str, place: int) -> Row:
+        """The line of a problem that begins at byte `place` of a run's rows, as `iter_rows` gave it."""
+        path = self.folder / name / ROWS
+        try:
+            with path.open("rb") as file:
+                file.seek(place)
+                line = file.readline()
+        except OSError as error:
+            raise StoreError(f"cannot read {path}: {error.strerror}") from error
+        row = _parse(line, Row, f"{path}, byte {place}")
+        if row.problem != problem:
+            raise StoreError(f"{path} has changed: {row.problem!r} stands where {problem!r} was; read the store again")
+        return row
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -255,14 +279,25 @@ def _drop_torn_line(path: Path) -> None:
 
 
 def _read_rows(path: Path) -> list[Row]:
-    rows: dict[str, Row] = {}
-    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-    for number, line in enumerate(lines, start=1):
-        row = _parse(line, Row, f"{path}, line {number}")
-        if row.problem in rows:
-            raise StoreError(f"{path}, line {number}: problem {row.problem!r} is there twice; delete one of the lines")
-        rows[row.problem] = row
-    return list(rows.values())
+    return [row for _, row in iter_rows(path)]
+
+
+def iter_rows(path: Path) -> Iterator[tuple[int, Row]]:
+    """The rows of a file one after the other, each with the byte where it begins; a line that is not finished is left out."""
+    if not path.exists():
+        return
+    seen: set[str] = set()
+    place = 0
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                return
+            row = _parse(line, Row, f"{path}, line {number}")
+            if row.problem in seen:
+                raise StoreError(f"{path}, line {number}: problem {row.problem!r} is there twice; delete one of the lines")
+            seen.add(row.problem)
+            yield place, row
+            place += len(line)
 
 
 def _read(path: Path, kind: type[F]) -> F:

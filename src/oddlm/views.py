@@ -186,6 +186,8 @@ def run_details(run: Head) -> Group:
     spec = {k: v for k, v in run.spec.model_dump(exclude={"params"}).items() if v not in (None, False)}
     told = {k: v for k, v in params.items() if v != defaults[k] or k in ("objective", "alpha", "temperature", "length")}
     state = "complete" if run.summary else "not complete: the command that began it goes on with it"
+    if run.summary and run.summary.imported:
+        state = f"without rows: imported from {run.summary.imported}"
     parts: list[RenderableType] = [
         Text(f"{run.id}: {run.done} of {run.problems} problems, {state}", style="bold"),
         _pairs("asked", spec),

@@ -1,4 +1,4 @@
-"""A progress bar over problems, on stderr, where that is a terminal."""
+"""A progress bar over problems, or a line that says what is being done, on stderr, where that is a terminal."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,3 +27,17 @@ def problem_bar(problems: int) -> Iterator[Tick]:
 
     with progress:
         yield tick
+
+
+@contextmanager
+def status_line(words: str) -> Iterator[Callable[[str], None]]:
+    """A line with a spinner; what is yielded changes its words."""
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    with console.status(Text(words)) as status:
+        yield lambda new: status.update(Text(new))
