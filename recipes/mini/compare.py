@@ -4,8 +4,8 @@ that is best for plain sampling on the tune split; all methods are compared on i
 
     python recipes/mini/compare.py generate minicode-3 --split tune --methods plain --seeds 0 --problems 100 \\
         --device cuda --fast --out tune.jsonl.gz
-    python recipes/mini/compare.py generate minicode-3 --bases "low_confidence, eos free" --problems 200 \\
-        --device cuda --fast --out test.jsonl.gz
+    python recipes/mini/compare.py generate minicode-3 --bases "low_confidence, eos free" --problems 200 --methods plain \\
+        "odd, alpha 8" "odd_sequential, alpha 8" "dpp, alpha 8" "order temperature 1" fork --device cuda --fast --out test.jsonl.gz
     python recipes/mini/compare.py score tune.jsonl.gz test.jsonl.gz --out recipes/mini/results/minicode-3.json
     python recipes/mini/compare.py table recipes/mini/results/minicode-3.json
 """
@@ -179,7 +179,9 @@ def right_answers(task: Any, problem: Any, answers: list[str]) -> set[str]:
 
     programs = {text: read[1] for text in answers if (read := read_answer(text, problem.prompt))}
     different = sorted(set(programs.values()))
-    right = {program for i in range(0, len(different), BATCH) for program in right_programs(task, problem, different[i : i + BATCH])}
+    right = {
+        program for i in range(0, len(different), BATCH) for program in right_programs(task, problem, different[i : i + BATCH])
+    }
     return {text for text, program in programs.items() if program in right}
 
 
@@ -261,7 +263,7 @@ def main() -> None:
     stages = parser.add_subparsers(required=True)
     make = stages.add_parser("generate")
     make.add_argument("task", choices=list(SHAPES))
-    make.add_argument("--out", type=Path, required=True)
+    make.add_argument("--out", type=Path, required=True, help="gzipped JSONL; runs are added at its end")
     make.add_argument("--weights", type=Path, help="folder of a checkpoint; default: the one in the package")
     make.add_argument("--device", default="cpu")
     make.add_argument("--split", choices=["tune", "test"], default="test")
@@ -276,7 +278,9 @@ def main() -> None:
     make.set_defaults(stage=generate)
     judge = stages.add_parser("score")
     judge.add_argument("texts", type=Path, nargs="+")
-    judge.add_argument("--out", type=Path, required=True, help="JSON; what it holds already stays, but for the runs scored anew")
+    judge.add_argument(
+        "--out", type=Path, required=True, help="JSON; what it holds already stays, but for the runs scored anew"
+    )
     judge.add_argument("--workers", type=int, default=2)
     judge.add_argument("--check", type=int, default=200, help="answers that the task scores again, one by one")
     judge.set_defaults(stage=score)

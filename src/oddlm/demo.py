@@ -51,7 +51,7 @@ Tallies = dict[tuple[str, float], Tally]
 
 
 def run_demo(*, alpha: float, seed: int, seconds: float, picture: Path) -> None:
-    """Plain, DPP and ODD sampling at two temperatures, on as many problems as the time allows; DPP on the cheaper task alone."""
+    """Plain, DPP (countdown alone) and ODD sampling at two temperatures, on as many problems as the time allows."""
     if seconds <= 0:
         raise ValueError(f"seconds must be more than 0, not {seconds:g}")
     console = Console()
