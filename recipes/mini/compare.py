@@ -5,7 +5,8 @@ that is best for plain sampling on the tune split; all methods are compared on i
     python recipes/mini/compare.py generate minicode-3 --split tune --methods plain --seeds 0 --problems 100 \\
         --device cuda --fast --out tune.jsonl.gz
     python recipes/mini/compare.py generate minicode-3 --bases "low_confidence, eos free" --problems 200 --methods plain \\
-        "odd, alpha 8" "odd_sequential, alpha 8" "dpp, alpha 8" "order temperature 1" fork --device cuda --fast --out test.jsonl.gz
+        "odd, alpha 8" "odd_sequential, alpha 8" "dpp, alpha 8" "order temperature 1" fork \\
+        --device cuda --fast --out test.jsonl.gz
     python recipes/mini/compare.py score tune.jsonl.gz test.jsonl.gz --out recipes/mini/results/minicode-3.json
     python recipes/mini/compare.py table recipes/mini/results/minicode-3.json
 """
