@@ -67,6 +67,7 @@ class RunSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     model: str = Field(description="A model's name or dotted path.")
+    model_options: dict[str, Any] = Field(default_factory=dict, description="How it is loaded, such as quantize or dtype.")
     task: str | None = Field(None, description="A task's name, dotted path or .jsonl file; None draws samples without scoring.")
     protocol: str | None = Field(None, description="A named variant of the task.")
     scorer: str | None = Field(None, description="How a .jsonl of one's own is scored.")
@@ -91,6 +92,8 @@ class RunSpec(BaseModel):
             **self.model_dump(mode="json", exclude={"params"}),
             "params": self.params.canonical().model_dump(mode="json"),
         }
+        if not self.model_options:
+            del content["model_options"]
         if self.data_digest is not None:
             content["data"] = None
             content["task"] = Path(self.task).name if self.task and self.task.endswith(".jsonl") else self.task

@@ -141,8 +141,8 @@ def _embedder() -> Any:
 
 def _specs(what: dict[str, Any], data: Path | None, fixed: Any, axes: Any, seeds: Sequence[int]) -> "list[RunSpec]":
     from ..compare import grid
-    from ..evaluate import digest
     from ..params import RunSpec, checked
+    from ..tasks.data import digest
 
     source = data or (Path(what["task"]) if what["task"].endswith(".jsonl") else None)
     what |= {"data": None if data is None else str(data), "data_digest": None if source is None else digest(source)}
