@@ -39,6 +39,7 @@ ARROWS = {
     "compare": {"params", "store", "metrics"},
     "evaluate": {"types", "params", "policies", "generate", "tasks", "metrics", "store"},
     "views": {"types", "params", "store", "query", "compare"},
+    "experiments": {"__init__", "params", "models", "generate", "tasks", "store", "evaluate"},
     "embedding": set(),
     "cli": {
         "__init__",
@@ -56,6 +57,7 @@ ARROWS = {
         "query",
         "compare",
         "evaluate",
+        "experiments",
         "embedding",
         "views",
     },
@@ -70,6 +72,7 @@ TORCHLESS = [
     "oddlm.store",
     "oddlm.query",
     "oddlm.compare",
+    "oddlm.experiments.grid",
     "oddlm.views",
 ]
 

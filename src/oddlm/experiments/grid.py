@@ -114,6 +114,8 @@ def variants(value: Any) -> list[Any]:
 
 def shard(specs: Sequence[RunSpec], part: int, parts: int) -> list[RunSpec]:
     """Every parts-th run, beginning with the part-th: the parts are disjoint and nearly alike in size."""
+    if part > len(specs):
+        raise ValueError(f"there is nothing in part {part} of {parts}: the grid has {len(specs)} runs")
     return list(specs[part - 1 :: parts])
 
 

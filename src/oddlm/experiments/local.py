@@ -7,6 +7,7 @@ import signal
 import traceback
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -83,9 +84,20 @@ class LocalExecutor:
         threads = max(1, (os.cpu_count() or 1) // self.workers)
         spawn = multiprocessing.get_context("spawn")
         process = spawn.Process(target=_work, args=(there, self.options, index, threads), daemon=True)
-        process.start()
+        with _uninterrupted():
+            process.start()
         there.close()
         return Worker(process, here)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """A process that is started here never sees Ctrl-C, which is for the driver."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _answer(worker: Worker) -> Outcome | str:
@@ -104,7 +116,6 @@ def _answer(worker: Worker) -> Outcome | str:
 
 def _work(pipe: "Connection[Any, Any]", options: Options, index: int, threads: int) -> None:
     """The life of a worker process: it ends with its driver, whatever ends that."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the driver
     import torch
 
     torch.set_num_threads(threads)

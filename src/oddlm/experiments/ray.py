@@ -1,5 +1,6 @@
 """Workers on a Ray cluster: actors with their own copy of the model. Ray comes with the extra 'ray'."""
 
+import os
 import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -9,7 +10,9 @@ from .. import __version__
 from .work import AHEAD, Batch, Bench, Job, Jobs, Options, Outcome
 
 REACH_S = 5.0  # for an address to answer
-START_S = 600.0  # for the first worker to load its model
+START_S = 600.0  # for the first worker to start
+SETTINGS = b"\x04"  # the type of the frame that both sides of HTTP/2 begin with (RFC 9113, 3.4)
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0" + SETTINGS + b"\0\0\0\0\0"
 
 
 class RayWorker:
@@ -123,22 +126,27 @@ class _Crew:
 def connect(address: str) -> None:
     """ValueError in seconds where there is no cluster."""
     ray = _ray()
+    address = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
     if address.startswith("ray://"):
         raise ValueError("ray:// addresses are for Ray's client: run the sweep on a node of the cluster, --address HOST:6379")
-    if address != "auto":
+    if address != "auto" and os.environ.get("RAY_USE_TLS", "0") == "0":
         _reach(address)
     try:
-        ray.init(address=address, log_to_driver=False, configure_logging=False, include_dashboard=None)
+        ray.init(address=address, log_to_driver=False, configure_logging=False)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise ValueError(f"there is no Ray cluster at {address!r}: {error}; `ray start --head` makes one") from error
 
 
 def _reach(address: str) -> None:
+    """Does somebody there speak HTTP/2, as a head node does? Ray itself waits for minutes where nobody does."""
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal():
         raise ValueError(f"--address must be HOST:PORT or auto, not {address!r}")
     try:
-        socket.create_connection((host, int(port)), timeout=REACH_S).close()
+        with socket.create_connection((host, int(port)), timeout=REACH_S) as line:
+            line.sendall(PREFACE)
+            if line.recv(9)[3:4] != SETTINGS:
+                raise OSError("what answers there is no Ray")
     except (OSError, OverflowError) as error:
         raise ValueError(
             f"the Ray address {address} does not answer: {error}; `ray status` on the head node shows it"
