@@ -3,7 +3,7 @@
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 from oddlm.experiments.grid import read_grid
@@ -39,7 +39,7 @@ def sweep(grid: Path, store: Path, *more: str) -> tuple[int, str, str]:
 class Inline:
     """Workers without processes: each batch where the driver is."""
 
-    def outcomes(self, batches: Iterator[Batch]) -> Iterator[Outcome]:
+    def outcomes(self, batches: Iterator[Batch]) -> Generator[Outcome]:
         yield from map(Bench(Options()).run, batches)
 
 

@@ -111,8 +111,8 @@ def test_options_of_the_model_make_another_run():
 
 
 def test_ids_are_the_same_in_every_process():
-    code = "import sys, pathlib; from oddlm.experiments.grid import read_grid as r; print(*(s.id for s in r(pathlib.Path(sys.argv[1]))))"
-    command = [sys.executable, "-c", code, "experiments/smoke.toml"]
+    code = "import pathlib; from oddlm.experiments.grid import read_grid as r; print(*(s.id for s in r(pathlib.Path(PATH))))"
+    command = [sys.executable, "-c", code.replace("PATH", repr("experiments/smoke.toml"))]
     told = [
         subprocess.run(
             command, cwd=ROOT, env={**ENV, "PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True

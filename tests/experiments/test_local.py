@@ -60,35 +60,27 @@ def test_eval_and_sweep_make_the_same_rows(grid, tmp_path, monkeypatch, capsys):
             assert found[name][problem] == row
 
 
-def test_a_driver_killed_with_four_workers_goes_on(grid, tmp_path, monkeypatch):
+def test_a_worker_killed_then_the_driver_of_four(grid, tmp_path, monkeypatch):
     path, store = grid("SLOW"), tmp_path / "runs"
-    monkeypatch.setattr(own_task, "SLOW", own_task.TASK)  # here nobody needs time to kill something
-    sweep_inline(path, tmp_path / "whole")
     process = start(path, store, "--workers", "4")
-    wait_for(lambda: lines(store) >= 5 and len(workers_of(process)) == 4, process)
+    wait_for(lambda: lines(store) >= 3 and len(workers_of(process)) == 4, process)
+    first = workers_of(process)
+    os.kill(first[0], signal.SIGKILL)
+    wait_for(lambda: len(set(workers_of(process)) - set(first)) == 1, process)
+    wait_for(lambda: lines(store) >= 20, process)
     workers = workers_of(process)
     process.kill()
     process.communicate()
-    assert lines(store) < 96
+    assert 20 <= lines(store) < 96
     for pid in workers:  # they end with their driver
         wait_gone(pid)
     code, _, err = sweep(path, store, "--workers", "4")
     assert (code, err) == (0, "")
+    monkeypatch.setattr(own_task, "SLOW", own_task.TASK)  # here nobody needs time to kill something
+    sweep_inline(path, tmp_path / "whole")
     assert rows(store) == rows(tmp_path / "whole")
     assert lines(store) == 96
     assert all(Store(store).read(name).summary for name in Store(store).ids())
-
-
-def test_killed_workers_are_replaced_and_their_problems_done(grid, tmp_path):
-    path, store = grid("SLOW"), tmp_path / "runs"
-    process = start(path, store, "--workers", "2")
-    for target in (3, 12):
-        wait_for(lambda target=target: lines(store) >= target and len(workers_of(process)) == 2, process)
-        os.kill(workers_of(process)[0], signal.SIGKILL)
-    _, err = process.communicate(timeout=300)
-    assert (process.returncode, err) == (0, "")
-    assert lines(store) == 96
-    assert [len(run) for run in rows(store).values()] == [12] * 8
 
 
 def test_a_problem_that_kills_its_workers_is_given_up(grid, tmp_path):
@@ -163,9 +155,7 @@ def test_ctrl_c_loses_nothing(grid, tmp_path):
     assert err == f"oddlm: stopped; {lines(store)} of 96 problems are in {store}. The same command goes on from there.\n"
     for pid in workers:
         wait_gone(pid)
-    code, out, _ = sweep(path, store, "--dry-run", "--no-calibration")
-    assert code == 0
-    assert f"{lines(store)} groups done, {96 - lines(store)} to do" in out
+    assert make_plan(read_grid(path)).stored(Store(store)) == lines(store) >= 3
 
 
 def test_shards_are_merged_by_copying(tmp_path):

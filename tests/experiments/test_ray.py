@@ -64,8 +64,7 @@ def test_the_same_rows_as_local(cluster, tmp_path):
     code, out, err = sweep(SMOKE, tmp_path / "ray", *on_ray(cluster), "--together", "3")
     assert (code, err) == (0, "")
     assert "12 of 12 runs are complete" in out
-    code, _, err = sweep(SMOKE, tmp_path / "local")
-    assert (code, err) == (0, "")
+    sweep_inline(SMOKE, tmp_path / "local")
     assert rows(tmp_path / "ray") == rows(tmp_path / "local")
     assert [len(run) for run in rows(tmp_path / "ray").values()] == [4] * 12
 

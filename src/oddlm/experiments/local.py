@@ -5,7 +5,7 @@ import os
 import pickle
 import signal
 import traceback
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -50,7 +50,7 @@ class LocalExecutor:
     options: Options
     workers: int = 1
 
-    def outcomes(self, batches: Iterator[Batch]) -> Iterator[Outcome]:
+    def outcomes(self, batches: Iterator[Batch]) -> Generator[Outcome]:
         jobs = Jobs(batches)
         crew: dict[int, Worker] = {}
         given = 0

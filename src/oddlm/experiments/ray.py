@@ -2,8 +2,9 @@
 
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 from .. import __version__
@@ -40,11 +41,12 @@ class RayExecutor:
     workers: int | None = None  # None: one per GPU, or per CPU where the cluster has no GPU
     address: str = "auto"
 
-    def outcomes(self, batches: Iterator[Batch]) -> Iterator[Outcome]:
+    def outcomes(self, batches: Iterator[Batch]) -> Generator[Outcome]:
         ray = _ray()
         connect(self.address)
         try:
-            yield from _Crew(ray, self.options, self.workers).outcomes(Jobs(batches))
+            for first in batches:  # no worker is started for nothing
+                yield from _Crew(ray, self.options, self.workers).outcomes(Jobs(chain([first], batches)))
         finally:
             ray.shutdown()
 

@@ -109,7 +109,7 @@ def run_sweep(
         for tracker in trackers:
             stack.callback(tracker.close)
         stack.callback(driver.release)
-        outcomes = stack.enter_context(closing(executor.outcomes(driver.batches())))  # type: ignore[type-var]
+        outcomes = stack.enter_context(closing(executor.outcomes(driver.batches())))
         for outcome in outcomes:
             driver.take(outcome)
     return driver.result

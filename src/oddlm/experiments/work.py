@@ -2,7 +2,7 @@
 
 import traceback
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -40,7 +40,7 @@ class Outcome:
 class Executor(Protocol):
     """Where batches are run."""
 
-    def outcomes(self, batches: Iterator[Batch]) -> Iterator[Outcome]:
+    def outcomes(self, batches: Iterator[Batch]) -> Generator[Outcome]:
         """One for every batch or part of it, as they are done; batches are taken when there is a worker for them.
 
         ValueError: nothing can be run, because a model or task does not load or no worker stays alive.
@@ -72,8 +72,8 @@ class Bench:
 
     def run(self, batch: Batch) -> Outcome:
         """The one function behind every executor. ValueError: the model or the task cannot be had here."""
-        judge = self._judge(batch.spec)
         with self._drawing:
+            judge = self._judge(batch.spec)
             lm, about = self._lm(batch.spec)
             groups, failures = _drawn(lm, batch.spec, judge.task, batch.problems)
         rows: list[Row] = []
