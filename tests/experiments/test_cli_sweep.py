@@ -19,7 +19,7 @@ def test_a_dry_run_says_how_much_there_is_and_runs_nothing(oddlm, tmp_path):  # 
     assert first == "12 runs on 4 problems (countdown): 48 groups, 192 samples"
     assert second == "in runs: 0 runs complete, 0 groups done, 48 to do"
     assert third.startswith("about 0:0")
-    assert third.endswith(" hours with 2 workers, from 3 groups timed here with 1 at a time")
+    assert third.endswith(" (h:mm:ss) with 2 workers, from 3 groups timed here with 1 at a time")
     assert not Path("runs").exists()
 
 

@@ -34,7 +34,7 @@ def sweep(
     address: Annotated[str, typer.Option(help="Ray: HOST:PORT of the cluster; 'auto' is the one this machine is in.")] = "auto",
     device: Annotated[
         str | None,
-        typer.Option(help="Where models are put, such as cuda; local workers take GPUs in turn. Not part of the run."),
+        typer.Option(help="Where models that have a choice are put, such as cuda; local workers take GPUs in turn."),
     ] = None,
     together: Annotated[
         int,
@@ -142,7 +142,9 @@ def _foretell(plan: "Plan", store: "Store", options: "Options | None", workers: 
         from ..experiments.calibrate import estimate
 
         seconds, timed = estimate(plan, store, options, together)
-        told = f"about {timedelta(seconds=round(seconds / workers))} hours with {workers} worker{'s' if workers > 1 else ''}"
+        told = (
+            f"about {timedelta(seconds=round(seconds / workers))} (h:mm:ss) with {workers} worker{'s' if workers > 1 else ''}"
+        )
         typer.echo(f"{told}, from {timed} groups timed here with {together} at a time")
 
 

@@ -3,7 +3,7 @@
 import os
 import socket
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
@@ -59,6 +59,8 @@ class _Crew:
         if not (gpus if use_gpu else cpus):
             raise ValueError("the Ray cluster has no CPU to run a worker on")
         self.ray, self.workers = ray, workers or (gpus if use_gpu else cpus)
+        if use_gpu and options.device is None:
+            options = replace(options, device="cuda")  # Ray shows each actor a GPU of its own
         needs = {"num_cpus": 1, "num_gpus": 1 if use_gpu else 0}
         make = ray.remote(RayWorker).options(**needs, max_concurrency=AHEAD, max_restarts=0, max_task_retries=0)
         self._make: Callable[[], Any] = lambda: make.remote(options)

@@ -1,5 +1,6 @@
 """What a worker does: batches of units in, outcomes out. A unit is one (problem, setting, seed) group of n samples."""
 
+import inspect
 import traceback
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -11,6 +12,7 @@ from typing import Any, Protocol
 
 from ..evaluate import Group, Judge, draw, environment, make_row
 from ..generate import LM, load
+from ..models import find_model
 from ..params import RunSpec
 from ..store import Failure, Row
 from ..tasks import Problem, Task, find_task
@@ -51,7 +53,7 @@ class Executor(Protocol):
 class Options:
     """How workers work; changes no sample."""
 
-    device: str | None = None  # where models are put; None leaves it to the model
+    device: str | None = None  # for models that have a choice; None leaves it to them
     scorers: int = 2  # answers scored at a time
     keep_tokens: bool = False
     unsafe: bool = False
@@ -89,9 +91,8 @@ class Bench:
         key = (spec.model, repr(sorted(spec.model_options.items())))
         if self._loaded is None or self._loaded[0] != key:
             self._loaded = None  # its memory first
-            device = {} if self.options.device is None else {"device": self.options.device}
             try:
-                lm = load(spec.model, **{**device, **spec.model_options})
+                lm = load(spec.model, **{**_place(spec.model, self.options.device), **spec.model_options})
             except Exception as error:
                 message = str(error) if isinstance(error, ValueError) else f"model {spec.model!r} does not load: {error}"
                 raise ValueError(message) from error
@@ -103,6 +104,12 @@ class Bench:
         if key not in self._judges:
             self._judges[key] = Judge(task_of(spec, unsafe=self.options.unsafe), self._pool)
         return self._judges[key]
+
+
+def _place(model: str, device: str | None) -> dict[str, str]:
+    """The device as an option of the model; nothing for one that has no choice, such as the toy."""
+    parameters = inspect.signature(find_model(model)).parameters
+    return {"device": device} if device is not None and "device" in parameters else {}
 
 
 def task_of(spec: RunSpec, *, unsafe: bool) -> Task:
