@@ -67,7 +67,6 @@ class RunSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     model: str = Field(description="A model's name or dotted path.")
-    model_options: dict[str, Any] = Field(default_factory=dict, description="How it is loaded, such as quantize or dtype.")
     task: str | None = Field(None, description="A task's name, dotted path or .jsonl file; None draws samples without scoring.")
     protocol: str | None = Field(None, description="A named variant of the task.")
     scorer: str | None = Field(None, description="How a .jsonl of one's own is scored.")
@@ -78,6 +77,9 @@ class RunSpec(BaseModel):
     limit: int | None = Field(None, ge=1, description="The first so many problems; None is all.")
     params: SampleParams = Field(default_factory=lambda: SampleParams.model_validate({}), description="How samples are drawn.")
     seed: int = Field(0, description="Every problem derives its own from this and its id.")
+    model_options: dict[str, Any] = Field(
+        default_factory=dict, description="How the model is loaded, such as quantize or dtype."
+    )
 
     @field_validator("params")
     @classmethod
