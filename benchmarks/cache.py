@@ -60,7 +60,7 @@ def accuracy(device: str, problems: int, seeds: int, blocks: Sequence[int], step
     prompts = [countdown.prompt(p) for p in rows]
     models = {name: oddlm.load("mini", device=device, **options) for name, options in CACHES.items()}
     for lm in models.values():  # warm up
-        lm.generate(prompts, N, max_rows=4096, length=LENGTH, block_length=LENGTH, steps=2, progress=False)
+        lm.generate(prompts, N, max_batch=4096, length=LENGTH, block_length=LENGTH, steps=2, progress=False)
     print(f"countdown, {problems} problems, {seeds} seeds, n={N}, length {LENGTH}, {steps} steps, temperature 0.5, eos late\n")
     print("| method | block length | cache | tokens changed | Pass@1 | against none | Pass@16 | against none | speed |")
     print("|---|---|---|---|---|---|---|---|---|")
@@ -69,7 +69,7 @@ def accuracy(device: str, problems: int, seeds: int, blocks: Sequence[int], step
             settings = {**options, "length": LENGTH, "steps": steps, "block_length": block, "temperature": 0.5, "eos": "late"}
             runs = defaultdict(list)
             for seed, (name, lm) in product(range(seeds), models.items()):
-                call = partial(lm.generate, prompts, N, max_rows=4096, seed=seed, progress=False, **settings)
+                call = partial(lm.generate, prompts, N, max_batch=4096, seed=seed, progress=False, **settings)
                 took, groups = seconds(call, device)
                 tokens = np.array([[sample.tokens for sample in group] for group in groups])
                 right = [[countdown.score(p, s.text).correct for s in own] for p, own in zip(rows, groups, strict=True)]

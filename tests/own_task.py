@@ -1,7 +1,9 @@
 """Tasks for tests: an answer is right where the numbers in it add up to something even; and a landscape whose best is known."""
 
 import math
+import os
 import re
+import signal
 import time
 
 import torch
@@ -77,3 +79,23 @@ def score_hills_slowly(problem: Problem, text: str) -> Score:
 HILLS = Task(name="hills", load=load_sides, prompt=prompt, score=score_hills, length=2)
 SLOW_HILLS = Task(name="slow_hills", load=load_sides, prompt=prompt, score=score_hills_slowly, length=2)
 LEAKY = Task(name="leaky", load=load_the_same, prompt=prompt, score=score, length=2)
+
+
+def load_many(*, limit: int | None = None) -> list[Problem]:
+    return [Problem(f"own/{i}", f"t{i + 5} t{2 * i + 9}", None) for i in range(20)][:limit]
+
+
+def score_nine_in_ten(problem: Problem, text: str) -> Score:
+    if problem.id.endswith("3"):
+        raise RuntimeError(f"no verdict on {problem.id}")
+    return score(problem, text)
+
+
+def score_or_die(problem: Problem, text: str) -> Score:
+    if problem.id == "own/3":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return score(problem, text)
+
+
+FAILING = Task(name="failing", load=load_many, prompt=prompt, score=score_nine_in_ten, length=6)
+DEADLY = Task(name="deadly", load=load, prompt=prompt, score=score_or_die, length=6)

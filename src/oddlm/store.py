@@ -4,6 +4,7 @@
                environment.json  what ran it: one entry per start
                rows.jsonl        a line per problem with all its samples; a line is there whole or not at all
                                  (an imported run has none: its summary is all that is known)
+               failures.jsonl    a line per problem that a sweep could not run, with the traceback; the next one tries again
                summary.json      written last: the run is complete
                lock              held by the process that writes
 
@@ -27,6 +28,7 @@ from .params import RunSpec, checked
 
 SCHEMA = 1
 SPEC, ENVIRONMENT, ROWS, SUMMARY, LOCK = "spec.json", "environment.json", "rows.jsonl", "summary.json", "lock"
+FAILURES = "failures.jsonl"
 
 
 class StoreError(ValueError):
@@ -80,6 +82,14 @@ class Row(_File):
     @property
     def correct(self) -> list[bool]:
         return [bool(sample.correct) for sample in self.samples]
+
+
+class Failure(_File):
+    """A problem that has no row, and why."""
+
+    problem: Text
+    error: Text  # one line
+    traceback: Text
 
 
 class Spec(_File):
@@ -139,13 +149,24 @@ class Writer:
         earlier = _read(path, Environment).starts if path.exists() else ()
         write_whole(path, _line(Environment(starts=(*earlier, dict(environment)))))
 
-    def append(self, row: Row) -> None:
+    def append(self, *rows: Row) -> None:
         """On disk, whole, when this returns."""
-        if row.problem in self.rows:
-            raise StoreError(f"problem {row.problem!r} is in run {self.folder.name} already")
+        for row in rows:
+            if row.problem in self.rows:
+                raise StoreError(f"problem {row.problem!r} is in run {self.folder.name} already")
         with _writing(self.folder / ROWS):
-            _append(self.folder / ROWS, _line(row))
-        self.rows[row.problem] = row
+            _append(self.folder / ROWS, b"".join(map(_line, rows)))
+        self.rows.update({row.problem: row for row in rows})
+
+    def fail(self, failure: Failure) -> None:
+        """Note that a problem could not be run."""
+        with _writing(self.folder / FAILURES):
+            _append(self.folder / FAILURES, _line(failure))
+
+    def forgive(self) -> None:
+        """Forget the failures: what failed is about to be tried again."""
+        with _writing(self.folder / FAILURES):
+            (self.folder / FAILURES).unlink(missing_ok=True)
 
     def finish(self, summary: Summary) -> None:
         write_whole(self.folder / SUMMARY, _line(summary))
@@ -186,6 +207,10 @@ class Store:
     def complete(self, spec: RunSpec) -> bool:
         return (self.folder / spec.id / SUMMARY).exists()
 
+    def done(self, spec: RunSpec) -> int:
+        """How many problems of a run are there; they are counted, not read."""
+        return _count(self.folder / spec.id / ROWS)
+
     def ids(self) -> list[str]:
         """Of the runs that have begun, oldest first."""
         if not self.folder.is_dir():
@@ -210,8 +235,7 @@ class Store:
         spec = _read(folder / SPEC, Spec)
         summary = _read(folder / SUMMARY, Summary) if (folder / SUMMARY).exists() else None
         starts = _read(folder / ENVIRONMENT, Environment).starts if (folder / ENVIRONMENT).exists() else ()
-        rows = folder / ROWS
-        return Head(folder, spec.spec, spec.problems, rows.read_bytes().count(b"\n") if rows.exists() else 0, summary, starts)
+        return Head(folder, spec.spec, spec.problems, _count(folder / ROWS), summary, starts)
 
     def read(self, name: str) -> Run:
         """A run by its id or by the beginning of it, with all its rows."""
@@ -231,6 +255,11 @@ class Store:
         if row.problem != problem:
             raise StoreError(f"{path} has changed: {row.problem!r} stands where {problem!r} was; read the store again")
         return row
+
+    def failures(self, spec: RunSpec) -> list[Failure]:
+        """What failed when the run was last tried."""
+        path = self.folder / spec.id / FAILURES
+        return [_parse(line, Failure, str(path)) for line in _lines(path)]
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -298,6 +327,15 @@ def iter_rows(path: Path) -> Iterator[tuple[int, Row]]:
             seen.add(row.problem)
             yield place, row
             place += len(line)
+
+
+def _lines(path: Path) -> list[bytes]:
+    """Those that are whole."""
+    return path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+
+
+def _count(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 def _read(path: Path, kind: type[F]) -> F:

@@ -136,7 +136,7 @@ def present(**values: Any) -> dict[str, Any]:
 
 def file_fields(task: str, data: Path | None) -> dict[str, str | None]:
     """What a run's spec says of the file that its problems come from."""
-    from ..evaluate import digest
+    from ..tasks.data import digest
 
     source = data or (Path(task) if task.endswith(".jsonl") else None)
     return {"data": None if data is None else str(data), "data_digest": None if source is None else digest(source)}

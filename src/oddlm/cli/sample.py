@@ -121,10 +121,10 @@ def generate(
 
     Example: oddlm generate --in prompts.jsonl --out samples.jsonl --model toy --n 4 --length 24
     """
-    from ..evaluate import Runner, digest
+    from ..evaluate import Runner
     from ..store import Store
     from ..tasks import Problem
-    from ..tasks.data import read_jsonl, text_field
+    from ..tasks.data import digest, read_jsonl, text_field
 
     check_out(out)
     rows = read_jsonl(prompts, ("prompt",))
@@ -167,14 +167,13 @@ def _spec(**content: Any) -> "RunSpec":
 
 def _keep(runner: "Runner", spec: "RunSpec", prompt: str, samples: "Sequence[Sample]", seconds: float) -> None:
     """Store the samples of one prompt, unless they are there: the same spec gives the same ones."""
-    from concurrent.futures import ThreadPoolExecutor
+    from ..evaluate import Group, environment, make_row, summary
+    from ..tasks import Problem
 
-    from ..evaluate import environment, summary
-
-    with runner.store.open(spec, 1) as run, ThreadPoolExecutor(1) as pool:
+    with runner.store.open(spec, 1) as run:
         if "prompt" not in run.rows:
             run.start(environment(runner.lm()))
-            run.append(runner.row(runner.lm(), spec, "prompt", prompt, samples, seconds, None, pool))
+            run.append(make_row(runner.lm(), spec, Group(Problem("prompt", prompt, None), prompt, samples, seconds), None))
         run.finish(summary(spec, list(run.rows.values()), scored=False))
 
 

@@ -21,7 +21,7 @@ def load_model(name: str, **options: Any) -> Model:
     """A known model, a checkpoint (a folder, or a name on the hub), or the dotted path of somebody's own class or function."""
     from .device import named_dtype
 
-    factory = _factory(name)
+    factory = find_model(name)
     if isinstance(options.get("dtype"), str):
         options["dtype"] = named_dtype(options["dtype"])
     _check_options(name, factory, options)
@@ -33,7 +33,7 @@ def load_model(name: str, **options: Any) -> Model:
 
 def outline_model(name: str, **options: Any) -> "Outline | None":
     """What is known of a checkpoint before its weights are read or even downloaded; None for what is no checkpoint."""
-    factory = _factory(name)
+    factory = find_model(name)
     _check_options(name, factory, options)
     if not _is_checkpoint(name):
         return None
@@ -43,7 +43,8 @@ def outline_model(name: str, **options: Any) -> "Outline | None":
     return outline(Source(name, **source), options.get("mask_id"))
 
 
-def _factory(name: str) -> Callable[..., Any]:
+def find_model(name: str) -> Callable[..., Any]:
+    """What makes the model; nothing is loaded yet."""
     if _is_checkpoint(name):
         from .pretrained import load_pretrained
 

@@ -1,6 +1,7 @@
 """Problems out of files."""
 
 import gzip
+import hashlib
 import json
 import warnings
 import zlib
@@ -66,3 +67,11 @@ def first(problems: Sequence[T], limit: int | None) -> list[T]:
     if limit > len(problems):
         warnings.warn(f"limit {limit} is more than the {len(problems)} problems there are; using all", stacklevel=3)
     return list(problems[:limit])
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from error
