@@ -26,7 +26,9 @@ def test_no_arguments_teach():
     assert "demo" in done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("command", ["demo", "names", "tasks", "problems", "score", "eval", "sample", "generate", "runs"])
+@pytest.mark.parametrize(
+    "command", ["demo", "names", "tasks", "problems", "score", "eval", "sample", "generate", "runs", "serve"]
+)
 def test_help(command):
     done = run(command, "--help")
     assert done.returncode == 0

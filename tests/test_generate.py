@@ -163,7 +163,7 @@ def test_sparse_memory_serves_large_vocabularies(lm, monkeypatch):
         ({"until": lambda s: True, "policy": "threshold"}, "policy 'threshold' is parallel, so there is no history"),
         ({"objective": "od"}, "unknown objective 'od'; known: dpp"),
         ({"until": lambda s: True, "policy": "threshold", "objective": "none"}, "policy 'threshold' is parallel"),
-        ({"prompts": [[5, 6]]}, "prompts[0] must be text, not list; `oddlm.denoise` takes token ids"),
+        ({"prompts": [5]}, "prompts[0] must be text or token ids, not int"),
         ({"max_samples": None}, "max_samples must be an integer >= 1, not None"),
         ({"n": 0}, "n must be an integer >= 1, not 0"),
     ],

@@ -45,6 +45,19 @@ ARROWS = {
     "trackers": {"params", "store"},
     "space": {"params"},
     "tune": {"params", "space", "store", "tasks", "metrics", "evaluate", "trackers"},
+    "serve": {
+        "__init__",
+        "checks",
+        "types",
+        "params",
+        "registry",
+        "schedule",
+        "policies",
+        "diversity",
+        "models",
+        "generate",
+        "metrics",
+    },
     "cli": {
         "__init__",
         "types",
@@ -68,6 +81,7 @@ ARROWS = {
         "tune",
         "views",
         "analysis",
+        "serve",
     },
 }
 TORCHLESS = [
@@ -87,6 +101,7 @@ TORCHLESS = [
     "oddlm.analysis.cells",
     "oddlm.analysis.report",
     "oddlm.analysis.released_runs",
+    "oddlm.serve.settings",
 ]
 
 

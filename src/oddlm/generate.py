@@ -41,7 +41,7 @@ class LM:
 
     def generate(
         self,
-        prompts: str | Sequence[str],
+        prompts: str | Sequence[str | Sequence[int]],
         n: int = 16,
         *,
         params: SampleParams | None = None,
@@ -55,6 +55,7 @@ class LM:
     ) -> list[Samples]:
         """n samples for every prompt; `settings` are the fields of SampleParams.
 
+        prompts: texts, or the token ids of each (a chat template's, for instance).
         seeds: one per prompt, in place of params.seed, from which each prompt derives its own.
         until: called with each new sample, in order, until it accepts one; prompts without an accepted sample get n more, which
         avoid what the earlier ones explored, until they have `max_samples`. A prompt's `took` says how many it needed.
@@ -192,15 +193,18 @@ def check_prompts(name: str, texts: Sequence[str], length: int, *, raw: bool = F
         encode_prompts(LM(cast("Model", known), known.tokenizer, raw), texts, length)
 
 
-def encode_prompts(lm: LM, texts: Sequence[str], length: int) -> list[list[int]]:
-    """Token ids of the prompts, through the chat template where there is one; `length` more must fit behind each."""
+def encode_prompts(lm: LM, prompts: Sequence[str | Sequence[int]], length: int) -> list[list[int]]:
+    """Token ids of the prompts, texts through the chat template where there is one; `length` more must fit behind each."""
     context = getattr(lm.model, "context", None)
     chat = None if lm.raw or getattr(lm.tokenizer, "template", None) is None else getattr(lm.tokenizer, "chat", None)
     found = []
-    for i, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise ValueError(f"prompts[{i}] must be text, not {type(text).__name__}; `oddlm.denoise` takes token ids")
-        ids = chat([{"role": "user", "content": text}]) if chat and text else lm.tokenizer.encode(text)
+    for i, prompt in enumerate(prompts):
+        if not isinstance(prompt, str | Sequence):
+            raise ValueError(f"prompts[{i}] must be text or token ids, not {type(prompt).__name__}")
+        if not isinstance(prompt, str):
+            ids = list(prompt)
+        else:
+            ids = chat([{"role": "user", "content": prompt}]) if chat and prompt else lm.tokenizer.encode(prompt)
         if not ids:
             raise ValueError(f"prompts[{i}] is empty")
         if context is not None and len(ids) + length > context:

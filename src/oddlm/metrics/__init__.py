@@ -1,6 +1,6 @@
 """Numbers to publish: Pass@k, intervals, diversity. numpy only; sentence embeddings are apart, in `embedding`."""
 
-from .batch import BATCH_METRICS, METRICS, batch_diversity, describe_metric
+from .batch import BATCH_METRICS, METRICS, batch_diversity, describe_metric, text_diversity
 from .intervals import Interval, mean_intervals, mean_se, paired_interval, run_interval
 from .passing import coverage, pass_at_1, pass_at_k, pass_at_k_unbiased, summarise
 
@@ -19,4 +19,5 @@ __all__ = [
     "pass_at_k_unbiased",
     "run_interval",
     "summarise",
+    "text_diversity",
 ]

@@ -76,13 +76,24 @@ def batch_diversity(
     if programs is not None and not code:
         raise ValueError("programs go with code=True")
     _check(texts, tokens, correct, programs, plain)
-    words = [split_words(text) for text in texts]
     right = [i for i, verdict in enumerate(correct) if verdict]
     solutions = [texts[i] if programs is None else programs[i] or texts[i] for i in right]
+    found = text_diversity(texts)
+    found["correct"] = len(right)
+    found["correct_different"] = len(different_solutions(solutions, code=code, threshold=threshold))
+    if plain is not None:
+        found["novelty"] = novelty(*([split_words(text) for text in some] for some in (texts, plain)))
+        found["new_texts"] = len(set(texts) - set(plain))
+    if embed is not None:
+        found |= _embedded(texts, plain, embed)
+    return {key: float(value) for key, value in (found | _lengths(tokens, end_ids)).items()}
+
+
+def text_diversity(texts: Sequence[str]) -> dict[str, float]:
+    """What can be said of the texts alone."""
+    words = [split_words(text) for text in texts]
     found: dict[str, float] = {
         "samples": len(texts),
-        "correct": len(right),
-        "correct_different": len(different_solutions(solutions, code=code, threshold=threshold)),
         "distinct_texts": len(set(texts)),
         "vendi_ngram": vendi_score(ngram_kernel(words)),
     }
@@ -90,12 +101,7 @@ def batch_diversity(
         found["distinct_2"] = distinct_2(words)
     if len(words) > 1:
         found["self_bleu"] = self_bleu(words)
-    if plain is not None:
-        found["novelty"] = novelty(words, [split_words(text) for text in plain])
-        found["new_texts"] = len(set(texts) - set(plain))
-    if embed is not None:
-        found |= _embedded(texts, plain, embed)
-    return {key: float(value) for key, value in (found | _lengths(tokens, end_ids)).items()}
+    return {key: float(value) for key, value in found.items()}
 
 
 def _embedded(texts: Sequence[str], plain: Sequence[str] | None, embed: Embed) -> dict[str, float]:

@@ -10,7 +10,7 @@ from ..checks import finite, whole
 from ..types import Model, Network, identity, open_session
 
 
-class _Wrapper:
+class Wrapper:
     """Everything the wrapped model says of itself, said again."""
 
     def __init__(self, model: Model) -> None:
@@ -23,7 +23,7 @@ class _Wrapper:
         return getattr(self.model, name)
 
 
-class MicroBatch(_Wrapper):
+class MicroBatch(Wrapper):
     """Show the network at most `max_batch` rows at a time; a guide still sees the whole batch."""
 
     def __init__(self, model: Model, max_batch: int) -> None:
@@ -43,7 +43,7 @@ class MicroBatch(_Wrapper):
         return torch.cat([model(part, start, lengths) for model, part, lengths in parts])
 
 
-class ClassifierFree(_Wrapper):
+class ClassifierFree(Wrapper):
     """Classifier-free guidance: extrapolate from the logits without the prompt to those with it, by 1 + scale."""
 
     def __init__(self, model: Model, scale: float) -> None:

@@ -1,0 +1,162 @@
+"""Load on `oddlm serve`: many clients at once against the same requests one by one.
+
+    python benchmarks/serve.py --clients 64 --n 4 --seconds 60
+
+Starts a server on a free loopback port. Every distinct request is first sent alone, then by many clients at random for the
+given time, then alone again; the two times alone, before and after, are what throughput is compared with, by the clock and by
+the server's processor time (which other programs on the machine disturb less). Prints how many answers came back, how many of
+them are token for token those of the same request alone, and the server's memory.
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+
+from oddlm.tasks import find_task
+
+POOL = 32  # distinct requests
+
+
+def requests(model: str, n: int, length: int, steps: int) -> list[dict]:
+    """Prompts of several lengths, temperatures and forces; every request has its own seed."""
+    task = find_task("countdown")
+    prompts = [task.prompt(problem) for problem in task.problems(limit=POOL)]
+    shape = {"model": model, "n": n, "max_tokens": length, "steps": steps, "eos": "late"}
+    varied = [{"temperature": 0.25 * (i % 5), "alpha": float(8 * (i % 3)), "seed": i} for i in range(POOL)]
+    return [{"prompt": prompt, **shape, **some} for prompt, some in zip(prompts, varied, strict=True)]
+
+
+@contextmanager
+def server(model: str, *options: str):
+    """A server of its own process: (process, address)."""
+    command = [sys.executable, "-m", "oddlm", "serve", "--model", model, "--port", "0", "--timeout", "600", *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        line = process.stdout.readline()
+        if "http://" not in line:
+            raise RuntimeError(f"the server did not start: {line!r}")
+        yield process, line.split()[-1]
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def memory_mb(pid: int) -> float:
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.split("VmRSS:")[1].split()[0]) / 1024
+
+
+def cpu_s(pid: int) -> float:
+    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
+def said(answer: dict, request: dict) -> list[tuple] | None:
+    """The choices; None where the answer is not complete."""
+    choices = [(c["text"], c["finish_reason"]) for c in answer["choices"] if isinstance(c["text"], str) and c["finish_reason"]]
+    complete = len(choices) == request["n"] and answer["usage"]["completion_tokens"] >= 0 and answer["oddlm"]["nfe"] > 0
+    return choices if complete else None
+
+
+async def one_by_one(client: httpx.AsyncClient, pool: list[dict], alone: dict[int, list], pid: int) -> tuple[float, float]:
+    """Every request of the pool alone; seconds per request, by the clock and of the processor."""
+    began, cpu = time.perf_counter(), cpu_s(pid)
+    for i, request in enumerate(pool):
+        answer = await client.post("/v1/completions", json=request)
+        answer.raise_for_status()
+        found = said(answer.json(), request)
+        if found is None or alone.setdefault(i, found) != found:
+            raise RuntimeError(f"request {i} sent alone is incomplete, or not twice the same")
+    return (time.perf_counter() - began) / len(pool), (cpu_s(pid) - cpu) / len(pool)
+
+
+async def load(client: httpx.AsyncClient, pool: list[dict], clients: int, seconds: float, pid: int) -> dict:
+    """Clients that send one request after the other."""
+    statuses: Counter[str] = Counter()
+    answers: list[tuple[int, list | None]] = []
+    memory: list[float] = []
+    began, cpu = time.perf_counter(), cpu_s(pid)
+
+    async def one_client(seed: int) -> None:
+        chooser = random.Random(seed)
+        while time.perf_counter() - began < seconds:
+            i = chooser.randrange(len(pool))
+            try:
+                answer = await client.post("/v1/completions", json=pool[i])
+            except httpx.HTTPError as error:
+                statuses[type(error).__name__] += 1
+                continue
+            statuses[str(answer.status_code)] += 1
+            if answer.status_code == 200:
+                answers.append((i, said(answer.json(), pool[i])))
+            else:
+                await asyncio.sleep(float(answer.headers.get("retry-after", 0.1)))
+
+    async def watch() -> None:
+        while True:
+            memory.append(memory_mb(pid))
+            await asyncio.sleep(min(1.0, seconds / 10))
+
+    watcher = asyncio.create_task(watch())
+    await asyncio.gather(*(one_client(seed) for seed in range(clients)))
+    elapsed = time.perf_counter() - began
+    watcher.cancel()
+    return {"statuses": dict(statuses), "answers": answers, "memory": memory, "elapsed": elapsed, "cpu": cpu_s(pid) - cpu}
+
+
+async def measure(url: str, pid: int, pool: list[dict], clients: int, seconds: float) -> dict:
+    alone: dict[int, list] = {}
+    most = httpx.Limits(max_connections=None)
+    async with httpx.AsyncClient(base_url=url, timeout=600, limits=most) as client:
+        await client.post("/v1/completions", json=pool[0])  # shapes are tried out once
+        before, cpu_before = await one_by_one(client, pool, alone, pid)
+        found = await load(client, pool, clients, seconds, pid)
+        after, cpu_after = await one_by_one(client, pool, alone, pid)
+        metrics = (await client.get("/metrics")).text
+    answers, memory = found.pop("answers"), found.pop("memory")
+    quarter = max(1, len(memory) // 4)
+    n = pool[0]["n"]
+    together, alone_rate = n * len(answers) / found["elapsed"], n / ((before + after) / 2)
+    cpu_together, cpu_alone = found.pop("cpu") / max(1, n * len(answers)), (cpu_before + cpu_after) / 2 / n
+    return {
+        "clients": clients,
+        **found,
+        "answers": len(answers),
+        "complete": sum(choices is not None for _, choices in answers) / max(1, len(answers)),
+        "identical": sum(choices == alone[i] for i, choices in answers) / max(1, len(answers)),
+        "memory_mb": {"first_quarter": max(memory[:quarter]), "last_quarter": max(memory[-quarter:])},
+        "samples_per_s": {"one_by_one": alone_rate, "together": together, "ratio": together / alone_rate},
+        "cpu_s_per_sample": {"one_by_one": cpu_alone, "together": cpu_together, "ratio": cpu_alone / max(cpu_together, 1e-9)},
+        "one_by_one_s": {"before": before, "after": after},
+        "passes": float(next(line.split()[1] for line in metrics.splitlines() if line.startswith("oddlm_network_passes "))),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default="mini")
+    parser.add_argument("--clients", type=int, default=64)
+    parser.add_argument("--n", type=int, default=4)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--length", type=int, default=24)
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--pool", type=int, default=POOL, help="distinct requests, at most 32")
+    parser.add_argument("--serve", default="", help="further options of `oddlm serve`, in one string")
+    given = parser.parse_args()
+    pool = requests(given.model, given.n, given.length, given.steps)[: given.pool]
+    with server(given.model, *given.serve.split()) as (process, url):
+        print(json.dumps(asyncio.run(measure(url, process.pid, pool, given.clients, given.seconds)), indent=1))
+
+
+if __name__ == "__main__":
+    main()

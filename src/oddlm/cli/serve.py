@@ -1,0 +1,86 @@
+"""`oddlm serve`."""
+
+from typing import Annotated, Any
+
+import typer
+
+from .app import app
+from .options import ModelName, Settings, listed, present, settings
+
+
+@app.command()
+def serve(
+    model: ModelName = "mini",
+    name: Annotated[str | None, typer.Option(help="What clients call the model; default: as --model says.")] = None,
+    host: Annotated[str, typer.Option(help="Where to listen; other machines can only come in with an API key.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0 takes a free one and prints it.", min=0, max=65535)] = 8000,
+    api_key: Annotated[
+        str | None, typer.Option(envvar="ODDLM_API_KEY", help="What clients must present. The variable keeps it out of `ps`.")
+    ] = None,
+    open_to_all: Annotated[bool, typer.Option("--open-to-all", help="Let other machines in WITHOUT a key.")] = False,
+    host_name: Annotated[
+        list[str] | None, typer.Option(help="A further name clients may call this machine by, behind a proxy. Repeatable.")
+    ] = None,
+    cors: Annotated[list[str] | None, typer.Option(help="An origin whose pages may use the server. Repeatable.")] = None,
+    set_: Settings = None,
+    max_n: Annotated[int, typer.Option(help="Most samples of a request.", min=1)] = 64,
+    max_steps: Annotated[int, typer.Option(help="Most network evaluations of a sample.", min=1)] = 256,
+    max_length: Annotated[int, typer.Option(help="Most tokens of a sample.", min=1)] = 256,
+    max_prompt: Annotated[int, typer.Option(help="Most characters of a prompt, as it is before tokens.", min=1)] = 1 << 15,
+    max_body: Annotated[int, typer.Option(help="Most bytes of a request.", min=1)] = 1 << 20,
+    max_rows: Annotated[int, typer.Option(help="Samples in flight at a time, of all requests together.", min=1)] = 64,
+    max_queue: Annotated[int, typer.Option(help="Requests that wait; more are answered with 429.", min=1)] = 64,
+    timeout: Annotated[float, typer.Option(help="Seconds a request may take, waiting included.", min=0.001)] = 120.0,
+    grace: Annotated[float, typer.Option(help="Seconds that running requests have left at SIGTERM or Ctrl-C.", min=1)] = 30.0,
+    pass_rows: Annotated[
+        str, typer.Option(help="Rows of a network pass, parted by commas; sizes that change the arithmetic are not used.")
+    ] = "4,8,16",
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; default: what the model takes by itself.")] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Network passes side by side; default: one per CPU thread, or one on a GPU.", min=1)
+    ] = None,
+) -> None:
+    """Serve a model to OpenAI's clients: n samples per request, all of them different.
+
+    Completions, chat and streams at /v1; denoising step by step at /v1/denoise; /health, /metrics, /openapi.json. What other
+    requests are running changes no answer: the same seed gives the same samples. --set gives defaults of the sampler.
+
+    Example: oddlm serve --model mini --port 8000 --set eos=late --set length=48
+    """
+    from ..params import SampleParams, checked
+    from ..serve.settings import LOOPBACK_NAMES, Limits, ServeSettings, check_binding, is_loopback
+
+    check_binding(host, api_key, open_to_all=open_to_all)
+    limits: dict[str, Any] = {"max_n": max_n, "max_steps": max_steps, "max_length": max_length, "max_prompt": max_prompt}
+    limits |= {"max_body": max_body, "max_rows": max_rows, "max_queue": max_queue, "timeout_s": timeout}
+    content = {
+        "model": name or model,
+        "limits": checked(Limits, limits),
+        "defaults": checked(SampleParams, settings(set_, ("seed",))),
+        "api_key": api_key,
+        "host_names": (*LOOPBACK_NAMES, *(host_name or ())) if is_loopback(host) else None,
+        "cors": cors or (),
+        "pass_rows": listed("pass-rows", pass_rows, int),
+        "workers": workers or _workers(device),
+    }
+    chosen = checked(ServeSettings, content)
+    try:
+        from ..serve import run
+    except ModuleNotFoundError as error:
+        raise ValueError(f"{error.name} is not installed: pip install 'oddlm[serve]'") from None
+
+    from ..generate import load
+
+    with run.listen(host, port) as listening:
+        run.serve(load(model, **present(device=device)), chosen, listening, grace_s=grace)
+
+
+def _workers(device: str | None) -> int:
+    """As many as there are threads, each then left with one of its own: passes of a few rows gain little from more."""
+    import torch
+
+    if device is not None and torch.device(device).type != "cpu":
+        return 1
+    workers = torch.get_num_threads()
+    torch.set_num_threads(1)
+    return workers

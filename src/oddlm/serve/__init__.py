@@ -1,0 +1,1 @@
+"""`oddlm serve`: an OpenAI-compatible server for many different answers."""

@@ -1,0 +1,163 @@
+"""The application: its routes and their description."""
+
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+from fastapi.middleware.cors import CORSMiddleware
+from fastapi.openapi.utils import get_openapi
+from pydantic.json_schema import models_json_schema
+
+from .. import __version__
+from ..generate import LM
+from . import errors
+from .engine import Engine
+from .errors import ApiError
+from .frames import EVENTS
+from .guard import Guard
+from .meters import Meters
+from .prepare import REGISTRIES, sample_params
+from .schema import (
+    ChatAnswer,
+    ChatRequest,
+    CompletionAnswer,
+    CompletionRequest,
+    DenoiseRequest,
+    ErrorAnswer,
+    Health,
+    ModelCard,
+    ModelList,
+)
+from .service import Service
+from .settings import ServeSettings
+
+STREAM = "text/event-stream"
+PATHS = frozenset({"/v1/completions", "/v1/chat/completions", "/v1/denoise", "/v1/models", "/health", "/metrics"})
+DESCRIPTION = """Many different answers of a diffusion language model. OpenAI's clients work as they are; the sampler's own
+settings (alpha, objective, steps, ...) go into the same body (`extra_body` of the `openai` package)."""
+DENOISE = """Server-sent events: `start` (Start), one `step` per denoising step (StepFrame), `end` (End); `error` (ErrorAnswer)
+ends the stream early. The schemas of all four are among the components."""
+
+
+def create_app(lm: LM, settings: ServeSettings) -> FastAPI:
+    """The server for one model, with an engine of its own that lives as long as the application."""
+    try:
+        sample_params(settings, {})
+    except ApiError as error:
+        raise ValueError(f"the default settings are wrong: {error.detail}") from None
+    limits = settings.limits
+    engine = Engine(
+        lm,
+        max_rows=limits.max_rows,
+        max_queue=limits.max_queue,
+        timeout_s=limits.timeout_s,
+        sizes=settings.pass_rows,
+        workers=settings.workers,
+    )
+    meters = Meters(engine, PATHS)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        engine.start()
+        yield
+        engine.close()
+
+    app = FastAPI(
+        title="oddlm", version=__version__, description=DESCRIPTION, lifespan=lifespan, docs_url=None, redoc_url=None,
+        responses={"4XX": {"model": ErrorAnswer}},
+    )  # fmt: skip
+    app.state.engine = engine
+    errors.install(app)
+    _add_routes(app, Service(lm, settings, engine, meters))
+    app.add_middleware(Guard, settings=settings, count=meters.count)
+    if settings.cors:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(settings.cors),
+            allow_methods=["GET", "POST"],
+            allow_headers=["authorization", "content-type"],
+        )
+    app.openapi = lambda: _described(app, settings)  # type: ignore[method-assign]
+    return app
+
+
+def _add_routes(app: FastAPI, service: Service) -> None:
+    settings, engine = service.settings, service.engine
+    card = ModelCard(
+        id=settings.model,
+        created=int(time.time()),
+        context=getattr(service.lm.model, "context", None),
+        limits=settings.limits,
+        defaults=settings.defaults,
+        names={kind: registry.names for kind, registry in REGISTRIES.items()},
+    )
+
+    @app.post("/v1/completions", responses={200: {"model": CompletionAnswer, "content": {STREAM: {}}}})
+    async def completions(http: Request, request: CompletionRequest) -> Response:
+        """n samples for every prompt."""
+        return await service.complete(http, request)
+
+    @app.post("/v1/chat/completions", responses={200: {"model": ChatAnswer, "content": {STREAM: {}}}})
+    async def chat(http: Request, request: ChatRequest) -> Response:
+        """n answers. A model without a chat template reads the messages as they are, each ended by a line break."""
+        return await service.complete(http, request)
+
+    @app.post("/v1/denoise", description=DENOISE, responses={200: {"content": {STREAM: {}}}}, response_class=Response)
+    async def denoise(request: DenoiseRequest) -> Response:
+        return await service.denoise(request)
+
+    @app.get("/v1/models")
+    async def models() -> ModelList:
+        """The model that is served."""
+        return ModelList(data=[card])
+
+    @app.get("/v1/models/{name:path}")
+    async def model(name: str) -> ModelCard:
+        """One model."""
+        if name != card.id:
+            raise ApiError(404, f"the model {name!r:.200} does not exist; this server has {card.id!r}", code="model_not_found")
+        return card
+
+    @app.get("/health", responses={503: {"model": Health}})
+    async def health(response: Response) -> Health:
+        """Is it alive, and how busy?"""
+        response.status_code = 200 if engine.alive else 503
+        return Health(status="ok" if engine.alive else "down", model=card.id, queued=engine.queued, rows=engine.rows)
+
+    @app.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+    async def metrics() -> Response:
+        """For Prometheus."""
+        return Response(service.meters.text(), media_type="text/plain; version=0.0.4")
+
+
+def _described(app: FastAPI, settings: ServeSettings) -> dict[str, Any]:
+    """The OpenAPI description, with this server's limits, and with the events of `/v1/denoise`."""
+    if app.openapi_schema:
+        return app.openapi_schema
+    found = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+    schemas = found["components"]["schemas"]
+    _, events = models_json_schema(
+        [(kind, "serialization") for kind in EVENTS.values()], ref_template="#/components/schemas/{model}"
+    )
+    for name, schema in events["$defs"].items():
+        schemas.setdefault(name, schema)
+    limits = settings.limits
+    for request in (CompletionRequest, ChatRequest, DenoiseRequest):
+        fields = schemas[request.__name__]["properties"]
+        fields["model"]["enum"] = [settings.model]
+        fields["n"]["maximum"] = min(limits.max_n, limits.max_rows)
+        for name, most in (("max_tokens", limits.max_length), ("steps", limits.max_steps)):
+            fields[name]["anyOf"][0]["maximum"] = most
+    content = found["paths"]["/v1/denoise"]["post"]["responses"]["200"]["content"]
+    content[STREAM] = {"schema": {"oneOf": [_event(name, kind.__name__) for name, kind in EVENTS.items()]}}
+    app.openapi_schema = found
+    return found
+
+
+def _event(name: str, schema: str) -> dict[str, Any]:
+    """A server-sent event whose data is JSON, as OpenAPI describes it."""
+    data = {"contentMediaType": "application/json", "contentSchema": {"$ref": f"#/components/schemas/{schema}"}}
+    properties = {"event": {"const": name}, "data": {"type": "string", **data}}
+    return {"type": "object", "properties": properties, "required": ["event", "data"]}

@@ -1,0 +1,166 @@
+"""What `/v1/denoise` tells of a run: `start`, one `step` per step, `end`; or `error`, which ends the stream too.
+
+Tokens are ids. The text of an id comes in `pieces` of the first message that uses it; masks and end tokens have none.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Literal
+
+import torch
+from pydantic import BaseModel, Field
+from torch import Tensor
+
+from ..params import SampleParams
+from ..types import Observer, StepEvent, Tokenizer
+from .schema import ErrorAnswer, Extra, FinishReason, Usage
+
+DIGITS = 5
+
+
+class Start(BaseModel):
+    """The first message."""
+
+    model: str
+    prompt: str
+    prompt_tokens: int
+    n: int
+    params: SampleParams = Field(description="All settings, the seed among them.")
+    mask_id: int = Field(description="What `tokens` hold where nothing is written yet.")
+    end_ids: list[int] = Field(description="A sample's text ends before the first of these.")
+
+
+class Likely(BaseModel):
+    token: int
+    probability: float = Field(description="After guidance.")
+    base_probability: float = Field(description="Of the network.")
+
+
+class Spot(BaseModel):
+    """A position at which this step writes, or would have written without guidance."""
+
+    position: int
+    by: Literal["both", "guided", "plain"] = Field(description="Who writes here and now; only 'plain' leaves it masked.")
+    token: int = Field(description="What guided sampling takes here.")
+    probability: float = Field(description="Of `token`, after guidance.")
+    base_probability: float = Field(description="Of `token`, of the network.")
+    plain_token: int = Field(description="What plain sampling takes here, with the same noise.")
+    plain_probability: float = Field(description="Of `plain_token`, after guidance.")
+    plain_base_probability: float = Field(description="Of `plain_token`, of the network.")
+    top: list[Likely] = Field(description="The five likeliest tokens after guidance.")
+
+
+class SampleStep(BaseModel):
+    tokens: list[int] = Field(description="The sample after this step.")
+    spots: list[Spot]
+    mean_entropy: float = Field(description="Nats, over the open positions before this step.")
+    mean_force: float = Field(description="Size of the push on a position's logits, over the masked positions.")
+    entropy: list[float] | None = Field(description="Of every position; 0 where it is not open.")
+    force: list[float] | None = Field(description="Of every position; 0 where it is not masked.")
+
+
+class StepFrame(BaseModel):
+    """One per step."""
+
+    step: int
+    total: int = Field(description="Planned steps; parallel policies may end earlier.")
+    samples: list[SampleStep]
+    pieces: dict[int, str]
+
+
+class EndSample(BaseModel):
+    index: int
+    text: str
+    tokens: list[int]
+    commit_steps: list[int] = Field(description="The step at which each token was written.")
+    finish_reason: FinishReason
+
+
+class End(BaseModel):
+    """The last message."""
+
+    samples: list[EndSample]
+    usage: Usage
+    oddlm: Extra
+
+
+EVENTS: Mapping[str, type[BaseModel]] = {"start": Start, "step": StepFrame, "end": End, "error": ErrorAnswer}
+
+
+class FrameMaker:
+    """An observer that sends a StepFrame for each step of one prompt."""
+
+    def __init__(self, tokenizer: Tokenizer, silent: Iterable[int], *, positions: bool) -> None:
+        self.tokenizer = tokenizer
+        self.known = set(silent)  # ids whose text is sent already, or never
+        self.positions = positions
+
+    def __call__(self, send: Callable[[Any], None]) -> Observer:
+        return lambda event: send(self.frame(event))
+
+    def frame(self, event: StepEvent) -> StepFrame:
+        step = event.step
+        written = torch.where(event.commit, event.chosen.tokens, step.tokens).tolist()
+        entropy, force = event.entropy, event.force
+        open_, masked = (where.sum(dim=1).clamp(min=1) for where in (step.open, step.masked))
+        means = [(entropy.sum(dim=1) / open_).tolist(), (force.sum(dim=1) / masked).tolist()]
+        every = [_short(entropy), _short(force)] if self.positions else [[None] * len(written)] * 2
+        spots = _spots(event)
+        samples = [
+            SampleStep(
+                tokens=written[row],
+                spots=spots[row],
+                mean_entropy=_round(means[0][row]),
+                mean_force=_round(means[1][row]),
+                entropy=every[0][row],
+                force=every[1][row],
+            )
+            for row in range(len(written))
+        ]
+        return StepFrame(step=step.index, total=step.total, samples=samples, pieces=self._pieces(samples))
+
+    def _pieces(self, samples: list[SampleStep]) -> dict[int, str]:
+        spots = [spot for sample in samples for spot in sample.spots]
+        used = {token for spot in spots for token in (spot.token, spot.plain_token, *(one.token for one in spot.top))}
+        fresh = sorted(used - self.known)
+        self.known.update(fresh)
+        return {token: self.tokenizer.decode([token]) for token in fresh}
+
+
+def _spots(event: StepEvent) -> list[list[Spot]]:
+    """For each row, where the guided or the plain choice commits."""
+    chosen, plain, top = event.chosen, event.plain, event.top
+    found: list[list[Spot]] = [[] for _ in range(len(event.commit))]
+    where = (chosen.commit | plain.commit).nonzero(as_tuple=True)
+    columns = zip(
+        *(position.tolist() for position in where),
+        *(choice[where].tolist() for choice in (chosen.commit, plain.commit, chosen.tokens, plain.tokens)),
+        *(_short(p[where]) for p in (chosen.guided_probability, chosen.base_probability)),
+        *(_short(p[where]) for p in (plain.guided_probability, plain.base_probability)),
+        top.tokens[where].tolist(),
+        *(_short(p[where]) for p in (top.guided_probability, top.base_probability)),
+        strict=True,
+    )
+    for row, position, guided, bare, token, other, p, base, q, other_base, likely, after, before in columns:
+        found[row].append(
+            Spot(
+                position=position,
+                by="both" if guided and bare else "guided" if guided else "plain",
+                token=token,
+                probability=p,
+                base_probability=base,
+                plain_token=other,
+                plain_probability=q,
+                plain_base_probability=other_base,
+                top=[Likely(token=t, probability=a, base_probability=b) for t, a, b in zip(likely, after, before, strict=True)],
+            )
+        )
+    return found
+
+
+def _short(values: Tensor) -> list[Any]:
+    rounded: list[Any] = values.double().mul(10**DIGITS).round().div(10**DIGITS).tolist()
+    return rounded
+
+
+def _round(value: float) -> float:
+    return round(value, DIGITS)

@@ -1,0 +1,79 @@
+"""What stands before every request: host names, the API key, the size of the body, and the counting of answers."""
+
+import hmac
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from .errors import ApiError
+from .settings import ServeSettings
+
+Count = Callable[[str, int, float], None]  # path, status, seconds
+GUARDED = ("/v1", "/metrics")
+
+
+class Guard:
+    """Pure ASGI, so that disconnects and streams pass through untouched."""
+
+    def __init__(self, app: ASGIApp, settings: ServeSettings, count: Count) -> None:
+        self.app, self.settings, self.count = app, settings, count
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        began, status = time.perf_counter(), 499  # nginx's number for a client that went away before its answer
+
+        async def counted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            self._check(scope)
+            await self.app(scope, self._limited(receive), counted)
+        except ApiError as error:
+            await error.response()(scope, receive, counted)
+        finally:
+            self.count(scope["path"], status, time.perf_counter() - began)
+
+    def _check(self, scope: Scope) -> None:
+        headers = Headers(scope=scope)
+        names = self.settings.host_names
+        if names is not None and host_name(headers.get("host", "")) not in names:
+            raise ApiError(403, f"this server answers to the host names {', '.join(names)} alone", code="unknown_host")
+        if self.settings.api_key is not None and scope["path"].startswith(GUARDED):
+            given = headers.get("authorization", "").removeprefix("Bearer ").encode("latin-1")
+            if not hmac.compare_digest(given, self.settings.api_key.encode()):
+                raise ApiError(401, "a valid API key is needed: Authorization: Bearer KEY", code="invalid_api_key")
+        length = headers.get("content-length", "0")
+        if not (length.isascii() and length.isdecimal()) or int(length[:20]) > self.settings.limits.max_body:
+            raise self._too_large()
+
+    def _too_large(self) -> ApiError:
+        return ApiError(413, f"the body is larger than {self.settings.limits.max_body} bytes", code="body_too_large")
+
+    def _limited(self, receive: Receive) -> Callable[[], Awaitable[Any]]:
+        """Counts what comes, as a length need not be announced."""
+        size = 0
+
+        async def limited() -> Message:
+            nonlocal size
+            message = await receive()
+            size += len(message.get("body", b""))
+            if size > self.settings.limits.max_body:
+                raise self._too_large()
+            return message
+
+        return limited
+
+
+def host_name(host: str) -> str:
+    """Of a Host header, without port and brackets."""
+    if host.startswith("["):
+        return host[1:].partition("]")[0]
+    return host.partition(":")[0].lower()

@@ -1,0 +1,246 @@
+"""What goes over the wire: OpenAI's shapes, with the sampler's own settings beside them."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model
+
+from ..params import SampleParams
+from .settings import Limits
+
+
+def _sound(text: str) -> str:
+    if "\0" in text:
+        raise ValueError("NUL characters are not allowed")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"this is not valid Unicode ({error.reason})") from None
+    return text
+
+
+Text = Annotated[str, AfterValidator(_sound)]
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+RENAMED = ("length", "seed")  # max_tokens, and a seed that the server draws where there is none
+
+
+def _optional(name: str) -> Any:
+    """A field of SampleParams as a request may give it; left out, the server's default holds."""
+    info = SampleParams.model_fields[name]
+    kind: Any = info.annotation
+    for constraint in info.metadata:
+        kind = Annotated[kind, constraint]
+    return kind | None, Field(None, description=info.description)
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+if TYPE_CHECKING:
+
+    class SamplerFields(_Strict):
+        """Every setting of the sampler, under its own name; all of them optional."""
+
+else:
+    OWN = [name for name in SampleParams.model_fields if name not in RENAMED]
+    SamplerFields = create_model("SamplerFields", __base__=_Strict, **{name: _optional(name) for name in OWN})
+
+
+class StreamOptions(_Strict):
+    include_usage: bool = False
+    include_obfuscation: bool | None = None
+
+
+class _Sampled(SamplerFields):
+    model: Text = Field(description="The served model's name.")
+    n: int = Field(1, ge=1, description="Samples per prompt; they are drawn together, each avoiding the others.")
+    max_tokens: int | None = Field(None, ge=1, description="Tokens per sample.")
+    seed: Seed | None = Field(None, description="The same seed gives the same samples; left out, the server draws one.")
+
+    def settings(self) -> Mapping[str, Any]:
+        """The sampler's settings that the request gives."""
+        given = {name: getattr(self, name) for name in SamplerFields.model_fields}
+        given |= {"length": self.max_tokens, "seed": self.seed}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+class _Common(_Sampled):
+    stop: Text | list[Text] | None = Field(None, description="Up to four texts; a sample ends before the first of them.")
+    stream: bool | None = Field(False, description="Send finished blocks as they come.")
+    stream_options: StreamOptions | None = None
+    user: Text | None = None
+    # Settings of other models: what they do by default is all they may say.
+    presence_penalty: float | None = Field(None, ge=0, le=0)
+    frequency_penalty: float | None = Field(None, ge=0, le=0)
+    logit_bias: dict[str, float] | None = Field(None, max_length=0)
+
+    @property
+    def stops(self) -> list[str]:
+        found = [self.stop] if isinstance(self.stop, str) else self.stop or []
+        return list(found)
+
+
+class CompletionRequest(_Common):
+    prompt: Text | list[Text] = Field(description="A text, or several.")
+    echo: Literal[False] | None = None
+    best_of: Literal[1] | None = None
+    logprobs: Literal[0] | None = None
+    suffix: Literal[""] | None = None
+
+    @property
+    def prompts(self) -> list[str]:
+        return [self.prompt] if isinstance(self.prompt, str) else list(self.prompt)
+
+
+class TextPart(_Strict):
+    type: Literal["text"]
+    text: Text
+
+
+class Message(_Strict):
+    role: Literal["system", "developer", "user", "assistant"]
+    content: Text | list[TextPart]
+    name: Text | None = None
+
+    @property
+    def text(self) -> str:
+        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+
+
+class TextFormat(_Strict):
+    type: Literal["text"]
+
+
+class ChatRequest(_Common):
+    messages: list[Message] = Field(min_length=1)
+    max_completion_tokens: int | None = Field(None, ge=1, description="Another name of max_tokens.")
+    logprobs: Literal[False] | None = None
+    response_format: TextFormat | None = None
+
+    @property
+    def prompts(self) -> list[str]:
+        return [message.text for message in self.messages]
+
+    def settings(self) -> Mapping[str, Any]:
+        length = {} if self.max_completion_tokens is None else {"length": self.max_completion_tokens}
+        return {**super().settings(), **length}
+
+
+class DenoiseRequest(_Sampled):
+    """A prompt to watch."""
+
+    prompt: Text
+    positions: bool = Field(True, description="Send entropy and force of every position; without, only their means.")
+
+    @property
+    def prompts(self) -> list[str]:
+        return [self.prompt]
+
+
+class Usage(BaseModel):
+    prompt_tokens: int = Field(description="Of all prompts, each counted once.")
+    completion_tokens: int = Field(description="Of all samples, up to the first end token.")
+    total_tokens: int
+
+
+class Extra(BaseModel):
+    """What OpenAI's answers have no place for."""
+
+    seed: int = Field(description="Repeats the answer.")
+    nfe: int = Field(description="Network evaluations per sample.")
+    diversity: list[dict[str, float]] = Field(description="How different the samples are, for each prompt.")
+
+
+FinishReason: TypeAlias = Literal["stop", "length"]
+
+
+class CompletionChoice(BaseModel):
+    index: int = Field(description="Sample j of prompt i has the index i * n + j.")
+    text: str
+    finish_reason: FinishReason | None
+    logprobs: None = None
+
+
+class CompletionAnswer(BaseModel):
+    """An answer, or a chunk of a stream."""
+
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int
+    model: str
+    choices: list[CompletionChoice]
+    usage: Usage | None = None
+    oddlm: Extra | None = None
+
+
+class ChatMessage(BaseModel):
+    role: Literal["assistant"] | None = None
+    content: str | None = None
+
+
+class ChatChoice(BaseModel):
+    index: int
+    message: ChatMessage
+    finish_reason: FinishReason
+    logprobs: None = None
+
+
+class ChatAnswer(BaseModel):
+    id: str
+    object: Literal["chat.completion"] = "chat.completion"
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: Usage
+    oddlm: Extra
+
+
+class ChatDelta(BaseModel):
+    index: int
+    delta: ChatMessage
+    finish_reason: FinishReason | None
+
+
+class ChatChunk(BaseModel):
+    id: str
+    object: Literal["chat.completion.chunk"] = "chat.completion.chunk"
+    created: int
+    model: str
+    choices: list[ChatDelta]
+    usage: Usage | None = None
+    oddlm: Extra | None = None
+
+
+class ModelCard(BaseModel):
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "oddlm"
+    context: int | None = Field(None, description="Most tokens of prompt and sample together.")
+    limits: Limits = Field(description="What a request may ask for.")
+    defaults: SampleParams = Field(description="What holds where a request says nothing.")
+    names: dict[str, list[str]] = Field(description="The objectives, features, policies and schedules there are.")
+
+
+class ModelList(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[ModelCard]
+
+
+class Health(BaseModel):
+    status: Literal["ok", "down"]
+    model: str
+    queued: int
+    rows: int
+
+
+class ErrorBody(BaseModel):
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorAnswer(BaseModel):
+    error: ErrorBody

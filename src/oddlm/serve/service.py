@@ -1,0 +1,156 @@
+"""How requests wait for the engine: whole answers, streams of blocks, streams of frames."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from fastapi import Request, Response
+from fastapi.responses import JSONResponse, StreamingResponse
+from pydantic import BaseModel
+
+from ..generate import LM, Samples
+from ..types import Sample
+from .dialects import Chat, Completions
+from .engine import CancelledError, Engine, Finished, Job, Work
+from .errors import ApiError, as_api_error
+from .frames import End, EndSample, FrameMaker, Start, StepFrame
+from .meters import Meters
+from .prepare import check_stops, prepare
+from .schema import ChatRequest, CompletionRequest, DenoiseRequest, Usage
+from .settings import ServeSettings
+from .text import Growth, TextStream, extra, grown_blocks, told, usage
+
+GONE = 499  # nginx's number for a client that went away before its answer
+
+
+class Service:
+    def __init__(self, lm: LM, settings: ServeSettings, engine: Engine, meters: Meters) -> None:
+        self.lm, self.settings, self.engine, self.meters = lm, settings, engine, meters
+
+    async def complete(self, http: Request, request: CompletionRequest | ChatRequest) -> Response:
+        self._check_model(request.model)
+        check_stops(request.stops)
+        watch = (lambda params: grown_blocks(params.block_length or params.length)) if request.stream else None
+        work = await asyncio.to_thread(prepare, self.lm, self.settings, request, watch)
+        dialect = (Chat if isinstance(request, ChatRequest) else Completions)(self.settings.model)
+        job = self._submit(work)
+        if request.stream:
+            return _events(self._stream(job, request, dialect))
+        finished = await self._last(http, job)
+        if isinstance(finished.error, CancelledError):
+            return Response(status_code=GONE)
+        samples = self._samples(finished)
+        rows = [told(sample, request.stops) for group in samples for sample in group]
+        answer = dialect.answer(rows, self._usage(work, samples), extra(samples, work.params.seed, request.stops))
+        return JSONResponse(answer.model_dump())
+
+    async def denoise(self, request: DenoiseRequest) -> Response:
+        self._check_model(request.model)
+        model = self.lm.model
+        frames = FrameMaker(self.lm.tokenizer, {model.mask_id, *model.protected_ids}, positions=request.positions)
+        work = await asyncio.to_thread(prepare, self.lm, self.settings, request, lambda _: frames)
+        return _events(self._frames(self._submit(work), request))
+
+    def _check_model(self, name: str) -> None:
+        if name != self.settings.model:
+            message = f"the model {name!r:.200} does not exist; this server has {self.settings.model!r}"
+            raise ApiError(404, message, param="model", code="model_not_found")
+
+    def _submit(self, work: Work) -> Job:
+        try:
+            return self.engine.submit(work)
+        except Exception as error:
+            raise as_api_error(error) from error
+
+    async def _last(self, http: Request, job: Job) -> Finished:
+        """The end of a request whose messages nobody needs; a client that goes away ends it too."""
+        watcher = asyncio.create_task(_cancel_when_gone(http, job))
+        try:
+            while not isinstance(message := await job.receive(), Finished):
+                pass
+            return message
+        finally:
+            job.cancel()
+            watcher.cancel()
+
+    async def _stream(self, job: Job, request: CompletionRequest | ChatRequest, dialect: Completions) -> AsyncIterator[str]:
+        ends = self.lm.model.protected_ids
+        rows = [TextStream(self.lm.tokenizer.decode, ends, request.stops) for _ in range(job.work.rows)]
+        try:
+            for chunk in dialect.opening(len(rows)):
+                yield _data(chunk)
+            while isinstance(message := await job.receive(), Growth):
+                for row, tokens in message.rows.items():
+                    if text := rows[row].grow(tokens):
+                        yield _data(dialect.chunk(row, text, None))
+            samples = self._samples(message)
+            for row, sample in enumerate(sample for group in samples for sample in group):
+                yield _data(dialect.chunk(row, *rows[row].finish(sample)))
+            wanted = request.stream_options is not None and request.stream_options.include_usage
+            spent = self._usage(job.work, samples)
+            yield _data(dialect.closing(spent if wanted else None, extra(samples, job.work.params.seed, request.stops)))
+            yield "data: [DONE]\n\n"
+        except ApiError as error:
+            yield _data(error.answer)
+        finally:
+            job.cancel()
+
+    async def _frames(self, job: Job, request: DenoiseRequest) -> AsyncIterator[str]:
+        work, model = job.work, self.lm.model
+        try:
+            start = Start(
+                model=self.settings.model,
+                prompt=request.prompt,
+                prompt_tokens=len(work.prompts[0]),
+                n=work.n,
+                params=work.params,
+                mask_id=model.mask_id,
+                end_ids=list(model.protected_ids),
+            )
+            yield _data(start, "start")
+            while isinstance(message := await job.receive(), StepFrame):
+                yield _data(message, "step")
+            samples = self._samples(message)
+            ends = [_end_sample(sample) for sample in samples[0]]
+            yield _data(End(samples=ends, usage=self._usage(work, samples), oddlm=extra(samples, work.params.seed)), "end")
+        except ApiError as error:
+            yield _data(error.answer, "error")
+        finally:
+            job.cancel()
+
+    def _samples(self, finished: Finished) -> list[Samples]:
+        if finished.error is not None:
+            raise as_api_error(finished.error) from finished.error
+        assert finished.samples is not None
+        return finished.samples
+
+    def _usage(self, work: Work, samples: list[Samples]) -> Usage:
+        found = usage(work.prompts, samples, self.lm.model.protected_ids)
+        self.meters.tokens(found.prompt_tokens, found.completion_tokens)
+        return found
+
+
+async def _cancel_when_gone(http: Request, job: Job) -> None:
+    while (await http.receive())["type"] != "http.disconnect":
+        pass
+    job.cancel()
+
+
+def _end_sample(sample: Sample) -> EndSample:
+    return EndSample(
+        index=sample.index,
+        text=sample.text,
+        tokens=list(sample.tokens),
+        commit_steps=list(sample.commit_steps),
+        finish_reason=sample.finish_reason,
+    )
+
+
+def _data(message: BaseModel, event: str | None = None) -> str:
+    """One server-sent event."""
+    name = "" if event is None else f"event: {event}\n"
+    return f"{name}data: {message.model_dump_json()}\n\n"
+
+
+def _events(content: AsyncIterator[str]) -> StreamingResponse:
+    headers = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+    return StreamingResponse(content, media_type="text/event-stream", headers=headers)

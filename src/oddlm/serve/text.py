@@ -1,0 +1,95 @@
+"""Samples as text: stop texts, and how much of a sample can be told before it is finished."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..metrics import text_diversity
+from ..types import Observer, Sample, StepEvent
+from .schema import Extra, FinishReason, Usage
+
+
+def cut(text: str, stops: Sequence[str]) -> tuple[str, bool]:
+    """The text before the first stop text, and whether there is one."""
+    found = [at for at in (text.find(stop) for stop in stops) if at >= 0]
+    return (text[: min(found)], True) if found else (text, False)
+
+
+def settled(text: str, stops: Sequence[str]) -> str:
+    """What of an unfinished text will not change: no half character at its end, and nothing that may become a stop text."""
+    text = text.rstrip("\ufffd")
+    held = (size for stop in stops for size in range(1, min(len(stop), len(text)) + 1) if text.endswith(stop[:size]))
+    return text[: len(text) - max(held, default=0)]
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Rows whose first blocks are finished: row -> the tokens of those blocks."""
+
+    rows: Mapping[int, tuple[int, ...]]
+
+
+def grown_blocks(block_length: int) -> Callable[[Callable[[Any], None]], Observer]:
+    """An observer that sends a Growth whenever a row has finished a further block from the left."""
+
+    def watch(send: Callable[[Any], None]) -> Observer:
+        told: dict[int, int] = {}
+
+        def observe(event: StepEvent) -> None:
+            still = event.step.masked & ~event.commit
+            done = still.cumsum(dim=1).eq(0).sum(dim=1) // block_length * block_length
+            tokens = event.prediction.tokens.where(event.commit, event.step.tokens)
+            rows = {row: end for row, end in enumerate(done.tolist()) if end > told.get(row, 0)}
+            if rows:
+                told.update(rows)
+                send(Growth({row: tuple(tokens[row, :end].tolist()) for row, end in rows.items()}))
+
+        return observe
+
+    return watch
+
+
+@dataclass
+class TextStream:
+    """The text of one sample, told piece by piece; all pieces together are the text that is told at once."""
+
+    decode: Callable[[Sequence[int]], str]
+    end_ids: Collection[int]
+    stops: Sequence[str]
+    said: str = field(default="", init=False)
+
+    def grow(self, tokens: Sequence[int]) -> str:
+        """What is new, and sure, of the text of the first tokens."""
+        text = self.decode(before_end(tokens, self.end_ids))
+        shown, stopped = cut(text, self.stops)
+        return self._new(shown if stopped else settled(shown, self.stops))
+
+    def finish(self, sample: Sample) -> tuple[str, FinishReason]:
+        text, reason = told(sample, self.stops)
+        return self._new(text), reason
+
+    def _new(self, text: str) -> str:
+        fresh = text[len(self.said) :] if text.startswith(self.said) else ""
+        self.said += fresh
+        return fresh
+
+
+def told(sample: Sample, stops: Sequence[str]) -> tuple[str, FinishReason]:
+    """A sample's text and why it ends."""
+    text, stopped = cut(sample.text, stops)
+    return text, "stop" if stopped else sample.finish_reason
+
+
+def before_end(tokens: Sequence[int], end_ids: Collection[int]) -> Sequence[int]:
+    return tokens[: next((i for i, token in enumerate(tokens) if token in end_ids), len(tokens))]
+
+
+def usage(prompts: Sequence[Sequence[int]], samples: Sequence[Sequence[Sample]], end_ids: Collection[int]) -> Usage:
+    asked = sum(len(ids) for ids in prompts)
+    written = sum(len(before_end(sample.tokens, end_ids)) for group in samples for sample in group)
+    return Usage(prompt_tokens=asked, completion_tokens=written, total_tokens=asked + written)
+
+
+def extra(samples: Sequence[Sequence[Sample]], seed: int, stops: Sequence[str] = ()) -> Extra:
+    texts = [[told(sample, stops)[0] for sample in group] for group in samples]
+    return Extra(seed=seed, nfe=samples[0][0].nfe, diversity=[text_diversity(group) for group in texts])

@@ -1,0 +1,98 @@
+"""Real servers on real sockets, in a thread of the test's process."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import openai
+import pytest
+import torch
+import uvicorn
+from torch import Tensor
+
+import oddlm
+from oddlm.models.toy import Toy
+from oddlm.serve.api import create_app
+from oddlm.serve.settings import Limits, ServeSettings
+
+WAIT_S = 120.0  # for things that take milliseconds, on a machine that may be busy
+
+
+class Served:
+    """A running server."""
+
+    def __init__(self, server: uvicorn.Server, app) -> None:
+        self.engine = app.state.engine
+        self.port = server.servers[0].sockets[0].getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.clients: list[openai.OpenAI] = []
+
+    def client(self, **options) -> openai.OpenAI:
+        usual = {"base_url": f"{self.url}/v1", "api_key": "none", "max_retries": 0, "timeout": WAIT_S}
+        self.clients.append(openai.OpenAI(**usual | options))
+        return self.clients[-1]
+
+
+@contextmanager
+def running(lm: oddlm.LM, grace_s: int = 60, **settings) -> Iterator[Served]:
+    app = create_app(lm, ServeSettings(**{"model": "toy"} | settings))
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", access_log=False, timeout_graceful_shutdown=grace_s))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    served = None
+    try:
+        wait_until(lambda: server.started or not thread.is_alive())
+        served = Served(server, app)
+        yield served
+    finally:
+        for client in served.clients if served else ():
+            client.close()
+        server.should_exit = True
+        thread.join(WAIT_S)
+        assert not thread.is_alive()
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    pause = threading.Event()
+    for _ in range(int(WAIT_S / 0.01)):
+        if condition():
+            return
+        pause.wait(0.01)
+    raise AssertionError("what was waited for did not happen")
+
+
+def limits(**given) -> Limits:
+    return Limits.model_validate(given)
+
+
+class Gated(Toy):
+    """A toy whose passes can be held back, and counted."""
+
+    def __init__(self, **options) -> None:
+        super().__init__(**options)
+        self.gate = threading.Event()
+        self.gate.set()
+        self.rows: list[int] = []
+
+    def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor) -> Tensor:
+        assert self.gate.wait(WAIT_S)
+        self.rows.append(len(tokens))
+        return super().__call__(tokens, start, prompt_lengths)
+
+
+@pytest.fixture(scope="session")
+def toy_lm() -> oddlm.LM:
+    torch.set_num_threads(1)
+    model = Toy(vocab_size=60)
+    return oddlm.LM(model, model.tokenizer)
+
+
+@pytest.fixture(scope="session")
+def served(toy_lm) -> Iterator[Served]:
+    with running(toy_lm) as server:
+        yield server
+
+
+@pytest.fixture
+def gated() -> Gated:
+    return Gated(vocab_size=60)

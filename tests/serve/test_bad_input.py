@@ -1,0 +1,238 @@
+"""Whatever is sent: a 4xx in OpenAI's format, and the server lives on."""
+
+import json
+import socket
+from collections import Counter
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import given, settings
+from schemathesis import GenerationMode
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import response_schema_conformance, status_code_conformance
+
+import oddlm
+from oddlm.models.mini import Mini
+from oddlm.serve.schema import ErrorAnswer
+
+from .conftest import Served, limits, running
+
+GOOD = {"model": "toy", "prompt": "t5 t6", "max_tokens": 4}
+JSON = {"content-type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def http(served: Served):
+    with httpx.Client(base_url=served.url, timeout=120) as client:
+        yield client
+        assert client.post("/v1/completions", json=GOOD).status_code == 200, "the server did not live on"
+
+
+def refused(answer: httpx.Response, *statuses: int) -> str:
+    assert answer.status_code in (statuses or (400,)), answer.text
+    return ErrorAnswer.model_validate_json(answer.text).error.message
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"nonsense",
+        b'"text"',
+        b"[]",
+        b"null",
+        b"\xff\xfe",
+        b"\x00" * 10,
+        b"[" * 100_000,
+        b'{"a":' * 50_000,
+        b'{"model": "toy", "prompt": "t5", "n": ' + b"9" * 5000 + b"}",
+    ],
+    ids=lambda body: repr(body[:12]),
+)
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions", "/v1/denoise"])
+def test_malformed_bodies(http, path, body):
+    refused(http.post(path, content=body, headers=JSON))
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"n": "4"},
+        {"n": 1.5},
+        {"n": True},
+        {"n": -1},
+        {"n": 10**30},
+        {"max_tokens": 0},
+        {"max_tokens": 10**9},
+        {"steps": -5},
+        {"steps": 10**18},
+        {"block_length": 0},
+        {"temperature": 1e300},
+        {"temperature": "hot"},
+        {"top_p": 0},
+        {"top_k": 0},
+        {"seed": 2**63},
+        {"seed": "seven"},
+        {"alpha": -1},
+        {"guidance": -1},
+        {"prompt": None},
+        {"prompt": 7},
+        {"prompt": {"text": "t5"}},
+        {"prompt": "t5\0t6"},
+        {"prompt": ["t5", "t\0"]},
+        {"prompt": "\ud800"},
+        {"stop": "\0"},
+        {"stop": ""},
+        {"user": "\0"},
+        {"model": "toy\0"},
+        {"model": 3},
+        {"duplicates": "keep"},
+        {"objective": 5},
+        {"objective": {}},
+        {"objective": {"name": ["odd"]}},
+        {"objective": "builtins.print"},
+        {"feature": {"name": "max_pool", "ignore_ids": "all"}},
+        {"feature": {"name": "max_pool", "ignore_ids": [10**6]}},
+        {"feature": {"name": "positional", "scale": 1e400}},
+        {"feature": {"name": "max_pool", "top_k": -1}},
+        {"schedule": "os:system"},
+        {"policy": {"name": "threshold", "threshold": None}},
+        {"messages": []},
+        {"stream": "yes"},
+    ],
+    ids=repr,
+)
+def test_bad_values(http, wrong):
+    body = json.dumps(GOOD | wrong)
+    refused(http.post("/v1/completions", content=body, headers=JSON), 400, 404)
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_numbers_that_are_none(http, number):
+    for field in ("alpha", "temperature", "guidance"):
+        refused(http.post("/v1/completions", content=f'{{"model":"toy","prompt":"t5","{field}":{number}}}', headers=JSON))
+
+
+def test_settings_that_cannot_be_computed(http):
+    refused(http.post("/v1/completions", json=GOOD | {"n": 4, "alpha": 1e308, "gradient": "raw"}))
+
+
+def test_a_form_is_no_json(http):
+    """What a page elsewhere could send without asking."""
+    refused(http.post("/v1/completions", content=json.dumps(GOOD), headers={"content-type": "text/plain"}), 400)
+
+
+def test_ten_megabytes(http):
+    huge = json.dumps(GOOD | {"prompt": "t5 " * 3_500_000}).encode()
+    assert "1048576 bytes" in refused(http.post("/v1/completions", content=huge, headers=JSON), 413)
+    pieces = (huge[i : i + 65536] for i in range(0, len(huge), 65536))  # chunked: no length is announced
+    refused(http.post("/v1/completions", content=pieces, headers=JSON), 413)
+
+
+def test_long_prompts_are_refused_before_they_are_tokens(http):
+    long = "1" * 40_000
+    for path, body in (
+        ("completions", {"prompt": ["a", long]}),
+        ("chat/completions", {"messages": [{"role": "user", "content": long}]}),
+    ):
+        said = refused(http.post(f"/v1/{path}", json={"model": "toy"} | body))
+        assert "characters; this server reads at most 32768" in said
+
+
+def test_a_length_that_lies(served):
+    for length in ("-5", "1e3", "9" * 400):
+        with socket.create_connection(("127.0.0.1", served.port), timeout=120) as raw:
+            raw.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n".encode())
+            assert raw.recv(100).split()[1].startswith(b"4")
+
+
+@pytest.mark.parametrize("path", ["/nothing", "/v1", "/v1/completions", "/../etc/passwd", "/v1/models/%00"])
+def test_unknown_paths(http, path):
+    refused(http.get(path), 404, 405)
+
+
+def test_host_names(toy_lm):
+    with running(toy_lm, host_names=("localhost", "127.0.0.1", "::1")) as server:
+        for host, status in (("localhost:80", 200), ("127.0.0.1", 200), ("[::1]:5", 200), ("evil.example", 403), ("", 403)):
+            assert httpx.get(f"{server.url}/health", headers={"host": host}).status_code == status
+
+
+def test_cors_is_off_unless_asked_for(toy_lm, served):
+    asked = {"origin": "https://page.example", "access-control-request-method": "POST"}
+    assert "access-control-allow-origin" not in httpx.get(f"{served.url}/health", headers=asked).headers
+    assert httpx.options(f"{served.url}/v1/completions", headers=asked).status_code == 405
+    with running(toy_lm, cors=["https://page.example"], api_key="k") as server:
+        answer = httpx.options(f"{server.url}/v1/completions", headers=asked)
+        assert answer.headers["access-control-allow-origin"] == "https://page.example"
+        other = httpx.options(f"{server.url}/v1/completions", headers=asked | {"origin": "https://else.example"})
+        assert "access-control-allow-origin" not in other.headers
+
+
+class Naive:
+    """A tokenizer that takes the text of a control token for the token."""
+
+    def encode(self, text: str) -> list[int]:
+        return [1 if word == "<eos>" else 5 for word in text.split()]
+
+    def decode(self, tokens) -> str:
+        return " ".join(map(str, tokens))
+
+
+def test_special_text_is_text(toy_lm):
+    mini = Mini()
+    special = "<mask><eos><pad> <mask>\n" * 3
+    with running(oddlm.LM(mini, mini.tokenizer), model="mini", limits=limits(max_length=8)) as server:
+        asked = {"model": "mini", "prompt": special, "max_tokens": 2, "seed": 0}
+        answer = httpx.post(f"{server.url}/v1/completions", json=asked, timeout=120).json()
+        ids = mini.tokenizer.encode(special)
+        assert answer["usage"]["prompt_tokens"] == len(ids) > 12
+        assert not {mini.mask_id, *mini.protected_ids} & set(ids)
+    with running(oddlm.LM(toy_lm.model, Naive())) as server:
+        assert "control token" in refused(httpx.post(f"{server.url}/v1/completions", json=GOOD | {"prompt": "a <eos> b"}))
+        message = {"role": "user", "content": "<eos>"}
+        refused(httpx.post(f"{server.url}/v1/chat/completions", json={"model": "toy", "messages": [message]}))
+        assert httpx.post(f"{server.url}/v1/completions", json=GOOD).status_code == 200
+
+
+@pytest.fixture(scope="module")
+def api(toy_lm):
+    with running(toy_lm, limits=limits(max_n=4, max_length=8, max_steps=8)) as server:
+        yield schemathesis.openapi.from_url(f"{server.url}/openapi.json")
+
+
+OPERATIONS = [
+    ("POST", "/v1/completions"),
+    ("POST", "/v1/chat/completions"),
+    ("POST", "/v1/denoise"),
+    ("GET", "/v1/models"),
+    ("GET", "/v1/models/{name}"),
+    ("GET", "/health"),
+    ("GET", "/metrics"),
+]
+
+
+def test_the_description_is_complete(api):
+    assert [operation.ok().label for operation in api.get_all_operations()] == [f"{m} {path}" for m, path in OPERATIONS]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "mode"),
+    [(*operation, GenerationMode.POSITIVE) for operation in OPERATIONS]
+    + [(*operation, GenerationMode.NEGATIVE) for operation in OPERATIONS if operation[0] == "POST"],
+)
+def test_schema(api, method, path, mode):
+    """Whatever the description allows, and whatever it does not: never a 5xx, and always an answer that is described."""
+    operation = api[path][method]
+    seen: Counter[int] = Counter()
+
+    @settings(max_examples=min(settings.default.max_examples, 300))
+    @given(case=operation.as_strategy(generation_mode=mode))
+    def attack(case):
+        checks = [not_a_server_error, status_code_conformance, response_schema_conformance]
+        seen[case.call_and_validate(checks=checks).status_code] += 1
+
+    attack()
+    if mode is GenerationMode.POSITIVE and operation.body:
+        assert seen[200], "nothing got as far as the model"

@@ -1,0 +1,188 @@
+"""The official client, unchanged."""
+
+import re
+from pathlib import Path
+
+import openai
+import pytest
+
+from oddlm import LM
+from oddlm.models.mini import Mini
+
+from .conftest import Served, running
+
+SHAPE = {"model": "toy", "max_tokens": 12, "seed": 3}
+CHAT = SHAPE | {"messages": [{"role": "user", "content": "t5 t6"}]}
+
+
+@pytest.fixture(scope="module")
+def client(served: Served):
+    with served.client() as found:
+        yield found
+
+
+def texts(answer) -> list[str]:
+    return [choice.text for choice in answer.choices]
+
+
+def test_completions(client, toy_lm):
+    answer = client.completions.create(prompt="t5 t6 t7", n=16, **SHAPE, extra_body={"alpha": 4.0, "steps": 6})
+    direct = toy_lm.generate("t5 t6 t7", 16, length=12, steps=6, alpha=4.0, seed=3)[0]
+    assert texts(answer) == [sample.text for sample in direct]
+    assert [choice.finish_reason for choice in answer.choices] == [sample.finish_reason for sample in direct]
+    assert {choice.finish_reason for choice in answer.choices} == {"stop", "length"}
+    assert [choice.index for choice in answer.choices] == list(range(16))
+    assert answer.usage.prompt_tokens == 3
+    assert answer.usage.completion_tokens == sum(len(sample.text.split()) for sample in direct)
+    assert answer.oddlm["nfe"] == 6
+    assert answer.oddlm["diversity"][0]["distinct_texts"] == len(set(texts(answer))) > 1
+
+
+def test_every_prompt_gets_its_samples(client):
+    answer = client.completions.create(prompt=["t5 t6 t7", "t8"], n=3, **SHAPE)
+    alone = client.completions.create(prompt=["t5 t6 t7"], n=3, **SHAPE)
+    assert len(answer.choices) == 6
+    assert texts(answer)[:3] == texts(alone)
+    assert len(answer.oddlm["diversity"]) == 2
+
+
+def test_a_seed_repeats_and_the_settings_count(client):
+    def ask(seed=3, **extra):
+        return client.completions.create(prompt="t5 t6", n=4, **SHAPE | {"seed": seed}, extra_body=extra)
+
+    assert texts(ask()) == texts(ask()) != texts(ask(seed=4))
+    assert len(set(texts(ask(alpha=0, temperature=0)))) == 1
+    assert len(set(texts(ask(alpha=16, temperature=0)))) > 1
+    drawn = ask(seed=None)
+    assert texts(ask(seed=drawn.oddlm["seed"])) == texts(drawn)
+    others = {
+        "objective": "dpp",
+        "feature": {"name": "positional", "scale": 16},
+        "block_length": 4,
+        "policy": "random",
+        "duplicates": "skip",
+        "top_p": 0.5,
+        "fork": True,
+    }
+    for name, value in others.items():
+        assert texts(ask(**{name: value})) != texts(ask()), name
+    guided = ask(guidance=1.0)
+    assert guided.oddlm["nfe"] == 24
+    assert texts(guided) != texts(ask())
+
+
+def test_chat_reads_messages_line_by_line(client):
+    answer = client.chat.completions.create(**CHAT, n=4)
+    plain = client.completions.create(prompt="t5 t6\n", n=4, **SHAPE)
+    assert [choice.message.content for choice in answer.choices] == texts(plain)
+    assert {choice.message.role for choice in answer.choices} == {"assistant"}
+    parts = [{"role": "system", "content": "t5"}, {"role": "user", "content": [{"type": "text", "text": "t6"}]}]
+    named = client.chat.completions.create(model="toy", seed=3, n=4, max_completion_tokens=12, messages=parts)
+    assert [choice.message.content for choice in named.choices] == texts(plain)
+
+
+@pytest.mark.parametrize("stop", [None, ["t40", "t7 "]])
+def test_a_stream_tells_what_the_whole_answer_tells(client, stop):
+    settings = {"n": 4, "stop": stop, "extra_body": {"block_length": 3}}
+    whole = client.chat.completions.create(**CHAT, **settings)
+    said, reasons, pieces = [""] * 4, [None] * 4, 0
+    for chunk in client.chat.completions.create(**CHAT, **settings, stream=True, stream_options={"include_usage": True}):
+        for choice in chunk.choices:
+            said[choice.index] += choice.delta.content
+            reasons[choice.index] = choice.finish_reason
+            pieces += bool(choice.delta.content)
+    assert said == [choice.message.content for choice in whole.choices]
+    assert reasons == [choice.finish_reason for choice in whole.choices]
+    assert chunk.usage == whole.usage
+    assert chunk.oddlm == whole.oddlm
+    assert pieces > 4
+    streamed = client.completions.create(prompt="t5 t6\n", **SHAPE, **settings, stream=True)
+    assert "".join(c.text for chunk in streamed for c in chunk.choices if c.index == 1) == said[1]
+
+
+def test_stop(client):
+    whole = client.completions.create(prompt="t5 t6", n=2, **SHAPE)
+    word = whole.choices[0].text.split()[4]
+    cut = client.completions.create(prompt="t5 t6", n=2, stop=word, **SHAPE)
+    assert cut.choices[0].text == whole.choices[0].text.split(word)[0]
+    assert cut.choices[0].finish_reason == "stop"
+
+
+def test_models(client):
+    assert [model.id for model in client.models.list()] == ["toy"]
+    card = client.models.retrieve("toy")
+    assert card.limits["max_n"] == 64
+    assert "odd" in card.names["objective"]
+    with pytest.raises(openai.NotFoundError, match="this server has 'toy'"):
+        client.models.retrieve("gpt-4")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "words"),
+    [
+        ({"model": "gpt-4"}, openai.NotFoundError, "'gpt-4' does not exist; this server has 'toy'"),
+        ({"n": 65}, openai.BadRequestError, "at most 64"),
+        ({"n": 0}, openai.BadRequestError, "greater than or equal to 1"),
+        ({"temperature": -1}, openai.BadRequestError, "temperature: Input should be greater than or equal to 0"),
+        ({"max_tokens": 300}, openai.BadRequestError, "at most 256"),
+        ({"stop": ["a"] * 5}, openai.BadRequestError, "up to 4"),
+        ({"presence_penalty": 1}, openai.BadRequestError, "presence_penalty"),
+        ({"prompt": ""}, openai.BadRequestError, "empty"),
+        ({"prompt": []}, openai.BadRequestError, "empty list"),
+        ({"prompt": [5, 6]}, openai.BadRequestError, "prompt"),
+        ({"prompt": "t5 " * 1020}, openai.BadRequestError, "1020 tokens; with 12 to write the model's 1024 are too few"),
+        ({"extra_body": {"steps": 13}}, openai.BadRequestError, "steps 13 are more than the 12 tokens"),
+        ({"extra_body": {"block_length": 5}}, openai.BadRequestError, "block_length 5 does not divide length 12"),
+        ({"extra_body": {"policy": "os.system"}}, openai.BadRequestError, "unknown policy 'os.system'; known: entropy"),
+        ({"extra_body": {"objective": {"name": "odd", "x": 1}}}, openai.BadRequestError, "no option 'x'; options: normalize"),
+        ({"extra_body": {"objective": {"name": "dpp", "jitter": "a"}}}, openai.BadRequestError, "jitter must be like 0.0001"),
+        ({"extra_body": {"alfa": 8}}, openai.BadRequestError, "unknown field 'alfa'"),
+    ],
+)
+def test_errors_say_what_is_wrong(client, wrong, error, words):
+    with pytest.raises(error) as caught:
+        client.completions.create(**{"prompt": "t5 t6"} | SHAPE | wrong)
+    assert words in caught.value.body["message"]
+    assert caught.value.type == "invalid_request_error"
+
+
+def test_api_key(toy_lm):
+    with running(toy_lm, api_key="geheim") as guarded:
+        with pytest.raises(openai.AuthenticationError, match="API key is needed"):
+            guarded.client(api_key="falsch").models.list()
+        assert guarded.client(api_key="geheim").models.list().data[0].id == "toy"
+
+
+def test_the_readme_example(capsys):
+    (block,) = re.findall(r"```py\n(.*?)```", (Path(__file__).parents[2] / "README.md").read_text(), re.DOTALL)
+    mini = Mini()
+    with running(LM(mini, mini.tokenizer), model="mini") as server:
+        exec(block.replace("http://127.0.0.1:8000", server.url) + "\nclient.close()", {})
+    lines = capsys.readouterr().out.splitlines()
+    assert [line[0] for line in lines] == ["0", "1", "2", "3", "{"]
+    assert "'nfe': 12" in lines[-1]
+
+
+class Templated:
+    """A tokenizer with a chat template."""
+
+    def __init__(self, tokenizer, template="yes") -> None:
+        self.encode, self.decode, self.template = tokenizer.encode, tokenizer.decode, template
+
+    def chat(self, messages):
+        if messages[0]["role"] == "system":
+            raise ValueError("this template takes no system message")
+        return [1, *self.encode(messages[0]["content"]), 1]  # control tokens, which no text can make
+
+
+def test_chat_template(toy_lm):
+    with running(LM(toy_lm.model, Templated(toy_lm.tokenizer))) as templated:
+        client = templated.client()
+        answer = client.chat.completions.create(**CHAT, n=2)
+        direct = toy_lm.generate([[1, 5, 6, 1]], 2, length=12, seed=3)[0]
+        assert [choice.message.content for choice in answer.choices] == [sample.text for sample in direct]
+        assert answer.usage.prompt_tokens == 4
+        with pytest.raises(openai.BadRequestError, match="no system message"):
+            client.chat.completions.create(**CHAT | {"messages": [{"role": "system", "content": "t5"}]})
+    with running(LM(toy_lm.model, Templated(toy_lm.tokenizer, template=None))) as bare:
+        assert bare.client().chat.completions.create(**CHAT).usage.prompt_tokens == 2

@@ -1,0 +1,246 @@
+"""Sharing, waiting, giving up: what the engine does with requests that come and go."""
+
+import asyncio
+import json
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import httpx
+import openai
+import pytest
+import torch
+
+import oddlm
+from oddlm.models.toy import Toy
+from oddlm.serve.engine import UNREAD, Engine, TimedOutError, Work
+from oddlm.serve.passes import Call, SharedPasses, prompt_class, split_rows, widen
+
+from .conftest import WAIT_S, limits, running, wait_until
+
+ASK = {"model": "toy", "prompt": "t5 t6", "n": 4, "max_tokens": 24, "seed": 3}
+
+CHAT = {k: v for k, v in ASK.items() if k != "prompt"} | {"messages": [{"role": "user", "content": "a"}]}
+
+
+def lm_of(model: Toy) -> oddlm.LM:
+    return oddlm.LM(model, model.tokenizer)
+
+
+def send(port: int, path: str, body: dict) -> socket.socket:
+    """A client that does not wait for its answer."""
+    raw = socket.create_connection(("127.0.0.1", port), timeout=120)
+    content = json.dumps(body).encode()
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+    )
+    raw.sendall(head.encode() + content)
+    return raw
+
+
+def test_prompt_classes():
+    assert [prompt_class(n) for n in (1, 4, 5, 63, 64, 65, 1000)] == [4, 4, 8, 64, 64, 72, 1024]
+    for start in range(1, 3000):
+        assert start <= prompt_class(start) <= max(start + 3, start * 1.15)
+        assert prompt_class(prompt_class(start)) == prompt_class(start)
+
+
+@pytest.mark.parametrize(
+    ("rows", "sizes", "passes"),
+    [
+        (1, (4, 8, 16), [4]),
+        (4, (4, 8, 16), [4]),
+        (13, (4, 8, 16), [8, 4, 4]),
+        (40, (4, 8, 16), [16, 16, 8]),
+        (17, (16,), [16, 16]),
+    ],
+)
+def test_rows_split_into_passes(rows, sizes, passes):
+    assert split_rows(rows, sizes) == passes
+
+
+def test_every_worker_gets_a_pass():
+    assert split_rows(16, (4, 8, 16), workers=2) == [8, 8]
+    assert split_rows(64, (4, 8, 16), workers=2) == [16] * 4
+    assert split_rows(5, (4, 8), workers=2) == [4, 4]
+
+
+def test_widening_keeps_to_the_context():
+    call = Call(torch.tensor([[5, 6, 7, 8, 9, 0, 0]]), 5, torch.tensor([5]))
+    assert widen(call, 0, None).tokens.tolist() == [[0, 0, 0, 5, 6, 7, 8, 9, 0, 0]]
+    assert widen(call, 0, 8).start == 6
+    assert widen(call, 0, 7).start == 5
+
+
+class Fickle(Toy):
+    """Its arithmetic depends on the number of rows, but for two sizes."""
+
+    def __call__(self, tokens, start, prompt_lengths):
+        return super().__call__(tokens, start, prompt_lengths) + (1e-6 if len(tokens) in (8, 16) else 0)
+
+
+def test_only_sizes_that_keep_the_bits_are_used():
+    assert SharedPasses(Toy(vocab_size=60), (4, 8, 16)).exact_sizes(8, 4) == (4, 8, 16)
+    assert SharedPasses(Fickle(vocab_size=60, dtype=torch.float64), (4, 8, 16)).exact_sizes(8, 4) == (8, 16)
+
+
+def test_requests_share_passes_and_do_not_notice(gated):
+    asked = [ASK | {"prompt": f"t{i} t6 t7"[: 2 + 3 * (i % 3)], "seed": i, "temperature": i / 4} for i in range(6)]
+    asked += [ASK | {"seed": 9, "objective": "dpp"}, ASK | {"seed": 9, "n": 5, "policy": "threshold"}]
+    with running(lm_of(gated), workers=2) as server, ThreadPoolExecutor(8) as pool, server.client() as client:
+
+        def ask(body):
+            names = ("model", "prompt", "n", "max_tokens", "seed", "temperature")
+            own = {name: body[name] for name in names if name in body}
+            answer = client.completions.create(**own, extra_body={k: v for k, v in body.items() if k not in names})
+            return [choice.text for choice in answer.choices]
+
+        alone = [ask(body) for body in asked]
+        before = len(gated.rows)
+        gated.gate.clear()
+        together = [pool.submit(ask, body) for body in asked]
+        wait_until(lambda: server.engine.rows + sum(job.work.rows for job in server.engine._queue) == 33)
+        gated.gate.set()
+        assert [future.result() for future in together] == alone
+        assert len(gated.rows) - before < 0.6 * before
+        assert 16 in gated.rows[before:]
+
+
+def test_the_queue_has_a_bound(gated):
+    with running(lm_of(gated), limits=limits(max_rows=4, max_n=4, max_queue=1)) as server, ThreadPoolExecutor(2) as pool:
+        client = server.client()
+        gated.gate.clear()
+        running_one = pool.submit(client.completions.create, **ASK)
+        wait_until(lambda: server.engine.rows == 4)
+        waiting = pool.submit(client.completions.create, **ASK)
+        wait_until(lambda: server.engine.queued == 1)
+        with pytest.raises(openai.RateLimitError, match="queue is full") as caught:
+            client.completions.create(**ASK)
+        assert int(caught.value.response.headers["retry-after"]) >= 1
+        health = httpx.get(f"{server.url}/health").json()
+        assert (health["rows"], health["queued"]) == (4, 1)
+        metrics = httpx.get(f"{server.url}/metrics").text
+        gated.gate.set()
+        assert running_one.result().choices == waiting.result().choices
+    for line in ("oddlm_queue_length 1.0", "oddlm_rows_in_flight 4.0", 'status="429"', "oddlm_request_seconds_bucket"):
+        assert line in metrics
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", ASK),
+        ("/v1/completions", ASK | {"stream": True}),
+        (
+            "/v1/chat/completions",
+            {k: v for k, v in ASK.items() if k != "prompt"} | {"messages": [{"role": "user", "content": "a"}]},
+        ),
+        ("/v1/denoise", ASK),
+    ],
+    ids=["whole", "stream", "chat", "denoise"],
+)
+def test_a_client_that_vanishes_frees_its_rows(gated, path, body):
+    with running(lm_of(gated), limits=limits(max_rows=4, max_n=4)) as server:
+        gated.gate.clear()
+        first = send(server.port, path, body)
+        wait_until(lambda: server.engine.rows == 4)
+        (job,) = server.engine._running
+        second = send(server.port, path, body)
+        wait_until(lambda: server.engine.queued == 1)
+        (queued,) = server.engine._queue
+        for raw, gone in ((second, queued), (first, job)):
+            raw.close()
+            wait_until(lambda gone=gone: gone.stop is not None)
+        gated.gate.set()
+        wait_until(lambda: server.engine.rows == server.engine.queued == 0)
+        assert len(gated.rows) <= 5  # three to try the sizes, and the pass it was in; a request has 24
+        assert server.client().completions.create(**ASK).choices
+
+
+def test_requests_time_out(gated):
+    with running(lm_of(gated), limits=limits(max_rows=4, max_n=4, timeout_s=0.5)) as server, ThreadPoolExecutor(2) as pool:
+        client = server.client()
+        gated.gate.clear()
+        futures = [pool.submit(client.completions.create, **ASK), pool.submit(client.completions.create, **ASK)]
+        wait_until(lambda: server.engine.queued == 1)
+        jobs = [*server.engine._running, *server.engine._queue]
+        wait_until(lambda: all(isinstance(job.stop, TimedOutError) for job in jobs))
+        gated.gate.set()
+        for future in futures:
+            with pytest.raises(openai.APIStatusError, match="took longer") as caught:
+                future.result()
+            assert caught.value.status_code == 408
+        wait_until(lambda: server.engine.rows == 0)
+
+
+def test_a_reader_that_stops_reading_holds_nobody_up(toy_lm):
+    """What a slow client has not read yet is bounded; the others go on."""
+
+    async def read(job):
+        return [await job.receive() for _ in range(33)][-1]
+
+    async def trial():
+        slow = engine.submit(work(tell=True))
+        while not slow.blocked:
+            await asyncio.sleep(0.01)
+        assert await read_end(engine.submit(work(tell=False)))
+        assert slow.blocked
+        assert slow.sent == UNREAD
+        assert (await read(slow)).samples
+        cancelled = engine.submit(work(tell=True))
+        while not cancelled.blocked:
+            await asyncio.sleep(0.01)
+        cancelled.cancel()
+        while engine.rows:
+            await asyncio.sleep(0.01)
+
+    async def read_end(job):
+        return (await job.receive()).samples
+
+    def work(tell):
+        params = oddlm.SampleParams(length=32)
+        return Work([[5, 6]], 2, params, (lambda send: lambda event: send(event.step.index)) if tell else None)
+
+    engine = Engine(toy_lm)
+    engine.start()
+    try:
+        asyncio.run(asyncio.wait_for(trial(), WAIT_S))
+    finally:
+        engine.close()
+
+
+class Broken(Toy):
+    """A network that fails for one prompt."""
+
+    def __call__(self, tokens, start, prompt_lengths):
+        if (tokens[:, :start] == 13).all(dim=1).any():
+            raise RuntimeError("out of memory")
+        return super().__call__(tokens, start, prompt_lengths)
+
+
+def test_a_network_that_fails_fails_its_requests_alone(caplog):
+    with running(lm_of(Broken(vocab_size=60))) as server:
+        client = server.client()
+        with pytest.raises(openai.InternalServerError, match="its log says why"):
+            client.completions.create(**ASK | {"prompt": "t13 t13 t13 t13"})
+        assert "out of memory" in caplog.text
+        assert client.completions.create(**ASK).choices
+
+
+def test_shutdown_ends_what_does_not_end(gated):
+    with running(lm_of(gated), grace_s=1) as server:
+        gated.gate.clear()
+        raw = send(server.port, "/v1/completions", ASK)
+        wait_until(lambda: server.engine.rows == 4)
+        job = server.engine._running[0]
+
+        def when_given_up():
+            wait_until(lambda: job.stop is not None)
+            raw.close()
+            gated.gate.set()
+
+        waiting = threading.Thread(target=when_given_up)
+        waiting.start()
+    waiting.join()
+    assert not server.engine.alive
+    assert server.engine.rows == 0
