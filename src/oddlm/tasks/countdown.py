@@ -10,7 +10,7 @@ gold answers of the public files pass through 0, as in `32-32=0,41+0=41`; the pr
 import re
 import warnings
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
@@ -248,5 +248,14 @@ def _input(path: Path, number: int, row: dict[str, Any]) -> str:
 
 # One token per character: three steps of at most 13 characters, two commas, an end.
 TASK = Task(
-    name="countdown", load=load, prompt=prompt, score=score, length=48, protocols={"few_shot": {"prompt": few_shot_prompt}}
+    name="countdown",
+    load=load,
+    prompt=prompt,
+    score=score,
+    length=48,
+    protocols={
+        "few_shot": {"prompt": few_shot_prompt},
+        "3_numbers": {"load": partial(load, numbers=3)},
+        "5_numbers": {"load": partial(load, numbers=5)},
+    },
 )

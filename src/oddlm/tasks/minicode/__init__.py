@@ -7,6 +7,7 @@ compositions (see `side`), and `stream` gives endless training pairs of the othe
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -153,4 +154,12 @@ def _refute(rival: Values, expected: Values, chosen: list[int], defined: list[in
     return telling is not None
 
 
-TASK = Task(name="minicode", load=load, prompt=prompt, score=score, length=64, code=True)
+TASK = Task(
+    name="minicode",
+    load=load,
+    prompt=prompt,
+    score=score,
+    length=64,
+    code=True,
+    protocols={"3_operations": {"load": partial(load, operations=3), "steps": 16}},
+)
