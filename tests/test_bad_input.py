@@ -218,7 +218,7 @@ def test_repulsion_refuses_when_it_is_made(settings, message):
 
 
 def test_wrappers(toy):
-    with pytest.raises(ValueError, match="max_rows must be an integer >= 1, not 0"):
+    with pytest.raises(ValueError, match="max_batch must be an integer >= 1, not 0"):
         MicroBatch(toy, 0)
     with pytest.raises(ValueError, match="scale must be a finite number >= 0, not -1"):
         ClassifierFree(toy, -1)

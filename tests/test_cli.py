@@ -52,7 +52,7 @@ def test_demo_of_the_mini_model(tmp_path):
     done = run("demo", "--seconds", "1", "--picture", str(picture))
     assert done.returncode == 0, done.stderr
     assert "nan" not in done.stdout
-    for word in ("countdown, 4 numbers: 1 problem", "minicode, held-out compositions: 1 problem", "odd - plain", "Pass@16"):
+    for word in ("countdown, 4 numbers: 1 problem", "compositions of 3 operations: 1 problem", "minus plain", "dpp", "Pass@16"):
         assert word in done.stdout
     assert picture.read_bytes().startswith(b"\x89PNG")
 

@@ -61,11 +61,11 @@ def test_plain_logprobs_are_equal_and_guided_ones_differ(lm):
     assert diverse[0].base_logprobs == diverse[0].guided_logprobs
 
 
-@pytest.mark.parametrize("max_rows", [1, 3, 4, 9, 100])
-def test_max_rows_changes_nothing(lm, max_rows):
+@pytest.mark.parametrize("max_batch", [1, 3, 4, 9, 100])
+def test_max_batch_changes_nothing(lm, max_batch):
     prompts = ["t5 t6", "t7", "t8 t9 t10"]
     options = {"n": 4, "temperature": 1.0, **PLAIN}
-    small, whole = (lm.generate(prompts, max_rows=m, **options) for m in (max_rows, 256))
+    small, whole = (lm.generate(prompts, max_batch=m, **options) for m in (max_batch, 256))
     for a, b in zip(chain(*small), chain(*whole), strict=True):
         assert (a.prompt, a.index, a.tokens, a.commit_steps, a.seed) == (b.prompt, b.index, b.tokens, b.commit_steps, b.seed)
         assert a.guided_logprobs == pytest.approx(b.guided_logprobs)
@@ -158,7 +158,7 @@ def test_sparse_memory_serves_large_vocabularies(lm, monkeypatch):
         ({"prompts": []}, "prompts is empty: give at least one prompt"),
         ({"prompts": "t5 " * 1020}, "prompts[0] has 1020 tokens; with 10 to write the model's 1024 are too few"),
         ({"until": lambda s: True, "max_samples": 3}, "max_samples must be at least n: 3 < 4"),
-        ({"max_rows": 0}, "max_rows must be an integer >= 1, not 0"),
+        ({"max_batch": 0}, "max_batch must be an integer >= 1, not 0"),
         ({"until": lambda s: True, "objective": "dpp"}, "objective 'dpp' couples all samples of a batch"),
         ({"until": lambda s: True, "policy": "threshold"}, "policy 'threshold' is parallel, so there is no history"),
         ({"objective": "od"}, "unknown objective 'od'; known: dpp"),

@@ -38,6 +38,7 @@ def test_plain_runs_are_one_run(plain):
         ({"alpha": 8}, {"alpha": 8.0}),
         ({"objective": "odd"}, {"objective": {"name": "odd"}}),
         ({"length": 32}, {"length": 32, "steps": 32}),
+        ({}, {"loading": {"raw": False, "cache": None}}),
         ({"data": "a/x.jsonl", "data_digest": "00"}, {"data": "b/y.jsonl", "data_digest": "00"}),
         ({"task": "a/own.jsonl", "data_digest": "00"}, {"task": "own.jsonl", "data_digest": "00"}),
     ],
@@ -66,6 +67,12 @@ DIFFERENT = [
     {"data": "x.jsonl"},
     {"data": "x.jsonl", "data_digest": "00"},
     {"data": "x.jsonl", "data_digest": "01"},
+    {"loading": {"revision": "v1"}},
+    {"loading": {"dtype": "bf16"}},
+    {"loading": {"quantize": "nf4"}},
+    {"loading": {"raw": True}},
+    {"loading": {"cache": "prefix"}},
+    {"loading": {"cache": "dual"}},
 ]
 
 
@@ -100,6 +107,7 @@ def test_problem_seeds_depend_on_seed_and_problem_alone(seed, one, other):
         ({"model": "toy", "params": {"alpha": float("nan")}}, r"params\.alpha: Input should be a finite number"),
         ({"model": "toy", "params": {"seed": 3}}, "the seed of a run is its own field"),
         ({}, "model: Field required"),
+        ({"model": "toy", "loading": {"dtype": "bf17"}}, r"loading\.dtype: Input should be 'bf16', 'fp16', 'fp32' or 'fp64'"),
     ],
 )
 def test_a_wrong_spec_is_one_line_that_says_what_is_allowed(content, message):

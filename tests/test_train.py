@@ -2,10 +2,13 @@
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
-from itertools import islice
+from hashlib import blake2b
 from pathlib import Path
+from random import Random
 
 import pytest
 import torch
@@ -13,9 +16,12 @@ from safetensors.torch import load_file
 
 from oddlm.models.mini import MiniTokenizer
 from oddlm.tasks import countdown, minicode
-from oddlm.train import corrupt, make_pairs, rate, read_config, train
+from oddlm.tasks.minicode import grammar
+from oddlm.tasks.minicode.writing import write_body, write_prompt
+from oddlm.train import SHARDS, corrupt, make_pairs, read_config, train
 
 TOKENIZER = MiniTokenizer()
+MINI_RECIPE = Path(__file__).parents[1] / "recipes" / "mini" / "config.toml"
 RECIPE = """
 steps = 30
 learning_rate = 3e-3
@@ -45,33 +51,36 @@ def recipe(tmp_path):
     return path
 
 
-class KilledError(Exception):
-    pass
-
-
-def test_a_killed_run_goes_on_to_the_same_weights(recipe, tmp_path, monkeypatch):
+def test_a_killed_run_goes_on_to_the_same_weights_and_log(recipe, tmp_path):
+    recipe.write_text(RECIPE.replace("steps = 30", "steps = 150"))
     config = read_config(recipe)
-    whole = load_file(train(config, tmp_path / "whole", device="cpu", workers=1) / "model.safetensors")
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    weights = load_file(train(config, whole, device="cpu", workers=1) / "model.safetensors")
 
-    def fatal(config, step):
-        if step == 17:
-            raise KilledError
-        return rate(config, step)
+    command = [sys.executable, "-m", "oddlm", "train", str(recipe), "--out", str(killed), "--device", "cpu"]
+    environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}  # sums depend on how they are shared out
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        while json.loads(process.stdout.readline())["step"] < 20:
+            pass
+        process.kill()
+    assert process.returncode == -signal.SIGKILL
+    assert not (killed / "model").exists()
+    done = torch.load(killed / "checkpoint.pt", weights_only=True)["progress"]["step"]
+    assert 19 <= done < 150
 
-    with monkeypatch.context() as patch:
-        patch.setattr("oddlm.train.rate", fatal)
-        with pytest.raises(KilledError):
-            train(config, tmp_path / "killed", device="cpu", workers=1)
-    state = torch.load(tmp_path / "killed" / "checkpoint.pt", weights_only=True)
-    assert state["progress"]["step"] == 17
-    resumed = load_file(train(config, tmp_path / "killed", device="cpu", workers=1) / "model.safetensors")
-    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
-    logs = [
-        [json.loads(line) for line in (tmp_path / run / "log.jsonl").read_text().splitlines()] for run in ("whole", "killed")
-    ]
-    assert [(line["step"], line.get("loss")) for line in logs[0]] == [(line["step"], line.get("loss")) for line in logs[1]]
+    resumed = load_file(train(config, killed, device="cpu", workers=1) / "model.safetensors")
+    assert all(torch.equal(weights[name], resumed[name]) for name in weights)
+    assert log_of(killed) == log_of(whole)
+    assert [line["step"] for line in log_of(whole) if "loss" in line] == list(range(5, 151, 5))
     with pytest.raises(ValueError, match="was made with another learning_rate"):
-        train(read_config(recipe, learning_rate=1e-3), tmp_path / "killed", device="cpu", workers=1)
+        train(config.model_copy(update={"learning_rate": 1e-3}), killed, device="cpu", workers=1)
+
+
+def log_of(run):
+    """What was logged, but for the clock."""
+    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
 
 
 def test_two_processes_learn_together(recipe, tmp_path):
@@ -96,28 +105,54 @@ def test_the_prompt_is_kept_and_t_of_the_answer_is_masked():
     assert abs((mask.double().mean(dim=1) - t.squeeze(1)).mean()) < 0.01
 
 
-def test_no_problem_of_the_other_sides_is_trained_on(recipe):
-    seen = set()
-    for numbers in (3, 4):
-        data = read_config(recipe).data[0].model_copy(update={"count": 20_000, "options": {"numbers": numbers}, "length": 24})
-        ((_, (prompts, lengths, _)),) = make_pairs([data], workers=1)
-        seen |= {_key(prompt, length) for prompt, length in zip(prompts.tolist(), lengths.tolist(), strict=True)}
-    assert len(seen) > 15_000
-    for split in ("tune", "test"):
-        for numbers in (3, 4):
-            held = {_sorted(p.prompt) for p in countdown.load(numbers=numbers, split=split, count=2000, seed=1)}
-            assert not held & seen
-    asked = {p.prompt for p in minicode.load(split="test", count=100, seed=1, unsafe=True)}  # nothing is run here
-    assert not asked & {prompt for prompt, _ in islice(minicode.stream(), 5000)}
+def trained_on(name, count):
+    """The prompts of a sample of the shipped model's training pairs, made by its own recipe."""
+    (data,) = (data for data in read_config(MINI_RECIPE).data if data.name == name)
+    ((_, (prompts, lengths, _)),) = make_pairs([data.model_copy(update={"count": count})], workers=1)
+    pairs = zip(prompts.tolist(), lengths.tolist(), strict=True)
+    return {TOKENIZER.decode(prompt[len(prompt) - length :]) for prompt, length in pairs}
 
 
-def _key(prompt, length):
-    return _sorted(TOKENIZER.decode(prompt[len(prompt) - length :]))
+def bucket(text):
+    """The published rule: which hundredth of all problems a text falls in."""
+    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") % 100
 
 
-def _sorted(problem):
+@pytest.mark.parametrize("numbers", [3, 4, 5])
+def test_no_countdown_problem_of_the_other_sides_is_trained_on(numbers):
+    seen = {in_order(prompt) for prompt in trained_on(f"countdown-{numbers}", 10_000)}
+    assert len(seen) > 8_000
+    assert all(bucket(text) < 90 for text in seen)
+    for split, buckets in (("tune", range(90, 95)), ("test", range(95, 100))):
+        held_out = {in_order(p.prompt) for p in countdown.load(numbers=numbers, split=split, count=2000, seed=1)}
+        assert len(held_out) == 2000
+        assert {bucket(text) for text in held_out} == set(buckets)
+        assert not held_out & seen
+
+
+def in_order(problem):
     *numbers, target = map(int, problem.strip().split(","))
-    return (*sorted(numbers), target)
+    return f"{','.join(map(str, sorted(numbers)))}={target}"
+
+
+def test_no_composition_of_the_other_sides_is_trained_on():
+    prompts = trained_on("minicode", 1280)
+    names = {}
+    for shard in range(SHARDS):  # the streams once more, for the compositions behind the prompts
+        random = Random(f"minicode stream {shard}")
+        for _ in range(2 * 1280 // SHARDS):
+            composition = grammar.draw(random, "train")
+            names[write_prompt(composition, random)] = "+".join(sorted(step.operation.name for step in composition))
+            write_body(composition, random)
+    assert prompts <= names.keys()
+    seen = {names[prompt] for prompt in prompts}
+    assert len(seen) > 800
+    assert all(bucket(text) < 80 for text in seen)
+    for options in ({"operations": None}, {"operations": 3}):
+        problems = minicode.load(**options, split="test", count=60, seed=1, unsafe=True)  # nothing is run here
+        asked = {"+".join(sorted(re.sub(r"\(.*?\)", "", p.id.removeprefix("minicode/")).split("+"))) for p in problems}
+        assert {bucket(text) for text in asked} <= set(range(88, 100))
+        assert not asked & seen
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from .generate import LM as LM
     from .generate import Samples as Samples
     from .generate import load as load
+    from .generate import wrap as wrap
     from .params import SampleParams as SampleParams
     from .sampler import denoise as denoise
     from .sampler import denoise_steps as denoise_steps
@@ -41,6 +42,7 @@ _PUBLIC = {
     "denoise_steps": "sampler",
     "diversify": "diversity.guide",
     "load": "generate",
+    "wrap": "generate",
 }
 __all__ = ["__version__", *sorted(_PUBLIC)]
 

@@ -4,6 +4,7 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -27,9 +28,9 @@ from .types import StepEvent
 
 N = 16
 TEMPERATURES = (0.0, 1.0)
-METHODS = ("none", "odd")
 COUNTDOWN = {"length": 24, "steps": 12, "eos": "late"}
-MINICODE = {"length": 64, "steps": 32, "eos": "free"}
+MINICODE = {"length": 64, "steps": 16, "eos": "free"}
+COLORS = {"none": "C0", "dpp": "C2", "odd": "C1"}
 
 
 @dataclass
@@ -50,29 +51,31 @@ Tallies = dict[tuple[str, float], Tally]
 
 
 def run_demo(*, alpha: float, seed: int, seconds: float, picture: Path) -> None:
-    """Plain and ODD sampling at two temperatures, on as many problems as the time allows."""
+    """Plain, DPP (countdown alone) and ODD sampling at two temperatures, on as many problems as the time allows."""
     if seconds <= 0:
         raise ValueError(f"seconds must be more than 0, not {seconds:g}")
     console = Console()
     lm = load("mini")
     console.print(
-        f"The mini model, {N} samples per problem; both methods spend the same network evaluations. Pass@1 is the share of "
+        f"The mini model, {N} samples per problem; all methods spend the same network evaluations. Pass@1 is the share of "
         f"right samples, Pass@{N} the share of problems with a right one among {N}. The training data hold none "
         "of the problems.\n"
     )
     countdown = find_task("countdown")
-    tallies, shown = _compare(console, lm, countdown, countdown.problems(count=200), COUNTDOWN, alpha, seed, 0.7 * seconds)
+    compare = partial(_compare, console, lm, alpha=alpha, seed=seed)
+    problems = countdown.problems(count=200)
+    tallies, shown = compare(countdown, problems, COUNTDOWN, ("none", "dpp", "odd"), seconds=0.6 * seconds)
     _report(console, "countdown, 4 numbers", tallies)
     _side_by_side(console, shown, tallies)
     _draw(console, tallies, picture)
     code = find_task("minicode")
     try:
-        problems = code.problems(count=30)
+        problems = code.problems(operations=3, count=30)
     except SandboxError as error:
         console.print(Text(f"minicode is left out: {error}"))
         return
-    tallies, _ = _compare(console, lm, code, problems, MINICODE, alpha, seed, 0.25 * seconds)
-    _report(console, "minicode, held-out compositions", tallies)
+    tallies, _ = compare(code, problems, MINICODE, ("none", "odd"), seconds=0.4 * seconds)
+    _report(console, "minicode, held-out compositions of 3 operations", tallies)
 
 
 def _compare(
@@ -81,12 +84,14 @@ def _compare(
     task: Task,
     problems: Sequence[Problem],
     settings: dict[str, Any],
+    methods: Sequence[str],
+    *,
     alpha: float,
     seed: int,
     seconds: float,
 ) -> tuple[Tallies, list[Problem]]:
     """Every setting on one problem after another, until the time is up; at least one problem."""
-    tallies: Tallies = {(method, t): Tally() for t in TEMPERATURES for method in METHODS}
+    tallies: Tallies = {(method, t): Tally() for t in TEMPERATURES for method in methods}
     began = time.monotonic()
     done: list[Problem] = []
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
@@ -119,15 +124,19 @@ def _report(console: Console, title: str, tallies: Tallies) -> None:
         f"Pass@{N}",
         "distinct",
         "seconds",
-        "odd - plain",
+        "minus plain",
         title=f"{title}: {count} problem{'' if count == 1 else 's'}",
     )
     for (method, temperature), tally in tallies.items():
         difference = "" if method == "none" else _interval(tally, tallies["none", temperature])
         scores = f"{tally.pass_at(1):.1%}", f"{tally.pass_at(N):.1%}", f"{np.mean(tally.distinct):.1f}"
-        table.add_row("plain" if method == "none" else method, f"{temperature:g}", *scores, f"{tally.seconds:.1f}", difference)
+        table.add_row(_label(method), f"{temperature:g}", *scores, f"{tally.seconds:.1f}", difference)
     console.print(table)
-    console.print(f"odd - plain: difference of Pass@{N} in points, with a 95 % bootstrap interval, paired by problem.\n")
+    console.print(f"minus plain: difference of Pass@{N} in points, with a 95 % bootstrap interval, paired by problem.\n")
+
+
+def _label(method: str) -> str:
+    return "plain" if method == "none" else method
 
 
 def _interval(own: Tally, plain: Tally) -> str:
@@ -167,9 +176,9 @@ def _draw(console: Console, tallies: Tallies, path: Path) -> None:
     axes = figure.subplots()
     k = range(1, N + 1)
     for (method, temperature), tally in tallies.items():
-        label = f"{'plain' if method == 'none' else method}, temperature {temperature:g}"
         curve = [tally.pass_at(i) for i in k]
-        axes.plot(k, curve, label=label, color="C1" if method == "odd" else "C0", linestyle="-" if temperature else "--")
+        label = f"{_label(method)}, temperature {temperature:g}"
+        axes.plot(k, curve, label=label, color=COLORS[method], linestyle="-" if temperature else "--")
     axes.set(xlabel="k", ylabel="Pass@k", ylim=(0, 1), title="countdown, 4 numbers")
     axes.legend()
     figure.savefig(path, dpi=120)

@@ -1,33 +1,128 @@
 """One run: the problems of a task, n samples each, scored and stored as they come."""
 
-import hashlib
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from platform import platform, python_version
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from . import metrics
 from .generate import LM, repulsion
 from .params import RunSpec
 from .policies import POLICIES
-from .store import Row, SampleRow, Store, StoreError, Summary
+from .store import Row, SampleRow, Store, StoreError, Summary, Writer
 from .tasks import Problem, Score, Task
-from .types import Sample
+from .types import Sample, identity
 
 Watch = Callable[[Row, bool], None]
 Embed = Callable[[Sequence[str]], Any]
+MOST_VERDICTS = 1 << 18
+MOST_ROWS = 256  # of one problem that the network sees at a time
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Group:
+    """What was drawn for one problem."""
+
+    problem: Problem
+    prompt: str  # as the model was shown it
+    samples: Sequence[Sample]
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Judge:
+    """The verdicts on a problem's texts, several at a time; the same text is scored once."""
+
+    task: Task
+    pool: ThreadPoolExecutor
+    known: dict[tuple[str, str], Score] = field(default_factory=dict)  # by problem and text
+
+    def __call__(self, problem: Problem, texts: Sequence[str]) -> list[Score]:
+        found = {text: self.known.get((problem.id, text)) for text in texts}
+        fresh = [text for text, score in found.items() if score is None]
+        scores = dict(zip(fresh, self.pool.map(partial(self.task.score, problem), fresh), strict=True))
+        if len(self.known) > MOST_VERDICTS:
+            self.known.clear()
+        self.known.update({(problem.id, text): score for text, score in scores.items()})
+        return [scores[text] if text in scores else cast("Score", found[text]) for text in texts]
+
+
+def draw(lm: LM, spec: RunSpec, task: Task | None, problems: Sequence[Problem]) -> list[Group]:
+    """The n samples of each problem; several problems share the batches of the network."""
+    began = time.perf_counter()
+    prompts = [_shown(task, problem) for problem in problems]
+    seeds = [spec.problem_seed(problem.id) for problem in problems]
+    rows = spec.n * len(problems) if len(problems) > 1 else MOST_ROWS  # who asks for many problems has room for them
+    try:
+        samples = lm.generate(prompts, spec.n, params=spec.params, seeds=seeds, progress=False, max_batch=rows)
+    except ValueError as error:
+        raise ValueError(f"problem {', '.join(p.id for p in problems)}: {error}") from error
+    seconds = (time.perf_counter() - began) / len(problems)
+    return [Group(*each, seconds) for each in zip(problems, prompts, samples, strict=True)]
+
+
+def make_row(
+    lm: LM,
+    spec: RunSpec,
+    group: Group,
+    judge: Judge | None,
+    *,
+    plain: Sequence[str] | None = None,
+    embed: Embed | None = None,
+    keep_tokens: bool = False,
+) -> Row:
+    """What is stored of one problem: its samples with their scores and how much they differ. judge None: no scores."""
+    began = time.perf_counter()
+    texts = [sample.text for sample in group.samples]
+    scores = [None] * len(texts) if judge is None else judge(group.problem, texts)
+    code = judge is not None and judge.task.code
+    diversity = metrics.batch_diversity(
+        texts,
+        [sample.tokens for sample in group.samples],
+        [score is not None and score.correct for score in scores],
+        code=code,
+        programs=[None if score is None else score.answer for score in scores] if code else None,
+        end_ids=lm.model.protected_ids,
+        plain=plain,
+        embed=embed,
+    )
+    return Row(
+        problem=group.problem.id,
+        prompt=group.prompt,
+        seed=spec.problem_seed(group.problem.id),
+        nfe=group.samples[0].nfe,
+        seconds=group.seconds,
+        score_seconds=time.perf_counter() - began,
+        diversity=diversity,
+        samples=tuple(_sample_row(lm, *each, keep_tokens) for each in zip(group.samples, scores, strict=True)),
+    )
+
+
+def _sample_row(lm: LM, sample: Sample, score: Score | None, keep_tokens: bool) -> SampleRow:
+    ends = lm.model.protected_ids
+    return SampleRow(
+        index=sample.index,
+        text=sample.text,
+        length=next((i for i, token in enumerate(sample.tokens) if token in ends), len(sample.tokens)),
+        finish_reason=sample.finish_reason,
+        tokens=sample.tokens if keep_tokens else None,
+        correct=None if score is None else score.correct,
+        answer=None if score is None else score.answer,
+        detail=None if score is None else score.detail,
+    )
 
 
 @dataclass(frozen=True)
 class Runner:
-    """Where runs go and what they run with. It changes no sample, save by rounding that depends on the size of a batch."""
+    """Runs in this process, one after the other. It changes no sample, save by rounding that depends on the size of a batch."""
 
     store: Store
     lm: Callable[[], LM]  # called when there is something left to draw
@@ -49,103 +144,32 @@ class Runner:
         task None: the samples are not scored. watch: called with every row and whether it is new, stored ones first.
         plain: by problem, what plain sampling wrote, for what is new beside it.
         """
-        pairs = [(problem.id, task.prompt(problem) if task else problem.prompt) for problem in problems]
-        check_problems(pairs)
-        prompts = dict(pairs)
+        check_problems(task, problems)
         if not self.store.complete(spec):
             self.lm()  # a model that does not load leaves no run behind
         with self.store.open(spec, len(problems)) as run:
+            check_stored(run, task, problems)
             for row in run.rows.values():
-                if prompts.get(row.problem) != row.prompt:
-                    raise StoreError(f"run {spec.id}: problem {row.problem!r} is not what it was; give another --store")
                 watch(row, False)
             todo = [problem for problem in problems if problem.id not in run.rows]
             if todo:
                 lm = self.lm()
                 run.start(environment(lm))
                 with ThreadPoolExecutor(self.workers) as pool:
-                    for first in range(0, len(todo), self.together):
-                        some = todo[first : first + self.together]
-                        for row in self._rows(lm, spec, task, some, prompts, plain or {}, pool):
+                    judge = None if task is None else Judge(task, pool)
+                    for some in in_parts(todo, self.together):
+                        for group in draw(lm, spec, task, some):
+                            before = (plain or {}).get(group.problem.id)
+                            row = make_row(lm, spec, group, judge, plain=before, embed=self.embed, keep_tokens=self.keep_tokens)
                             run.append(row)
                             watch(row, True)
             rows = [run.rows[problem.id] for problem in problems]
             run.finish(summary(spec, rows, scored=task is not None))
             return rows
 
-    def _rows(
-        self,
-        lm: LM,
-        spec: RunSpec,
-        task: Task | None,
-        problems: Sequence[Problem],
-        prompts: dict[str, str],
-        plain: Mapping[str, Sequence[str]],
-        pool: ThreadPoolExecutor,
-    ) -> Iterator[Row]:
-        began = time.perf_counter()
-        texts, seeds = [prompts[p.id] for p in problems], [spec.problem_seed(p.id) for p in problems]
-        try:
-            groups = lm.generate(texts, spec.n, params=spec.params, seeds=seeds, progress=False)
-        except ValueError as error:
-            raise ValueError(f"problem {', '.join(p.id for p in problems)}: {error}") from error
-        seconds = (time.perf_counter() - began) / len(problems)
-        for problem, samples in zip(problems, groups, strict=True):
-            score = None if task is None else partial(task.score, problem)
-            code, before = task is not None and task.code, plain.get(problem.id)
-            name, prompt = problem.id, prompts[problem.id]
-            yield self.row(lm, spec, name, prompt, samples, seconds, score, pool, code=code, plain=before)
 
-    def row(
-        self,
-        lm: LM,
-        spec: RunSpec,
-        problem: str,
-        prompt: str,
-        samples: Sequence[Sample],
-        seconds: float,
-        score: Callable[[str], Score] | None,
-        pool: ThreadPoolExecutor,
-        *,
-        code: bool = False,
-        plain: Sequence[str] | None = None,
-    ) -> Row:
-        """What is stored of one problem: its samples with their scores and how much they differ."""
-        began = time.perf_counter()
-        texts = [sample.text for sample in samples]
-        scores = [None] * len(texts) if score is None else list(pool.map(score, texts))
-        lengths = [_length(lm, sample) for sample in samples]
-        return Row(
-            problem=problem,
-            prompt=prompt,
-            seed=spec.problem_seed(problem),
-            nfe=samples[0].nfe,
-            seconds=seconds,
-            score_seconds=time.perf_counter() - began,
-            diversity=metrics.batch_diversity(
-                texts,
-                [sample.tokens for sample in samples],
-                [score is not None and score.correct for score in scores],
-                code=code,
-                programs=[None if score is None else score.answer for score in scores] if code else None,
-                end_ids=lm.model.protected_ids,
-                plain=plain,
-                embed=self.embed,
-            ),
-            samples=tuple(map(self._sample, samples, lengths, scores)),
-        )
-
-    def _sample(self, sample: Sample, length: int, score: Score | None) -> SampleRow:
-        return SampleRow(
-            index=sample.index,
-            text=sample.text,
-            length=length,
-            finish_reason=sample.finish_reason,
-            tokens=sample.tokens if self.keep_tokens else None,
-            correct=None if score is None else score.correct,
-            answer=None if score is None else score.answer,
-            detail=None if score is None else score.detail,
-        )
+def in_parts(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    return (items[first : first + size] for first in range(0, len(items), size))
 
 
 def check_spec(spec: RunSpec) -> None:
@@ -154,19 +178,31 @@ def check_spec(spec: RunSpec) -> None:
     POLICIES.build(spec.params.policy)
 
 
-def check_problems(prompts: Sequence[tuple[str, str]]) -> None:
-    """(id, prompt) pairs: every id once, and nothing that a file cannot hold."""
+def check_problems(task: Task | None, problems: Sequence[Problem]) -> None:
+    """Every id once, and nothing that a file cannot hold."""
     seen: set[str] = set()
-    for name, prompt in prompts:
-        if name in seen:
-            raise ValueError(f"two problems have the id {name!r}: every problem needs its own")
+    for problem in problems:
+        if problem.id in seen:
+            raise ValueError(f"two problems have the id {problem.id!r}: every problem needs its own")
         try:
-            (name + prompt).encode()
+            (problem.id + _shown(task, problem)).encode()
         except UnicodeEncodeError as error:
-            raise ValueError(f"problem {name!r}: its id or prompt is not valid Unicode ({error.reason})") from None
-        seen.add(name)
+            raise ValueError(f"problem {problem.id!r}: its id or prompt is not valid Unicode ({error.reason})") from None
+        seen.add(problem.id)
     if not seen:
         raise ValueError("there are no problems to run")
+
+
+def check_stored(run: Writer, task: Task | None, problems: Sequence[Problem]) -> None:
+    """Do the rows of a run belong to these problems?"""
+    prompts = {problem.id: _shown(task, problem) for problem in problems if problem.id in run.rows}
+    for row in run.rows.values():
+        if prompts.get(row.problem) != row.prompt:
+            raise StoreError(f"run {run.folder.name}: problem {row.problem!r} is not what it was; give another --store")
+
+
+def _shown(task: Task | None, problem: Problem) -> str:
+    return task.prompt(problem) if task else problem.prompt
 
 
 def summary(spec: RunSpec, rows: Sequence[Row], *, scored: bool) -> Summary:
@@ -187,14 +223,6 @@ def powers_of_two(n: int) -> list[int]:
     return sorted({2**i for i in range(n.bit_length()) if 2**i <= n} | {n})
 
 
-def digest(path: Path) -> str:
-    """SHA-256 of a file."""
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
-    except OSError as error:
-        raise ValueError(f"cannot read {path}: {error.strerror}") from error
-
-
 def environment(lm: LM) -> dict[str, Any]:
     """What someone needs to know to make the same numbers again."""
     import torch
@@ -206,6 +234,7 @@ def environment(lm: LM) -> dict[str, Any]:
         "python": python_version(),
         "versions": {name: _version(name) for name in ("oddlm", "torch", "numpy")},
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "model": identity(lm.model),
         "git": {"oddlm": _git(Path(__file__).parent, Path(__file__).name), "here": _git(Path.cwd())},
     }
 
@@ -230,8 +259,3 @@ def _git(folder: Path, tracked: str | None = None) -> dict[str, Any] | None:
         return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))}
     except (OSError, subprocess.SubprocessError):
         return None
-
-
-def _length(lm: LM, sample: Sample) -> int:
-    """Tokens before the end token."""
-    return next((i for i, token in enumerate(sample.tokens) if token in lm.model.protected_ids), len(sample.tokens))

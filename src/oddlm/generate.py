@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -11,7 +11,8 @@ from torch import Tensor
 from . import noise
 from .checks import whole
 from .diversity.guide import Repulsion
-from .models import load_model
+from .models import load_model, outline_model
+from .models.wrap import Wrapped
 from .models.wrappers import ClassifierFree, MicroBatch
 from .params import SampleParams
 from .policies import POLICIES
@@ -19,6 +20,7 @@ from .sampler import denoise
 from .types import Denoised, History, Model, Observer, Sample, StepEvent, Tokenizer
 
 Verify = Callable[[Sample], bool]
+MAX_BATCH = 256
 SMALL_VOCABULARY = 1 << 15  # up to here, what a batch explored is remembered exactly
 
 
@@ -34,6 +36,8 @@ class LM:
 
     model: Model
     tokenizer: Tokenizer
+    raw: bool = False  # prompts as they are, even where the tokenizer has a chat template
+    max_batch: int = MAX_BATCH
 
     def generate(
         self,
@@ -44,7 +48,7 @@ class LM:
         seeds: Sequence[int] | None = None,
         until: Verify | None = None,
         max_samples: int = 256,
-        max_rows: int = 256,
+        max_batch: int | None = None,
         observe: Observer | Sequence[Observer] | None = None,
         progress: bool | None = None,
         **settings: Any,
@@ -55,24 +59,25 @@ class LM:
         seeds: one per prompt, in place of params.seed, from which each prompt derives its own.
         until: called with each new sample, in order, until it accepts one; prompts without an accepted sample get n more, which
         avoid what the earlier ones explored, until they have `max_samples`. A prompt's `took` says how many it needed.
-        max_rows: samples that the network sees at a time; it changes nothing but time and memory.
+        max_batch: samples that the network sees at a time; it changes nothing but time and memory. None: what the LM says.
         """
         params = SampleParams.model_validate({**(params.model_dump() if params else {}), **settings})
         texts = [prompts] if isinstance(prompts, str) else list(prompts)
-        ids = [self._encode(i, text, params.length) for i, text in enumerate(texts)]
-        n, max_rows, max_samples = whole("n", n), whole("max_rows", max_rows), whole("max_samples", max_samples)
+        ids = encode_prompts(self, texts, params.length)
+        n, max_samples = whole("n", n), whole("max_samples", max_samples)
+        max_batch = whole("max_batch", self.max_batch if max_batch is None else max_batch)
         if not ids:
             raise ValueError("prompts is empty: give at least one prompt")
         if until is not None and max_samples < n:
             raise ValueError(f"max_samples must be at least n: {max_samples} < {n}")
         if until is not None and getattr(POLICIES.build(params.policy), "parallel", False):
             raise ValueError(f"policy {params.policy!r} is parallel, so there is no history for `until` to go on from")
-        draw = partial(self._draw, params=params, max_rows=max_rows, remember=until is not None)
+        draw = partial(self._draw, params=params, max_batch=max_batch, remember=until is not None)
         draw = partial(draw, observe=observe, progress=progress)
         results = [Samples() for _ in ids]
         given = params.seed if seeds is None else seeds
         seeds = noise.seed_tensor(given, len(ids), torch.device("cpu")).tolist()
-        together = max(1, max_rows // n)
+        together = max(1, max_batch // n)
         for first in range(0, len(ids), together):
             some = range(first, min(first + together, len(ids)))
             try:
@@ -84,17 +89,6 @@ class LM:
                 raise
         return results
 
-    def _encode(self, i: int, prompt: str | Sequence[int], length: int) -> list[int]:
-        if not isinstance(prompt, str | Sequence):
-            raise ValueError(f"prompts[{i}] must be text or token ids, not {type(prompt).__name__}")
-        ids = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
-        context = getattr(self.model, "context", None)
-        if not ids:
-            raise ValueError(f"prompts[{i}] is empty")
-        if context is not None and len(ids) + length > context:
-            raise ValueError(f"prompts[{i}] has {len(ids)} tokens; with {length} to write the model's {context} are too few")
-        return ids
-
     def _draw(
         self,
         prompts: list[list[int]],
@@ -104,13 +98,13 @@ class LM:
         n: int,
         *,
         params: SampleParams,
-        max_rows: int,
+        max_batch: int,
         remember: bool,
         observe: Observer | Sequence[Observer] | None,
         progress: bool | None,
     ) -> tuple[list[list[Sample]], History]:
         """n more samples for each of the prompts, which stand at `which` among all."""
-        model = MicroBatch(self.model, max_rows) if n * len(prompts) > max_rows else self.model
+        model = MicroBatch(self.model, max_batch) if n * len(prompts) > max_batch else self.model
         model = ClassifierFree(model, params.guidance) if params.guidance else model
         guide = repulsion(params)
         if remember and guide is not None:
@@ -159,13 +153,64 @@ class LM:
             )
 
 
-def load(name: str, **options: Any) -> LM:
-    """An LM by the name of its model (`toy`), or by the dotted path of a class or function that gives one with a tokenizer."""
+def load(name: str, *, raw: bool = False, max_batch: int = MAX_BATCH, **options: Any) -> LM:
+    """An LM by the name of its model: `mini`, a checkpoint's folder or its name on the hub (`GSAI-ML/LLaDA-8B-Instruct`), or
+    the dotted path of a class or function that gives a model with a tokenizer.
+
+    raw: give prompts to the network as they are; by default they go through the checkpoint's chat template, if it has one.
+    max_batch: samples that the network sees at a time. options: the model's own; checkpoints take revision, device, dtype,
+    quantize, device_map, mask_id, cache, refresh, local_files_only and cache_dir.
+    """
+    whole("max_batch", max_batch)
     model = load_model(name, **options)
     tokenizer = getattr(model, "tokenizer", None)
     if tokenizer is None:
         raise ValueError(f"model {name!r} has no tokenizer: make the LM yourself, oddlm.LM(model, tokenizer)")
-    return LM(model, tokenizer)
+    return LM(model, tokenizer, raw, max_batch)
+
+
+def wrap(
+    model: Callable[..., Any],
+    tokenizer: Any,
+    *,
+    mask_id: int | None = None,
+    shift: bool = False,
+    raw: bool = False,
+    max_batch: int = MAX_BATCH,
+) -> LM:
+    """An LM around a masked diffusion model that you have loaded with transformers, and its tokenizer.
+
+    mask_id: default the tokenizer's mask token. shift: position j is predicted by the output of position j - 1.
+    """
+    wrapped = Wrapped(model, tokenizer, mask_id=mask_id, shift=shift)
+    return LM(wrapped, wrapped.tokenizer, raw, whole("max_batch", max_batch))
+
+
+def check_prompts(name: str, texts: Sequence[str], length: int, *, raw: bool = False, **options: Any) -> None:
+    """ValueError for prompts that a checkpoint cannot take, before its weights are read or downloaded."""
+    known = outline_model(name, **options)
+    if known is not None:
+        encode_prompts(LM(cast("Model", known), known.tokenizer, raw), texts, length)
+
+
+def encode_prompts(lm: LM, prompts: Sequence[str | Sequence[int]], length: int) -> list[list[int]]:
+    """Token ids of the prompts, texts through the chat template where there is one; `length` more must fit behind each."""
+    context = getattr(lm.model, "context", None)
+    chat = None if lm.raw or getattr(lm.tokenizer, "template", None) is None else getattr(lm.tokenizer, "chat", None)
+    found = []
+    for i, prompt in enumerate(prompts):
+        if not isinstance(prompt, str | Sequence):
+            raise ValueError(f"prompts[{i}] must be text or token ids, not {type(prompt).__name__}")
+        if not isinstance(prompt, str):
+            ids = list(prompt)
+        else:
+            ids = chat([{"role": "user", "content": prompt}]) if chat and prompt else lm.tokenizer.encode(prompt)
+        if not ids:
+            raise ValueError(f"prompts[{i}] is empty")
+        if context is not None and len(ids) + length > context:
+            raise ValueError(f"prompts[{i}] has {len(ids)} tokens; with {length} to write the model's {context} are too few")
+        found.append(ids)
+    return found
 
 
 def repulsion(params: SampleParams) -> Repulsion | None:

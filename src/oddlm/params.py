@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 Named = str | dict[str, Any]  # "odd", or {"name": "odd", "normalize": false}
 Checked = TypeVar("Checked", bound=BaseModel)
+PUSH = ("objective", "feature", "schedule", "duplicates", "tolerance", "gradient", "preset")  # how, where alpha says how hard
 
 
 class SampleParams(BaseModel):
@@ -53,12 +54,27 @@ class SampleParams(BaseModel):
 
     def canonical(self) -> "SampleParams":
         """The same sampling in its one spelling: plain runs alike whatever their unused settings say, defaults filled in."""
-        unused = ("feature", "schedule", "duplicates", "tolerance", "gradient", "preset")
         changes: dict[str, Any] = {name: _bare(getattr(self, name)) for name in ("policy", "objective", "feature", "schedule")}
         changes["steps"] = self.steps or self.length
         if self.plain:
-            changes |= {name: type(self).model_fields[name].default for name in unused} | {"objective": "none", "alpha": 0.0}
+            changes |= {name: type(self).model_fields[name].default for name in PUSH} | {"objective": "none", "alpha": 0.0}
         return self.model_copy(update=changes)
+
+
+class Loading(BaseModel):
+    """How a model is loaded, as far as it may change what it says."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    revision: str | None = Field(None, description="Branch, tag or commit of a model on the hub.")
+    dtype: Literal["bf16", "fp16", "fp32", "fp64"] | None = Field(None, description="Default: bf16 on a GPU, fp32 on a CPU.")
+    quantize: Literal["nf4", "int8"] | None = Field(None, description="Weights in 4 or 8 bits.")
+    raw: bool = Field(False, description="Prompts without the chat template.")
+    cache: Literal["prefix", "dual"] | None = Field(None, description="Keys and values kept between steps: an approximation.")
+
+    def options(self) -> dict[str, Any]:
+        """What differs from the defaults, as keyword arguments of `oddlm.load`."""
+        return self.model_dump(exclude_defaults=True)
 
 
 class RunSpec(BaseModel):
@@ -66,17 +82,19 @@ class RunSpec(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    model: str = Field(description="A model's name or dotted path.")
+    model: str = Field(description="A model's name or dotted path, a checkpoint's folder or its name on the hub.")
     task: str | None = Field(None, description="A task's name, dotted path or .jsonl file; None draws samples without scoring.")
     protocol: str | None = Field(None, description="A named variant of the task.")
     scorer: str | None = Field(None, description="How a .jsonl of one's own is scored.")
     exclude_train: bool = Field(False, description="Leave out problems of the training side.")
+    split: str | None = Field(None, description="A part of the problems, such as 'tune'; None is what the task reports on.")
     data: str | None = Field(None, description="The file that the problems come from, if not the task's own.")
     data_digest: str | None = Field(None, description="SHA-256 of the problems' file: a file that changes makes another run.")
     n: int = Field(16, ge=1, description="Samples per problem.")
     limit: int | None = Field(None, ge=1, description="The first so many problems; None is all.")
     params: SampleParams = Field(default_factory=lambda: SampleParams.model_validate({}), description="How samples are drawn.")
     seed: int = Field(0, description="Every problem derives its own from this and its id.")
+    loading: Loading = Field(default_factory=lambda: Loading.model_validate({}), description="How the model is loaded.")
 
     @field_validator("params")
     @classmethod
@@ -87,10 +105,14 @@ class RunSpec(BaseModel):
 
     def canonical(self) -> dict[str, Any]:
         """What the id is made of: paths count by what the files hold."""
+        loading = self.loading.options()
         content = {
-            **self.model_dump(mode="json", exclude={"params"}),
+            **self.model_dump(mode="json", exclude={"params", "loading"}),
+            **({"loading": loading} if loading else {}),  # a run that sets none of it is what it was before there was any
             "params": self.params.canonical().model_dump(mode="json"),
         }
+        if self.split is None:
+            del content["split"]
         if self.data_digest is not None:
             content["data"] = None
             content["task"] = Path(self.task).name if self.task and self.task.endswith(".jsonl") else self.task
@@ -107,12 +129,33 @@ class RunSpec(BaseModel):
         return int.from_bytes(digest[:8], "big") >> 1
 
 
+def json_or_text(text: str) -> Any:
+    """`8`, `true` or `{"name": "odd"}` as JSON; whatever is none is text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
 def checked(cls: type[Checked], content: Mapping[str, Any]) -> Checked:
     """cls(**content); what is wrong is a ValueError in one line that says what is allowed."""
     try:
         return cls.model_validate(content)
     except ValidationError as error:
-        raise ValueError("; ".join(_complaint(cls, e) for e in error.errors(include_url=False))) from None
+        raise _complaints(cls, error.errors(include_url=False)) from None
+
+
+def check_fields(cls: type[BaseModel], content: Mapping[str, Any]) -> None:
+    """ValueError for values that are wrong by themselves; whether they go together is not asked."""
+    try:
+        cls.model_validate(content)
+    except ValidationError as error:
+        if alone := [e for e in error.errors(include_url=False) if e["loc"]]:
+            raise _complaints(cls, alone) from None
+
+
+def _complaints(cls: type[BaseModel], errors: Sequence[Any]) -> ValueError:
+    return ValueError("; ".join(_complaint(cls, e) for e in errors))
 
 
 def _complaint(cls: type[BaseModel], error: Any) -> str:

@@ -14,7 +14,7 @@ from .policies import POLICIES
 from .progress import step_progress
 from .sampling import check_logits, delay, fork_cells, predict, probability
 from .schedule import Schedule, select
-from .types import Denoised, Guide, History, Model, Observer, Policy, Prediction, Step, StepEvent, identity
+from .types import Denoised, Guide, History, Model, Observer, Policy, Prediction, Step, StepEvent, identity, open_session
 
 Prompt = Sequence[int] | Tensor
 HOTTEST = 1000.0  # beyond, Gumbel noise would overflow where it matters
@@ -165,13 +165,14 @@ class _Reverse:
     @torch.no_grad()
     def run(self, canvas: Tensor, prompt_lengths: Tensor) -> Generator[StepEvent, None, Denoised]:
         start, nfe = canvas.shape[1] - self.schedule.length, 0
+        model = open_session(self.model, start, prompt_lengths, self.schedule.length, self.schedule.block_length)
         masked = torch.ones_like(canvas[:, start:], dtype=torch.bool)
         commit_step = torch.full_like(canvas[:, start:], -1)
         for index in range(self.schedule.steps):
             if self.parallel and not masked.any():
                 break
             step = self.step(index, canvas[:, start:], masked)
-            logits = _shaped(self.model(canvas, start, prompt_lengths), step, self.model)  # [B, L, V]
+            logits = _shaped(model(canvas, start, prompt_lengths), step, self.model)  # [B, L, V]
             nfe += getattr(self.model, "passes", 1)
             base = logits.index_fill(-1, self.never, -torch.inf)
             check_logits(base, masked)

@@ -118,23 +118,24 @@ def fork_cells(logits: Tensor, step: Step) -> tuple[Tensor, Tensor]:
 
     Returns tokens [B, L] and commit [B, L], one True per row. Ties go to the lowest position, then the lowest token.
     """
-    V = logits.shape[-1]
+    _, L, V = logits.shape
     tokens, commit = step.tokens.clone(), torch.zeros_like(step.open)
+    protected = torch.tensor(step.protected, dtype=torch.long, device=logits.device)
     _, samples = step.address()
-    for row, rank in enumerate(samples.tolist()):
-        cells = logits[row].to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(dim=-1)
-        cells = cells.masked_fill(~step.open[row, :, None], -torch.inf)
-        allowed = cells.index_fill(-1, torch.tensor(step.protected, dtype=torch.long, device=cells.device), -torch.inf)
-        if allowed.isfinite().any():  # otherwise every cell is protected, and one of them it must be
-            cells = allowed
-        cell = _ranked(cells.flatten(), rank % int(cells.isfinite().sum()))
-        position, token = divmod(cell, V)
-        tokens[row, position], commit[row, position] = token, True
+    for rows in row_tiles(torch.arange(len(logits), device=logits.device), L * V):
+        cells = logits[rows].to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(dim=-1)
+        cells = cells.masked_fill(~step.open[rows, :, None], -torch.inf)
+        allowed = cells.index_fill(-1, protected, -torch.inf)
+        some = allowed.isfinite().any(dim=(1, 2))  # otherwise every cell is protected, and one of them it must be
+        cells = torch.where(some[:, None, None], allowed, cells).flatten(1)
+        cell = _ranked(cells, samples[rows] % cells.isfinite().sum(dim=1))
+        tokens[rows, cell // V], commit[rows, cell // V] = cell % V, True
     return tokens, commit
 
 
-def _ranked(values: Tensor, rank: int) -> int:
-    """Index of the rank-th largest value, lowest index first on ties, without sorting everything."""
-    cut = values.topk(rank + 1).values[-1]
-    above, level = (values > cut).nonzero().squeeze(1), (values == cut).nonzero().squeeze(1)
-    return int(level[rank - len(above)])
+def _ranked(values: Tensor, rank: Tensor) -> Tensor:
+    """[R, C], [R] -> [R]: index of each row's rank-th largest value, lowest index first on ties, without sorting everything."""
+    cut = values.topk(int(rank.max()) + 1).values.gather(1, rank[:, None])  # [R, 1]
+    level = values == cut
+    place = rank[:, None] - (values > cut).sum(dim=1, keepdim=True)  # among its equals
+    return (level & (level.cumsum(dim=1) == place + 1)).byte().argmax(dim=1)

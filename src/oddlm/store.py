@@ -3,6 +3,8 @@
     store/<id>/spec.json         what was asked
                environment.json  what ran it: one entry per start
                rows.jsonl        a line per problem with all its samples; a line is there whole or not at all
+                                 (an imported run has none: its summary is all that is known)
+               failures.jsonl    a line per problem that a sweep could not run, with the traceback; the next one tries again
                summary.json      written last: the run is complete
                lock              held by the process that writes
 
@@ -26,10 +28,15 @@ from .params import RunSpec, checked
 
 SCHEMA = 1
 SPEC, ENVIRONMENT, ROWS, SUMMARY, LOCK = "spec.json", "environment.json", "rows.jsonl", "summary.json", "lock"
+FAILURES = "failures.jsonl"
 
 
 class StoreError(ValueError):
     """A store that cannot be read or written as it is; the message says what to do."""
+
+
+class RunHeldError(StoreError):
+    """Another process is writing this run."""
 
 
 def _storable(text: Any) -> Any:
@@ -77,6 +84,14 @@ class Row(_File):
         return [bool(sample.correct) for sample in self.samples]
 
 
+class Failure(_File):
+    """A problem that has no row, and why."""
+
+    problem: Text
+    error: Text  # one line
+    traceback: Text
+
+
 class Spec(_File):
     id: str
     problems: int  # that the run will have when it is complete
@@ -91,9 +106,10 @@ class Summary(_File):
     id: str
     problems: int
     samples: int
-    seconds: float
+    seconds: Number  # None: the log of an imported run does not say
     passed: Mapping[str, Number] | None  # None: nothing was scored
     diversity: Mapping[str, Number]
+    imported: Text | None = None  # the log that these numbers were taken from: the run has no rows, and never had
 
 
 F = TypeVar("F", bound=_File)
@@ -133,13 +149,24 @@ class Writer:
         earlier = _read(path, Environment).starts if path.exists() else ()
         write_whole(path, _line(Environment(starts=(*earlier, dict(environment)))))
 
-    def append(self, row: Row) -> None:
+    def append(self, *rows: Row) -> None:
         """On disk, whole, when this returns."""
-        if row.problem in self.rows:
-            raise StoreError(f"problem {row.problem!r} is in run {self.folder.name} already")
+        for row in rows:
+            if row.problem in self.rows:
+                raise StoreError(f"problem {row.problem!r} is in run {self.folder.name} already")
         with _writing(self.folder / ROWS):
-            _append(self.folder / ROWS, _line(row))
-        self.rows[row.problem] = row
+            _append(self.folder / ROWS, b"".join(map(_line, rows)))
+        self.rows.update({row.problem: row for row in rows})
+
+    def fail(self, failure: Failure) -> None:
+        """Note that a problem could not be run."""
+        with _writing(self.folder / FAILURES):
+            _append(self.folder / FAILURES, _line(failure))
+
+    def forgive(self) -> None:
+        """Forget the failures: what failed is about to be tried again."""
+        with _writing(self.folder / FAILURES):
+            (self.folder / FAILURES).unlink(missing_ok=True)
 
     def finish(self, summary: Summary) -> None:
         write_whole(self.folder / SUMMARY, _line(summary))
@@ -169,12 +196,20 @@ class Store:
                 write_whole(path, _line(Spec(id=spec.id, problems=problems, spec=spec)))
             if _read(path, Spec).spec.canonical() != spec.canonical():
                 raise StoreError(f"{path} describes another run than {spec.id}: it was edited; move {folder} away")
+            if (folder / SUMMARY).exists() and (source := _read(folder / SUMMARY, Summary).imported):
+                raise StoreError(
+                    f"run {spec.id} was imported from {source}: it has no rows to go on with; give another --store"
+                )
             with _writing(folder / ROWS):
                 _drop_torn_line(folder / ROWS)
             yield Writer(folder, {row.problem: row for row in _read_rows(folder / ROWS)})
 
     def complete(self, spec: RunSpec) -> bool:
         return (self.folder / spec.id / SUMMARY).exists()
+
+    def done(self, spec: RunSpec) -> int:
+        """How many problems of a run are there; they are counted, not read."""
+        return _count(self.folder / spec.id / ROWS)
 
     def ids(self) -> list[str]:
         """Of the runs that have begun, oldest first."""
@@ -192,17 +227,39 @@ class Store:
         if len(found) != 1:
             some = ", ".join(found or ids) or "none"
             raise StoreError(f"{'several runs begin with' if found else 'there is no run'} {name!r} in {self.folder}: {some}")
-        folder = self.folder / found[0]
+        return self.exact_head(found[0])
+
+    def exact_head(self, name: str) -> Head:
+        """The head of a run whose whole id is given: the others are not looked at."""
+        folder = self.folder / name
         spec = _read(folder / SPEC, Spec)
         summary = _read(folder / SUMMARY, Summary) if (folder / SUMMARY).exists() else None
         starts = _read(folder / ENVIRONMENT, Environment).starts if (folder / ENVIRONMENT).exists() else ()
-        rows = folder / ROWS
-        return Head(folder, spec.spec, spec.problems, rows.read_bytes().count(b"\n") if rows.exists() else 0, summary, starts)
+        return Head(folder, spec.spec, spec.problems, _count(folder / ROWS), summary, starts)
 
     def read(self, name: str) -> Run:
         """A run by its id or by the beginning of it, with all its rows."""
         head = self.head(name)
         return Run(**vars(head), rows=tuple(_read_rows(head.folder / ROWS)))
+
+    def row(self, name: str, problem: str, place: int) -> Row:
+        """The line of a problem that begins at byte `place` of a run's rows, as `iter_rows` gave it."""
+        path = self.folder / name / ROWS
+        try:
+            with path.open("rb") as file:
+                file.seek(place)
+                line = file.readline()
+        except OSError as error:
+            raise StoreError(f"cannot read {path}: {error.strerror}") from error
+        row = _parse(line, Row, f"{path}, byte {place}")
+        if row.problem != problem:
+            raise StoreError(f"{path} has changed: {row.problem!r} stands where {problem!r} was; read the store again")
+        return row
+
+    def failures(self, spec: RunSpec) -> list[Failure]:
+        """What failed when the run was last tried."""
+        path = self.folder / spec.id / FAILURES
+        return [_parse(line, Failure, str(path)) for line in _lines(path)]
 
 
 def write_whole(path: Path, content: bytes) -> None:
@@ -251,14 +308,34 @@ def _drop_torn_line(path: Path) -> None:
 
 
 def _read_rows(path: Path) -> list[Row]:
-    rows: dict[str, Row] = {}
-    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-    for number, line in enumerate(lines, start=1):
-        row = _parse(line, Row, f"{path}, line {number}")
-        if row.problem in rows:
-            raise StoreError(f"{path}, line {number}: problem {row.problem!r} is there twice; delete one of the lines")
-        rows[row.problem] = row
-    return list(rows.values())
+    return [row for _, row in iter_rows(path)]
+
+
+def iter_rows(path: Path) -> Iterator[tuple[int, Row]]:
+    """The rows of a file one after the other, each with the byte where it begins; a line that is not finished is left out."""
+    if not path.exists():
+        return
+    seen: set[str] = set()
+    place = 0
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                return
+            row = _parse(line, Row, f"{path}, line {number}")
+            if row.problem in seen:
+                raise StoreError(f"{path}, line {number}: problem {row.problem!r} is there twice; delete one of the lines")
+            seen.add(row.problem)
+            yield place, row
+            place += len(line)
+
+
+def _lines(path: Path) -> list[bytes]:
+    """Those that are whole."""
+    return path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+
+
+def _count(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 def _read(path: Path, kind: type[F]) -> F:
@@ -299,7 +376,7 @@ def _locked(folder: Path) -> Iterator[None]:
         except BlockingIOError:
             holder = os.pread(file, 200, 0).decode(errors="replace").strip() or "another process"
             message = f"run {folder.name} is being written by {holder}: wait until it ends, or give another --store"
-            raise StoreError(message) from None
+            raise RunHeldError(message) from None
         with _writing(path):
             os.ftruncate(file, 0)
             os.pwrite(file, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)

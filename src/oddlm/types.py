@@ -18,7 +18,7 @@ class Model(Protocol):
     Prompts are left-padded to `start`: the first start - prompt_lengths[b] positions of row b are padding. The model masks
     them out and counts positions from the first real token. A model may also have `device` (default: cpu), `embedding`
     [V, H] (for features in embedding space), `passes` (network evaluations per call, default 1), `context` (most positions it
-    can see), `name` (by which a history knows it again) and `tokenizer`.
+    can see), `name` (by which a history knows it again), `tokenizer` and `session` (see `open_session`).
     """
 
     @property
@@ -37,6 +37,20 @@ class Model(Protocol):
 def identity(model: Model) -> str:
     """What a model is called; one without a name is like no other."""
     return str(getattr(model, "name", f"{type(model).__name__} object {id(model):#x}"))
+
+
+Network = Callable[[Tensor, int, Tensor], Tensor]  # a model, or a session of one
+
+
+def open_session(model: Model, start: int, prompt_lengths: Tensor, length: int, block_length: int) -> Network:
+    """The model for one run: `model.session(start, prompt_lengths, length, block_length)`, or itself if it offers none.
+
+    A session is called like the model, with these prompts and the canvas as it stands. It may keep what it likes between
+    calls. Only masked positions of what it returns are read, and tokens are chosen only in each row's first unfinished block.
+    A model around a model that passes on all attributes must open sessions of its own, or it is passed by.
+    """
+    session: Callable[..., Network] | None = getattr(model, "session", None)
+    return model if session is None else session(start, prompt_lengths, length, block_length)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,8 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from .compare import Line
-from .params import SampleParams
+from .metrics import Interval
+from .params import PUSH, SampleParams
 from .query import Answer
 from .store import Head, Row, SampleRow
 
@@ -93,10 +94,33 @@ def _difference(line: Line) -> Text:
     """An interval that leaves out 0 is in bold."""
     if line.difference is None:
         return Text("baseline", style="dim")
-    mean, low, high = (100 * x for x in (line.difference.difference, line.difference.low, line.difference.high))
+    return _interval(line.difference, "+.1f")
+
+
+def _interval(interval: Interval, form: str) -> Text:
+    mean, low, high = (100 * x for x in interval)
     if math.isnan(low):
-        return Text(f"{mean:+.1f}")
-    return Text(f"{mean:+.1f} [{low:+.1f}, {high:+.1f}]", style="bold" if low > 0 or high < 0 else "")
+        return Text(f"{mean:{form}}")
+    return Text(f"{mean:{form}} [{low:{form}}, {high:{form}}]", style="bold" if "+" in form and (low > 0 or high < 0) else "")
+
+
+def tuned(rows: Sequence[tuple[SampleParams, Interval, Interval, float]], names: Sequence[str], metric: str) -> Table:
+    """Settings, best first, with the metric, how far they are from the first, and Pass@1; percentages."""
+    table = _table()
+    for header in (f"{metric.capitalize()} [95 %]", "vs best [95 %]", "Pass@1"):
+        table.add_column(header, justify="right", no_wrap=True)
+    table.add_column("settings", overflow="fold")
+    for i, (params, value, difference, right) in enumerate(rows):
+        vs_best = Text("best", style="dim") if i == 0 else _interval(difference, "+.1f")
+        table.add_row(_interval(value, ".1f"), vs_best, f"{100 * right:.1f}", _text(searched(params, names)))
+    return table
+
+
+def searched(params: SampleParams, names: Sequence[str]) -> str:
+    """`alpha 8, temperature 0.5`: some settings, without those that do nothing."""
+    used = params.canonical().model_dump()
+    told = {name: used[name] for name in names if not (params.plain and name in PUSH)}
+    return ", ".join(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in told.items())
 
 
 def side_by_side(columns: Sequence[tuple[str, Row]], width: int) -> Group:
@@ -162,6 +186,8 @@ def run_details(run: Head) -> Group:
     spec = {k: v for k, v in run.spec.model_dump(exclude={"params"}).items() if v not in (None, False)}
     told = {k: v for k, v in params.items() if v != defaults[k] or k in ("objective", "alpha", "temperature", "length")}
     state = "complete" if run.summary else "not complete: the command that began it goes on with it"
+    if run.summary and run.summary.imported:
+        state = f"without rows: imported from {run.summary.imported}"
     parts: list[RenderableType] = [
         Text(f"{run.id}: {run.done} of {run.problems} problems, {state}", style="bold"),
         _pairs("asked", spec),

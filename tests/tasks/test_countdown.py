@@ -311,3 +311,11 @@ def test_bad_options(tmp_path) -> None:
         load(limit=-1)
     with pytest.warns(UserWarning, match="limit 50 is more than the 10 problems"):
         assert len(load(count=10, limit=50)) == 10
+
+
+@pytest.mark.parametrize("numbers", [3, 5])
+def test_protocols_ask_for_more_or_fewer_numbers(numbers: int) -> None:
+    for split in ("test", "tune"):
+        problems = TASK.under(f"{numbers}_numbers").problems(limit=4, split=split)
+        assert [len(problem.prompt.split(",")) for problem in problems] == [numbers + 1] * 4
+        assert problems == load(numbers=numbers, split=split, limit=4)

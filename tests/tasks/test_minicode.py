@@ -208,7 +208,21 @@ def test_same_seed_same_text() -> None:
     assert load(count=10, seed=1) != load(count=10, seed=2)
 
 
+@pytest.mark.parametrize("operations", [2, 3])
+def test_so_many_operations(operations: int) -> None:
+    found = load(operations=operations, count=20)
+    assert {problem.id.count("+") for problem in found} == {operations - 1}
+    for problem in found:
+        assert passes(function_of(problem.prompt + problem.target.solution), problem.target), problem
+    bodies = [body for _, body in islice(stream(operations=operations), 5)]
+    assert len(set(bodies)) == 5
+
+
 def test_bad_options() -> None:
+    with pytest.raises(ValueError, match="operations must be one of 1, 2, 3, or None for all, not 4"):
+        load(operations=4)
+    with pytest.raises(ValueError, match="only 10 problems with 1 operation were found on the test side; asked for 200"):
+        load(operations=1)
     with pytest.raises(ValueError, match="unknown split 'dev'; known: train, tune, test"):
         load(split="dev")
     with pytest.raises(ValueError, match="unknown split 'dev'"):

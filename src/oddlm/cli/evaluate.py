@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable, Sequence
-from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,18 +16,23 @@ from .options import (
     Length,
     Limit,
     ModelName,
+    ModelOptions,
     Protocol,
     ScorerName,
     Settings,
+    Split,
     Steps,
     StoreFolder,
     TaskName,
     Together,
+    Track,
     Unsafe,
     check_out,
+    file_fields,
     listed,
     present,
     settings,
+    takes_model,
 )
 from .runs import FOLDER
 
@@ -42,6 +46,7 @@ OWN = ("length", "steps", "alpha", "temperature", "objective", "seed")
 
 
 @app.command("eval")
+@takes_model
 def evaluate(
     task: TaskName,
     model: ModelName = "toy",
@@ -55,6 +60,7 @@ def evaluate(
     protocol: Protocol = None,
     scorer: ScorerName = None,
     exclude_train: ExcludeTrain = False,
+    split: Split = None,
     length: Length = None,
     steps: Steps = None,
     set_: Settings = None,
@@ -70,7 +76,10 @@ def evaluate(
     workers: Annotated[int, typer.Option(help="Answers scored at a time.", min=1)] = 2,
     together: Together = 1,
     keep_tokens: KeepTokens = False,
+    track: Track = None,
     unsafe: Unsafe = False,
+    *,
+    options: ModelOptions,
 ) -> None:
     """Measure settings of a sampler on a task, each beside plain sampling with the same noise.
 
@@ -81,24 +90,32 @@ def evaluate(
     """
     from ..compare import plain_texts
     from ..evaluate import Runner, check_spec
-    from ..generate import load
     from ..store import Store
     from ..tasks import find_task
+    from ..trackers import followed, tracking
 
     shown = _metrics(metrics)
     check_out(json_out)
     chosen = find_task(task, scorer=scorer, unsafe=unsafe).under(protocol)
     fixed = settings(set_, OWN) | present(length=length or chosen.length, steps=steps or chosen.steps)
     axes: dict[str, list[Any]] = {"temperature": listed("temperature", temperature, float)}
-    axes |= {"objective": listed("objective", objective, _name), "alpha": listed("alpha", alpha, float)}
-    what = {"model": model, "task": task, "protocol": protocol, "scorer": scorer, "exclude_train": exclude_train}
+    axes |= {"objective": _objectives(objective), "alpha": listed("alpha", alpha, float)}
+    what = {
+        "model": model,
+        "loading": options.loading,
+        "task": task,
+        "protocol": protocol,
+        "scorer": scorer,
+        "exclude_train": exclude_train,
+        "split": split,
+    }
     specs = _specs(what | {"n": n, "limit": limit}, data, fixed, axes, listed("seeds", seeds, int))
     for spec in specs:
         check_spec(spec)
-    problems = chosen.problems(data=data, limit=limit, exclude_train=exclude_train, unsafe=unsafe)
+    problems = chosen.problems(data=data, limit=limit, exclude_train=exclude_train, split=split, unsafe=unsafe)
     runner = Runner(
         Store(store),
-        cache(partial(load, model)),
+        options.loader(model, [chosen.prompt(problem) for problem in problems], specs[0].params.length),
         workers=workers,
         together=together,
         keep_tokens=keep_tokens,
@@ -107,15 +124,23 @@ def evaluate(
     runner.store.check()
     done: list[Done] = []
     try:
-        with problem_bar(len(specs) * len(problems)) as tick:
+        with tracking(track or (), store) as tracker, problem_bar(len(specs) * len(problems)) as tick:
             for spec in specs:
-                rows = runner.run(spec, chosen, problems, _watch(spec, tick), plain_texts(done, spec))
+                with followed(tracker, runner.store, spec, len(problems), _watch(spec, tick)) as watch:
+                    rows = runner.run(spec, chosen, problems, watch, plain_texts(done, spec))
                 done.append((spec, rows))
     except KeyboardInterrupt:
         message = f"stopped; {len(done)} of {len(specs)} runs are complete in {store}, one may be half done"
         typer.echo(f"oddlm: {message}. The same command goes on from there.", err=True)
         raise typer.Exit(130) from None
     _report(done, chosen, n, shown, show, json_out)
+
+
+def _objectives(text: str) -> list[Any]:
+    """Names, or one in JSON with its options."""
+    from ..params import json_or_text
+
+    return [json_or_text(text)] if text.startswith("{") else listed("objective", text, _name)
 
 
 def _name(text: str) -> str:
@@ -141,11 +166,9 @@ def _embedder() -> Any:
 
 def _specs(what: dict[str, Any], data: Path | None, fixed: Any, axes: Any, seeds: Sequence[int]) -> "list[RunSpec]":
     from ..compare import grid
-    from ..evaluate import digest
     from ..params import RunSpec, checked
 
-    source = data or (Path(what["task"]) if what["task"].endswith(".jsonl") else None)
-    what |= {"data": None if data is None else str(data), "data_digest": None if source is None else digest(source)}
+    what |= file_fields(what["task"], data)
     return [
         checked(RunSpec, {**what, "params": params, "seed": seed})
         for params in grid(fixed, axes)

@@ -1,20 +1,31 @@
 """Options that several commands share, and what is made of their values."""
 
-import json
+import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, wraps
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
+
+if TYPE_CHECKING:
+    from ..generate import LM
 
 TaskName = Annotated[str, typer.Argument(help="A task (see `oddlm tasks`), a dotted path, or your own .jsonl file.")]
 Protocol = Annotated[str | None, typer.Option(help="A named variant of the task, such as 'paper'.")]
 Data = Annotated[Path | None, typer.Option(help="Read the problems from this JSONL file.")]
 Limit = Annotated[int | None, typer.Option(help="The first so many problems.")]
 ExcludeTrain = Annotated[bool, typer.Option("--exclude-train", help="Leave out problems of the training side (countdown).")]
+Split = Annotated[
+    str | None, typer.Option(help="A part of the problems, such as tune or test; default: what the task reports on.")
+]
 ScorerName = Annotated[str | None, typer.Option(help="How your own .jsonl is scored: exact, number or python.")]
 Unsafe = Annotated[bool, typer.Option("--unsafe-no-sandbox", help="Run model-written code WITHOUT protection.")]
-ModelName = Annotated[str, typer.Option("--model", help="A model's name, or the dotted path of a class or function.")]
+ModelName = Annotated[
+    str,
+    typer.Option("--model", help="mini, toy, a checkpoint's folder or name on the hub (organisation/model), or a dotted path."),
+]
 StoreFolder = Annotated[Path, typer.Option("--store", help="The folder of runs.")]
 Length = Annotated[int | None, typer.Option(help="Tokens per sample; default: what the task says, or 64.", min=1)]
 Steps = Annotated[int | None, typer.Option(help="Network evaluations per sample; default: one per token.", min=1)]
@@ -26,10 +37,71 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Any other setting of the sampler, such as policy=margin. Repeatable."),
 ]
+Track = Annotated[
+    list[str] | None, typer.Option("--track", help="Tell wandb, mlflow or tensorboard how runs go (extras). Repeatable.")
+]
 KeepTokens = Annotated[bool, typer.Option("--keep-tokens", help="Store token ids beside the texts.")]
 Together = Annotated[int, typer.Option(help="Prompts denoised at a time: as many are lost where the process is killed.", min=1)]
 
+MODEL_OPTIONS: dict[str, Any] = {
+    "device": Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, or auto: over all GPUs; default: one GPU, if any.")],
+    "dtype": Annotated[str | None, typer.Option(help="bf16, fp16, fp32 or fp64; default: bf16 on a GPU, fp32 on a CPU.")],
+    "quantize": Annotated[str | None, typer.Option(help="nf4 or int8: weights in 4 or 8 bits.")],
+    "revision": Annotated[str | None, typer.Option(help="Branch, tag or commit of a model on the hub.")],
+    "max_batch": Annotated[int | None, typer.Option(help="Samples that the network sees at a time.", min=1)],
+    "raw": Annotated[bool, typer.Option("--raw", help="Prompts as they are, without the checkpoint's chat template.")],
+    "cache": Annotated[str, typer.Option(help="none, prefix or dual: reuse keys and values; an approximation.")],
+}
+PLACE = ("device", "max_batch")  # they change no sample, save by rounding
+MODEL_DEFAULTS: dict[str, Any] = {"raw": False, "cache": "none"}
+
 T = TypeVar("T")
+Command = Callable[..., None]
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """How a model is loaded: what may change its samples (a part of the run), and what does not."""
+
+    loading: dict[str, Any]
+    place: dict[str, Any]
+
+    def loader(self, model: str, prompts: Sequence[str], length: int) -> "Callable[[], LM]":
+        """Loads the model when called, once; prompts that do not fit are refused before the weights are read."""
+
+        @cache
+        def lm() -> "LM":
+            from ..generate import check_prompts, load
+
+            options = {**self.loading, **self.place}
+            check_prompts(model, prompts, length, **{name: value for name, value in options.items() if name != "max_batch"})
+            return load(model, **options)
+
+        return lm
+
+
+def takes_model(command: Command) -> Command:
+    """Give a command the options of MODEL_OPTIONS, which reach it as one argument, `options`."""
+
+    @wraps(command)
+    def call(**given: Any) -> None:
+        values = {name: given.pop(name) for name in MODEL_OPTIONS}
+        values["cache"] = None if values["cache"] == "none" else values["cache"]
+        values = {name: value for name, value in values.items() if value not in (None, False)}
+        place = {name: value for name, value in values.items() if name in PLACE}
+        if place.get("device") == "auto":
+            place["device_map"] = place.pop("device")
+        values = {name: value for name, value in values.items() if name not in PLACE}
+        command(**given, options=ModelOptions(values, place))
+
+    signature = inspect.signature(command)
+    own = [p for p in signature.parameters.values() if p.name != "options"]
+    kind = inspect.Parameter.KEYWORD_ONLY
+    added = [inspect.Parameter(n, kind, annotation=a, default=MODEL_DEFAULTS.get(n)) for n, a in MODEL_OPTIONS.items()]
+    call.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
+    hints = {name: hint for name, hint in command.__annotations__.items() if name != "options"}
+    call.__annotations__ = {**hints, **MODEL_OPTIONS}
+    return call
 
 
 def listed(option: str, text: str, kind: Callable[[str], T]) -> list[T]:
@@ -44,6 +116,8 @@ def listed(option: str, text: str, kind: Callable[[str], T]) -> list[T]:
 
 def settings(given: Sequence[str] | None, taken: Sequence[str]) -> dict[str, Any]:
     """`name=value` pairs; a value is JSON or else text. `taken`: what has an option of its own."""
+    from ..params import json_or_text
+
     found: dict[str, Any] = {}
     for pair in given or ():
         name, equals, value = pair.partition("=")
@@ -51,16 +125,21 @@ def settings(given: Sequence[str] | None, taken: Sequence[str]) -> dict[str, Any
             raise ValueError(f"--set takes NAME=VALUE, not {pair!r}")
         if name in taken:
             raise ValueError(f"{name} has an option of its own: --{name.replace('_', '-')}")
-        try:
-            found[name] = json.loads(value)
-        except ValueError:
-            found[name] = value
+        found[name] = json_or_text(value)
     return found
 
 
 def present(**values: Any) -> dict[str, Any]:
     """Those that were given."""
     return {name: value for name, value in values.items() if value is not None}
+
+
+def file_fields(task: str, data: Path | None) -> dict[str, str | None]:
+    """What a run's spec says of the file that its problems come from."""
+    from ..tasks.data import digest
+
+    source = data or (Path(task) if task.endswith(".jsonl") else None)
+    return {"data": None if data is None else str(data), "data_digest": None if source is None else digest(source)}
 
 
 def check_out(path: Path | None) -> None:

@@ -4,7 +4,7 @@ import hashlib
 import json
 import time
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +17,7 @@ from .options import (
     KeepTokens,
     Length,
     ModelName,
+    ModelOptions,
     Objective,
     Seed,
     Settings,
@@ -27,6 +28,7 @@ from .options import (
     check_out,
     present,
     settings,
+    takes_model,
 )
 from .runs import FOLDER
 
@@ -40,6 +42,7 @@ OWN = ("length", "steps", "alpha", "temperature", "objective", "seed")
 
 
 @app.command()
+@takes_model
 def sample(
     prompt: Annotated[str, typer.Argument(help="What the samples answer.")],
     model: ModelName = "toy",
@@ -53,6 +56,8 @@ def sample(
     set_: Settings = None,
     pause: Annotated[float, typer.Option(help="Seconds to look at each step, on a terminal.", min=0)] = 0.05,
     store: StoreFolder = FOLDER,
+    *,
+    options: ModelOptions,
 ) -> None:
     """Draw samples of one prompt, and watch them come out of the noise.
 
@@ -64,15 +69,14 @@ def sample(
     from rich.console import Console
 
     from ..evaluate import Runner
-    from ..generate import load
     from ..store import Store
     from ..views import Denoising
 
     params = settings(set_, OWN) | present(length=length, steps=steps)
     params |= {"alpha": alpha, "temperature": temperature, "objective": objective}
     digest = hashlib.sha256(prompt.encode("utf-8", "surrogateescape")).hexdigest()
-    spec = _spec(model=model, n=n, seed=seed, params=params, data_digest=digest)
-    runner = Runner(Store(store), cache(partial(load, model)))
+    spec = _spec(model=model, loading=options.loading, n=n, seed=seed, params=params, data_digest=digest)
+    runner = Runner(Store(store), options.loader(model, [prompt], spec.params.length))
     runner.store.check()
     lm = runner.lm()
     console = Console()
@@ -91,6 +95,7 @@ def sample(
 
 
 @app.command()
+@takes_model
 def generate(
     prompts: Annotated[Path, typer.Option("--in", help='JSONL of prompts: {"prompt": text}, with an "id" if you like.')],
     out: Annotated[Path, typer.Option("--out", help="JSONL of samples, one per line, with the id of their prompt.")],
@@ -106,6 +111,8 @@ def generate(
     store: StoreFolder = FOLDER,
     together: Together = 1,
     keep_tokens: KeepTokens = False,
+    *,
+    options: ModelOptions,
 ) -> None:
     """Draw samples for every prompt of a file.
 
@@ -114,11 +121,10 @@ def generate(
 
     Example: oddlm generate --in prompts.jsonl --out samples.jsonl --model toy --n 4 --length 24
     """
-    from ..evaluate import Runner, digest
-    from ..generate import load
+    from ..evaluate import Runner
     from ..store import Store
     from ..tasks import Problem
-    from ..tasks.data import read_jsonl, text_field
+    from ..tasks.data import digest, read_jsonl, text_field
 
     check_out(out)
     rows = read_jsonl(prompts, ("prompt",))
@@ -127,8 +133,10 @@ def generate(
     ]
     params = settings(set_, OWN) | present(length=length, steps=steps)
     params |= {"alpha": alpha, "temperature": temperature, "objective": objective}
-    spec = _spec(model=model, n=n, seed=seed, params=params, data=str(prompts), data_digest=digest(prompts))
-    runner = Runner(Store(store), cache(partial(load, model)), together=together, keep_tokens=keep_tokens)
+    what = {"model": model, "loading": options.loading, "n": n, "seed": seed, "params": params}
+    spec = _spec(**what, data=str(prompts), data_digest=digest(prompts))
+    lm = options.loader(model, [problem.prompt for problem in problems], spec.params.length)
+    runner = Runner(Store(store), lm, together=together, keep_tokens=keep_tokens)
     runner.store.check()
     done: list[Row] = []
 
@@ -159,14 +167,13 @@ def _spec(**content: Any) -> "RunSpec":
 
 def _keep(runner: "Runner", spec: "RunSpec", prompt: str, samples: "Sequence[Sample]", seconds: float) -> None:
     """Store the samples of one prompt, unless they are there: the same spec gives the same ones."""
-    from concurrent.futures import ThreadPoolExecutor
+    from ..evaluate import Group, environment, make_row, summary
+    from ..tasks import Problem
 
-    from ..evaluate import environment, summary
-
-    with runner.store.open(spec, 1) as run, ThreadPoolExecutor(1) as pool:
+    with runner.store.open(spec, 1) as run:
         if "prompt" not in run.rows:
             run.start(environment(runner.lm()))
-            run.append(runner.row(runner.lm(), spec, "prompt", prompt, samples, seconds, None, pool))
+            run.append(make_row(runner.lm(), spec, Group(Problem("prompt", prompt, None), prompt, samples, seconds), None))
         run.finish(summary(spec, list(run.rows.values()), scored=False))
 
 

@@ -1,7 +1,7 @@
 """Numbers to publish: Pass@k, intervals, diversity. numpy only; sentence embeddings are apart, in `embedding`."""
 
 from .batch import BATCH_METRICS, METRICS, batch_diversity, describe_metric, text_diversity
-from .intervals import Interval, mean_se, paired_interval
+from .intervals import Interval, mean_intervals, mean_se, paired_interval, run_interval
 from .passing import coverage, pass_at_1, pass_at_k, pass_at_k_unbiased, summarise
 
 __all__ = [
@@ -11,11 +11,13 @@ __all__ = [
     "batch_diversity",
     "coverage",
     "describe_metric",
+    "mean_intervals",
     "mean_se",
     "paired_interval",
     "pass_at_1",
     "pass_at_k",
     "pass_at_k_unbiased",
+    "run_interval",
     "summarise",
     "text_diversity",
 ]

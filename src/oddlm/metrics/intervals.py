@@ -1,5 +1,7 @@
-"""How sure a number is: mean and standard error over seeds, and the bootstrap interval of a difference."""
+"""How sure a number is: mean and standard error over seeds, and intervals of means and differences."""
 
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -34,24 +36,67 @@ def paired_interval(a: ArrayLike, b: ArrayLike, *, seed: int = 0, resamples: int
     first, second = _numbers("a", a), _numbers("b", b)
     if len(first) != len(second):
         raise ValueError(f"a and b must be of the same problems, but have {len(first)} and {len(second)} values")
+    return mean_intervals((first - second)[:, None], seed=seed, resamples=resamples, level=level)[0]
+
+
+def mean_intervals(values: ArrayLike, *, seed: int = 0, resamples: int = 10_000, level: float = 0.95) -> list[Interval]:
+    """The mean of each column of [problems, m], with its percentile bootstrap interval; all columns share the resampling."""
+    table = np.asarray(values, dtype=np.float64)
+    if table.ndim != 2 or not len(table) or not np.isfinite(table).all():
+        raise ValueError(f"values must be finite numbers of shape [problems, m], not of shape {list(table.shape)} or with nan")
     if resamples < 1:
         raise ValueError(f"resamples must be at least 1, not {resamples}")
     if not 0 < level < 1:
         raise ValueError(f"level must lie between 0 and 1, not {level}")
-    differences = first - second
-    if len(differences) == 1:
-        return Interval(float(differences[0]), np.nan, np.nan)
-    means = _resampled_means(differences, resamples, np.random.default_rng(seed))
-    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    return Interval(float(differences.mean()), float(low), float(high))
+    centre = table.mean(axis=0)
+    if len(table) == 1:
+        return [Interval(float(mean), np.nan, np.nan) for mean in centre]
+    means = _resampled_means(table, resamples, np.random.default_rng(seed))
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    return [Interval(float(a), float(b), float(c)) for a, b, c in zip(centre, low, high, strict=True)]
+
+
+def run_interval(groups: Sequence[ArrayLike], weights: Sequence[float], *, level: float = 0.95) -> Interval:
+    """The weighted sum of the groups' means with Welch's t interval, for runs whose problems are not known.
+
+    A group holds a value per independent run; weights 1 and -1 give a difference.
+
+    It says what other seeds would give on the same problems, and nothing about other problems. (Satterthwaite 1946.)
+    """
+    values = [_numbers(f"group {i}", group) for i, group in enumerate(groups)]
+    centre = float(sum(weight * group.mean() for group, weight in zip(values, weights, strict=True)))
+    if any(len(group) < 2 for group in values):
+        return Interval(centre, np.nan, np.nan)
+    variances = [weight**2 * float(group.var(ddof=1)) / len(group) for group, weight in zip(values, weights, strict=True)]
+    if not sum(variances):
+        return Interval(centre, centre, centre)
+    degrees = sum(variances) ** 2 / sum(v**2 / (len(group) - 1) for v, group in zip(variances, values, strict=True))
+    half = student_quantile((1 + level) / 2, degrees) * math.sqrt(sum(variances))
+    return Interval(centre, centre - half, centre + half)
+
+
+def student_quantile(share: float, degrees: float) -> float:
+    """Of Student's t, for shares from 0.5 to 1: the substitution t = sqrt(d) tan(x) makes the density a power of a cosine."""
+    if not 0.5 <= share < 1 or not degrees >= 1:
+        raise ValueError(f"a share from 0.5 to below 1 and at least one degree of freedom, not {share} and {degrees}")
+    angles = np.linspace(0.0, np.pi / 2, 20_001)
+    density = np.cos(angles) ** (degrees - 1)
+    area = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2)])
+    angle = float(np.interp(2 * (share - 0.5), area / area[-1], angles))
+    return math.sqrt(degrees) * math.tan(angle)
 
 
 def _resampled_means(values: NDArray[np.float64], resamples: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """[resamples], in blocks that fit in memory."""
+    """[resamples, m], in blocks that fit in memory: how often a resample holds each problem, times the values."""
     size = len(values)
     step = max(1, BLOCK // size)
-    blocks = [min(step, resamples - done) for done in range(0, resamples, step)]
-    return np.concatenate([values[rng.integers(size, size=(rows, size))].mean(axis=1) for rows in blocks])
+    means = []
+    for done in range(0, resamples, step):
+        rows = min(step, resamples - done)
+        drawn = rng.integers(size, size=(rows, size)) + size * np.arange(rows)[:, None]
+        counts = np.bincount(drawn.ravel(), minlength=rows * size).reshape(rows, size)
+        means.append(counts @ values / size)
+    return np.concatenate(means)
 
 
 def _numbers(name: str, values: ArrayLike) -> NDArray[np.float64]:

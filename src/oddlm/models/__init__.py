@@ -1,24 +1,92 @@
 """Networks that predict tokens, one file each, and wrappers around them."""
 
+import inspect
+import re
+from collections.abc import Callable
+from functools import partial
 from importlib import import_module
-from typing import Any, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
 
 from ..types import Model
 
+if TYPE_CHECKING:
+    from .pretrained import Outline
+
 KNOWN = {"mini": "oddlm.models.mini.Mini", "toy": "oddlm.models.toy.Toy"}
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
 def load_model(name: str, **options: Any) -> Model:
-    """A known model, or the dotted path of somebody's own class or function that gives one."""
-    path = KNOWN.get(name, name)
-    module, _, attribute = path.replace(":", ".").rpartition(".")
-    if not module:
-        raise ValueError(f"unknown model {name!r}; known: {', '.join(KNOWN)}, or the dotted path of a class or function")
-    try:
-        factory = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"model {name!r} cannot be imported: {error}") from error
+    """A known model, a checkpoint (a folder, or a name on the hub), or the dotted path of somebody's own class or function."""
+    from .device import named_dtype
+
+    factory = find_model(name)
+    if isinstance(options.get("dtype"), str):
+        options["dtype"] = named_dtype(options["dtype"])
+    _check_options(name, factory, options)
     model = factory(**options)
     if missing := [a for a in ("mask_id", "vocab_size", "protected_ids", "__call__") if not hasattr(model, a)]:
         raise ValueError(f"model {name!r} gives a {type(model).__name__} without {', '.join(missing)}")
     return cast("Model", model)
+
+
+def outline_model(name: str, **options: Any) -> "Outline | None":
+    """What is known of a checkpoint before its weights are read or even downloaded; None for what is no checkpoint."""
+    factory = find_model(name)
+    _check_options(name, factory, options)
+    if not _is_checkpoint(name):
+        return None
+    from .pretrained import Source, outline
+
+    source = {key: value for key, value in options.items() if key in ("revision", "local_files_only", "cache_dir")}
+    return outline(Source(name, **source), options.get("mask_id"))
+
+
+def find_model(name: str) -> Callable[..., Any]:
+    """What makes the model; nothing is loaded yet."""
+    if _is_checkpoint(name):
+        from .pretrained import load_pretrained
+
+        return partial(load_pretrained, name)
+    if name not in KNOWN and Path(name).is_dir():
+        from .mini import Mini
+
+        return partial(Mini, name)  # what `oddlm train` makes
+    if "/" in name or "\\" in name:
+        raise ValueError(f"there is no folder {name!r}, and a name on the hub has the form organisation/model")
+    path = KNOWN.get(name, name)
+    module, _, attribute = path.replace(":", ".").rpartition(".")
+    if not module:
+        known = ", ".join(KNOWN)
+        raise ValueError(
+            f"unknown model {name!r}; known: {known}, or the dotted path of a class or function, or a checkpoint: a folder, "
+            "or a name on the hub (organisation/model)"
+        )
+    try:
+        return cast("Callable[..., Any]", getattr(import_module(module), attribute))
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"model {name!r} cannot be imported: {error}") from error
+
+
+def _is_checkpoint(name: str) -> bool:
+    """A folder in the published layout, or a name on the hub."""
+    if name in KNOWN:
+        return False
+    if not Path(name).is_dir():
+        return HUB_NAME.fullmatch(name) is not None
+    from .checkpoint import CONFIG, read_json
+
+    path = Path(name, CONFIG)
+    return not path.is_file() or "width" not in read_json(path)
+
+
+def _check_options(name: str, factory: Callable[..., Any], options: dict[str, Any]) -> None:
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except ValueError:  # some built-in classes have none
+        return
+    known = [p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    unknown = [option for option in options if option not in known]
+    if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters):
+        raise ValueError(f"model {name!r} has no option {unknown[0]!r}; options: {', '.join(known) or 'none'}")

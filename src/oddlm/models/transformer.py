@@ -1,6 +1,8 @@
-"""A bidirectional transformer in one file: RMSNorm, rotary positions, SwiGLU, tied embeddings."""
+"""A bidirectional transformer in one file: RMSNorm, rotary positions, SwiGLU; its config covers LLaDA, Dream and Qwen3 too."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +18,22 @@ class TransformerConfig:
     hidden: int  # of the feed-forward part
     rope_theta: float = 10_000.0
     norm_eps: float = 1e-5
+    kv_heads: int | None = None  # fewer than heads: each serves several of them
+    head_size: int | None = None  # where it is not width / heads
+    qkv_bias: bool = False
+    qk_norm: bool = False  # RMSNorm on every head's queries and keys
+    tied: bool = True  # the embedding is the output head
+    wide_rotary: bool = False  # rotate in float32, whatever the network's type
+    logit_scale: float = 1.0
+    shift: bool = False  # position j is predicted by the output of position j - 1
+
+    @property
+    def head(self) -> int:
+        return self.head_size or self.width // self.heads
+
+    @property
+    def key_heads(self) -> int:
+        return self.kv_heads or self.heads
 
 
 class RMSNorm(nn.Module):
@@ -28,24 +46,72 @@ class RMSNorm(nn.Module):
         return F.rms_norm(x, (x.shape[-1],), self.weight, self.eps)
 
 
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the tokens of a canvas stand: what attention needs to know besides the tokens."""
+
+    cos: Tensor  # [B, 1, T, head]; a single row where it serves all
+    sin: Tensor
+    mask: Tensor | None  # [B, 1, 1, T]: nobody listens to padding; None where there is none
+
+    def to(self, device: torch.device) -> "Layout":
+        if self.cos.device == device:
+            return self
+        return Layout(self.cos.to(device), self.sin.to(device), None if self.mask is None else self.mask.to(device))
+
+    def window(self, low: int, high: int) -> "Layout":
+        """Some of the positions ask; all are heard."""
+        return Layout(self.cos[:, :, low:high], self.sin[:, :, low:high], self.mask)
+
+    def unpadded(self) -> "Layout":
+        return Layout(self.cos, self.sin, None)
+
+    def take(self, rows: Tensor) -> "Layout":
+        return self if self.mask is None else Layout(self.cos[rows], self.sin[rows], self.mask[rows])
+
+
+Pair = tuple[Tensor, Tensor]  # keys and values, [B, key heads, T, head]
+
+
 class Block(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.heads = config.heads
+        self.sizes = [config.heads * config.head, config.key_heads * config.head, config.key_heads * config.head]
+        self.head, self.wide_rotary = config.head, config.wide_rotary
+        self.shared = config.key_heads != config.heads
         self.attention_norm = RMSNorm(config.width, config.norm_eps)
-        self.qkv = nn.Linear(config.width, 3 * config.width, bias=False)
-        self.attention_out = nn.Linear(config.width, config.width, bias=False)
+        self.qkv = nn.Linear(config.width, sum(self.sizes), bias=config.qkv_bias)
+        self.q_norm = RMSNorm(config.head, config.norm_eps) if config.qk_norm else nn.Identity()
+        self.k_norm = RMSNorm(config.head, config.norm_eps) if config.qk_norm else nn.Identity()
+        self.attention_out = nn.Linear(self.sizes[0], config.width, bias=False)
         self.mlp_norm = RMSNorm(config.width, config.norm_eps)
         self.gate_up = nn.Linear(config.width, 2 * config.hidden, bias=False)
         self.down = nn.Linear(config.hidden, config.width, bias=False)
 
-    def forward(self, x: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None) -> Tensor:
-        B, T, _ = x.shape
-        q, k, v = self.qkv(self.attention_norm(x)).view(B, T, 3, self.heads, -1).permute(2, 0, 3, 1, 4)  # [B, heads, T, head]
-        heard = F.scaled_dot_product_attention(rotate(q, cos, sin), rotate(k, cos, sin), v, attn_mask=mask)
-        x = x + self.attention_out(heard.transpose(1, 2).reshape(B, T, -1))
+    def forward(self, x: Tensor, layout: Layout, recall: Callable[[Tensor, Tensor], Pair] | None = None) -> Tensor:
+        q, k, v = self.heard(x, layout)
+        if recall is not None:
+            k, v = recall(k, v)
+        x = x + self.attend(q, k, v, layout.mask)
         gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)
         result: Tensor = x + self.down(F.silu(gate) * up)
+        return result
+
+    def heard(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values, [B, heads, T, head], positions applied."""
+        q, k, v = (
+            part.unflatten(-1, (-1, self.head)).transpose(1, 2)
+            for part in self.qkv(self.attention_norm(x)).split(self.sizes, -1)
+        )
+        return self.turn(self.q_norm(q), layout), self.turn(self.k_norm(k), layout), v
+
+    def turn(self, x: Tensor, layout: Layout) -> Tensor:
+        wide = x.to(layout.cos.dtype) if self.wide_rotary else x
+        return rotate(wide, layout.cos, layout.sin).to(x.dtype)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        heard = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=self.shared)
+        result: Tensor = self.attention_out(heard.transpose(1, 2).flatten(2))
         return result
 
 
@@ -59,20 +125,56 @@ class Transformer(nn.Module):
         blocks = [Block(config) for _ in range(config.layers)]
         self.blocks = nn.ModuleList(blocks)
         self.norm = RMSNorm(config.width, config.norm_eps)
+        self.head = None if config.tied else nn.Linear(config.width, config.vocab_size, bias=False)
         self.apply(_initialise)
         for block in blocks:  # residual branches start small, so that depth does not blow up the stream
             for part in (block.attention_out, block.down):
                 nn.init.normal_(part.weight, std=0.02 / (2 * config.layers) ** 0.5)
 
+    @property
+    def device(self) -> torch.device:
+        """Where logits come out."""
+        return self.norm.weight.device
+
     def forward(self, tokens: Tensor, start: int, prompt_lengths: Tensor) -> Tensor:
-        T = tokens.shape[1]
-        place = torch.arange(T, device=tokens.device) - (start - prompt_lengths)[:, None]  # [B, T], negative on padding
-        x = self.embed(tokens)
-        cos, sin = rotary(place.clamp(min=0), self.config.width // self.config.heads, self.config.rope_theta, x.dtype)
-        mask = (place >= 0)[:, None, None]  # [B, 1, 1, T]: nobody listens to padding
-        for block in self.blocks:
-            x = block(x, cos, sin, mask)
-        return F.linear(self.norm(x[:, start:]), self.embed.weight)
+        x = self.outputs(tokens, self.layout(tokens.shape[1], start, prompt_lengths))
+        return self.logits(self.predictors(x, start, prompt_lengths))
+
+    def outputs(self, tokens: Tensor, layout: Layout, recall: Callable[[int, Tensor, Tensor], Pair] | None = None) -> Tensor:
+        """What the last block says, [B, T, width].
+
+        recall: (layer, keys, values) of these tokens -> the keys and values that they listen to, if not to each other's.
+        """
+        x: Tensor = self.embed(tokens.to(self.embed.weight.device))
+        for i, block in enumerate(self.blocks):
+            here = next(block.parameters()).device  # blocks may live on several devices
+            x, layout = x.to(here), layout.to(here)
+            x = block(x, layout, None if recall is None else partial(recall, i))
+        return x.to(self.device)
+
+    def layout(self, T: int, start: int, prompt_lengths: Tensor) -> Layout:
+        place = torch.arange(T, device=prompt_lengths.device) - (start - prompt_lengths)[:, None]  # [B, T], negative on padding
+        dtype = self.embed.weight.dtype
+        wide = torch.promote_types(dtype, torch.float32) if self.config.wide_rotary else dtype
+        cos, sin = rotary(place.clamp(min=0), self.config.head, self.config.rope_theta, wide)
+        return Layout(cos, sin, (place >= 0)[:, None, None])
+
+    def predictors(self, x: Tensor, first: int, before: Tensor) -> Tensor:
+        """The outputs from which the positions from `first` on are predicted.
+
+        before [B]: real tokens left of `first`; where there is none, that position predicts itself.
+        """
+        if not self.config.shift:
+            return x[:, first:]
+        if first == 0:
+            return torch.cat([x[:, :1], x[:, :-1]], dim=1)
+        own, left = x[:, first : first + 1], x[:, first - 1 : first]
+        return torch.cat([torch.where((before == 0)[:, None, None], own, left), x[:, first:-1]], dim=1)
+
+    def logits(self, x: Tensor) -> Tensor:
+        x = self.norm(x)
+        logits = F.linear(x, self.embed.weight) if self.head is None else self.head(x)
+        return logits if self.config.logit_scale == 1.0 else logits * self.config.logit_scale
 
 
 def rotary(place: Tensor, head: int, theta: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -92,3 +194,5 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 def _initialise(module: nn.Module) -> None:
     if isinstance(module, nn.Linear | nn.Embedding):
         nn.init.normal_(module.weight, std=0.02)
+        if isinstance(module, nn.Linear) and module.bias is not None:
+            nn.init.zeros_(module.bias)

@@ -1,12 +1,13 @@
 """Models around models. The sampler sees one callable and does not know."""
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..checks import finite, whole
-from ..types import Model, identity
+from ..types import Model, Network, identity, open_session
 
 
 class Wrapper:
@@ -23,15 +24,23 @@ class Wrapper:
 
 
 class MicroBatch(Wrapper):
-    """Show the network at most `max_rows` rows at a time; a guide still sees the whole batch."""
+    """Show the network at most `max_batch` rows at a time; a guide still sees the whole batch."""
 
-    def __init__(self, model: Model, max_rows: int) -> None:
+    def __init__(self, model: Model, max_batch: int) -> None:
         super().__init__(model)
-        self.max_rows = whole("max_rows", max_rows)
+        self.max_batch = whole("max_batch", max_batch)
 
     def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor) -> Tensor:
-        parts = zip(tokens.split(self.max_rows), prompt_lengths.split(self.max_rows), strict=True)
-        return torch.cat([self.model(part, start, lengths) for part, lengths in parts])
+        return self._cut([self.model] * -(-len(tokens) // self.max_batch), tokens, start, prompt_lengths)
+
+    def session(self, start: int, prompt_lengths: Tensor, length: int, block_length: int) -> Network:
+        parts = prompt_lengths.split(self.max_batch)
+        return partial(self._cut, [open_session(self.model, start, part, length, block_length) for part in parts])
+
+    def _cut(self, models: list[Network], tokens: Tensor, start: int, prompt_lengths: Tensor) -> Tensor:
+        """Each model its rows."""
+        parts = zip(models, tokens.split(self.max_batch), prompt_lengths.split(self.max_batch), strict=True)
+        return torch.cat([model(part, start, lengths) for model, part, lengths in parts])
 
 
 class ClassifierFree(Wrapper):
@@ -44,7 +53,15 @@ class ClassifierFree(Wrapper):
         self.passes = 2 * getattr(model, "passes", 1)
 
     def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor) -> Tensor:
-        blind = torch.cat([torch.full_like(tokens[:, :start], self.mask_id), tokens[:, start:]], dim=1)
-        given, without = self.model(tokens, start, prompt_lengths), self.model(blind, start, prompt_lengths)
+        return self._guide(self.model, self.model, tokens, start, prompt_lengths)
+
+    def session(self, start: int, prompt_lengths: Tensor, length: int, block_length: int) -> Network:
+        """With the prompt and without are two runs."""
+        seeing, blind = (open_session(self.model, start, prompt_lengths, length, block_length) for _ in range(2))
+        return partial(self._guide, seeing, blind)
+
+    def _guide(self, seeing: Network, blind: Network, tokens: Tensor, start: int, prompt_lengths: Tensor) -> Tensor:
+        hidden = torch.cat([torch.full_like(tokens[:, :start], self.mask_id), tokens[:, start:]], dim=1)
+        given, without = seeing(tokens, start, prompt_lengths), blind(hidden, start, prompt_lengths)
         guided = without + (1 + self.scale) * (given - without)
         return torch.where(guided.isfinite(), guided, given)  # where one of the two is -inf there is nothing to extrapolate

@@ -219,13 +219,13 @@ class Engine:
 
     def _begin(self, job: Job) -> None:
         work = job.work
-        lm = LM(_Door(self), self.lm.tokenizer)
+        lm = LM(_Door(self), self.lm.tokenizer, raw=True)  # a chat comes as token ids
         watch = () if work.watch is None else work.watch(job.send)
 
         def generate() -> Finished:
             try:
                 found = lm.generate(
-                    work.prompts, work.n, params=work.params, max_rows=self.max_rows, observe=watch, progress=False
+                    work.prompts, work.n, params=work.params, max_batch=self.max_rows, observe=watch, progress=False
                 )
             except Exception as error:
                 return Finished(error=error)

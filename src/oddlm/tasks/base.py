@@ -55,10 +55,14 @@ class Task:
             raise ValueError(f"task {self.name!r} has no protocol {protocol!r}; known: {known}")
         return replace(self, **self.protocols[protocol])
 
+    @property
+    def options(self) -> list[str]:
+        """Of load()."""
+        return [p.name for p in inspect.signature(self.load).parameters.values() if p.kind is p.KEYWORD_ONLY]
+
     def problems(self, **options: Any) -> list[Problem]:
         """load() with the options that are not None; one that this task does not have is an error, False apart."""
-        parameters = inspect.signature(self.load).parameters.values()
-        known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+        known = self.options
         given = {name: value for name, value in options.items() if value is not None}
         for name in [name for name in given if name not in known]:
             if given.pop(name) is not False:

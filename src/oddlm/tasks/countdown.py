@@ -10,7 +10,7 @@ gold answers of the public files pass through 0, as in `32-32=0,41+0=41`; the pr
 import re
 import warnings
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
@@ -61,7 +61,7 @@ def stream(*, numbers: int = 4, split: Split = "train", seed: int = 0) -> Iterat
 def load(
     *,
     numbers: int = 4,
-    split: Split = "test",
+    split: Split | None = None,
     count: int = 500,
     seed: int = 0,
     data: Path | str | None = None,
@@ -70,10 +70,15 @@ def load(
 ) -> list[Problem]:
     """`count` different problems of one side, or the problems of a JSONL file with lines like {"input": "86,28,13,31,96"}.
 
-    A file may hold problems that a model trained on `stream` has seen: they are counted in a warning, and left out with
-    `exclude_train`. The other options shape generated problems only, but for `limit`: the first so many of either.
+    split None: the test side, or the whole file. A file may hold problems that a model trained on `stream` has seen: they are
+    counted in a warning, and left out with `exclude_train`. `numbers`, `count` and `seed` shape generated problems only;
+    `limit` takes the first so many of either.
     """
-    return first(_generated(numbers, split, count, seed) if data is None else _read(Path(data), exclude_train), limit)
+    _check_split(split)
+    if data is None:
+        return first(_generated(numbers, split or "test", count, seed), limit)
+    problems = _read(Path(data), exclude_train)
+    return first([problem for problem in problems if split in (None, _side(problem))], limit)
 
 
 def prompt(problem: Problem) -> str:
@@ -151,12 +156,16 @@ def _shown(problem: str) -> str:
     return problem + "\n"
 
 
+def _check_split(split: str | None) -> None:
+    if split is not None and split not in get_args(Split):
+        raise ValueError(f"unknown split {split!r}; known: {', '.join(get_args(Split))}")
+
+
 def _solved(numbers: int, split: Split, seed: int) -> Iterator[tuple[list[int], int, str]]:
     """(given numbers, target, steps) of one side, without end."""
     if numbers not in SIZES:
         raise ValueError(f"numbers must be one of {', '.join(map(str, SIZES))}, not {numbers!r}")
-    if split not in get_args(Split):
-        raise ValueError(f"unknown split {split!r}; known: {', '.join(get_args(Split))}")
+    _check_split(split)
     generator = np.random.default_rng(seed)
     while True:
         given, steps = _draw(generator, numbers)
@@ -218,7 +227,7 @@ def _problem(name: str, text: str) -> Problem:
 def _read(path: Path, exclude_train: bool) -> list[Problem]:
     rows = read_jsonl(path, ("input",))
     problems = [_problem(f"{path.name}:{number}", _input(path, number, row)) for number, row in rows]
-    fresh = [problem for problem in problems if not _seen(problem)]
+    fresh = [problem for problem in problems if _side(problem) != "train"]
     if met := len(problems) - len(fresh):
         what = "left out" if exclude_train else "kept; exclude_train leaves them out"
         warnings.warn(f"{met} of the {len(problems)} problems of {path} lie on the training side: {what}", stacklevel=3)
@@ -229,9 +238,9 @@ def _read(path: Path, exclude_train: bool) -> list[Problem]:
     return fresh
 
 
-def _seen(problem: Problem) -> bool:
+def _side(problem: Problem) -> Split:
     *numbers, target = map(int, problem.prompt.split(","))
-    return side(numbers, target) == "train"
+    return side(numbers, target)
 
 
 def _input(path: Path, number: int, row: dict[str, Any]) -> str:
@@ -250,5 +259,9 @@ TASK = Task(
     score=score,
     length=48,
     ask=ask,
-    protocols={"few_shot": {"prompt": few_shot_prompt}},
+    protocols={
+        "few_shot": {"prompt": few_shot_prompt},
+        "3_numbers": {"load": partial(load, numbers=3)},
+        "5_numbers": {"load": partial(load, numbers=5)},
+    },
 )

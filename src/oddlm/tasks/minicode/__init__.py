@@ -7,6 +7,7 @@ compositions (see `side`), and `stream` gives endless training pairs of the othe
 from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -22,6 +23,7 @@ __all__ = ["TASK", "Target", "load", "prompt", "score", "side", "stream"]
 CHECKS = 8
 MOST_CHECKS = 20
 MOST_PROBLEMS = 1000
+PATIENCE = 2000  # draws without a new problem, after which there are none left
 LIMITS = Limits(timeout_s=5.0)
 LONGEST_PROGRAM = 20_000  # characters; a right answer has some hundred
 
@@ -35,19 +37,26 @@ class Target:
     unsafe: bool  # scored without a sandbox
 
 
-def stream(*, split: Split = "train", seed: int = 0) -> Iterator[tuple[str, str]]:
-    """Endless (prompt, body) pairs of one side."""
+def stream(*, operations: int | None = None, split: Split = "train", seed: int = 0) -> Iterator[tuple[str, str]]:
+    """Endless (prompt, body) pairs of one side, with so many operations each; None mixes one to three."""
     random = Random(f"minicode stream {seed}")
     while True:
-        composition = draw(random, split)
+        composition = draw(random, split, operations)
         yield write_prompt(composition, random), write_body(composition, random)
 
 
 def load(
-    *, split: Split = "test", count: int = 200, seed: int = 0, limit: int | None = None, unsafe: bool = False
+    *,
+    operations: int | None = None,
+    split: Split = "test",
+    count: int = 200,
+    seed: int = 0,
+    limit: int | None = None,
+    unsafe: bool = False,
 ) -> list[Problem]:
     """`count` problems of one side, no two with the same operations; `limit` takes the first so many.
 
+    operations: how many a problem composes, 1 to 3: more are harder. None mixes them as the training data do.
     Refuses at once where there is no sandbox to score them in.
     """
     if not 1 <= count <= MOST_PROBLEMS:
@@ -57,12 +66,18 @@ def load(
     random = Random(f"minicode problems {seed}")
     problems: list[Problem] = []
     taken: set[tuple[str, ...]] = set()
+    idle = 0
     while len(problems) < wanted:
-        composition = draw(random, split)
+        composition = draw(random, split, operations)
         names = tuple(sorted(step.operation.name for step in composition))
+        idle += 1
         if names not in taken and (chosen := _chosen(composition, random)):
             taken.add(names)
             problems.append(_problem(composition, chosen, random, unsafe))
+            idle = 0
+        elif idle == PATIENCE:
+            what = f"{operations} operation{'' if operations == 1 else 's'}"
+            raise ValueError(f"only {len(problems)} problems with {what} were found on the {split} side; asked for {wanted}")
     return problems
 
 
@@ -139,4 +154,12 @@ def _refute(rival: Values, expected: Values, chosen: list[int], defined: list[in
     return telling is not None
 
 
-TASK = Task(name="minicode", load=load, prompt=prompt, score=score, length=64, code=True)
+TASK = Task(
+    name="minicode",
+    load=load,
+    prompt=prompt,
+    score=score,
+    length=64,
+    code=True,
+    protocols={"3_operations": {"load": partial(load, operations=3), "steps": 16}},
+)

@@ -45,19 +45,20 @@ def side(names: Sequence[str]) -> Split:
     return "train" if bucket < 80 else "tune" if bucket < 88 else "test"
 
 
-def draw(random: Random, split: Split) -> Composition:
-    """A composition of one side that no shorter one equals, no operation twice."""
+def draw(random: Random, split: Split, operations: int | None = None) -> Composition:
+    """A composition of one side that no shorter one equals, no operation twice; of so many operations, or of any number."""
     if split not in get_args(Split):
         raise ValueError(f"unknown split {split!r}; known: {', '.join(get_args(Split))}")
+    if operations is not None and operations not in DEPTHS:
+        raise ValueError(f"operations must be one of {', '.join(map(str, DEPTHS))}, or None for all, not {operations!r}")
     while True:
-        composition = _walk(random)
+        composition = _walk(random, operations or random.choices(DEPTHS, DEPTH_WEIGHTS)[0])
         names = {step.operation.name for step in composition}
         if len(names) == len(composition) and side(list(names)) == split and sound(composition):
             return composition
 
 
-def _walk(random: Random) -> Composition:
-    depth = random.choices(DEPTHS, DEPTH_WEIGHTS)[0]
+def _walk(random: Random, depth: int) -> Composition:
     kind = random.choices(list(KIND_WEIGHTS), list(KIND_WEIGHTS.values()))[0]
     steps: list[Step] = []
     for _ in range(depth):

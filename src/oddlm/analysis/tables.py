@@ -1,0 +1,273 @@
+"""The tables of a report, each once as data and from there as Markdown, LaTeX and CSV."""
+
+import csv
+import io
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .. import metrics
+from . import published
+from .cells import Benchmark, Cell, Results
+from .contrast import best_alpha, compared, mean_gain, pairs
+
+MOST_RUNS = 8  # of a cell in the paper; cells with fewer are listed
+PASS_COLUMNS = ("task", "objective", "alpha", "temperature", "mean", "se", "runs")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Cells are texts; a row of one text is a heading inside the table. `bold` marks (row, column)."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    note: str = ""
+    bold: frozenset[tuple[int, int]] = frozenset()
+
+    def markdown(self) -> str:
+        lines = [f"### {self.title}", "", _pipes(self.columns), _pipes(["---", *["---:"] * (len(self.columns) - 1)])]
+        for i, row in enumerate(self.rows):
+            if len(row) == 1:
+                lines.append(_pipes([f"*{_plain(row[0])}*", *[""] * (len(self.columns) - 1)]))
+            else:
+                lines.append(_pipes([f"**{_plain(x)}**" if (i, j) in self.bold else _plain(x) for j, x in enumerate(row)]))
+        return "\n".join([*lines, *(["", self.note] if self.note else []), ""])
+
+    def latex(self) -> str:
+        head = " & ".join(rf"\textbf{{{_tex(name)}}}" for name in self.columns)
+        lines = [r"\begin{table}[t]", r"\centering", rf"\begin{{tabular}}{{l{'c' * (len(self.columns) - 1)}}}", r"\toprule"]
+        lines += [head + r" \\", r"\midrule"]
+        for i, row in enumerate(self.rows):
+            if len(row) == 1:
+                lines += [r"\addlinespace"] * (i > 0)
+                lines.append(rf"\multicolumn{{{len(self.columns)}}}{{l}}{{\textit{{{_tex(row[0])}}}}} \\")
+            else:
+                texts = [rf"\textbf{{{_tex(x)}}}" if (i, j) in self.bold else _tex(x) for j, x in enumerate(row)]
+                lines.append(" & ".join(texts) + r" \\")
+        caption = " ".join(text for text in (self.title + ".", self.note) if text)
+        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", rf"\caption{{{_tex(caption)}}}", r"\end{table}", ""])
+
+
+def as_csv(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def percent(mean: float, se: float) -> str:
+    return f"{100 * mean:.1f} ± {100 * se:.1f}" if math.isfinite(se) else f"{100 * mean:.1f}"
+
+
+def signed(span: metrics.Interval) -> str:
+    """+3.1 [+0.4, +5.9], in points."""
+    bounds = f" [{100 * span.low:+.1f}, {100 * span.high:+.1f}]" if math.isfinite(span.low) else " [no interval]"
+    return f"{100 * span.difference:+.1f}{bounds}"
+
+
+def pass_rows(bench: Benchmark) -> list[tuple[object, ...]]:
+    """PASS_COLUMNS, in percent."""
+    rows: list[tuple[object, ...]] = []
+    for cell in bench.main:
+        if bench.n in cell.passed:
+            found = cell.passed[bench.n]
+            objective = cell.method.replace("plain", "none", 1) if cell.plain else cell.method
+            mean, se = round(100 * found.mean, 4), round(100 * found.se, 4) if math.isfinite(found.se) else ""
+            runs = len(cell.run_passed[bench.n])
+            rows.append((bench.name, objective, f"{cell.alpha:g}", f"{cell.temperature:g}", mean, se, runs))
+    return rows
+
+
+def pass_table(bench: Benchmark) -> Table:
+    """The paper's layout: temperatures across, alphas down, one block per method, the best of each temperature in bold."""
+    k = bench.n
+    temperatures = sorted({cell.temperature for cell in bench.main})
+    cells = {(cell.method, cell.alpha, cell.temperature): cell for cell in bench.main if k in cell.passed}
+    best = {t: max((c.passed[k].mean for (_, _, u), c in cells.items() if u == t), default=None) for t in temperatures}
+    rows: list[tuple[str, ...]] = []
+    bold = set()
+    for method in bench.methods:
+        alphas = sorted({alpha for name, alpha, _ in cells if name == method})
+        if alphas:
+            rows.append((f"{bench.model}, plain" if method == "plain" else method,))
+        for alpha in alphas:
+            found = [cells.get((method, alpha, t)) for t in temperatures]
+            bold |= {(len(rows), j) for j, c in enumerate(found, 1) if c and c.passed[k].mean == best[temperatures[j - 1]]}
+            rows.append((f"{alpha:g}", *(percent(c.passed[k].mean, c.passed[k].se) if c else "-" for c in found)))
+    note = (
+        f"Percent, mean ± standard error over runs; {bench.count} problems, {k} samples each. Bold: best of each temperature."
+    )
+    columns = ("alpha", *(f"θ = {t:g}" for t in temperatures))
+    return Table(f"Pass@{k}, {bench.name}", columns, tuple(rows), note, frozenset(bold))
+
+
+def thin_cells(bench: Benchmark) -> list[tuple[Cell, int]]:
+    """Cells that rest on fewer runs than the paper's 8, with their number of runs."""
+    counted = [(cell, len(cell.run_passed.get(bench.n, ()))) for cell in bench.main]
+    return [(cell, runs) for cell, runs in counted if runs < MOST_RUNS]
+
+
+def published_table(bench: Benchmark) -> Table | None:
+    """Ours beside the published value, where task, method, alpha, temperature and n match."""
+    rows = []
+    gaps = []
+    for cell in bench.main:
+        theirs = published.pass_16(bench, cell)
+        if theirs is not None and bench.n in cell.passed:
+            ours = cell.passed[bench.n]
+            gaps.append(100 * ours.mean - theirs[0])
+            shown = (percent(ours.mean, ours.se), f"{theirs[0]:.1f} ± {theirs[1]:.1f}", f"{gaps[-1]:+.2f}")
+            rows.append((cell.label, *shown, str(len(cell.run_passed[bench.n]))))
+    if not rows:
+        return None
+    note = f"{len(rows)} cells; largest difference {max(gaps, key=abs):+.2f} points. Published: {published.WHOSE}."
+    return Table(
+        f"Beside the paper, {bench.name}", ("setting", "these runs", "published", "difference", "runs"), tuple(rows), note
+    )
+
+
+def coverage_table(bench: Benchmark) -> Table | None:
+    """Problems that some sample solves, all temperatures and runs of a method and alpha together; None without rows."""
+    rows = []
+    for method in bench.methods:
+        for alpha in sorted({cell.alpha for cell in bench.main if cell.method == method}):
+            some = [cell for cell in bench.main if (cell.method, cell.alpha) == (method, alpha) and cell.right is not None]
+            if not some:
+                continue
+            solved = int(np.any([cell.right > 0 for cell in some if cell.right is not None], axis=0).sum())
+            theirs = published.solved(bench, method, alpha)
+            tried = sum(cell.tried for cell in some)
+            share = f"{100 * solved / bench.count:.1f} %"
+            rows.append((f"{method} α{alpha:g}", str(len(some)), str(tried), str(solved), share, str(theirs or "-")))
+    if not rows:
+        return None
+    note = (
+        f"Of {bench.count} problems: those with a right sample at any temperature, in any run. A row with more samples has had "
+        "more chances."
+    )
+    columns = ("method", "temperatures", "samples per problem", "solved", "coverage", "published")
+    return Table(f"Cumulative coverage, {bench.name}", columns, tuple(rows), note)
+
+
+def latency_table(bench: Benchmark) -> Table | None:
+    """Seconds per batch, and the overhead over the baseline of the same temperature and settings."""
+    theirs = published.latency(bench)
+    rows = []
+    for method in bench.methods:
+        some = [cell for cell in bench.main if cell.method == method and cell.run_seconds]
+        if not some:
+            continue
+        mean, se = metrics.mean_se([value for cell in some for value in cell.run_seconds])
+        told = {"plain": theirs.plain, "odd": theirs.odd}.get(method) if theirs else None
+        nfe = [cell.nfe for cell in some if cell.nfe is not None]
+        rows.append(
+            (
+                method,
+                f"{mean:.2f} ± {se:.2f}" if math.isfinite(se) else f"{mean:.2f}",
+                f"{sum(nfe) / len(nfe):.1f}" if nfe else "-",
+                _overhead(bench, some),
+                str(sum(len(cell.run_seconds) for cell in some)),
+                f"{told[0]:.1f} ± {told[1]:.1f}" if told else "-",
+            )
+        )
+    if not rows:
+        return None
+    note = (
+        "Wall time of drawing a batch as it was logged, mean ± standard error over all runs of a method. Overhead: each cell "
+        "against its baseline at the same temperature, averaged; runs that shared a machine with others measure that too."
+    )
+    columns = ("method", "seconds per batch", "network evaluations", "overhead", "runs", "published seconds")
+    return Table(f"Latency, {bench.name}", columns, tuple(rows), note)
+
+
+def _overhead(bench: Benchmark, cells: Sequence[Cell]) -> str:
+    ratios = [ratio for cell in cells if (ratio := overhead(bench, cell)) is not None]
+    return f"{100 * sum(ratios) / len(ratios):+.1f} %" if ratios else "-"
+
+
+def overhead(bench: Benchmark, cell: Cell) -> float | None:
+    """How much longer a batch takes than its baseline, as a share; None without one."""
+    gain = next(iter(cell.gains.values()), None)
+    plain = bench.cell(gain.baseline) if gain else None
+    if plain is None or cell.seconds is None or plain.seconds is None or not plain.seconds.mean:
+        return None
+    return cell.seconds.mean / plain.seconds.mean - 1
+
+
+def robustness_table(bench: Benchmark) -> Table | None:
+    """One fixed alpha over all temperatures: its mean gain, its worst gain, and what it loses to the best alpha per cell."""
+    k = bench.n
+    rows = []
+    for method, alphas in compared(bench).items():
+        grid = {alpha: pairs(bench, method, alpha) for alpha in alphas}
+        for alpha, found in grid.items():
+            gain = mean_gain(list(found.values()), k) if found else None
+            if gain is None:
+                continue
+            regrets = [_best(grid, t, k) - found[t][0].passed[k].mean for t in found]
+            worst = min((cell.gains[k].difference, t) for t, (cell, _) in found.items())
+            mean_regret, most = sum(regrets) / len(regrets), max(regrets)
+            shown = (f"{100 * worst[0]:+.1f} (θ = {worst[1]:g})", f"{100 * mean_regret:.1f}", f"{100 * most:.1f}")
+            rows.append((f"{method} α{alpha:g}", str(len(found)), signed(gain[0]), *shown))
+    if not rows:
+        return None
+    note = (
+        f"Points of Pass@{k}. Gain: over the baseline, averaged over the temperatures, with its 95 % interval. Regret: what "
+        "the method's best alpha at each temperature has more, picked on these very runs."
+    )
+    columns = ("method", "temperatures", "mean gain", "worst gain", "mean regret", "largest regret")
+    return Table(f"One alpha for all temperatures, {bench.name}", columns, tuple(rows), note)
+
+
+def _best(grid: dict[float, dict[float, tuple[Cell, Cell]]], temperature: float, k: int) -> float:
+    return max(found[temperature][0].passed[k].mean for found in grid.values() if temperature in found)
+
+
+def transfer_table(results: Results) -> Table | None:
+    """The alpha that is best on one benchmark, used on another."""
+    rows = []
+    for source in results.benchmarks:
+        for target in results.benchmarks:
+            for method in sorted(_tuned(source) & _tuned(target)) if source is not target else ():
+                alpha, own = best_alpha(source, method), best_alpha(target, method)
+                if alpha is None or own is None:
+                    continue
+                found, best = pairs(target, method, alpha), pairs(target, method, own)
+                gain = mean_gain(list(found.values()), target.n) if found else None
+                there = mean_gain(list(best.values()), target.n)
+                if gain is None or there is None:
+                    rows.append((method, source.name, f"{alpha:g}", target.name, "not run there", f"{own:g}", "-"))
+                    continue
+                regret = f"{100 * (there[0].difference - gain[0].difference):.1f}"
+                rows.append((method, source.name, f"{alpha:g}", target.name, signed(gain[0]), f"{own:g}", regret))
+    if not rows:
+        return None
+    note = (
+        "Mean gain in points over all temperatures, with its 95 % interval. Regret: what the target's own best alpha has more."
+    )
+    columns = ("method", "tuned on", "alpha", "used on", "gain there", "best there", "regret")
+    return Table("Transfer of a tuned alpha", columns, tuple(rows), note)
+
+
+def _tuned(bench: Benchmark) -> set[str]:
+    """The methods with alphas to choose from."""
+    return {method for method, alphas in compared(bench).items() if len(alphas) > 1}
+
+
+def _pipes(texts: Sequence[str]) -> str:
+    return "| " + " | ".join(texts) + " |"
+
+
+def _plain(text: str) -> str:
+    """Nothing in a name may end a cell or begin a tag."""
+    return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ").replace("*", "\\*").replace("_", "\\_")
+
+
+def _tex(text: str) -> str:
+    signs = {"\\": r"\textbackslash{}", "±": r"$\pm$", "α": r"$\alpha$", "θ": r"$\theta$", "~": r"\textasciitilde{}"}
+    signs |= {sign: rf"\{sign}" for sign in "&%$#_{}"} | {"^": r"\textasciicircum{}", "<": r"$<$", ">": r"$>$"}
+    return "".join(signs.get(sign, sign) for sign in text)

@@ -1,0 +1,68 @@
+"""`oddlm report` and `oddlm import-released`."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from .app import app
+from .options import StoreFolder
+from .runs import FOLDER
+
+
+@app.command()
+def report(
+    runs: Annotated[Path, typer.Argument(help="The folder of runs (the --store of `oddlm eval`).")] = FOLDER,
+    out: Annotated[Path, typer.Option("--out", help="The folder of the report; files of an earlier one are replaced.")] = Path(
+        "report"
+    ),
+) -> None:
+    """Tables, figures, claims and examples from a folder of runs.
+
+    Writes report.md and beside it Pass@n in the paper's layout, coverage, latency, robustness and transfer of alpha (.md, .tex,
+    .csv), claims.md, examples.md and figures/ (.png, .pdf). Settings other than objective, alpha and temperature become methods
+    of their own. What cannot be had from these runs is said where it would stand.
+
+    Example: oddlm report runs --out report
+    """
+    from ..analysis.cells import read_results
+    from ..analysis.report import write_report
+    from .bar import status_line
+
+    with status_line("reading runs") as tell:
+        count = 0
+
+        def read(problems: int) -> None:
+            nonlocal count
+            count += problems
+            if count % 1000 == 0:
+                tell(f"reading runs: {count} problems")
+
+        results = read_results(runs, read)
+        files = write_report(results, out, tell)
+    for one in results.left_out:
+        typer.echo(f"oddlm: left out run {one.run}: {one.why}", err=True)
+    typer.echo(
+        f"{sum(len(bench.cells) for bench in results.benchmarks)} settings, {len(files)} files and figures: {out / 'report.md'}"
+    )
+
+
+@app.command("import-released")
+def import_released(
+    file: Annotated[Path, typer.Argument(help="The authors' run log: a CSV with one row per run.")],
+    store: StoreFolder = FOLDER,
+    task: Annotated[str, typer.Option(help="The task that the log is of: the file does not say.")] = "gsm8k",
+) -> None:
+    """Take the published run logs into a store, so that `oddlm report` draws the authors' own results.
+
+    The file is understood whole before anything is written; runs that are there already are not taken twice.
+
+    Example: oddlm import-released released_runs_gsm8k.csv --store released
+    """
+    from ..analysis.released_runs import import_released as take
+    from ..store import Store
+
+    done = take(file, Store(store), task)
+    typer.echo(f"{done.new} runs imported into {store}, {done.known} were there already")
+    if done.empty:
+        typer.echo(f"oddlm: {len(done.empty)} rows have no result and were left out: {', '.join(done.empty)}", err=True)

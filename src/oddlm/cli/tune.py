@@ -1,0 +1,188 @@
+"""`oddlm tune`: the best settings of a sampler for a task and a model."""
+
+import json
+import sys
+from collections.abc import Sequence
+from functools import cache, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from .app import app
+from .bar import Tick, problem_bar
+from .options import (
+    Data,
+    ExcludeTrain,
+    Length,
+    Limit,
+    ModelName,
+    Protocol,
+    ScorerName,
+    Settings,
+    Steps,
+    StoreFolder,
+    TaskName,
+    Together,
+    Track,
+    Unsafe,
+    check_out,
+    file_fields,
+    listed,
+    present,
+    settings,
+)
+from .runs import FOLDER
+
+if TYPE_CHECKING:
+    import optuna
+
+    from ..params import RunSpec
+    from ..store import Row
+    from ..tune import Plan
+
+OWN = ("length", "steps", "seed")
+SPACE_HELP = (
+    "What to search, instead of the default: NAME=LOW..HIGH, NAME=LOW..HIGH:log, NAME=A,B,C, or values and a range "
+    "(alpha=0,1..64:log), over any setting of the sampler; or a .toml with a table called space. Repeatable."
+)
+
+
+@app.command()
+def tune(
+    task: TaskName,
+    model: ModelName = "mini",
+    trials: Annotated[int, typer.Option(help="Of the whole study, over all processes and starts.", min=1)] = 30,
+    metric: Annotated[str | None, typer.Option(help="What to make large: pass@k.  [default: pass@n]")] = None,
+    floor: Annotated[list[str] | None, typer.Option(help="What must not be lost, such as pass@1=0.3. Repeatable.")] = None,
+    space: Annotated[list[str] | None, typer.Option(help=SPACE_HELP)] = None,
+    set_: Settings = None,
+    n: Annotated[int, typer.Option(help="Samples per problem.", min=1)] = 16,
+    seeds: Annotated[str, typer.Option(help="Each trial runs once per seed.")] = "0",
+    limit: Limit = None,
+    split: Annotated[str, typer.Option(help="The problems to tune on; never those to report on.")] = "tune",
+    data: Data = None,
+    protocol: Protocol = None,
+    scorer: ScorerName = None,
+    exclude_train: ExcludeTrain = False,
+    length: Length = None,
+    steps: Steps = None,
+    storage: Annotated[
+        str | None, typer.Option(help="sqlite:///FILE or postgresql://USER@HOST/DATABASE.  [default: tune.db in the store]")
+    ] = None,
+    study: Annotated[str | None, typer.Option(help="Its name in the storage; default: one that says what it is about.")] = None,
+    seed: Annotated[int, typer.Option(help="Of the search: the same seed tries the same settings, in one process.")] = 0,
+    top: Annotated[int, typer.Option(help="Show so many settings.", min=1)] = 5,
+    json_out: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
+    store: StoreFolder = FOLDER,
+    workers: Annotated[int, typer.Option(help="Answers scored at a time.", min=1)] = 2,
+    together: Together = 1,
+    track: Track = None,
+    unsafe: Unsafe = False,
+) -> None:
+    """Search the settings of the sampler for the largest Pass@k, on problems that are not those to report on.
+
+    Optuna's TPE proposes settings; each is a run in the store like any other. The same command goes on where it was stopped, by
+    Ctrl-C or kill -9, and settings that have run already cost nothing. With a PostgreSQL storage many machines share a study.
+
+    Example: oddlm tune countdown --model mini --trials 20 --limit 50 --floor pass@1=0.2
+    """
+    from ..evaluate import Runner
+    from ..generate import load
+    from ..space import DEFAULT, read_space
+    from ..store import Store
+    from ..tasks import find_task
+    from ..trackers import tracking
+    from ..tune import REPORTED, Plan, counted, open_study, parse_floor, parse_metric, tuning_problems
+    from ..tune import tune as search
+
+    check_out(json_out)
+    chosen = find_task(task, scorer=scorer, unsafe=unsafe).under(protocol)
+    given = settings(set_, OWN) | present(length=length, steps=steps)
+    axes = read_space(DEFAULT if space is None else space, given)
+    usual = present(length=chosen.length, steps=chosen.steps)
+    fixed = {name: value for name, value in usual.items() if name not in {axis.name for axis in axes}} | given
+    what = {"model": model, "task": task, "protocol": protocol, "scorer": scorer, "exclude_train": exclude_train}
+    base = _base(what | {"split": split, "n": n, "limit": limit}, data)
+    floors = dict(map(parse_floor, floor or ()))
+    numbers = tuple(dict.fromkeys(listed("seeds", seeds, int)))
+    plan = Plan(base, fixed, axes, numbers, parse_metric(metric or f"pass@{n}"), floors, seed)
+    plan.check()
+    options = {"data": data, "exclude_train": exclude_train, "unsafe": unsafe}
+    problems = tuning_problems(chosen, split, limit=limit, **options)
+    runner = Runner(Store(store), cache(partial(load, model)), workers=workers, together=together)
+    runner.lm()  # a model that does not load leaves no study behind
+    runner.store.check()
+    opened = open_study(storage or f"sqlite:///{store / 'tune.db'}", study or plan.name, plan)
+    stopped = False
+    left = max(0, trials - counted(opened)) * len(numbers) * len(problems)
+    try:
+        with tracking(track or (), store) as tracker, problem_bar(left) as tick:
+            say = partial(_say, [axis.name for axis in axes])
+            search(plan, opened, trials, runner, chosen, problems, tracker, partial(_tell, tick), say)
+    except KeyboardInterrupt:
+        stopped = True
+    apart = not {p.id for p in chosen.problems(**options)} & {p.id for p in problems}
+    found = _report(plan, opened, len(problems), None if apart else REPORTED, top, json_out)
+    if stopped:
+        typer.echo("oddlm: stopped. The same command goes on from there.", err=True)
+        raise typer.Exit(130)
+    raise typer.Exit(0 if found else 1)
+
+
+def _base(what: dict[str, Any], data: Path | None) -> "RunSpec":
+    from ..params import RunSpec, checked
+
+    return checked(RunSpec, what | file_fields(what["task"], data))
+
+
+def _tell(tick: "Tick", spec: "RunSpec", row: "Row", fresh: bool) -> None:
+    """Moves the bar on."""
+    from ..views import label
+
+    tick(f"{label(spec.params)} seed {spec.seed}", fresh)
+
+
+def _say(names: Sequence[str], study: "optuna.Study", trial: "optuna.trial.FrozenTrial") -> None:
+    """A line per trial, where no bar is drawn."""
+    from ..params import SampleParams, checked
+    from ..tune import REASON, RESULT
+    from ..views import searched
+
+    if not sys.stderr.isatty():
+        result = trial.user_attrs.get(RESULT)
+        told = searched(checked(SampleParams, result["params"]), names) if result else trial.user_attrs.get(REASON, "")
+        value = "-" if trial.value is None else f"{100 * trial.value:.1f} %"
+        typer.echo(f"trial {trial.number}: {value}, {told}", err=True)
+
+
+def _report(plan: "Plan", study: "optuna.Study", problems: int, split: str | None, top: int, json_out: Path | None) -> bool:
+    """The best settings, and how to report on the first, on that split; False where none keeps the floors."""
+    from rich.console import Console
+
+    from ..store import write_whole
+    from ..tune import as_data, commands, interval, outcomes, tally
+    from ..views import tuned
+
+    console = Console()
+    found = outcomes(study)[:top]
+    best = found[0] if found and not found[0].short else None
+    if found:
+        rows = [(o.params, interval(o), interval(o, found[0]), o.passed["pass@1"]) for o in found]
+        console.print(tuned(rows, [axis.name for axis in plan.space], f"pass@{plan.k}"))
+    trials = tally(study)
+    said = (
+        f"{plan.base.task}, {plan.base.model}: {problems} problems of split {plan.base.split}, {plan.base.n} samples each, "
+        f"seeds {', '.join(map(str, plan.seeds))}. Study {study.study_name}: {trials['complete']} trials complete, "
+        f"{trials['pruned']} with settings that do not go together, {trials['fail']} failed, {trials['running']} running. "
+    )
+    said += "The best of many is partly luck: report on other problems, with" if best else ""
+    said += "No setting keeps the floor; these come nearest." if found and not best else ""
+    console.print(said, style="dim", highlight=False, markup=False)
+    lines = commands(plan, best.params, split) if best else (None, None)
+    for line in filter(None, lines):
+        typer.echo(line)
+    if json_out is not None:
+        content = {**as_data(plan, study, found), "problems": problems, **dict(zip(("command", "python"), lines, strict=True))}
+        write_whole(json_out, json.dumps(content, indent=2, allow_nan=False).encode() + b"\n")
+    return best is not None

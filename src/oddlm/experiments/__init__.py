@@ -1,0 +1,1 @@
+"""Many runs out of one file, on one core or a cluster."""

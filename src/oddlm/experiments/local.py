@@ -1,0 +1,146 @@
+"""Workers on this machine: processes with their own copy of the model, fed through a pipe each."""
+
+import multiprocessing
+import os
+import pickle
+import signal
+import traceback
+from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from threading import Lock
+from typing import Any
+
+from .work import AHEAD, Batch, Bench, Job, Jobs, Options, Outcome
+
+
+@dataclass(frozen=True)
+class Stop:
+    """Said by a worker that cannot work at all."""
+
+    message: str
+
+
+@dataclass
+class Worker:
+    process: BaseProcess
+    pipe: "Connection[Any, Any]"
+    jobs: dict[int, Job] = field(default_factory=dict)
+
+    def give(self, number: int, job: Job) -> None:
+        self.jobs[number] = job
+        try:
+            self.pipe.send((number, job.batch))
+        except OSError:
+            pass  # it is dead, which its pipe will tell
+        except Exception as error:
+            raise ValueError(f"the problems of task {job.batch.spec.task!r} cannot be sent to a worker: {error}") from error
+
+    def stop(self) -> None:
+        self.pipe.close()
+        self.process.kill()
+        self.process.join()
+
+
+@dataclass(frozen=True)
+class LocalExecutor:
+    options: Options
+    workers: int = 1
+
+    def outcomes(self, batches: Iterator[Batch]) -> Generator[Outcome]:
+        jobs = Jobs(batches)
+        crew: dict[int, Worker] = {}
+        given = 0
+        try:
+            while True:
+                for index in range(self.workers):
+                    while job := jobs.take(crew[index].jobs.values() if index in crew else ()):
+                        if index not in crew:
+                            crew[index] = self._start(index)
+                        crew[index].give(given, job)
+                        given += 1
+                busy = {worker.pipe: index for index, worker in crew.items() if worker.jobs}
+                if not busy:
+                    return
+                for pipe in wait(list(busy)):
+                    index = busy[pipe]  # type: ignore[index]
+                    answer = _answer(crew[index])
+                    if isinstance(answer, Outcome):
+                        jobs.done()
+                        yield answer
+                    else:
+                        dead = crew.pop(index)
+                        dead.stop()
+                        yield from jobs.died(dead.jobs.values(), answer, self.workers)
+        finally:
+            for worker in crew.values():
+                worker.stop()
+
+    def _start(self, index: int) -> Worker:
+        here, there = multiprocessing.Pipe()
+        threads = max(1, (os.cpu_count() or 1) // self.workers)
+        spawn = multiprocessing.get_context("spawn")
+        process = spawn.Process(target=_work, args=(there, self.options, index, threads), daemon=True)
+        with _uninterrupted():
+            process.start()
+        there.close()
+        return Worker(process, here)
+
+
+@contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """A process that is started here never sees Ctrl-C, which is for the driver."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _answer(worker: Worker) -> Outcome | str:
+    """What a worker that has something to say says; text: it is dead, and how it died."""
+    try:
+        number, answer = worker.pipe.recv()
+    except (EOFError, OSError, pickle.UnpicklingError):
+        worker.process.join(timeout=10)
+        code = worker.process.exitcode
+        return f"killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit status {code}"
+    if isinstance(answer, Stop):
+        raise ValueError(answer.message)
+    del worker.jobs[number]
+    return answer  # type: ignore[no-any-return]
+
+
+def _work(pipe: "Connection[Any, Any]", options: Options, index: int, threads: int) -> None:
+    """The life of a worker process: it ends with its driver, whatever ends that."""
+    import torch
+
+    torch.set_num_threads(threads)
+    if options.device == "cuda":
+        options = replace(options, device=f"cuda:{index % max(1, torch.cuda.device_count())}")
+    bench, talking = Bench(options), Lock()
+
+    def answer(number: int, batch: Batch) -> None:
+        try:
+            said: Outcome | Stop = bench.run(batch)
+        except Exception as error:
+            said = Stop(_story(error))
+        with talking:
+            pipe.send((number, said))
+
+    with ThreadPoolExecutor(AHEAD) as pool:
+        while True:
+            try:
+                pool.submit(answer, *pipe.recv())
+            except EOFError:
+                os._exit(0)
+            except Exception as error:  # a problem of a class that this process cannot import
+                with talking:
+                    pipe.send((-1, Stop(f"a worker cannot read its work: {error}")))
+
+
+def _story(error: Exception) -> str:
+    return str(error) if isinstance(error, ValueError) else "".join(traceback.format_exception(error))

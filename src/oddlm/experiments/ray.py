@@ -1,0 +1,169 @@
+"""Workers on a Ray cluster: actors with their own copy of the model. Ray comes with the extra 'ray'."""
+
+import os
+import socket
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any
+
+from .. import __version__
+from .work import AHEAD, Batch, Bench, Job, Jobs, Options, Outcome
+
+REACH_S = 5.0  # for an address to answer
+START_S = 600.0  # for the first worker to start
+SETTINGS = b"\x04"  # the type of the frame that both sides of HTTP/2 begin with (RFC 9113, 3.4)
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0" + SETTINGS + b"\0\0\0\0\0"
+
+
+class RayWorker:
+    """What lives in an actor. One call draws while the others score."""
+
+    def __init__(self, options: Options) -> None:
+        self._bench = Bench(options)
+
+    def version(self) -> str:
+        return __version__
+
+    def run(self, batch: Batch) -> Outcome:
+        return self._bench.run(batch)
+
+
+@dataclass(eq=False)
+class Actor:
+    handle: Any
+    jobs: dict[Any, Job] = field(default_factory=dict)  # by the reference of their outcome
+
+
+@dataclass(frozen=True)
+class RayExecutor:
+    options: Options
+    workers: int | None = None  # None: one per GPU, or per CPU where the cluster has no GPU
+    address: str = "auto"
+
+    def outcomes(self, batches: Iterator[Batch]) -> Generator[Outcome]:
+        ray = _ray()
+        connect(self.address)
+        try:
+            for first in batches:  # no worker is started for nothing
+                yield from _Crew(ray, self.options, self.workers).outcomes(Jobs(chain([first], batches)))
+        finally:
+            ray.shutdown()
+
+
+class _Crew:
+    def __init__(self, ray: Any, options: Options, workers: int | None) -> None:
+        have = ray.cluster_resources()
+        gpus, cpus = int(have.get("GPU", 0)), int(have.get("CPU", 0))
+        use_gpu = gpus > 0 and options.device != "cpu"
+        if not (gpus if use_gpu else cpus):
+            raise ValueError("the Ray cluster has no CPU to run a worker on")
+        self.ray, self.workers = ray, workers or (gpus if use_gpu else cpus)
+        if use_gpu and options.device is None:
+            options = replace(options, device="cuda")  # Ray shows each actor a GPU of its own
+        needs = {"num_cpus": 1, "num_gpus": 1 if use_gpu else 0}
+        make = ray.remote(RayWorker).options(**needs, max_concurrency=AHEAD, max_restarts=0, max_task_retries=0)
+        self._make: Callable[[], Any] = lambda: make.remote(options)
+        self.starting: dict[Any, Actor] = {}  # by the reference of their first word
+        self.crew: list[Actor] = []
+
+    def outcomes(self, jobs: Jobs) -> Iterator[Outcome]:
+        for _ in range(self.workers):
+            self._start()
+        while True:
+            for actor in self.crew:
+                while job := jobs.take(actor.jobs.values()):
+                    actor.jobs[actor.handle.run.remote(job.batch)] = job
+            busy = {reference: actor for actor in self.crew for reference in actor.jobs}
+            if not busy and self.crew:
+                return
+            limit = None if busy else START_S
+            ready, _ = self.ray.wait([*busy, *self.starting], num_returns=1, timeout=limit)
+            if not ready:
+                raise ValueError(f"no worker of the Ray cluster was ready after {START_S:g} s: are there free CPUs or GPUs?")
+            if ready[0] in self.starting:
+                yield from self._welcome(ready[0], jobs)
+            else:
+                yield from self._answer(busy[ready[0]], ready[0], jobs)
+
+    def _start(self) -> None:
+        actor = Actor(self._make())
+        self.starting[actor.handle.version.remote()] = actor
+
+    def _welcome(self, reference: Any, jobs: Jobs) -> Iterator[Outcome]:
+        actor = self.starting.pop(reference)
+        try:
+            version = self.ray.get(reference)
+        except self.ray.exceptions.RayTaskError as error:
+            raise ValueError(f"a worker of the Ray cluster does not start: {_cause(error)}") from error
+        except self.ray.exceptions.RayError as error:
+            if "No module named 'oddlm" in str(error):
+                raise ValueError(
+                    "a worker of the Ray cluster cannot import oddlm: install the same version on every node"
+                ) from error
+            yield from self._bury(actor, jobs, error)
+            return
+        if version != __version__:
+            raise ValueError(f"a worker of the Ray cluster has oddlm {version}, this is {__version__}: install the same")
+        self.crew.append(actor)
+
+    def _answer(self, actor: Actor, reference: Any, jobs: Jobs) -> Iterator[Outcome]:
+        try:
+            outcome = self.ray.get(reference)
+        except self.ray.exceptions.RayTaskError as error:
+            raise ValueError(_cause(error)) from error
+        except self.ray.exceptions.RayError as error:
+            self.crew.remove(actor)
+            yield from self._bury(actor, jobs, error)
+            return
+        del actor.jobs[reference]
+        jobs.done()
+        yield outcome
+
+    def _bury(self, actor: Actor, jobs: Jobs, error: Exception) -> Iterator[Outcome]:
+        """A worker or its node is dead, or cannot be reached: it is ended, and another one started where there is room."""
+        self.ray.kill(actor.handle)
+        self._start()
+        yield from jobs.died(actor.jobs.values(), f"{type(error).__name__} on the Ray cluster", self.workers)
+
+
+def connect(address: str) -> None:
+    """ValueError in seconds where there is no cluster."""
+    ray = _ray()
+    address = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
+    if address.startswith("ray://"):
+        raise ValueError("ray:// addresses are for Ray's client: run the sweep on a node of the cluster, --address HOST:6379")
+    if address != "auto" and os.environ.get("RAY_USE_TLS", "0") == "0":
+        _reach(address)
+    try:
+        ray.init(address=address, log_to_driver=False, configure_logging=False)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise ValueError(f"there is no Ray cluster at {address!r}: {error}; `ray start --head` makes one") from error
+
+
+def _reach(address: str) -> None:
+    """Does somebody there speak HTTP/2, as a head node does? Ray itself waits for minutes where nobody does."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal():
+        raise ValueError(f"--address must be HOST:PORT or auto, not {address!r}")
+    try:
+        with socket.create_connection((host, int(port)), timeout=REACH_S) as line:
+            line.sendall(PREFACE)
+            if line.recv(9)[3:4] != SETTINGS:
+                raise OSError("what answers there is no Ray")
+    except (OSError, OverflowError) as error:
+        raise ValueError(
+            f"the Ray address {address} does not answer: {error}; `ray status` on the head node shows it"
+        ) from error
+
+
+def _cause(error: Any) -> str:
+    return str(error.cause) if isinstance(getattr(error, "cause", None), ValueError) else str(error)
+
+
+def _ray() -> Any:
+    try:
+        import ray
+    except ImportError as error:
+        raise ValueError("--executor ray needs the extra 'ray': pip install 'oddlm[ray]'") from error
+    return ray

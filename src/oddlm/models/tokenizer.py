@@ -1,0 +1,165 @@
+"""Tokenizers of checkpoints, from their files alone."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..checks import ids
+from .architecture import Keys
+from .chat import ChatTemplate
+from .checkpoint import read_json
+from .published import END_TEXTS, MASK_TEXTS, QWEN2_TOKENIZERS
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+FILE, VOCABULARY, MERGES, SETTINGS = "tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json"
+TEMPLATE, SPECIAL, ADDED = "chat_template.jinja", "special_tokens_map.json", "added_tokens.json"
+NAMES = ("bos_token", "eos_token", "pad_token", "mask_token", "unk_token")
+# How Qwen2 cuts text before merging: contractions, words, single digits, punctuation with line ends, spaces.
+QWEN2_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+
+
+class TextTokenizer:
+    """`encode` and `chat` never make control tokens out of what a text says; `template` is None where there is none."""
+
+    def __init__(self, backend: "Tokenizer", settings: Mapping[str, Any], template: str | None) -> None:
+        self._backend = backend
+        self._backend.encode_special_tokens = True  # "<|eot_id|>" in a text is text
+        added = backend.get_added_tokens_decoder()
+        self.special = {token.content: int(number) for number, token in added.items() if token.special}
+        self.tokens = {name: _text(settings.get(name)) for name in NAMES}
+        self.template = None if template is None else ChatTemplate(template, self.tokens, _pattern(added.values()))
+        self.size: int = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
+
+    def encode(self, text: str) -> list[int]:
+        """With what the tokenizer itself puts around a text, if anything."""
+        found: list[int] = self._backend.encode(text, add_special_tokens=True).ids
+        return found
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        text: str = self._backend.decode(list(tokens), skip_special_tokens=True)
+        return text
+
+    def chat(self, messages: Sequence[Mapping[str, str]], *, answer: bool = True) -> list[int]:
+        """The conversation as the checkpoint's template writes it, up to where the model answers."""
+        if self.template is None:
+            raise ValueError("this checkpoint has no chat template: give the prompt as it is (raw)")
+        found: list[int] = []
+        for part, control in self.template.segments(messages, answer=answer):
+            found += [self.special[part]] if control else self._backend.encode(part, add_special_tokens=False).ids
+        return found
+
+    def id_of(self, text: str | None) -> int | None:
+        number = None if text is None else self._backend.token_to_id(text)
+        return None if number is None else int(number)
+
+
+def read_tokenizer(folder: Path) -> TextTokenizer:
+    """From tokenizer.json, or vocab.json and merges.txt, with the settings beside them."""
+    settings = {**_optional(folder / SPECIAL), **_optional(folder / SETTINGS)}
+    return TextTokenizer(_backend(folder, settings), settings, _template(folder, settings))
+
+
+def special_ids(
+    keys: Keys, tokenizer: TextTokenizer, vocab_size: int, mask_id: int | None = None
+) -> tuple[int, tuple[int, ...]]:
+    """(mask id, ids that end an answer), from config.json and the tokenizer; `mask_id` has the last word."""
+    if tokenizer.size > vocab_size:
+        raise ValueError(f"{keys.where} is of a network of {vocab_size} tokens, and its tokenizer has {tokenizer.size}")
+    mask = mask_id if mask_id is not None else _mask_id(keys, tokenizer)
+    ends = [tokenizer.id_of(text) for text in (tokenizer.tokens["eos_token"], tokenizer.tokens["pad_token"])]
+    ends += [tokenizer.special.get(text) for text in END_TEXTS]
+    for key in ("eos_token_id", "pad_token_id"):
+        value = keys.get(key)
+        ends += value if isinstance(value, list) else [value]
+    known = list(dict.fromkeys(end for end in ends if end is not None and end != mask))
+    return ids(f"{keys.where}: mask_token_id", [mask], vocab_size)[0], ids(f"{keys.where}: end tokens", known, vocab_size)
+
+
+def _mask_id(keys: Keys, tokenizer: TextTokenizer) -> int:
+    said, named = keys.get("mask_token_id"), tokenizer.id_of(tokenizer.tokens["mask_token"])
+    if said is not None and named is not None and said != named:
+        raise ValueError(
+            f"{keys.where} says that the mask token is {said!r}, its tokenizer says {named}: say which is right, mask_id="
+        )
+    for found in (said, named, *map(tokenizer.special.get, MASK_TEXTS)):
+        if found is not None:
+            return int(found)
+    raise ValueError(
+        f"{keys.where} has no mask_token_id, and its tokenizer has no mask token: this is no masked diffusion model; "
+        "if it is, say which token is the mask: mask_id="
+    )
+
+
+def _backend(folder: Path, settings: Mapping[str, Any]) -> "Tokenizer":
+    from tokenizers import Tokenizer
+
+    path = folder / FILE
+    try:
+        if path.is_file():
+            return Tokenizer.from_file(str(path))
+        path = folder / VOCABULARY
+        if path.is_file() and (folder / MERGES).is_file():
+            return _from_merges(folder, settings)
+    except ValueError:
+        raise
+    except Exception as error:  # what the library raises has no class of its own
+        raise ValueError(f"{path} is damaged ({error}): copy or download it anew") from error
+    raise ValueError(f"{folder} holds no tokenizer: neither {FILE} nor {VOCABULARY} and {MERGES}")
+
+
+def _from_merges(folder: Path, settings: Mapping[str, Any]) -> "Tokenizer":
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+
+    kind = settings.get("tokenizer_class")
+    if kind not in QWEN2_TOKENIZERS:
+        raise ValueError(f"{folder}: a {kind} without {FILE} cannot be read; known: {', '.join(QWEN2_TOKENIZERS)}")
+    backend = Tokenizer(models.BPE.from_file(str(folder / VOCABULARY), str(folder / MERGES)))
+    backend.normalizer = normalizers.NFC()
+    words = pre_tokenizers.Split(Regex(QWEN2_WORDS), behavior="isolated")
+    backend.pre_tokenizer = pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    backend.decoder = decoders.ByteLevel()
+    added = {int(number): dict(token) for number, token in settings.get("added_tokens_decoder", {}).items()}
+    old = {int(number): {"content": text, "special": True} for text, number in _optional(folder / ADDED).items()}
+    for number, token in sorted({**old, **added}.items()):
+        content = token.pop("content")
+        flags = {
+            name: bool(value) for name, value in token.items() if name in ("lstrip", "rstrip", "normalized", "single_word")
+        }
+        special = bool(token.get("special", False))
+        (backend.add_special_tokens if special else backend.add_tokens)([AddedToken(content, special=special, **flags)])
+        if backend.token_to_id(content) != number:
+            raise ValueError(
+                f"{folder / SETTINGS}: token {content!r} should be {number}, and becomes {backend.token_to_id(content)}"
+            )
+    return backend
+
+
+def _template(folder: Path, settings: Mapping[str, Any]) -> str | None:
+    if (folder / TEMPLATE).is_file():
+        return (folder / TEMPLATE).read_text()
+    found = settings.get("chat_template")
+    if isinstance(found, list):  # several, by name
+        found = next((one.get("template") for one in found if isinstance(one, dict) and one.get("name") == "default"), None)
+    if found is not None and not isinstance(found, str):
+        raise ValueError(f"{folder / SETTINGS}: chat_template must be text, not {type(found).__name__}")
+    return found
+
+
+def _optional(path: Path) -> dict[str, Any]:
+    return read_json(path) if path.is_file() else {}
+
+
+def _text(token: Any) -> str | None:
+    """A token as the settings give it: its text, or an object that has it."""
+    found = token.get("content") if isinstance(token, Mapping) else token
+    return found if isinstance(found, str) else None
+
+
+def _pattern(added: Any) -> "re.Pattern[str] | None":
+    """Finds control tokens, the longest first, with the space that belongs to them."""
+    special = sorted((token for token in added if token.special and token.content), key=lambda token: -len(token.content))
+    parts = [r"\s*" * token.lstrip + f"({re.escape(token.content)})" + r"\s*" * token.rstrip for token in special]
+    return re.compile("|".join(parts)) if parts else None

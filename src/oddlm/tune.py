@@ -1,0 +1,416 @@
+"""Tuning: Optuna's TPE over the settings of a sampler, on problems that are never reported on.
+
+A study lives in a database. Its trials are runs in the store like any other; a killed trial is taken up where it was.
+"""
+
+import hashlib
+import json
+import math
+import os
+import re
+import shlex
+import time
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from . import metrics
+from .evaluate import Runner, check_spec
+from .params import RunSpec, SampleParams, check_fields, checked
+from .space import Axis, draw
+from .store import Row, RunHeldError
+from .tasks import Problem, Task
+from .trackers import Tracker, followed
+
+if TYPE_CHECKING:
+    import optuna
+
+REPORTED = "test"
+RETRIES = 2  # of a trial whose process was killed: a setting that kills it every time is given up
+HEARTBEAT_S, GRACE_S = 20, 120  # a process on another machine that has been silent for longer is dead
+CONNECT_S = 5
+PLAN, PROCESS, RESULT, RETRY, REASON = "plan", "process", "result", "retry", "reason"
+Watch = Callable[[RunSpec, Row, bool], None]
+Ended = Callable[["optuna.Study", "optuna.trial.FrozenTrial"], None]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a study is about."""
+
+    base: RunSpec  # of every run, but for params and seed
+    fixed: Mapping[str, Any]  # settings that are not searched
+    space: tuple[Axis, ...]
+    seeds: tuple[int, ...]  # every trial runs once with each
+    k: int  # Pass@k is to be large
+    floors: Mapping[int, float]  # by k, the least Pass@k may be
+    seed: int = 0  # of the search
+
+    def content(self) -> dict[str, Any]:
+        """What processes that share a study must agree on."""
+        base = {name: value for name, value in self.base.canonical().items() if name not in ("params", "seed")}
+        return {
+            **{name: value for name, value in base.items() if value is not None},
+            "metric": f"pass@{self.k}",
+            "floors": {f"pass@{k}": floor for k, floor in sorted(self.floors.items())},
+            "seeds": list(self.seeds),
+            "space": sorted(map(str, self.space)),
+            "fixed": dict(sorted(self.fixed.items())),
+            "seed": self.seed,
+        }
+
+    @property
+    def name(self) -> str:
+        """For a study without one: the same plan, the same study."""
+        digest = hashlib.sha256(json.dumps(self.content(), sort_keys=True).encode()).hexdigest()[:8]
+        return f"{Path(self.base.task or 'none').stem}-{self.base.model}-{digest}"
+
+    def specs(self, params: SampleParams) -> list[RunSpec]:
+        return [self.base.model_copy(update={"params": params.canonical(), "seed": seed}) for seed in self.seeds]
+
+    def check(self) -> None:
+        """ValueError for names and values that sampling would refuse, each by itself."""
+        check_fields(SampleParams, self.fixed)
+        values = [(axis.name, value) for axis in self.space for value in axis.examples()]
+        for name, value in [*values, *self.fixed.items()]:
+            if name in ("policy", "objective", "feature", "schedule"):
+                check_spec(self.base.model_copy(update={"params": checked(SampleParams, {name: value})}))
+        for k in (self.k, *self.floors):
+            if k > self.base.n:
+                raise ValueError(f"pass@{k} needs at least {k} samples per problem, not {self.base.n}: give a larger --n")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished trial."""
+
+    params: SampleParams
+    runs: tuple[str, ...]
+    passed: Mapping[str, float]
+    solved: tuple[float, ...]  # the metric by problem, mean over the seeds
+    short: float  # by how much it misses the floors, all together
+
+    @property
+    def value(self) -> float:
+        return sum(self.solved) / len(self.solved)
+
+
+def parse_metric(text: str) -> int:
+    """`pass@16` is 16."""
+    match = re.fullmatch(r"pass@([1-9]\d{0,5})", text)
+    if match is None:
+        raise ValueError(f"a metric is pass@k, such as pass@1 or pass@16, not {text!r}")
+    return int(match[1])
+
+
+def parse_floor(text: str) -> tuple[int, float]:
+    """`pass@1=0.3`: a share, not per cent."""
+    metric, _, share = text.partition("=")
+    try:
+        floor = float(share)
+    except ValueError:
+        floor = -1.0
+    if not 0 <= floor <= 1:
+        raise ValueError(f"a floor is a metric and a share from 0 to 1, such as pass@1=0.3, not {text!r}")
+    return parse_metric(metric), floor
+
+
+def tuning_problems(task: Task, split: str, *, limit: int | None, **options: Any) -> list[Problem]:
+    """The problems of a split that shares none with the reported one; ValueError where there is no such thing."""
+    if split == REPORTED:
+        raise ValueError(f"the {REPORTED} split is what results are reported on: tune on another, such as --split tune")
+    if "split" not in task.options:
+        raise ValueError(
+            f"task {task.name!r} has no tuning split: its load() needs a keyword `split` that takes {split!r}, {REPORTED!r}; "
+            "or tune on a .jsonl of other problems (--scorer says how they are scored)"
+        )
+    problems = task.problems(split=split, limit=limit, **options)
+    reported = task.problems(split=REPORTED, **options)
+    shared = {task.prompt(problem) for problem in problems} & {task.prompt(problem) for problem in reported}
+    if shared:
+        raise ValueError(f"{len(shared)} problems of split {split!r} of task {task.name!r} are in split {REPORTED!r} too")
+    return problems
+
+
+def open_study(url: str, name: str, plan: Plan) -> "optuna.Study":
+    """The study of that name, new or as it was left. ValueError where the storage does not answer or the plan is another."""
+    library = _optuna()
+    library.logging.set_verbosity(library.logging.ERROR)  # what happens to trials is told by the command
+    sampler = library.samplers.TPESampler(multivariate=False)
+    study: optuna.Study = library.create_study(
+        study_name=name, storage=_storage(url), sampler=sampler, direction="maximize", load_if_exists=True
+    )
+    begun = bool(study.get_trials(deepcopy=False))  # asked first: a study of ours has its plan before its first trial
+    wanted, found = plan.content(), study.user_attrs.get(PLAN)
+    if found is None and begun:
+        raise ValueError(f"study {name!r} was not made by oddlm tune: give another --study")
+    if found is None:
+        study.set_user_attr(PLAN, wanted)
+    elif different := [key for key in {**found, **wanted} if found.get(key) != wanted.get(key)]:
+        raise ValueError(
+            f"study {name!r} has {different[0]} {found.get(different[0])!r}, not {wanted.get(different[0])!r}: "
+            "give another --study, or none for one of its own"
+        )
+    bury(study)
+    return study
+
+
+def tune(
+    plan: Plan,
+    study: "optuna.Study",
+    trials: int,
+    runner: Runner,
+    task: Task,
+    problems: Sequence[Problem],
+    tracker: Tracker,
+    watch: Watch = lambda *_: None,
+    ended: Ended = lambda *_: None,
+) -> None:
+    """Go on until the study has so many trials, those that other processes are running among them (w of them that look at the
+    same moment may end with w - 1 more).
+
+    watch: called with every row of a trial; ended: after every trial. Ctrl-C leaves the trial to the next start.
+    """
+    attempt = partial(_attempt, plan, runner, task, problems, tracker, watch)
+    while counted(study) < trials:
+        study.optimize(attempt, n_trials=1, callbacks=[ended], catch=(RunHeldError,))
+
+
+def counted(study: "optuna.Study") -> int:
+    """Trials that are finished, or running in a process that said so."""
+    states = _optuna().trial.TrialState
+    trials = study.get_trials(deepcopy=False)
+    return sum(
+        t.state in (states.COMPLETE, states.PRUNED) or (t.state == states.RUNNING and PROCESS in t.user_attrs) for t in trials
+    )
+
+
+def bury(study: "optuna.Study") -> None:
+    """Trials whose process is gone count as failed and are tried again: at once on this machine, elsewhere after GRACE_S."""
+    optuna = _optuna()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        optuna.storages.fail_stale_trials(study)
+    for trial in study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,)):
+        if _dead(trial.user_attrs.get(PROCESS)):
+            try:
+                study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
+            except ValueError:  # another process was first
+                continue
+            retry(study, trial)
+
+
+def retry(study: "optuna.Study", trial: "optuna.Trial | optuna.trial.FrozenTrial") -> None:
+    """The same settings again, in the next trial."""
+    tried = trial.user_attrs.get(RETRY, 0)
+    if tried < RETRIES:
+        study.enqueue_trial(trial.params, user_attrs={RETRY: tried + 1})
+
+
+def outcomes(study: "optuna.Study") -> list[Outcome]:
+    """Of the trials that have ended, best first (Pass@1 decides among equals), the same setting once; those that miss a floor
+    come last.
+    """
+    found: dict[tuple[str, ...], Outcome] = {}
+    for trial in study.get_trials(deepcopy=False, states=(_optuna().trial.TrialState.COMPLETE,)):
+        result = trial.user_attrs[RESULT]
+        short = sum(max(0.0, missing) for missing in trial.constraints.values())
+        outcome = Outcome(
+            checked(SampleParams, result["params"]), tuple(result["runs"]), result["passed"], tuple(result["solved"]), short
+        )
+        found.setdefault(outcome.runs, outcome)
+    return sorted(found.values(), key=lambda outcome: (outcome.short, -outcome.value, -outcome.passed["pass@1"]))
+
+
+def interval(outcome: Outcome, other: Outcome | None = None) -> metrics.Interval:
+    """95 % over the problems: of the metric, or of how much it differs from another's."""
+    return metrics.paired_interval(outcome.solved, other.solved if other else [0.0] * len(outcome.solved))
+
+
+def commands(plan: Plan, params: SampleParams, split: str | None) -> tuple[str, str]:
+    """How to report on a setting: on the command line, and from Python."""
+    base, own = plan.base, ("alpha", "temperature", "objective", "length", "steps")
+    changed = {
+        name: value
+        for name, value in params.canonical().model_dump(mode="json", exclude={"seed"}).items()
+        if value != SampleParams.model_fields[name].default or name in own
+    }
+    words = ["oddlm", "eval", base.task or "", "--model", base.model, "--n", str(base.n)]
+    given = {"protocol": base.protocol, "data": base.data, "scorer": base.scorer, "split": split}
+    for name, value in {**given, **{name: changed[name] for name in own}}.items():
+        words += [] if value is None else [f"--{name}", value if isinstance(value, str) else json.dumps(value)]
+    words += ["--exclude-train"] if base.exclude_train else []
+    for name in [name for name in changed if name not in own]:
+        value = changed[name]
+        words += ["--set", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
+    settings = ", ".join(f"{name}={value!r}" for name, value in changed.items())
+    return shlex.join(words), f"oddlm.load({base.model!r}).generate(prompts, n={base.n}, {settings})"
+
+
+def as_data(plan: Plan, study: "optuna.Study", found: Sequence[Outcome]) -> dict[str, Any]:
+    """For JSON, which has no nan."""
+
+    def ends(bounds: metrics.Interval) -> dict[str, float | None]:
+        return {name: None if math.isnan(x) else x for name, x in bounds._asdict().items()}
+
+    return {
+        "study": study.study_name,
+        **plan.content(),
+        "trials": tally(study),
+        "settings": [
+            {
+                "params": outcome.params.model_dump(mode="json", exclude={"seed"}),
+                "runs": list(outcome.runs),
+                **outcome.passed,
+                "interval": [ends(interval(outcome))[end] for end in ("low", "high")],
+                "difference": ends(interval(outcome, found[0])),  # to the first
+                "keeps_floors": not outcome.short,
+            }
+            for outcome in found
+        ],
+    }
+
+
+def tally(study: "optuna.Study") -> dict[str, int]:
+    """How many trials there are of each kind."""
+    states = [trial.state.name.lower() for trial in study.get_trials(deepcopy=False)]
+    return {state: states.count(state) for state in ("complete", "pruned", "fail", "running", "waiting")}
+
+
+def _attempt(
+    plan: Plan,
+    runner: Runner,
+    task: Task,
+    problems: Sequence[Problem],
+    tracker: Tracker,
+    watch: Watch,
+    trial: "optuna.Trial",
+) -> float:
+    optuna = _optuna()
+    trial.set_user_attr(PROCESS, _process(os.getpid()))
+    trial.study.sampler = optuna.samplers.TPESampler(seed=_search_seed(plan.seed, trial), multivariate=False)
+    try:
+        params = checked(SampleParams, draw(plan.space, plan.fixed, trial))
+        specs = plan.specs(params)
+        check_spec(specs[0])
+    except ValueError as error:  # settings that do not go together
+        trial.set_user_attr(REASON, str(error))
+        raise optuna.TrialPruned(str(error)) from error
+    correct = []
+    try:
+        for spec in specs:
+            with followed(tracker, runner.store, spec, len(problems), partial(watch, spec)) as tell:
+                correct.append([row.correct for row in runner.run(spec, task, problems, tell)])
+    except KeyboardInterrupt:
+        retry(trial.study, trial)
+        raise
+    except RunHeldError:  # the same settings in another process: this trial fails, and the next may find them done
+        time.sleep(1)
+        raise
+    solved = np.mean([metrics.pass_at_k(verdicts, plan.k) for verdicts in correct], axis=0)  # [problems]
+    passed = {k: _mean_pass(correct, k) for k in sorted({1, plan.k, plan.base.n, *plan.floors})}
+    trial.set_user_attr(
+        RESULT,
+        {
+            "params": params.canonical().model_dump(mode="json"),
+            "runs": [spec.id for spec in specs],
+            "passed": {f"pass@{k}": share for k, share in passed.items()},
+            "solved": solved.tolist(),
+        },
+    )
+    for k, floor in plan.floors.items():
+        trial.set_constraint(f"pass@{k}", floor - passed[k])
+    return passed[plan.k]
+
+
+def _mean_pass(correct: Sequence[Sequence[Sequence[bool]]], k: int) -> float:
+    return float(sum(metrics.pass_at_k(verdicts, k).mean() for verdicts in correct) / len(correct))
+
+
+def _search_seed(seed: int, trial: "optuna.Trial") -> int:
+    """A trial's own: what it draws depends on the seed, its place and the trials before it, not on who was killed when."""
+    earlier = [t for t in trial.study.get_trials(deepcopy=False) if t.number < trial.number]
+    place = trial.number - sum(RETRY in t.user_attrs for t in earlier)
+    return int.from_bytes(hashlib.sha256(f"{seed}\0{place}".encode()).digest()[:4], "big")
+
+
+def _optuna() -> Any:
+    try:
+        import optuna
+    except ImportError as error:
+        raise ValueError("tuning needs the extra 'tune': pip install 'oddlm[tune]'") from error
+    return optuna
+
+
+def _storage(url: str) -> Any:
+    """A database that answers; ValueError in seconds where it does not, without the password in the message."""
+    _optuna()
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        parsed = make_url(url)
+    except SQLAlchemyError:
+        parsed = None
+    drivers = {"sqlite": "sqlite", "postgres": "postgresql+psycopg", "postgresql": "postgresql+psycopg"}
+    if parsed is None or parsed.drivername.partition("+")[0] not in drivers:
+        scheme, colon, _ = url.partition(":")  # the rest may hold a password
+        raise ValueError(
+            f"a storage is sqlite:///FILE or postgresql://USER@HOST/DATABASE, not {scheme + '://...' if colon else url!r}"
+        )
+    parsed = parsed.set(drivername=drivers[parsed.drivername.partition("+")[0]])
+    arguments = {"timeout": 60} if parsed.drivername == "sqlite" else {"connect_timeout": CONNECT_S}
+    try:
+        return _connected(parsed.render_as_string(hide_password=False), arguments)
+    except ImportError as error:
+        raise ValueError(f"PostgreSQL needs the extra 'postgres': pip install 'oddlm[postgres]' ({error})") from error
+    except (SQLAlchemyError, RuntimeError) as error:  # the latter: tables of another version of Optuna
+        reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
+        raise ValueError(f"storage {parsed.render_as_string()} cannot be used: {reason}") from error
+
+
+def _connected(url: str, arguments: Mapping[str, Any]) -> Any:
+    optuna = _optuna()
+    from sqlalchemy.exc import IntegrityError, ProgrammingError
+
+    connect = partial(
+        optuna.storages.RDBStorage,
+        url,
+        engine_kwargs={"connect_args": arguments},
+        heartbeat_interval=HEARTBEAT_S,
+        grace_period=GRACE_S,
+        heartbeat_stale_trial_callback=retry,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        for pause in (0.2, 0.5, 1.0):
+            with suppress(IntegrityError, ProgrammingError):  # another process is making the same tables
+                return connect()
+            time.sleep(pause)
+        return connect()
+
+
+def _process(pid: int) -> dict[str, Any] | None:
+    """What tells a living process from all others, its successors under the same number too; None where /proc has none."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        space = Path("/proc/self/ns/pid").readlink()
+    except OSError:
+        return None
+    state, *fields = stat.rpartition(")")[2].split()
+    return None if state == "Z" else {"machine": f"{boot} {space}", "pid": pid, "started": fields[18]}
+
+
+def _dead(process: Mapping[str, Any] | None) -> bool:
+    """Of this machine, and gone."""
+    here = _process(os.getpid())
+    if process is None or here is None or process["machine"] != here["machine"]:
+        return False
+    return _process(process["pid"]) != process

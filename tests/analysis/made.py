@@ -1,0 +1,90 @@
+"""Stores whose every number is known: runs with made-up samples, written by the store itself."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from oddlm.params import RunSpec, checked
+from oddlm.store import Row, Store, Summary
+
+
+def spec(seed: int = 0, task: str = "countdown", model: str = "mini", n: int = 4, **params: Any) -> RunSpec:
+    content = {"length": 8, "temperature": 1.0, "objective": "odd", "alpha": 8.0} | params
+    return checked(RunSpec, {"model": model, "task": task, "n": n, "params": content, "seed": seed})
+
+
+def write_run(
+    folder: Path, what: RunSpec, correct: Any, *, texts: Any = None, seconds: float = 1.0, finish: bool = True
+) -> str:
+    """correct: [problems, n]; texts the same shape, else sample i of a problem says `p i`."""
+    table = np.asarray(correct, dtype=bool)
+    with Store(folder).open(what, len(table)) as run:
+        run.start({"time": "then"})
+        for p, verdicts in enumerate(table):
+            samples = [
+                {
+                    "index": i,
+                    "text": texts[p][i] if texts else f"{p} {i}",
+                    "length": 2,
+                    "finish_reason": "stop",
+                    "correct": bool(right),
+                }
+                for i, right in enumerate(verdicts)
+            ]
+            different = len({sample["text"] for sample in samples})
+            diversity = {"distinct_texts": float(different), "vendi_ngram": different * 0.9}
+            measured = {"seed": 1, "nfe": 8, "seconds": seconds, "score_seconds": 0.0, "diversity": diversity}
+            run.append(checked(Row, {"problem": f"p/{p}", "prompt": f"ask {p}", "samples": samples} | measured))
+        if finish:
+            total = {"problems": len(table), "samples": table.size, "seconds": seconds * len(table)}
+            run.finish(checked(Summary, {"id": what.id, "passed": {"pass@1": 0.5}, "diversity": {}} | total))
+    return what.id
+
+
+def grid(folder: Path, *, problems: int = 12, seeds: int = 2, task: str = "countdown", **more: Any) -> None:
+    """Plain and odd at two alphas and two temperatures: odd solves twice as often as plain."""
+    rng = np.random.default_rng(0)
+    for temperature in (0.5, 2.0):
+        for alpha, chance in ((0.0, 0.1), (8.0, 0.5), (32.0, 0.3)):
+            for seed in range(seeds):
+                what = spec(seed, task, temperature=temperature, alpha=alpha, **more)
+                write_run(folder, what, rng.random((problems, 4)) < chance, seconds=1.0 + 0.1 * (alpha > 0) + 0.01 * seed)
+
+
+RELEASED = (
+    "name,model,steps,strategy,batch_size,gen_length,n_problems,temperature,_timestamp,avg_time,avg_diversity,results_table,"
+    "pass_at_1,pass_at_2"
+)
+
+
+def released(
+    name: str = "baseline", alpha: float = 0, temperature: object = 0.5, when: int = 1, **fields: object
+) -> list[object]:
+    strategy = {"name": name, "pool": "max", "alpha": alpha, "top_k": 0, "target": "logits", "quality_scale": 1}
+    row: dict[str, object] = {
+        "name": f"trial_{when}",
+        "model": {"name": "some/model", "load_in_4bit": True},
+        "steps": 32,
+        "strategy": strategy,
+        "batch_size": 2,
+        "gen_length": 64,
+        "n_problems": 300,
+        "temperature": temperature,
+        "_timestamp": when,
+        "avg_time": 20.0,
+        "avg_diversity": 0.1,
+        "results_table": {"nrows": 400},
+        "pass_at_1": 0.5,
+        "pass_at_2": 0.6,
+    }
+    return list((row | fields).values())
+
+
+def write_released(path: Path, rows: list[list[object]], header: str = RELEASED) -> Path:
+    import csv
+
+    with path.open("w", newline="") as file:
+        file.write(header + "\n")
+        csv.writer(file).writerows(rows)
+    return path

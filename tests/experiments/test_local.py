@@ -1,0 +1,196 @@
+"""Sweeps on this machine: complete whatever happens to workers and driver, and the same rows in every way."""
+
+import os
+import shutil
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from oddlm.cli import main
+from oddlm.experiments.grid import read_grid, shard
+from oddlm.experiments.sweep import make_plan, run_sweep
+from oddlm.experiments.work import Batch, Bench, Options
+from oddlm.store import Store
+from oddlm.tasks import Problem
+
+from .. import own_task
+from ..test_evaluate import ROOT
+from .running import GRID, Inline, lines, rows, start, sweep, sweep_inline, wait_for, wait_gone
+
+SMOKE = ROOT / "experiments" / "smoke.toml"
+
+
+@pytest.fixture
+def grid(tmp_path):
+    def write(task: str) -> Path:
+        path = tmp_path / "grid.toml"
+        path.write_text(GRID.format(task=f"tests.own_task.{task}"))
+        return path
+
+    return write
+
+
+def workers_of(process) -> list[int]:
+    """The processes that a driver has started, without the one that watches over shared memory."""
+    pids = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return [int(pid) for pid in pids if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def test_eval_and_sweep_make_the_same_rows(grid, tmp_path, monkeypatch, capsys):
+    code, out, err = sweep(grid("TASK"), tmp_path / "a", "--workers", "2", "--together", "5")
+    assert (code, err) == (0, "")
+    assert "8 of 8 runs are complete" in out
+    found = rows(tmp_path / "a")
+    assert [len(run) for run in found.values()] == [12] * 8
+    assert all(Store(tmp_path / "a").read(name).summary for name in found)
+    command = "eval tests.own_task.TASK --n 4 --temperature 0,1 --alpha 8 --seeds 0,1"
+    monkeypatch.chdir(ROOT)
+    monkeypatch.syspath_prepend(str(ROOT))
+    monkeypatch.setattr("sys.argv", ["oddlm", *command.split(), "--store", str(tmp_path / "b")])
+    with pytest.raises(SystemExit):
+        main()
+    other = rows(tmp_path / "b")
+    assert found.keys() == other.keys()
+    for name, run in other.items():
+        for problem, row in run.items():
+            of_two_runs = {"novelty", "new_texts"}
+            row["diversity"] = {k: v for k, v in row["diversity"].items() if k not in of_two_runs}
+            assert found[name][problem] == row
+
+
+def test_a_worker_killed_then_the_driver_of_four(grid, tmp_path, monkeypatch):
+    path, store = grid("SLOW"), tmp_path / "runs"
+    process = start(path, store, "--workers", "4")
+    wait_for(lambda: lines(store) >= 3 and len(workers_of(process)) == 4, process)
+    first = workers_of(process)
+    os.kill(first[0], signal.SIGKILL)
+    wait_for(lambda: len(set(workers_of(process)) - set(first)) == 1, process)
+    wait_for(lambda: lines(store) >= 20, process)
+    workers = workers_of(process)
+    process.kill()
+    process.communicate()
+    assert 20 <= lines(store) < 96
+    for pid in workers:  # they end with their driver
+        wait_gone(pid)
+    code, _, err = sweep(path, store, "--workers", "4")
+    assert (code, err) == (0, "")
+    monkeypatch.setattr(own_task, "SLOW", own_task.TASK)  # here nobody needs time to kill something
+    sweep_inline(path, tmp_path / "whole")
+    assert rows(store) == rows(tmp_path / "whole")
+    assert lines(store) == 96
+    assert all(Store(store).read(name).summary for name in Store(store).ids())
+
+
+def test_a_problem_that_kills_its_workers_is_given_up(grid, tmp_path):
+    path = grid("DEADLY")
+    path.write_text(path.read_text().replace("[0, 1]", "0").replace("[0, 8]", "8"))
+    code, out, err = sweep(path, tmp_path / "runs", "--together", "4")
+    assert code == 1
+    assert "0 of 1 runs are complete" in out
+    assert "own/3: RuntimeError: its worker died 3 times: killed by SIGKILL" in err
+    (run,) = rows(tmp_path / "runs").values()
+    assert run.keys() == {f"own/{i}" for i in range(12)} - {"own/3"}
+
+
+def test_nine_tenths_of_results_and_a_list_of_failures(grid, tmp_path):
+    path, store = grid("FAILING"), Store(tmp_path / "runs")
+    code, out, err = sweep(path, store.folder, "--together", "7")
+    assert code == 1
+    assert "0 of 8 runs are complete" in out
+    assert "16 of 160 problems failed; the same command tries them again:" in err
+    assert "own/13: RuntimeError: no verdict on own/13" in err
+    specs = read_grid(path)
+    for spec in specs:
+        assert len(store.read(spec.id).rows) == 18
+        assert store.read(spec.id).summary is None
+        assert [failure.problem for failure in store.failures(spec)] == ["own/3", "own/13"]
+        assert 'raise RuntimeError(f"no verdict on {problem.id}")' in store.failures(spec)[0].traceback
+
+
+def test_what_failed_is_tried_again_and_trackers_are_told(grid, tmp_path, monkeypatch):
+    plan, store = make_plan(read_grid(grid("FAILING"))), Store(tmp_path / "runs")
+    broken = run_sweep(plan, store, Inline(), together=3)
+    assert (len(broken.failures), broken.complete) == (16, 0)
+    before = {spec.id: store.read(spec.id).rows for spec in plan.specs}
+    monkeypatch.setattr(own_task, "FAILING", own_task.Task("mended", own_task.load_many, own_task.prompt, own_task.score, 6))
+    told: list[tuple] = []
+
+    class Told:
+        def start(self, spec, problems):
+            told.append(("start", spec.id, problems))
+
+        def row(self, spec, row):
+            told.append(("row", spec.id, row.problem))
+
+        def finish(self, spec, summary):
+            told.append(("finish", spec.id, summary.problems))
+
+    mended = run_sweep(plan, store, Inline(), tracker=Told())
+    assert (mended.failures, mended.complete) == ([], 8)
+    for spec in plan.specs:
+        assert store.read(spec.id).rows[:18] == before[spec.id]
+        assert store.failures(spec) == []
+        own = [what for what in told if what[1:2] == (spec.id,)]
+        assert own[0] == ("start", spec.id, 20)
+        assert own[-1] == ("finish", spec.id, 20)
+        assert sorted(what[2] for what in own[1:-1]) == sorted(row.problem for row in store.read(spec.id).rows)
+    assert run_sweep(plan, store, Inline()).complete == 8
+
+
+def test_ctrl_c_loses_nothing(grid, tmp_path):
+    path, store = grid("SLOW"), tmp_path / "runs"
+    process = start(path, store, "--workers", "2")
+    wait_for(lambda: lines(store) >= 3, process)
+    workers = workers_of(process)
+    for pid in (process.pid, *workers):  # a terminal sends it to all of them
+        os.kill(pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err == f"oddlm: stopped; {lines(store)} of 96 problems are in {store}. The same command goes on from there.\n"
+    for pid in workers:
+        wait_gone(pid)
+    assert make_plan(read_grid(path)).stored(Store(store)) == lines(store) >= 3
+
+
+def test_shards_are_merged_by_copying(tmp_path):
+    specs = read_grid(SMOKE)
+    parts = [shard(specs, part, 5) for part in (1, 2, 3, 4, 5)]
+    assert sorted(spec.id for part in parts for spec in part) == sorted(spec.id for spec in specs)
+    for number, part in enumerate(parts):
+        run_sweep(make_plan(part), Store(tmp_path / str(number)), Inline())
+        shutil.copytree(tmp_path / str(number), tmp_path / "merged", dirs_exist_ok=True)
+    sweep_inline(SMOKE, tmp_path / "whole")
+    assert rows(tmp_path / "merged") == rows(tmp_path / "whole")
+
+
+def test_the_same_text_is_scored_once(monkeypatch):
+    from oddlm.params import RunSpec, checked
+
+    calls: list[tuple[str, str]] = []
+
+    def counted(problem, text):
+        calls.append((problem.id, text))
+        return own_task.score(problem, text)
+
+    monkeypatch.setattr(own_task, "TASK", replace(own_task.TASK, score=counted))
+    bench = Bench(Options())
+    params = {"length": 6, "alpha": 0, "temperature": 0.0}
+    for seed in (0, 1):
+        spec = checked(RunSpec, {"model": "toy", "task": "tests.own_task.TASK", "n": 4, "seed": seed, "params": params})
+        outcome = bench.run(Batch(spec, tuple(own_task.load())))
+        assert [len(row.samples) for row in outcome.rows] == [4] * 12
+    assert len(calls) == len(set(calls)) == 12, "at temperature 0 plain samples are alike, whatever the seed"
+
+
+def test_a_problem_that_cannot_be_drawn_leaves_the_others(monkeypatch):
+    from oddlm.params import RunSpec, checked
+
+    problems = (*own_task.load(limit=2), Problem("long", "t1 " * 2000, None), *own_task.load()[2:4])
+    spec = checked(RunSpec, {"model": "toy", "task": "tests.own_task.TASK", "n": 2, "params": {"length": 6}})
+    outcome = Bench(Options()).run(Batch(spec, problems))
+    assert [row.problem for row in outcome.rows] == ["own/0", "own/1", "own/2", "own/3"]
+    (failure,) = outcome.failures
+    assert failure.error.startswith("ValueError: problem long: prompts[0] has 2000 tokens")
+    assert "Traceback" in failure.traceback

@@ -1,0 +1,216 @@
+"""Sessions: reused keys and values are right wherever they can be, and save what they promise."""
+
+from itertools import product
+
+import pytest
+import torch
+
+import oddlm
+from oddlm.models.mini import Mini
+from oddlm.models.native import Native
+from oddlm.models.transformer import Transformer, TransformerConfig
+from oddlm.models.wrappers import ClassifierFree, MicroBatch
+from oddlm.types import open_session
+
+CLOSE = 1e-9
+VOCAB, MASK = 50, 49
+SHAPES = {
+    "plain": {},
+    "grouped": {"kv_heads": 2, "qkv_bias": True, "tied": False},
+    "shift": {"kv_heads": 1, "shift": True, "wide_rotary": True},
+    "normed": {"qk_norm": True, "head_size": 12, "tied": False},
+}
+PROMPTS = {"alike": [[5, 6, 7]], "padded": [[5, 6, 7, 8, 9, 10], [11, 12], []], "bare": [[]]}
+PAIRS = list(product(SHAPES, PROMPTS))
+CASES = list(product(SHAPES, PROMPTS, ["prefix", "dual"]))
+
+
+def model(shape="plain", layers=2, cache=None, refresh=None):
+    torch.manual_seed(0)
+    config = TransformerConfig(vocab_size=VOCAB, width=32, layers=layers, heads=4, hidden=48, **SHAPES[shape])
+    network = Transformer(config).double()
+    for parameter in network.parameters():  # as initialised, all logits are nearly alike
+        torch.nn.init.normal_(parameter, std=0.25)
+    return Native(network, name="tiny", mask_id=MASK, protected_ids=(1,), cache=cache, refresh=refresh)
+
+
+def run(model, prompts="padded", **options):
+    """Tokens, and the logits of masked positions (of the open ones with open_only) at every step."""
+    seen, open_only = [], options.pop("open_only", False)
+
+    def watch(event):
+        seen.append(event.base_logits[event.step.open if open_only else event.step.masked])
+
+    settings = {"n": 3, "length": 12, "steps": 6, "block_length": 4, "temperature": 1.0, **options}
+    return oddlm.denoise(model, PROMPTS.get(str(prompts), prompts), observe=watch, **settings).tokens, seen
+
+
+def same(one, other):
+    assert torch.equal(one[0], other[0])
+    assert len(one[1]) == len(other[1])
+    for a, b in zip(one[1], other[1], strict=True):
+        assert torch.equal(a.isneginf(), b.isneginf())
+        assert (a - b).nan_to_num(nan=0.0).abs().max() < CLOSE
+
+
+class Bare:
+    """A model that offers no session."""
+
+    def __init__(self, model):
+        self.model = model
+        self.mask_id, self.vocab_size, self.protected_ids = model.mask_id, model.vocab_size, model.protected_ids
+
+    def __call__(self, *canvas):
+        return self.model(*canvas)
+
+
+@pytest.mark.parametrize(("shape", "prompts"), PAIRS)
+def test_a_session_is_the_model(shape, prompts):
+    same(run(model(shape), prompts), run(Bare(model(shape)), prompts))
+
+
+@pytest.mark.parametrize(("shape", "prompts", "cache"), CASES)
+def test_refreshed_at_every_step_it_changes_nothing(shape, prompts, cache):
+    same(run(model(shape, cache=cache, refresh=1), prompts), run(model(shape), prompts))
+
+
+@pytest.mark.parametrize(("shape", "cache"), list(product(SHAPES, ["prefix", "dual"])))
+def test_refreshed_at_every_step_it_changes_nothing_for_a_guide(shape, cache):
+    settings = {"prompts": [[5, 6, 7, 8, 9, 10], [11, 12]], "guide": oddlm.Repulsion(alpha=4)}
+    same(run(model(shape, cache=cache, refresh=1), **settings), run(model(shape), **settings))
+
+
+@pytest.mark.parametrize(("shape", "prompts", "cache"), CASES)
+def test_a_window_over_an_unchanged_canvas_says_the_same(shape, prompts, cache):
+    exact, cached = model(shape), model(shape, cache=cache)
+    canvas, lengths = oddlm.sampler.lay_canvas(exact, PROMPTS[prompts], 2, 12)
+    start = canvas.shape[1] - 12
+    canvas[1, start + 2], canvas[0, start + 1] = 3, 4  # rows differ: each has keys of its own
+    for begun in (0, 5):
+        canvas[:, start : start + begun] = 7
+        session = cached.session(start, lengths, 12, 4)
+        whole = exact(canvas, start, lengths)
+        assert (session(canvas, start, lengths) - whole).abs().max() < CLOSE
+        filled = session.computed
+        assert (session(canvas, start, lengths) - whole).abs().max() < CLOSE
+        ahead = start + begun // 4 * 4 - (shape == "shift" and start + begun // 4 * 4 > 0)  # a shift needs one more
+        end = start + begun // 4 * 4 + 4 if cache == "dual" else start + 12
+        assert session.computed - filled == len(canvas) * (end - ahead)
+
+
+@pytest.mark.parametrize(("shape", "prompts"), PAIRS)
+@pytest.mark.parametrize("policy", ["low_confidence", {"name": "threshold", "threshold": 0.5}])
+def test_one_layer_forgets_nothing(shape, prompts, policy):
+    """With one layer the keys of a position depend on its token alone, so that a cache is exact inside a block."""
+    exact = run(model(shape, layers=1), prompts, policy=policy)
+    same(run(model(shape, layers=1, cache="prefix"), prompts, policy=policy), exact)
+    exact = run(model(shape, layers=1), prompts, policy=policy, open_only=True)
+    same(run(model(shape, layers=1, cache="dual"), prompts, policy=policy, open_only=True), exact)
+
+
+@pytest.mark.parametrize("cache", ["prefix", "dual"])
+def test_two_layers_do_forget(cache):
+    exact, cached = run(model())[1], run(model(cache=cache))[1]
+    assert (exact[0] - cached[0]).nan_to_num(nan=0.0).abs().max() < CLOSE
+    assert (exact[1] - cached[1]).nan_to_num(nan=0.0).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("cache", [None, "prefix", "dual"])
+@pytest.mark.parametrize("wrap", [lambda m: MicroBatch(m, 4), lambda m: ClassifierFree(m, 0.5), lambda m: MicroBatch(m, 2)])
+def test_wrappers_open_a_session_for_each_part(cache, wrap):
+    wrapped = wrap(model("grouped", layers=1, cache=cache))
+    assert not isinstance(open_session(wrapped, 2, torch.tensor([2, 1, 2]), 12, 4), type(wrapped))
+    plain = wrap(Bare(model("grouped", layers=1)))
+    # where parts end, windows end: closed blocks are as new as their part's last filling
+    same(run(wrapped, open_only=True), run(plain, open_only=True))
+
+
+def test_wrapped_models_without_sessions_still_work():
+    plain = run(Bare(model()))
+    same(run(MicroBatch(Bare(model()), 2)), plain)
+
+
+def opened(cache, refresh=None, policy="low_confidence", steps=6):
+    """The session of a run of one prompt of 3 tokens, 4 samples, 3 blocks of 4."""
+    sessions = []
+
+    class Watched(Native):
+        def session(self, *arguments):
+            sessions.append(super().session(*arguments))
+            return sessions[0]
+
+    tiny = model(cache=cache, refresh=refresh)
+    watched = Watched(tiny.network, name="tiny", mask_id=MASK, protected_ids=(1,), cache=cache, refresh=refresh)
+    settings = {"n": 4, "length": 12, "steps": steps, "block_length": 4, "temperature": 1.0, "policy": policy}
+    oddlm.denoise(watched, [[5, 6, 7]], **settings)
+    return sessions[0]
+
+
+def test_what_a_step_computes():
+    # 6 steps, 2 per block; the first filling finds 4 rows alike and computes one
+    assert opened(None).computed == 6 * 4 * 15
+    fillings = 15 + 2 * 4 * 15
+    assert opened("prefix").computed == fillings + 4 * (12 + 8 + 4)
+    assert opened("dual").computed == fillings + 4 * (4 + 4 + 4)
+    assert opened("dual", refresh=1).computed == 15 + 5 * 4 * 15
+    # one step per token: every second of the four of a block fills again
+    assert opened("dual", refresh=2, steps=12).computed == (15 + 5 * 4 * 15) + 6 * 4 * 4
+
+
+@pytest.mark.parametrize("cache", ["prefix", "dual"])
+def test_rows_that_run_ahead_do_not_fill_the_cache_anew(cache):
+    session = opened(cache, policy={"name": "threshold", "threshold": 0.3}, steps=12)
+    assert session.fillings == 3  # blocks
+
+
+def test_a_prompt_shared_is_stored_once_until_samples_differ():
+    cached = model("grouped", cache="dual")
+    canvas, lengths = oddlm.sampler.lay_canvas(cached, PROMPTS["padded"], 4, 12)
+    start = canvas.shape[1] - 12
+    session = cached.session(start, lengths, 12, 4)
+    first = session(canvas, start, lengths)
+    assert {len(tensor) for pair in session.filling.kept for tensor in pair} == {3}
+    assert session.computed == 3 * canvas.shape[1]
+    exact = model("grouped")(canvas, start, lengths)
+    assert (first - exact).abs().max() < CLOSE
+    canvas[:, start : start + 2] = torch.arange(24).view(12, 2)
+    session(canvas, start, lengths)
+    assert session.computed == 3 * canvas.shape[1] + 12 * 4
+    assert len(session.filling.kept[0][0]) == 3
+    canvas[:, start : start + 4] = torch.arange(48).view(12, 4)  # the next block
+    session(canvas, start, lengths)
+    assert len(session.filling.kept[0][0]) == 12
+
+
+def test_rows_in_different_blocks_share_a_window():
+    cached = model(cache="dual")
+    canvas, lengths = oddlm.sampler.lay_canvas(cached, [[5, 6, 7]], 2, 16)
+    session = cached.session(3, lengths, 16, 4)
+    canvas[0, 3:7], canvas[1, 3:11] = 8, 9
+    assert session.canvas.open(canvas) == (7, 15)
+    canvas[:, 3:] = 9
+    assert session.canvas.open(canvas) is None
+    assert session(canvas, 3, lengths).shape == (2, 16, VOCAB)
+    assert session.computed == 19  # two rows alike
+    session(canvas, 3, lengths)
+    assert session.computed == 19
+
+
+def test_bad_input():
+    with pytest.raises(ValueError, match="cache must be None or one of prefix, dual, not 'suffix'"):
+        model(cache="suffix")
+    with pytest.raises(ValueError, match="refresh is an option of a cache: give cache one of prefix, dual"):
+        model(refresh=4)
+    with pytest.raises(ValueError, match="refresh must be an integer >= 1, not 0"):
+        model(cache="dual", refresh=0)
+    session = model().session(3, torch.tensor([3]), 8, 4)
+    with pytest.raises(ValueError, match=r"for a canvas \(1, 11\) with start 3, not \(2, 11\), 3"):
+        session(torch.full((2, 11), MASK), 3, torch.tensor([3, 3]))
+
+
+def test_the_mini_model_takes_the_option_and_says_so():
+    lm = oddlm.load("mini", cache="dual", refresh=8)
+    assert lm.model.name == "mini, dual cache, refresh 8"
+    texts = [sample.text for sample in lm.generate("2 3 5 -> 25", 2, length=16, steps=8, block_length=8)[0]]
+    assert len(texts) == 2
+    assert Mini().name == "mini"

@@ -1,0 +1,211 @@
+"""Loading from the hub: the real client library against a real server, in a process of its own as a user has it."""
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from . import published_layout as layout
+from .hub_server import COMMIT, Hub, serving
+
+NAME = "GSAI-ML/LLaDA-tiny"
+ROOT = Path(__file__).parents[2]
+
+# A process that has imported the slow parts, but not the client library, which reads its settings when it is imported. It forks
+# for every question: (settings, code, arguments) in, what the code prints out.
+ASKED = """
+import io, os, sys, traceback
+import oddlm, oddlm.store, oddlm.evaluate
+oddlm.load(sys.argv[1], device="cpu")
+assert "huggingface_hub" not in sys.modules
+for line in sys.stdin:
+    settings, code, arguments = eval(line)
+    if child := os.fork():
+        os.waitpid(child, 0)
+        continue
+    os.environ.update(settings)
+    sys.argv, real, sys.stdout = ["-", *arguments], sys.stdout, io.StringIO()
+    try:
+        exec(code, {"__name__": "__main__"})
+    except BaseException:
+        traceback.print_exc(file=sys.stdout)
+    print(repr(sys.stdout.getvalue()), file=real, flush=True)
+    os._exit(0)
+"""
+LOAD = """
+import sys, oddlm
+try:
+    print(oddlm.load(sys.argv[1], device="cpu", **eval(sys.argv[2])).model.name)
+except ValueError as error:
+    print("refused:", error)
+"""
+
+
+@pytest.fixture(scope="module")
+def asked(checkpoint):
+    clean = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
+    env = {**clean, "OMP_NUM_THREADS": "1", "HF_HUB_DISABLE_XET": "1", "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-W", "error", "-c", ASKED, str(checkpoint)]
+    with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+
+        def ask(*question):
+            process.stdin.write(f"{question!r}\n")
+            process.stdin.flush()
+            return ast.literal_eval(process.stdout.readline())
+
+        yield ask
+        process.stdin.close()
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    return layout.write_llada(tmp_path_factory.mktemp("llada"), shards=2)
+
+
+@pytest.fixture
+def hub(checkpoint):
+    with serving(Hub({NAME: checkpoint})) as hub:
+        yield hub
+
+
+@pytest.fixture
+def load(asked, hub, tmp_path):
+    """Loads as in a fresh process, with a cache of its own, and says what came of it."""
+
+    def call(name=NAME, code=LOAD, env=None, **options):
+        settings = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), **(env or {})}
+        return asked(settings, code, [name, repr(options)]).strip()
+
+    return call
+
+
+def fetched(hub):
+    return [path.rpartition("/")[2] for method, path, _ in hub.requests if method == "GET" and "/resolve/" in path]
+
+
+def test_download_then_the_cache_then_offline(hub, load, tmp_path):
+    assert load() == f"{NAME}@{COMMIT}, fp32"
+    assert sum(name.endswith(".safetensors") for name in fetched(hub)) == 2
+    assert fetched(hub)[-1].endswith(".safetensors"), "config and tokenizer come first"
+    assert not any(name.endswith((".py", ".bin")) for name in fetched(hub))
+    hub.requests.clear()
+    assert load(revision="v1") == f"{NAME}@{COMMIT}, fp32"
+    assert fetched(hub) == [], "all in the cache"
+    for way in ({"env": {"HF_HUB_OFFLINE": "1"}}, {"local_files_only": True}, {"env": {"HF_ENDPOINT": "http://127.0.0.1:9"}}):
+        hub.requests.clear()
+        assert load(**way) == f"{NAME}@{COMMIT}, fp32"
+        assert hub.requests == []
+
+
+@pytest.mark.parametrize("env", [{"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}])
+def test_offline_and_not_in_the_cache(load, tmp_path, env):
+    words = load(env=env)
+    assert words.startswith(f"refused: {NAME} is not complete in the cache, and the hub cannot be reached (")
+    assert (
+        "Missing: config.json, tokenizer.json, tokenizer_config.json, model.safetensors (or model.safetensors.index.json"
+        in words
+    )
+    assert f"`hf download {NAME}`" in words
+    assert f"copy them to {tmp_path}/home/hub/models--GSAI-ML--LLaDA-tiny/snapshots/" in words
+
+
+def test_offline_and_half_in_the_cache(load, tmp_path):
+    load()
+    (lost,) = (tmp_path / "home").rglob("snapshots/*/model-00002*")
+    lost.unlink()
+    words = load(env={"HF_HUB_OFFLINE": "1"})
+    assert "Missing: model-00002-of-00002.safetensors. With a network" in words
+    assert f"copy them to {lost.parent}, or" in words
+    assert "Missing: model-00002-of-00002.safetensors. With" in load(local_files_only=True)
+
+
+# The client waits a second before it tries again, and writes ten megabytes at a time.
+NO_WAITING = """
+import time
+from huggingface_hub import constants
+time.sleep, constants.DOWNLOAD_CHUNK_SIZE = lambda seconds: None, 10_000
+"""
+SECOND = "model-00002-of-00002.safetensors"
+
+
+def test_a_dropped_connection_is_taken_up_where_it_was(hub, load):
+    hub.drops = {SECOND: [20_000, 30_000]}
+    assert load(code=NO_WAITING + LOAD) == f"{NAME}@{COMMIT}, fp32"
+    assert [wanted for method, path, wanted in hub.requests if method == "GET" and path.endswith(SECOND)] == [
+        None,
+        "bytes=20000-",
+        "bytes=50000-",
+    ]
+
+
+def test_an_interrupted_download_goes_on(hub, load):
+    hub.drops = {SECOND: [0] * 100}
+    words = load(code=NO_WAITING + LOAD)
+    assert words.startswith(f"refused: the download of {NAME} broke off (RemoteProtocolError")
+    assert words.endswith("complete files are kept, and the same command goes on")
+    hub.drops = {}
+    hub.requests.clear()
+    assert load() == f"{NAME}@{COMMIT}, fp32"
+    assert fetched(hub) == [SECOND]
+
+
+def test_a_disk_too_small_is_seen_before_the_download(hub, load, tmp_path):
+    hub.sizes = {"model-00001-of-00002.safetensors": 10**18}
+    words = load()
+    assert words.startswith(f"refused: {NAME} needs 1000000000.")
+    assert f"Make room in {tmp_path}/home/hub, or set HF_HUB_CACHE" in words
+    assert not any(name.endswith(".safetensors") for name in fetched(hub))
+
+
+def test_what_the_hub_refuses(hub, load):
+    hub.gated.add(NAME)
+    page = f"{hub.url}/{NAME}"
+    assert load() == f"refused: {NAME} is gated: accept its terms at {page}, then `hf auth login` (or set HF_TOKEN)"
+    words = load("GSAI-ML/LLaDA-tyny")
+    assert words == "refused: the hub has no model GSAI-ML/LLaDA-tyny; if it is private, `hf auth login` (or set HF_TOKEN)"
+    assert load(revision="v9") == f"refused: {NAME} has no revision 'v9' on the hub"
+    assert load("a/..b").startswith("refused: 'a/..b' is no model of the hub: ")
+
+
+def test_other_models_are_refused_before_their_weights_are_fetched(hub, load, tmp_path, checkpoint):
+    other = shutil.copytree(checkpoint, tmp_path / "other")
+    layout.write_json(other / "config.json", {"model_type": "llama", "architectures": ["LlamaForCausalLM"]})
+    hub.repos["meta/Llama"] = other
+    assert "describes LlamaForCausalLM: an autoregressive model" in load("meta/Llama")
+    pickled = shutil.copytree(checkpoint, tmp_path / "pickled")
+    (pickled / "model.safetensors.index.json").unlink()
+    for file in pickled.glob("*.safetensors"):
+        file.rename(file.with_suffix(".bin"))
+    hub.repos["old/pickled"] = pickled
+    words = load("old/pickled")
+    assert words == "refused: old/pickled has no model.safetensors on the hub (weights are read from safetensors only)"
+    assert not any(name.endswith((".safetensors", ".bin")) for name in fetched(hub))
+
+
+CLI = """
+import sys
+from oddlm.cli import main
+sys.argv = ["oddlm", "sample", "the " * 300, "--model", sys.argv[1], "--length", "8", "--store", eval(sys.argv[2])["store"]]
+try:
+    main()
+except SystemExit:
+    pass
+sys.stderr.flush()
+"""
+
+
+def test_prompts_that_do_not_fit_are_refused_before_the_download(hub, load, tmp_path):
+    code = "import contextlib, io, sys\nsys.stderr = sys.stdout\n" + CLI
+    words = load(code=code, store=str(tmp_path / "runs"))
+    assert "prompts[0] has" in words
+    assert "with 8 to write the model's 256 are too few" in words
+    assert not any(name.endswith(".safetensors") for name in fetched(hub))
+
+
+def test_without_the_client_library(load):
+    code = "import sys\nsys.modules['huggingface_hub'] = None\n" + LOAD
+    assert load(code=code).startswith(f"refused: {NAME} from the hub needs the extra 'hub': pip install 'oddlm[hub]'")

@@ -1,0 +1,108 @@
+"""What `--space` takes, and what is drawn from it."""
+
+from random import Random
+
+import pytest
+
+from oddlm.params import SampleParams, checked
+from oddlm.space import DEFAULT, draw, read_space
+
+
+class Dice:
+    """Draws like a trial, and keeps what it was asked."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = Random(seed)
+        self.asked: dict[str, object] = {}
+
+    def suggest_categorical(self, name, choices):
+        self.asked[name] = list(choices)
+        return self._random.choice(choices)
+
+    def suggest_float(self, name, low, high, *, log):
+        self.asked[name] = (low, high, log)
+        return self._random.uniform(low, high)
+
+    def suggest_int(self, name, low, high, *, log):
+        self.asked[name] = (low, high, log)
+        return self._random.randint(low, high)
+
+
+def test_the_default_draws_plain_sampling_and_every_kind_of_push():
+    space = read_space(DEFAULT, {})
+    drawn = [draw(space, {"length": 8}, Dice(seed)) for seed in range(60)]
+    assert all(checked(SampleParams, settings).length == 8 for settings in drawn)
+    assert {settings.get("objective") for settings in drawn} == {None, "odd", "odd_sequential", "dpp"}
+    for settings in drawn:
+        assert (settings["alpha"] == 0) == ("objective" not in settings) == ("schedule" not in settings)
+        assert settings["alpha"] == 0 or 1 <= settings["alpha"] <= 128
+    dice = Dice(0)
+    draw(space, {}, dice)
+    assert dice.asked["alpha in 1..128:log"] == (1, 128, True)
+    assert dice.asked["temperature"] == (0, 1.5, False)
+
+
+def test_every_syntax(tmp_path):
+    (tmp_path / "space.toml").write_text(
+        '[space]\nalpha = "0,2..32:log"\nfork = [true, false]\npolicy = ["margin", {name = "threshold", threshold = 0.8}]\n'
+    )
+    given = [str(tmp_path / "space.toml"), "steps=4..8", "eos=free,late", "top_p=0.9", 'feature=["max_pool"]']
+    space = {axis.name: axis for axis in read_space(given, {})}
+    assert str(space["alpha"]) == "alpha=0,2..32:log"
+    assert space["fork"].values == (True, False)
+    assert space["policy"].values == ("margin", {"name": "threshold", "threshold": 0.8})
+    assert space["top_p"].values == (0.9,)
+    drawn = [draw(tuple(space.values()), {}, Dice(seed)) for seed in range(40)]
+    assert {settings["steps"] for settings in drawn} == {4, 5, 6, 7, 8}
+    assert all(isinstance(settings["steps"], int) for settings in drawn)
+    assert {str(settings["policy"]) for settings in drawn} == {"margin", "{'name': 'threshold', 'threshold': 0.8}"}
+
+
+def test_numbers_have_three_digits_and_stay_inside():
+    space = read_space(["temperature=0.99949..0.99999", "order_temperature=0..3"], {})
+    for seed in range(30):
+        settings = draw(space, {}, Dice(seed))
+        assert 0.99949 <= settings["temperature"] <= 0.99999
+        assert float(f"{settings['order_temperature']:.3g}") == settings["order_temperature"]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([], "the space is empty: give at least one NAME=LOW"),
+        (["alfa=1..2"], "unknown setting 'alfa' in the space; known: length, steps, block_length, temperature"),
+        (["seed=1,2"], "unknown setting 'seed'"),
+        (["temperature=2..1"], r"temperature: the low end of a range must lie below its high end, not 2\.\.1"),
+        (["temperature=1..1"], "the low end of a range must lie below"),
+        (["temperature=nan..1"], "the low end of a range must lie below"),
+        (["temperature=a..b"], r"temperature: a range is LOW\.\.HIGH in numbers, not a\.\.b"),
+        (["alpha=-1"], "alpha: Input should be greater than or equal to 0, not -1"),
+        (["alpha=-1..8"], "alpha: Input should be greater than or equal to 0, not -1.0"),
+        (["alpha=0..8:log"], "alpha: a log scale begins above 0, not at 0; 0 can stand beside it: alpha=0,1..8:log"),
+        (["alpha=0,1..2,4..8"], "alpha has two ranges"),
+        (["alpha=1,1"], "alpha has the value 1 twice"),
+        (["alpha="], "alpha needs values"),
+        (["policy=margin,,random"], "policy needs values"),
+        (["policy=1..3"], "policy is no number: give its values as A,B,C"),
+        (["steps=1.5..4"], "steps is a whole number"),
+        (["eos=sometimes"], "eos: Input should be 'free', 'late' or 'never', not 'sometimes'"),
+        (["policy=[margin]"], "policy: '\\[margin\\]' is no JSON list"),
+        (["alpha=1,2", "alpha=3,4"], "alpha is in the space twice"),
+        (["length=8,16"], "length is fixed and in the space"),
+        (["alpha"], "--space takes NAME=LOW..HIGH, NAME=A,B,C or a .toml file, not 'alpha'"),
+        (["no.toml"], "cannot read no.toml: No such file"),
+    ],
+)
+def test_bad_spaces(given, message):
+    with pytest.raises(ValueError, match=message):
+        read_space(given, {"length": 8})
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [("x = 1", r"must hold one table, \[space\]"), ("[space]", "the space is empty"), ("[space", "space.toml: ")],
+)
+def test_bad_files(tmp_path, content, message):
+    (tmp_path / "space.toml").write_text(content)
+    with pytest.raises(ValueError, match=message):
+        read_space([str(tmp_path / "space.toml")], {})
