@@ -12,15 +12,15 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from .. import __version__
-from ..generate import LM
+from ..generate import LM, encode_prompts
 from ..params import SampleParams
 from ..store import write_whole
 from ..tasks import Problem, Task
-from .frames import End, Start, StepFrame, end_of, frames_of, start_of
 from .assets import INDEX, asset, asset_names
+from .frames import End, Start, StepFrame, end_of, frames_of, start_of
 from .text import usage
 
-VERSION = 1
+COMPACT = (",", ":")
 REGISTER = "oddlm.register"  # the page's function that takes a recording
 
 
@@ -52,7 +52,7 @@ class Recording(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     format: Literal["oddlm-recording"] = "oddlm-recording"
-    version: Literal[1] = VERSION
+    version: Literal[1] = 1
     oddlm: str = __version__
     title: str
     task: TaskProblem | None
@@ -91,7 +91,7 @@ def problem_of(task: Task, problem: Problem) -> TaskProblem:
 
 def _run(lm: LM, model: str, prompt: str, n: int, params: SampleParams, score: Callable[[str], Any] | None) -> RecordedRun:
     steps: list[StepFrame] = []
-    ids = lm.tokenizer.encode(prompt)
+    (ids,) = encode_prompts(lm, [prompt], params.length)
     watch = frames_of(lm, positions=False)(steps.append)
     (samples,) = lm.generate([ids], n, params=params, observe=watch, progress=False)
     scores = {} if score is None else {text: score(text) for text in {sample.text for sample in samples}}
@@ -124,5 +124,8 @@ def write_copy(folder: Path, recordings: Sequence[Recording]) -> Path:
 
 def as_script(recordings: Iterable[Recording]) -> bytes:
     """A page from disk may load scripts but no JSON, so every recording is a call that registers it."""
-    lines = [f"{REGISTER}({json.dumps(json.loads(one.model_dump_json()), ensure_ascii=True)});\n" for one in recordings]
+    lines = [
+        f"{REGISTER}({json.dumps(json.loads(one.model_dump_json()), ensure_ascii=True, separators=COMPACT)});\n"
+        for one in recordings
+    ]
     return "".join(lines).replace("</", "<\\/").encode()

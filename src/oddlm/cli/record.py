@@ -1,0 +1,109 @@
+"""`oddlm record`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .app import app
+from .bar import problem_bar
+from .options import (
+    Alpha,
+    Length,
+    ModelName,
+    ModelOptions,
+    Objective,
+    Protocol,
+    Seed,
+    Settings,
+    Steps,
+    Temperature,
+    present,
+    settings,
+    takes_model,
+)
+
+if TYPE_CHECKING:
+    from ..tasks import Problem, Task
+
+OWN = ("length", "steps", "alpha", "temperature", "objective", "seed")
+
+
+@app.command()
+@takes_model
+def record(
+    task: Annotated[str | None, typer.Argument(help="A task (see `oddlm tasks`) or a dotted path; or give --prompt.")] = None,
+    out: Annotated[Path, typer.Option("--out", help="The folder to write; files of an earlier copy are replaced.")] = Path(
+        "explorer"
+    ),
+    prompt: Annotated[str | None, typer.Option(help="A prompt of your own; nothing scores its samples.")] = None,
+    problem: Annotated[list[str] | None, typer.Option(help="The id of a problem (see `oddlm problems`). Repeatable.")] = None,
+    limit: Annotated[int, typer.Option(help="Without --problem: the first so many problems.", min=1)] = 1,
+    contrast: Annotated[
+        int | None,
+        typer.Option(
+            help="Of those, only the first so many that plain sampling does not solve, with at most half as many different "
+            "texts as samples, and that diverse sampling solves.",
+            min=1,
+        ),
+    ] = None,
+    protocol: Protocol = None,
+    model: ModelName = "mini",
+    n: Annotated[int, typer.Option(help="Samples.", min=1)] = 8,
+    alpha: Alpha = 8.0,
+    temperature: Temperature = 0.5,
+    objective: Objective = "odd",
+    length: Length = None,
+    steps: Steps = None,
+    seed: Seed = 0,
+    set_: Settings = None,
+    *,
+    options: ModelOptions,
+) -> None:
+    """Record plain and diverse sampling of a problem, and write an explorer that shows it without a server.
+
+    The folder holds a page to open from disk (index.html) or to put on any web server, and every recording as JSON, which the
+    explorer of `oddlm serve` opens too.
+
+    Example: oddlm record countdown --limit 40 --contrast 2 --temperature 0 --length 24 --steps 12 --set eos=late --out explorer
+    """
+    from ..params import SampleParams, checked
+
+    if (task is None) == (prompt is None):
+        raise ValueError("give a task or --prompt TEXT, one of them")
+    if prompt is not None and (problem or contrast or protocol):
+        raise ValueError("--problem, --contrast and --protocol go with a task, not with --prompt")
+    chosen, problems = (None, [None]) if task is None else _problems(task, protocol, problem, limit)
+    given = {"length": length or (chosen.length if chosen else 64), **present(steps=steps)}
+    given |= {"alpha": alpha, "temperature": temperature, "objective": objective, "seed": seed}
+    params = checked(SampleParams, settings(set_, OWN) | given)
+    prompts = [prompt or ""] if chosen is None else [chosen.prompt(one) for one in problems if one is not None]
+    from ..serve.recording import Recording, write_copy
+    from ..serve.recording import record as make
+
+    lm = options.loader(model, prompts, params.length)()
+    kept: list[Recording] = []
+    with problem_bar(len(prompts)) as tick:
+        for text, one in zip(prompts, problems, strict=True):
+            found = make(lm, model, text, n, params, chosen, one)
+            if contrast is None or found.contrast:
+                kept.append(found)
+            tick("recording", True)
+            if len(kept) == contrast:
+                break
+    if not kept:
+        raise ValueError(f"none of the {len(prompts)} problems shows such a contrast: give a larger --limit or another --seed")
+    page = write_copy(out, kept)
+    typer.echo(f"{len(kept)} recording{'' if len(kept) == 1 else 's'}: {page}")
+
+
+def _problems(name: str, protocol: str | None, ids: list[str] | None, limit: int) -> "tuple[Task, list[Problem | None]]":
+    from ..tasks import find_task
+
+    task = find_task(name).under(protocol)
+    if not ids:
+        return task, [*task.problems(limit=limit)]
+    known = {problem.id: problem for problem in task.problems()}
+    for unknown in [one for one in ids if one not in known]:
+        raise ValueError(f"task {task.name!r} has no problem {unknown!r}; `oddlm problems {name} --limit 10` shows some")
+    return task, [known[one] for one in ids]

@@ -1,0 +1,97 @@
+// What is shown of a plain and a diverse run: the rows, the charts, and a sentence that says what one sees.
+"use strict";
+
+oddlm.Stage = class {
+  constructor(moved) {
+    const { byId, el } = oddlm;
+    this.shown = null; // {title, task, plain, diverse}
+    this.player = new oddlm.Player((steps) => { this.draw(steps); moved(); });
+    this.rows = {
+      plain: new oddlm.Rows(byId("plain"), "Plain sampling", "Every sample for itself."),
+      diverse: new oddlm.Rows(byId("diverse"), "Diverse sampling", "Every sample is pushed away from those before it."),
+    };
+    this.force = new oddlm.LineChart("Force", "how hard the samples are pushed apart", (steps) => this.jump(steps));
+    this.entropy = new oddlm.LineChart("Entropy", "how undecided the network is, in nats", (steps) => this.jump(steps));
+    this.matrices = { plain: new oddlm.Matrix("Plain:"), diverse: new oddlm.Matrix("Diverse:") };
+    const figures = [this.force, this.entropy, this.matrices.plain, this.matrices.diverse].map((one) => one.element);
+    byId("charts").replaceChildren(el("h2", {}, "Step by step"), el("div", { class: "figures" }, figures));
+    for (const button of document.querySelectorAll("input[name=view]")) {
+      button.addEventListener("change", () => { this.view(button.value); moved(); });
+    }
+    this.chosen = "both";
+  }
+
+  view(name) {
+    this.chosen = ["both", "diverse", "plain"].includes(name) ? name : "both";
+    document.querySelector(`input[name=view][value=${this.chosen}]`).checked = true;
+    oddlm.byId("columns").dataset.view = this.chosen;
+    oddlm.byId("charts").dataset.view = this.chosen;
+    if (this.shown) this.draw(this.player.steps);
+  }
+
+  // The runs, either of which may be missing while it has not begun.
+  show(shown, steps) {
+    this.shown = shown;
+    for (const [name, rows] of Object.entries(this.rows)) if (shown[name]) rows.show(shown[name]);
+    this.tell();
+    this.extend(steps);
+  }
+
+  extend(steps) {
+    const runs = Object.values(this.runs());
+    this.series();
+    this.player.extend(Math.max(1, ...runs.map((run) => run.total)), steps);
+  }
+
+  runs() {
+    const { plain, diverse } = this.shown || {};
+    return { ...(plain ? { plain } : {}), ...(diverse ? { diverse } : {}) };
+  }
+
+  jump(steps) {
+    this.player.pause();
+    this.player.go(steps);
+  }
+
+  draw(steps) {
+    oddlm.details.hide();
+    const runs = this.runs();
+    for (const [name, run] of Object.entries(runs)) {
+      if (this.chosen !== "both" && this.chosen !== name) continue;
+      this.rows[name].draw(steps);
+      this.matrices[name].show(run, steps);
+    }
+    if (this.force.cursor) { this.force.at(steps); this.entropy.at(steps); }
+  }
+
+  series() {
+    const runs = this.runs();
+    const total = Math.max(1, ...Object.values(runs).map((run) => run.total));
+    const mean = (values) => values.reduce((sum, value) => sum + value, 0) / Math.max(1, values.length);
+    const lines = (field) => Object.entries(runs).map(([name, run]) => ({
+      name, className: name, values: run.steps.map((frame) => mean(frame.samples.map((sample) => sample[field]))),
+    }));
+    this.force.show(lines("mean_force"), total);
+    this.entropy.show(lines("mean_entropy"), total);
+  }
+
+  tell() {
+    const { byId, visible } = oddlm;
+    byId("question").textContent = visible(this.shown.title).replace(/↵\n/g, " ").slice(0, 300) || "(no prompt)";
+    byId("lead").textContent = this.lead();
+    document.title = `${visible(this.shown.title).slice(0, 60)} · oddlm explorer`;
+  }
+
+  lead() {
+    const { count, percent } = oddlm;
+    const { plain, diverse } = this.runs();
+    if (!plain || !diverse || !plain.end || !diverse.end) return "Two runs with the same model and the same noise: plain on one side, pushed apart on the other.";
+    const n = plain.n, temperature = diverse.start.params.temperature;
+    const repeats = plain.different === 1 ? `writes the same answer ${n} times` : `writes ${count(plain.different, "different answer")} in ${n} samples`;
+    const wrong = plain.right === 0 ? (plain.different === 1 ? ", and it is wrong" : ", all wrong") : plain.right ? `, ${plain.right} of them right` : "";
+    const right = diverse.right === null ? "" : diverse.right ? `, and ${diverse.right} of ${n} solve the problem` : ", none of them right";
+    const set = Number.isFinite(temperature) ? ` (temperature ${temperature})` : "";
+    return `Same model, same noise${set}: plain sampling ${repeats}${wrong}. Diverse sampling pushes the samples apart while they are ` +
+      `written: ${count(diverse.different, "different answer")}${right}.`;
+  }
+};
