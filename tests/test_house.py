@@ -57,6 +57,7 @@ ARROWS = {
         "models",
         "generate",
         "metrics",
+        "analysis",
         "sandbox",
         "store",
         "tasks",

@@ -1,5 +1,6 @@
 """`oddlm serve`."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -26,6 +27,7 @@ def serve(
         list[str] | None,
         typer.Option(help="A task whose problems the explorer offers; default: countdown and minicode. Repeatable."),
     ] = None,
+    store: Annotated[Path | None, typer.Option(help="A folder of runs, to be shown at /runs.")] = None,
     set_: Settings = None,
     max_n: Annotated[int, typer.Option(help="Most samples of a request.", min=1)] = 64,
     max_steps: Annotated[int, typer.Option(help="Most network evaluations of a sample.", min=1)] = 256,
@@ -46,15 +48,19 @@ def serve(
 ) -> None:
     """Serve a model to OpenAI's clients: n samples per request, all of them different.
 
-    Completions, chat and streams at /v1; denoising step by step at /v1/denoise; /health, /metrics, /openapi.json. What other
-    requests are running changes no answer: the same seed gives the same samples. --set gives defaults of the sampler.
+    The explorer is the page at /, stored runs are at /runs (--store). Completions, chat and streams at /v1; denoising step by step
+    at /v1/denoise; /health, /metrics, /openapi.json. What other requests are running changes no answer: the same seed gives the
+    same samples. --set gives defaults of the sampler.
 
     Example: oddlm serve --model mini --port 8000 --set eos=late --set length=48
     """
     from ..params import SampleParams, checked
     from ..serve.settings import LOOPBACK_NAMES, Limits, ServeSettings, check_binding, is_loopback
+    from ..store import Store
 
     check_binding(host, api_key, open_to_all=open_to_all)
+    if store is not None:
+        Store(store).ids()  # a folder that is none is told at once
     limits: dict[str, Any] = {"max_n": max_n, "max_steps": max_steps, "max_length": max_length, "max_prompt": max_prompt}
     limits |= {"max_body": max_body, "max_rows": max_rows, "max_queue": max_queue, "timeout_s": timeout}
     content = {
@@ -64,7 +70,7 @@ def serve(
         "api_key": api_key,
         "host_names": (*LOOPBACK_NAMES, *(host_name or ())) if is_loopback(host) else None,
         "cors": cors or (),
-        **present(tasks=task),
+        **present(tasks=task, store=store),
         "pass_rows": listed("pass-rows", pass_rows, int),
         "workers": workers or _workers(device),
     }

@@ -12,6 +12,7 @@ from pydantic.json_schema import models_json_schema
 
 from .. import __version__
 from ..generate import LM
+from ..store import Store
 from . import errors
 from .engine import Engine
 from .errors import ApiError
@@ -20,6 +21,7 @@ from .guard import Guard
 from .meters import Meters
 from .pages import add_pages
 from .prepare import REGISTRIES, sample_params
+from .runs import RunDesk, add_runs
 from .schema import (
     ChatAnswer,
     ChatRequest,
@@ -36,9 +38,8 @@ from .settings import ServeSettings
 from .tasks import TaskDesk, add_tasks
 
 STREAM = "text/event-stream"
-PATHS = frozenset(
-    {"/", "/runs", "/v1/completions", "/v1/chat/completions", "/v1/denoise", "/v1/models", "/v1/tasks", "/health", "/metrics"}
-)
+PAGE_PATHS = frozenset({"/", "/runs", "/v1/tasks", "/v1/runs", "/v1/curves"})
+PATHS = PAGE_PATHS | {"/v1/completions", "/v1/chat/completions", "/v1/denoise", "/v1/models", "/health", "/metrics"}
 DESCRIPTION = """Many different answers of a diffusion language model. OpenAI's clients work as they are; the sampler's own
 settings (alpha, objective, steps, ...) go into the same body (`extra_body` of the `openai` package)."""
 DENOISE = """Server-sent events: `start` (Start), one `step` per denoising step (StepFrame), `end` (End); `error` (ErrorAnswer)
@@ -78,6 +79,7 @@ def create_app(lm: LM, settings: ServeSettings) -> FastAPI:
     errors.install(app)
     _add_routes(app, Service(lm, settings, engine, meters))
     add_tasks(app, desk)
+    add_runs(app, None if settings.store is None else RunDesk(Store(settings.store)))
     add_pages(app)
     app.add_middleware(Guard, settings=settings, count=meters.count)
     if settings.cors:
@@ -96,6 +98,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     card = ModelCard(
         id=settings.model,
         created=int(time.time()),
+        version=__version__,
         context=getattr(service.lm.model, "context", None),
         limits=settings.limits,
         defaults=settings.defaults,

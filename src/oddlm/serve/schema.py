@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model
 
-from .. import __version__
 from ..params import SampleParams
 from .settings import Limits
 
@@ -218,7 +217,7 @@ class ModelCard(BaseModel):
     object: Literal["model"] = "model"
     created: int
     owned_by: str = "oddlm"
-    version: str = Field(__version__, description="Of oddlm.")
+    version: str = Field(description="Of oddlm.")
     context: int | None = Field(None, description="Most tokens of prompt and sample together.")
     limits: Limits = Field(description="What a request may ask for.")
     defaults: SampleParams = Field(description="What holds where a request says nothing.")

@@ -2,6 +2,7 @@
 
 import ipaddress
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -38,6 +39,7 @@ class ServeSettings(BaseModel):
     host_names: Sequence[str] | None = None  # what the Host header may say; None is anything
     cors: Sequence[str] = ()
     tasks: Sequence[str] = ("countdown", "minicode")  # whose problems the explorer offers: these need no download
+    store: Path | None = None  # the runs that `/runs` shows
     pass_rows: Sequence[Annotated[int, Field(ge=1)]] = Field((4, 8, 16), min_length=1)
     workers: int = Field(1, ge=1)  # network passes side by side
 

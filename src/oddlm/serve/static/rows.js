@@ -3,6 +3,7 @@
 
 oddlm.Rows = class {
   static UNFOLDED = 16; // up to so many samples, the repeated ones are shown too
+  static NARROW = 600; // pixels of a screen that has no room for them
   static NEAR = "300px";
 
   constructor(place, heading, words) {
@@ -46,7 +47,7 @@ oddlm.Rows = class {
     const items = rows.map((row) => this.item(row));
     if (rows.length === 1) return items[0];
     const rest = el("ol", { class: "samples" }, items.slice(1));
-    rest.hidden = this.run.n > oddlm.Rows.UNFOLDED;
+    rest.hidden = this.run.n > oddlm.Rows.UNFOLDED || innerWidth < oddlm.Rows.NARROW;
     const button = el("button", { type: "button", class: "fold", "aria-expanded": String(!rest.hidden) });
     const name = () => { button.textContent = `${rest.hidden ? "▸" : "▾"} ${rows.length} times the same answer`; };
     button.addEventListener("click", () => {
