@@ -9,11 +9,17 @@ import pytest
 import torch
 import uvicorn
 from torch import Tensor
+from typer.testing import CliRunner
 
 import oddlm
+from oddlm.cli import app as command_line
+from oddlm.evaluate import Runner
 from oddlm.models.toy import Toy
+from oddlm.params import RunSpec
 from oddlm.serve.api import create_app
 from oddlm.serve.settings import Limits, ServeSettings
+from oddlm.store import Store
+from oddlm.tasks import find_task
 
 WAIT_S = 120.0  # for things that take milliseconds, on a machine that may be busy
 
@@ -96,3 +102,37 @@ def served(toy_lm) -> Iterator[Served]:
 @pytest.fixture
 def gated() -> Gated:
     return Gated(vocab_size=60)
+
+
+@pytest.fixture(scope="session")
+def mini_lm() -> oddlm.LM:
+    torch.set_num_threads(1)
+    return oddlm.load("mini")
+
+
+@pytest.fixture(scope="module")
+def site(mini_lm, store) -> Iterator[Served]:
+    """The mini model with a store of a few runs."""
+    with running(mini_lm, model="mini", store=store) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory):
+    """Two settings of the toy on three countdown problems, and a run that broke off, an unscored and a damaged one."""
+    folder = tmp_path_factory.mktemp("pages") / "runs"
+    usual = ["--model", "toy", "--store", str(folder), "--n", "4", "--length", "8"]
+    command = ["eval", "countdown", *usual, "--alpha", "0,8", "--temperature", "1", "--limit", "3"]
+    assert CliRunner().invoke(command_line, command).exit_code == 0
+    assert CliRunner().invoke(command_line, ["sample", "<b>t5</b> t6", *usual]).exit_code == 0
+    spec = RunSpec.model_validate({"model": "toy", "task": "countdown", "n": 2, "limit": 2, "params": {"length": 6}})
+    task = find_task("countdown")
+
+    def stop(row, fresh):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Runner(Store(folder), lambda: oddlm.load("toy")).run(spec, task, task.problems(limit=2), stop)
+    (folder / "damaged").mkdir()
+    (folder / "damaged" / "spec.json").write_text("<script>alert(1)</script>")
+    return folder

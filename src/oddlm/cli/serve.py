@@ -48,9 +48,9 @@ def serve(
 ) -> None:
     """Serve a model to OpenAI's clients: n samples per request, all of them different.
 
-    The explorer is the page at /, stored runs are at /runs (--store). Completions, chat and streams at /v1; denoising step by step
-    at /v1/denoise; /health, /metrics, /openapi.json. What other requests are running changes no answer: the same seed gives the
-    same samples. --set gives defaults of the sampler.
+    The explorer is the page at /, stored runs are at /runs (--store). Completions, chat and streams at /v1; denoising step by
+    step at /v1/denoise; /health, /metrics, /openapi.json. What other requests are running changes no answer: the same seed
+    gives the same samples. --set gives defaults of the sampler.
 
     Example: oddlm serve --model mini --port 8000 --set eos=late --set length=48
     """

@@ -3,7 +3,7 @@
 
 // Lines over steps with a cursor. series: {name, className, values}.
 oddlm.LineChart = class {
-  static SIZE = { width: 320, height: 120, left: 34, right: 8, top: 8, bottom: 22 };
+  static SIZE = { width: 320, height: 120, left: 38, right: 8, top: 8, bottom: 24 };
 
   constructor(title, words, choose) {
     const { el, svg } = oddlm;

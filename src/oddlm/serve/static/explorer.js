@@ -24,7 +24,7 @@
     notice("");
     source = { recording: index + 1 };
     version = shown.madeBy;
-    stage.show(shown, step === undefined ? shown.diverse.total : step);
+    stage.show(shown, step === undefined ? shown.diverse.steps.length : step);
     for (const [i, button] of [...byId("examples").children].entries()) button.setAttribute("aria-pressed", String(i === index));
     takeOver(shown);
     if (step === undefined && !still()) stage.player.play();
@@ -49,7 +49,7 @@
       stop();
       source = {};
       version = shown.madeBy;
-      stage.show(shown, shown.diverse.total);
+      stage.show(shown, shown.diverse.steps.length);
       for (const button of byId("examples").children) button.setAttribute("aria-pressed", "false");
       takeOver(shown);
       const broken = [shown.plain, shown.diverse].map((run) => run.error).filter(Boolean);
@@ -101,7 +101,7 @@
     const heard = (name) => (run) => {
       if (mine.signal.aborted) return;
       if (shown[name] !== run) { shown[name] = run; stage.show(shown, 0); }
-      else stage.extend(Math.max(...Object.values(stage.runs()).map((one) => one.steps.length)));
+      else stage.extend(stage.reached());
     };
     const wanted = { plain: { ...body, alpha: 0 }, diverse: body };
     const done = await Promise.allSettled(Object.entries(wanted).map(async ([name, one]) => {
@@ -117,7 +117,7 @@
   function finish(shown, done, step) {
     const failures = done.filter((one) => one.status === "rejected").map((one) => one.reason.message);
     const broken = ["plain", "diverse"].map((name) => shown[name] && shown[name].error).filter(Boolean);
-    if (shown.plain || shown.diverse) stage.show(shown, step === undefined ? Infinity : step);
+    if (shown.plain || shown.diverse) stage.show(shown, step === undefined ? stage.reached() : step);
     notice([...new Set([...broken, ...failures])].join(" "));
     remember();
   }

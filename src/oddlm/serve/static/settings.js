@@ -87,6 +87,8 @@ oddlm.Settings = class {
     if (!name) return;
     try {
       if (!this.problems.has(name)) {
+        this.fields.problem.replaceChildren(oddlm.el("option", {}, "loading …"));
+        this.button.disabled = true;
         const found = await oddlm.server.json(`v1/tasks/${encodeURIComponent(name)}/problems?limit=200`);
         oddlm.check.problems(found, "problems");
         this.problems.set(name, found.data);
@@ -95,6 +97,8 @@ oddlm.Settings = class {
       this.detach();
       oddlm.notice(error.message);
       return;
+    } finally {
+      this.button.disabled = false;
     }
     if (this.fields.task.value !== name) return;
     const say = (one) => oddlm.visible(one.question).replace(/\s+/g, " ").slice(0, 90);

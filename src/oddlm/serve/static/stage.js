@@ -48,6 +48,11 @@ oddlm.Stage = class {
     return { ...(plain ? { plain } : {}), ...(diverse ? { diverse } : {}) };
   }
 
+  // Steps that came until now.
+  reached() {
+    return Math.max(0, ...Object.values(this.runs()).map((run) => run.steps.length));
+  }
+
   jump(steps) {
     this.player.pause();
     this.player.go(steps);
@@ -88,7 +93,8 @@ oddlm.Stage = class {
     if (!plain || !diverse || !plain.end || !diverse.end) return "Two runs with the same model and the same noise: plain on one side, pushed apart on the other.";
     const n = plain.n, temperature = diverse.start.params.temperature;
     const repeats = plain.different === 1 ? `writes the same answer ${n} times` : `writes ${count(plain.different, "different answer")} in ${n} samples`;
-    const wrong = plain.right === 0 ? (plain.different === 1 ? ", and it is wrong" : ", all wrong") : plain.right ? `, ${plain.right} of them right` : "";
+    const one = plain.different === 1;
+    const wrong = plain.right === null ? "" : plain.right === 0 ? (one ? ", and it is wrong" : ", all wrong") : one ? ", and it is right" : `, ${plain.right} of them right`;
     const right = diverse.right === null ? "" : diverse.right ? `, and ${diverse.right} of ${n} solve the problem` : ", none of them right";
     const set = Number.isFinite(temperature) ? ` (temperature ${temperature})` : "";
     return `Same model, same noise${set}: plain sampling ${repeats}${wrong}. Diverse sampling pushes the samples apart while they are ` +

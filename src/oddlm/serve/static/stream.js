@@ -38,13 +38,13 @@ oddlm.server = (() => {
 
   // Server-sent events as they come: {event, data}.
   async function* events(answer) {
-    const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+    const reader = answer.body.getReader(), decoder = new TextDecoder();
     let rest = "";
     try {
       for (;;) {
         const { done, value } = await reader.read().catch((error) => { throw error.name === "AbortError" ? error : new Gone(); });
         if (done) throw new Gone();
-        const blocks = (rest + value).split("\n\n");
+        const blocks = (rest + decoder.decode(value, { stream: true })).split("\n\n");
         rest = blocks.pop();
         for (const block of blocks) {
           const lines = block.split("\n");
