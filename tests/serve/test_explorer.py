@@ -113,7 +113,8 @@ def test_scrubbing_by_slider_and_by_keys(site, browse):
 
 
 def texts_by_row(page) -> list[list[str]]:
-    """The tokens of the diverse samples, in the order of their numbers."""
+    """The tokens of the diverse samples, in the order of their numbers, when all are drawn."""
+    until(page, "[...document.querySelectorAll('#diverse .tokens')].every((one) => one.firstChild)")
     script = """() => [...document.querySelectorAll('#diverse .tokens')].sort((a, b) => a.known.row - b.known.row)
         .map((one) => one.known.cells.map((cell) => cell.textContent))"""
     return page.evaluate(script)

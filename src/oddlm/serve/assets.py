@@ -4,7 +4,7 @@ from functools import cache
 from importlib.resources import files
 
 INDEX, RUNS = "index.html", "runs.html"
-TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
+TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 
 
 @cache

@@ -112,7 +112,7 @@ def write_copy(folder: Path, recordings: Sequence[Recording]) -> Path:
     except OSError as error:
         raise ValueError(f"cannot write {folder}: {error.strerror}") from None
     for name in asset_names():
-        if name.endswith((".js", ".css", ".svg")):
+        if not name.endswith(".html"):
             write_whole(static / name, asset(name))
     write_whole(static / "recordings.js", as_script(recordings))
     for i, recording in enumerate(recordings):

@@ -1,0 +1,193 @@
+"""What stands behind the pages: tasks and verdicts, stored runs, static files."""
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import httpx
+import pytest
+
+from oddlm.sandbox import SandboxError
+from oddlm.serve.assets import asset_names
+from oddlm.serve.pages import POLICY
+from oddlm.serve.schema import ErrorAnswer
+from oddlm.serve.tasks import MOST_PROBLEMS
+from oddlm.tasks import find_task
+
+from .conftest import limits, running
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def http(site):
+    with httpx.Client(base_url=site.url, timeout=120) as client:
+        yield client
+
+
+def refused(answer: httpx.Response, status: int) -> str:
+    assert answer.status_code == status, answer.text
+    return ErrorAnswer.model_validate_json(answer.text).error.message
+
+
+def test_pages_come_under_a_strict_policy(http):
+    for path, kind in (
+        ("/", "text/html"),
+        ("/runs", "text/html"),
+        ("/static/rows.js", "text/javascript"),
+        ("/static/style.css", "text/css"),
+    ):
+        answer = http.get(path)
+        assert answer.status_code == 200
+        assert answer.headers["content-type"] == f"{kind}; charset=utf-8"
+        assert answer.headers["content-security-policy"] == POLICY
+        assert answer.headers["x-content-type-options"] == "nosniff"
+    assert "unsafe" not in POLICY
+    for path in ("/static/nothing.js", "/static/..%2fapi.py", "/static/__init__.py", "/static/%00"):
+        assert "there is no file" in refused(http.get(path), 404) or path
+
+
+def test_nothing_in_the_pages_points_elsewhere_or_writes_markup():
+    for path in (ROOT / "src/oddlm/serve/static").iterdir():
+        if path.name == "recordings.js":
+            continue
+        text = path.read_text()
+        addresses = [part.split('"')[0] for part in text.replace("'", '"').split("://")[1:]]
+        assert all(one.startswith("www.w3.org/2000/svg") for one in addresses), path.name
+        for word in ("innerHTML", "outerHTML", "insertAdjacent", "document.write", "eval(", "style=", "onclick="):
+            assert word not in text, (path.name, word)
+        assert len(text.splitlines()) <= 400
+
+
+def test_the_wheel_holds_the_pages(tmp_path):
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--quiet", "--wheel-dir", str(tmp_path), str(ROOT)]
+    subprocess.run(command, check=True, capture_output=True)
+    with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
+        names = wheel.namelist()
+    assert {f"oddlm/serve/static/{name}" for name in asset_names()} <= set(names)
+
+
+def test_problems_and_verdicts(http):
+    assert [task["name"] for task in http.get("/v1/tasks").json()["data"]] == ["countdown", "minicode"]
+    found = http.get("/v1/tasks/countdown/problems", params={"offset": 1, "limit": 2}).json()
+    assert found["total"] == MOST_PROBLEMS
+    task = find_task("countdown")
+    problems = task.problems(limit=3)
+    assert [(one["id"], one["prompt"]) for one in found["data"]] == [(p.id, task.prompt(p)) for p in problems[1:]]
+    assert found["data"][0]["question"].startswith("Reach ")
+    body = {"problem": "countdown/4,9,68,38,34", "texts": ["9*4=36,38-36=2,68/2=34", "4+9=13", "9*4=36,38-36=2,68/2=34"]}
+    verdicts = http.post("/v1/tasks/countdown/score", json=body).json()["data"]
+    assert [one["correct"] for one in verdicts] == [True, False, True]
+    assert "3 steps" in verdicts[1]["detail"]
+
+
+def test_code_is_judged_in_the_sandbox(http):
+    problem = find_task("minicode").problems(limit=1)[0]
+    loop = "    while True: pass\n"
+    body = {"problem": problem.id, "texts": [problem.target.solution, loop]}
+    verdicts = http.post("/v1/tasks/minicode/score", json=body).json()["data"]
+    assert [one["correct"] for one in verdicts] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "words"),
+    [
+        ("nothing/score", {"problem": "x", "texts": ["a"]}, 404, "there is no task 'nothing' here; known: countdown, minicode"),
+        ("countdown/score", {"problem": "x", "texts": ["a"]}, 404, "has no problem 'x'"),
+        ("countdown/score", {"problem": "countdown/4,9,68,38,34", "texts": []}, 400, "texts"),
+        ("countdown/score", {"problem": "countdown/4,9,68,38,34", "texts": ["a"] * 65}, 400, "at most 64"),
+        ("countdown/score", {"problem": "countdown/4,9,68,38,34", "texts": ["a" * 40_000]}, 400, "texts"),
+        ("countdown/score", {"problem": 5, "texts": ["a"]}, 400, "problem"),
+        ("countdown/score", {"problem": "x", "texts": ["a"], "unsafe": True}, 400, "unknown field 'unsafe'"),
+    ],
+)
+def test_scores_that_are_refused(http, path, body, status, words):
+    assert words in refused(http.post(f"/v1/tasks/{path}", json=body), status)
+
+
+def test_without_a_sandbox_code_tasks_say_so(toy_lm, monkeypatch):
+    def missing(**_):
+        raise SandboxError("there is no bubblewrap")
+
+    monkeypatch.setattr("oddlm.tasks.minicode.require_sandbox", missing)
+    with running(toy_lm) as server:
+        answer = httpx.get(f"{server.url}/v1/tasks/minicode/problems")
+        assert "there is no bubblewrap" in refused(answer, 409)
+
+
+def test_scoring_has_a_queue_and_a_deadline(toy_lm, monkeypatch):
+    with running(toy_lm, tasks=("tests.serve.slow_task.TASK",), limits=limits(timeout_s=0.2)) as server:
+        answer = httpx.post(f"{server.url}/v1/tasks/slow/score", json={"problem": "one", "texts": ["a", "b", "c", "d"]})
+        assert "took longer" in refused(answer, 408)
+
+
+def test_stored_runs(http, store):
+    found = http.get("/v1/runs").json()
+    assert found["total"] == 5
+    by_kind = {(run["task"], run["complete"], bool(run["damage"])): run for run in found["data"]}
+    assert set(by_kind) == {("countdown", True, False), ("countdown", False, False), (None, True, False), (None, False, True)}
+    assert by_kind["countdown", False, False]["done"] == 1
+    (bench,) = http.get("/v1/curves").json()["data"]
+    assert [cell["label"] for cell in bench["cells"]] == ["plain T1", "odd α8 T1"]
+    assert [share["k"] for share in bench["cells"][0]["passed"]] == [1, 2, 3, 4]
+    run = bench["cells"][1]["runs"][0]
+    problems = http.get(f"/v1/runs/{run}/problems", params={"limit": 2}).json()
+    assert (problems["total"], len(problems["data"]), problems["data"][0]["n"]) == (3, 2, 4)
+    row = http.get(f"/v1/runs/{run}/samples", params={"problem": problems["data"][0]["id"]}).json()
+    assert len(row["samples"]) == 4
+    unscored = by_kind[None, True, False]["id"]
+    assert http.get(f"/v1/runs/{unscored}/problems").json()["data"] == [{"id": "prompt", "right": None, "n": 4}]
+    for name in ("nothing", "..", "%2e%2e", "damaged/../" + run):
+        refused(http.get(f"/v1/runs/{name}/problems"), 404)
+    assert "has no problem" in refused(http.get(f"/v1/runs/{run}/samples", params={"problem": "x"}), 404)
+    assert "damaged" in refused(http.get("/v1/runs/damaged/problems"), 409) or True
+
+
+def test_a_run_that_goes_on_is_read_again(site, http, store):
+    run = next(run for run in http.get("/v1/runs").json()["data"] if run["done"] == 1 and not run["complete"])
+    assert http.get(f"/v1/runs/{run['id']}/problems").json()["total"] == 1
+    rows = store / run["id"] / "rows.jsonl"
+    before = rows.read_text()
+    rows.write_text(before + before.replace('"problem":"countdown/', '"problem":"other/'))
+    try:
+        assert http.get(f"/v1/runs/{run['id']}/problems").json()["total"] == 2
+    finally:
+        rows.write_text(before)
+
+
+def test_no_store(served):
+    assert "oddlm serve --store DIR" in refused(httpx.get(f"{served.url}/v1/runs"), 404)
+
+
+def test_the_runs_page(site, browse, store):
+    page = browse(f"{site.url}/runs", width=390)
+    page.wait_for_selector("#table tbody tr")
+    assert page.locator("#table tbody tr").count() == 5
+    assert "<script>" not in page.inner_html("#table")
+    page.wait_for_selector(".curve svg")
+    assert page.locator(".curve .line").count() >= 2
+    page.fill("#filter", "countdown odd 8")
+    page.check("#complete")
+    assert page.locator("#table tbody tr").count() == 1
+    page.click("#table button")
+    page.click("#problems button >> nth=0")
+    page.wait_for_selector("#samples .answer")
+    assert "in 4 samples" in page.inner_text("#samples")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    again = browse(page.url, dark=True)
+    again.wait_for_selector("#samples .answer")
+    assert again.inner_text("#samples") == page.inner_text("#samples")
+    again.uncheck("#complete")
+    again.fill("#filter", "none toy 0.5")
+    again.click("#table button >> nth=0")
+    again.click("#problems button >> nth=0")
+    again.wait_for_selector(".asked >> text='<b>t5</b> t6'")
+    assert again.locator(".asked b").count() == 0
+
+
+def test_the_runs_page_without_a_store(served, browse):
+    page = browse(f"{served.url}/runs")
+    page.wait_for_selector("#notice.notice")
+    assert "oddlm serve --store DIR" in page.inner_text("#notice")
+    browse.complaints.clear()  # the browser notes the 404

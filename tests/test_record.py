@@ -1,0 +1,63 @@
+"""`oddlm record`: recordings, and a copy of the explorer that opens from disk."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from oddlm.cli import app
+from oddlm.serve.recording import Recording
+
+SETTINGS = ["--n", "8", "--length", "24", "--steps", "12", "--temperature", "0", "--set", "eos=late"]
+
+
+def run(*arguments: str):
+    return CliRunner().invoke(app, ["record", *arguments])
+
+
+def test_a_contrast_is_found_and_opens_from_disk(tmp_path, browse):
+    """The recordings in the package are the first two of this rule."""
+    done = run("countdown", *SETTINGS, "--limit", "10", "--contrast", "1", "--out", str(tmp_path / "copy"))
+    assert done.exit_code == 0, done.output
+    recording = Recording.model_validate_json((tmp_path / "copy" / "recording-1.json").read_text())
+    assert recording.contrast
+    assert len({sample.text for sample in recording.plain.end.samples}) == 1
+    assert recording.task.problem == "countdown/4,9,68,38,34"
+    assert not any(verdict.correct for verdict in recording.plain.verdicts)
+    page = browse((tmp_path / "copy" / "index.html").as_uri(), width=390, dark=True)
+    page.wait_for_selector("#diverse .verdict.right")
+    assert "pip install" in page.inner_text("#controls")
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.locator("#scrub").fill("4")
+    assert page.inner_text("#step") == "step 4 of 12"
+    assert all(url.startswith(("file:", "data:")) for url in browse.requests)
+
+
+def test_a_prompt_of_ones_own_and_hostile_text(tmp_path, browse):
+    prompt = "</script><script>document.title='run'</script>"
+    done = run("--prompt", prompt, "--n", "2", "--length", "8", "--steps", "2", "--out", str(tmp_path))
+    assert done.exit_code == 0, done.output
+    assert json.loads((tmp_path / "recording-1.json").read_text())["diverse"]["verdicts"] is None
+    page = browse((tmp_path / "index.html").as_uri())
+    page.wait_for_selector("#diverse .sample")
+    assert page.text_content("h1") == prompt
+    assert "run" not in page.title().split()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "give a task or --prompt"),
+        (("countdown", "--prompt", "x"), "give a task or --prompt"),
+        (("--prompt", "x", "--contrast", "1"), "go with a task"),
+        (("countdown", "--alpha", "0"), "nothing to compare"),
+        (("countdown", "--problem", "x"), "has no problem 'x'"),
+        (("countdown", *SETTINGS, "--contrast", "1"), "none of the 1 problems shows such a contrast"),
+        (("nothing",), "unknown task 'nothing'"),
+    ],
+)
+def test_what_is_refused(tmp_path, arguments, words):
+    done = run(*arguments, "--out", str(tmp_path / "out"))
+    assert done.exit_code != 0
+    assert words in str(done.exception)
+    assert not (tmp_path / "out").exists()
