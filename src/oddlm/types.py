@@ -54,6 +54,7 @@ class Step:
     parallel: bool  # the policy may commit more than its quota
     protected: tuple[int, ...]
     embedding: Tensor | None
+    never: tuple[int, ...] = ()  # ids that are never written: MASK, and what is suppressed
 
     @property
     def time_left(self) -> Tensor:
