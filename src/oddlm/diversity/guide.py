@@ -106,8 +106,10 @@ class Repulsion:
         if self.backend == "closed_form" and not self.closed:
             raise ValueError("backend 'closed_form' needs feature max_pool over probs, an objective with a slope, no preset")
         if self.backend == "triton" and not self.fusible:
-            raise ValueError("backend 'triton' needs feature max_pool over probs without top_k, objective odd, odd_sequential or "
-            "dpp, no preset")
+            raise ValueError(
+                "backend 'triton' needs feature max_pool over probs without top_k, objective odd, odd_sequential or "
+                "dpp, no preset"
+            )
         if self.remember is not None:
             self.check_memory()
 

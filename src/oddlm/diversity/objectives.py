@@ -116,9 +116,7 @@ def _dpp_slope(
     return by_feature, by_quality if quality == "grad" else torch.zeros_like(by_quality)
 
 
-def _odd_weigh(
-    seen: Coordinates, *, normalize: bool = True, quality: Quality = "grad", quality_scale: float = 1.0
-) -> Weights:
+def _odd_weigh(seen: Coordinates, *, normalize: bool = True, quality: Quality = "grad", quality_scale: float = 1.0) -> Weights:
     """`_odd_slope` in coordinates."""
     n = seen.quality.shape[1]
     own = seen.inner[:, :n]
@@ -150,7 +148,8 @@ def _dpp_weigh(
     u = u / size[..., None]
     q = _quality(seen, quality)
     similarity, weight = u @ seen.inner @ u.mT, _dpp_weight(q, quality_scale, kernel)
-    near, far = (torch.linalg.inv_ex(similarity * weight + c * torch.eye(n, dtype=u.dtype, device=u.device)).inverse for c in (jitter, 1 + jitter))
+    eye = torch.eye(n, dtype=u.dtype, device=u.device)
+    near, far = (torch.linalg.inv_ex(similarity * weight + c * eye).inverse for c in (jitter, 1 + jitter))
     by_kernel = far - near
     pull = 2 * by_kernel * weight
     by_feature = pull @ u

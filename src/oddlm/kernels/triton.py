@@ -35,6 +35,7 @@ class Push:
     force: Tensor  # [B]
     pull: Tensor  # [B, W]: what an owned column loses, times force
     owner: Tensor  # [B, W]: the row that owns a column, S where a committed token does
+    flags: Tensor  # [V]: `column_flags`
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +75,7 @@ def repel(
 ) -> tuple[Tensor, Tensor | None]:
     """The same contract as `closed_form.repel`."""
     push, added = plan(logits, tokens, masked, alpha, earlier, how)
-    flags = column_flags(logits.shape[-1], (), how.protected, logits.device)
-    guided = write(logits.flatten(0, 1), masked.flatten(0, 1), flags, push)
+    guided = write(logits.flatten(0, 1), masked.flatten(0, 1), push)
     return guided.view(logits.shape), added
 
 
@@ -104,22 +104,23 @@ def plan(
         found = _coordinates(rows, torch.zeros_like(alpha[:, one]), 1, skip)
         earlier = extend(earlier, _vectors(found, rows, logits.shape[-1]))
     assert earlier is not None
-    return _join(pushes, len(logits)), earlier[:, -len(pushes) :]
+    return _join(pushes), earlier[:, -len(pushes) :]
 
 
 def draw(
     logits: Tensor,
     opened: Tensor,
-    flags: Tensor,
     keys: Tensor,
     push: Push | None,
     *,
+    never: tuple[int, ...],
     temperature: float,
     needs: str | None,
 ) -> Drawn:
     """Gumbel-max tokens at the open positions of logits [B, S, V]; keys [B, S] address their noise."""
     B, S, V = logits.shape
     logits = _last_dense(logits)
+    flags = column_flags(V, never, (), logits.device) if push is None else push.flags
     token = torch.zeros(B, S, dtype=torch.int64, device=logits.device)
     value, base, largest, rest, extra = torch.zeros(5, B, S, dtype=torch.float32, device=logits.device)
     device.draw_tokens[(B * S,)](
@@ -130,13 +131,13 @@ def draw(
     return Drawn(token, value, base, largest, rest, extra)
 
 
-def write(logits: Tensor, masked: Tensor, flags: Tensor, push: Push) -> Tensor:
+def write(logits: Tensor, masked: Tensor, push: Push) -> Tensor:
     """The pushed logits [B, S, V] themselves; committed rows as they were."""
     B, S, V = logits.shape
     guided = logits.clone(memory_format=torch.contiguous_format)
     block = _block(V, 2048)
     device.write_rows[(B * S, triton.cdiv(V, block))](
-        guided, S * V, V, _flat(masked), flags, *_of(push, logits), guided, S, V=V, BLOCK=block, num_warps=8
+        guided, S * V, V, _flat(masked), push.flags, *_of(push, logits), guided, S, V=V, BLOCK=block, num_warps=8
     )
     return guided
 
@@ -174,7 +175,15 @@ def _plan(
     force = alpha.flatten() if how.raw_gradient else alpha.flatten() / largest.clamp(min=1e-8)
     at_peak, even = (force[:, None] * x for x in (at_peak, mean * peak))
     push = Push(
-        seen.largest, seen.likeliest, seen.rest, at_peak.float(), even.float(), force.float(), pull.flatten(0, 1), seen.owner
+        largest=seen.largest,
+        likeliest=seen.likeliest,
+        rest=seen.rest,
+        at_peak=at_peak.float(),
+        even=even.float(),
+        force=force.float(),
+        pull=pull.flatten(0, 1),
+        owner=seen.owner,
+        flags=flags,
     )
     return push, _vectors(found, rows, V) if how.remember else None
 
@@ -217,7 +226,7 @@ def _observe(
 
 def _inner(rows: Tensor) -> Tensor:
     """[G, N, N] float64."""
-    G, N, W = rows.shape
+    G, N, _ = rows.shape
     total = torch.zeros(G, N, N, dtype=torch.float64, device=rows.device)
     for piece in rows.split(max(PIECE // (G * N * CELL), 1) * CELL, dim=2):
         cells = piece.unflatten(2, (-1, CELL)).transpose(1, 2).double()  # [G, cells, N, CELL]
@@ -267,16 +276,19 @@ def _sum_by_owner(rows: Tensor, pull: Tensor, seen: Rows, flags: Tensor, n: int,
     length = triton.cdiv(triton.cdiv(V, chunks), block) * block
     sums = torch.empty(B, chunks, 4, S, dtype=torch.float64, device=rows.device)
     device.sum_by_owner[(B, triton.cdiv(S, tile), chunks)](
-        rows, rows.stride(0), rows.stride(1), pull, pull.stride(1), seen.owner, seen.owner.stride(0), seen.likeliest, flags, sums,
-        S, n, chunks, V=V, LENGTH=length, TILE=tile, BLOCK=block, num_warps=8,
+        rows, rows.stride(0), rows.stride(1), pull, pull.stride(1), seen.owner, seen.owner.stride(0), seen.likeliest,
+        flags, sums, S, n, chunks, V=V, LENGTH=length, TILE=tile, BLOCK=block, num_warps=8,
     )  # fmt: skip
     return sums.sum(dim=1)
 
 
-def _join(pushes: list[Push], groups: int) -> Push:
+def _join(pushes: list[Push]) -> Push:
     """Pushes of sample 0, 1, ... of each group as the push of all of them."""
-    columns = ([getattr(push, f.name).unflatten(0, (groups, 1)) for push in pushes] for f in fields(Push))
-    return Push(*(torch.cat(column, dim=1).flatten(0, 1) for column in columns))
+
+    def join(name: str) -> Tensor:
+        return torch.stack([getattr(push, name) for push in pushes], dim=1).flatten(0, 1)
+
+    return Push(**{f.name: join(f.name) for f in fields(Push) if f.name != "flags"}, flags=pushes[0].flags)
 
 
 def _of(push: Push | None, instead: Tensor) -> tuple[Any, ...]:

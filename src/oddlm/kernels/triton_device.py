@@ -1,10 +1,9 @@
 """The code that runs on the GPU; `triton.py` launches it, README.md derives it.
 
-Rows are the positions of samples: row = sample * S + position. `table` holds one byte per column, NEVER and PROTECTED flags. Sums
-run in a fixed order (no atomics), so that two runs give the same bits. Loops over columns have constant bounds.
+Rows are the positions of samples: row = sample * S + position. `table` holds one byte per column, NEVER and PROTECTED flags.
+Sums run in a fixed order (no atomics), so that two runs give the same bits. Loops over columns have constant bounds.
 """
 
-# ruff: noqa: N803
 import triton
 import triton.language as tl
 
@@ -221,7 +220,7 @@ def find_directions(
         x, y, left = residual(inner, basis, inner_basis, k, size, h + k, N, P, TILE)
         new = left > tolerance
         same = (left <= tolerance) & (own > 0)
-        if BREAK:
+        if BREAK:  # noqa: SIM102 -- known when compiling; the other is not
             if same:
                 own = tl.sqrt(tl.maximum(tl.load(inner + (n + k) * N + n + k), 0.0))
                 size = tl.where(own > 0, tl.maximum(own, 1e-12), 1.0)
