@@ -31,6 +31,7 @@ ARROWS = {
     "params": set(),
     "train": {"models", "registry"},
     "generate": {"checks", "policies", "types", "noise", "params", "sampler", "diversity", "models"},
+    "bench": {"types", "sampler", "diversity", "models"},
     "demo": {"types", "sampler", "diversity", "models", "generate", "metrics", "sandbox", "tasks"},
     "sandbox": set(),
     "tasks": {"sandbox"},
@@ -43,6 +44,8 @@ ARROWS = {
     "embedding": set(),
     "cli": {
         "__init__",
+        "bench",
+        "checks",
         "types",
         "demo",
         "train",

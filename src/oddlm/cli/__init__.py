@@ -1,6 +1,6 @@
 """The command line: one small function per command. Importing this does not import torch."""
 
-from . import evaluate, look, runs, sample, tasks, train
+from . import bench, evaluate, look, runs, sample, tasks, train
 from .app import app, main
 
-__all__ = ["app", "evaluate", "look", "main", "runs", "sample", "tasks", "train"]
+__all__ = ["app", "bench", "evaluate", "look", "main", "runs", "sample", "tasks", "train"]
