@@ -12,7 +12,7 @@ from torch import Tensor
 from . import noise
 from .alarm import Alarm
 from .kernels.choice import triton_kernel
-from .kernels.reference import id_tensor
+from .kernels.reference import id_tensor, keys_of
 from .types import Guide, Prediction, Step
 
 LATE = 1e-3  # what `suppress_confidence` multiplies a confidence with
@@ -120,14 +120,12 @@ def predict(outlook: Outlook, *, temperature: float, top_k: int | None, top_p: f
     Confidence is the softmax of the guided logits themselves, without temperature or filters.
     """
     step = outlook.step
-    seeds, samples = step.address()
-    positions = torch.arange(step.tokens.shape[1], device=step.tokens.device)
-    keys = noise.key(seeds[:, None], samples[:, None], step.index, noise.Purpose.TOKEN, positions)  # [B, L]
     if outlook.kernel is not None and top_k is None and top_p is None:
-        return _draw_fused(outlook, keys, temperature, needs)
+        return _draw_fused(outlook, temperature, needs)
+    keys = keys_of(step, noise.Purpose.TOKEN, step.tokens.shape[1]).flatten()
     logits = outlook.guided
     V = logits.shape[-1]
-    tokens, keys = step.tokens.flatten().clone(), keys.flatten()
+    tokens = step.tokens.flatten().clone()
     confidence = torch.zeros_like(tokens, dtype=torch.float64)
     extra = torch.zeros_like(confidence)
     flat = logits.reshape(-1, V)
@@ -148,11 +146,11 @@ def predict(outlook: Outlook, *, temperature: float, top_k: int | None, top_p: f
     )
 
 
-def _draw_fused(outlook: Outlook, keys: Tensor, temperature: float, needs: str | None) -> Prediction:
+def _draw_fused(outlook: Outlook, temperature: float, needs: str | None) -> Prediction:
     """The same in one pass, by a kernel that keeps noise and guided logits to itself."""
     step, push = outlook.step, outlook.push
     source = outlook.network if outlook.written is None else outlook.written
-    drawn = outlook.kernel.draw(source, step.open, keys, push, never=step.never, temperature=temperature, needs=needs)
+    drawn = outlook.kernel.draw(source, step, push, temperature=temperature, needs=needs)
     name = "logits" if push is None else "the guide's logits"
     check_peaks(_peak(drawn.largest, drawn.rest), step.open, name, outlook.alarm)
     total = 1 + drawn.rest.double()

@@ -174,8 +174,8 @@ class Repulsion:
 
     def push(self, logits: Tensor, step: Step, history: Explored | None = None, record: Explored | None = None) -> Tensor:
         """Guided logits; repels from what `history` holds of this step too, and writes what is explored into `record`."""
-        repel = choice.choose(self.backend, logits, closed=self.closed, fused=self.fusible).repel
-        guided: Tensor = self._run(repel, logits, step, history, record)
+        kernel = choice.choose(self.backend, logits, closed=self.closed, fused=self.fusible)
+        guided: Tensor = self._run(kernel, kernel.repel, logits, step, history, record)
         return guided.flatten(0, 1)
 
     def plan(self, logits: Tensor, step: Step, history: Explored | None = None, record: Explored | None = None) -> Any:
@@ -183,16 +183,22 @@ class Repulsion:
         kernel = choice.choose(self.backend, logits, closed=self.closed, fused=self.fusible)
         if not hasattr(kernel, "plan"):
             return None
-        return self._run(partial(kernel.plan, never=step.never), logits, step, history, record)
+        return self._run(kernel, partial(kernel.plan, never=step.never), logits, step, history, record)
 
     @torch.no_grad()
     def _run(
-        self, kernel: Callable[..., Any], logits: Tensor, step: Step, history: Explored | None, record: Explored | None
+        self,
+        kernel: Any,
+        call: Callable[..., Any],
+        logits: Tensor,
+        step: Step,
+        history: Explored | None,
+        record: Explored | None,
     ) -> Any:
-        """What the kernel makes of these logits, on all that is known of the push; what it explored goes into `record`."""
+        """What `call` of a kernel makes of these logits; what it explored goes into `record`."""
         objective, feature = OBJECTIVES.build(self.objective), build_feature(self.feature)
         embedding = step.embedding if self.embedding is None else self.embedding
-        seeds, samples = (x.unflatten(0, (-1, step.n)) for x in step.address())  # [G, n]
+        keys_of = getattr(kernel, "keys_of", reference.keys_of)
         how = reference.Repel(
             extract=partial(feature.extract, embedding=embedding),
             top_k=feature.top_k,
@@ -203,13 +209,13 @@ class Repulsion:
             duplicates=self.duplicate_rule,
             raw_gradient=self.gradient == "raw",
             protected=step.protected if self.protected is None else tuple(self.protected),
-            keys=noise.key(seeds, samples, step.index, noise.Purpose.DIRECTION),
+            keys=keys_of(step, noise.Purpose.DIRECTION, 1).view(-1, step.n),
             remember=record is not None,
         )
         alpha = self.alpha * SCHEDULES.build(self.schedule)(step.time_left, step.total)
         grouped = [x.unflatten(0, (-1, step.n)) for x in (logits, step.tokens, step.masked, alpha)]
-        earlier = None if history is None else history.rows(step.index, feature.label, len(seeds)).to(logits.device)
-        result, added = kernel(*grouped, earlier, how)
+        earlier = None if history is None else history.rows(step.index, feature.label, len(step.seeds)).to(logits.device)
+        result, added = call(*grouped, earlier, how)
         if record is not None:
             assert added is not None
             record.add(step.index, feature.label, extend(earlier, added))

@@ -10,7 +10,8 @@ from functools import cached_property, lru_cache
 import torch
 from torch import Tensor
 
-from ..noise import normal
+from ..noise import Purpose, key, normal
+from ..types import Step
 from .coordinates import Weigh
 from .directions import DirectionNoise, Directions, Duplicates, extend, find_directions
 
@@ -63,6 +64,12 @@ class Repel:
 
     def protected_on(self, device: torch.device) -> Tensor:
         return id_tensor(self.protected, device)
+
+
+def keys_of(step: Step, purpose: Purpose, positions: int) -> Tensor:
+    """[B, positions] int64: where the noise of every sample and position comes from."""
+    seeds, samples = step.address()
+    return key(seeds[:, None], samples[:, None], step.index, purpose, torch.arange(positions, device=seeds.device))
 
 
 @lru_cache(maxsize=64)

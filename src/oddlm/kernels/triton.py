@@ -11,16 +11,25 @@ import torch
 import triton
 from torch import Tensor
 
-from ..noise import second_keys
+from ..noise import Purpose, second_keys
+from ..types import Step
 from . import triton_device as device
 from .coordinates import Coordinates
 from .directions import Duplicates, extend
 from .reference import Repel
 
-CELL = 512  # rows are padded to a multiple of it; inner products are summed by cells of it, always in the same order
-PIECE = 1 << 21  # elements that are float64 at a time
-CHUNK = 8192  # columns that one program sums by owner
+CELL = 512  # rows are padded to a multiple of it
+CHUNK = 4096  # columns that one program sums by owner
 NEEDS = {None: 0, "margin": 1, "entropy": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """What is special about the columns of a vocabulary."""
+
+    flags: Tensor  # [V] uint8
+    busy: Tensor  # [cells of BUSY columns] uint8: any flags there?
+    protected: Tensor  # [p] int32, without those that are never written
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +44,7 @@ class Push:
     force: Tensor  # [B]
     pull: Tensor  # [B, W]: what an owned column loses, times force
     owner: Tensor  # [B, W]: the row that owns a column, S where a committed token does
-    flags: Tensor  # [V]: `column_flags`
+    columns: Columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +71,25 @@ class Drawn:
 
 
 @lru_cache(maxsize=64)
-def column_flags(V: int, never: tuple[int, ...], protected: tuple[int, ...], where: torch.device) -> Tensor:
-    """[V] uint8: made once, since every copy from the host would wait for the device."""
+def columns_of(V: int, never: tuple[int, ...], protected: tuple[int, ...], where: torch.device) -> Columns:
+    """Made once, since every copy from the host would wait for the device."""
     flags = torch.zeros(V, dtype=torch.uint8)
-    for ids, flag in ((never, device.NEVER.value), (protected, device.PROTECTED.value)):
-        flags[list(ids)] |= flag
-    return flags.to(where)
+    flags[list(never)] |= device.NEVER.value
+    flags[list(protected)] |= device.PROTECTED.value
+    cells = torch.nn.functional.pad(flags, (0, -V % device.BUSY.value)).view(-1, device.BUSY.value)
+    pushable = torch.tensor(sorted(set(protected) - set(never)), dtype=torch.int32)
+    return Columns(flags.to(where), cells.any(dim=1).to(where, torch.uint8), pushable.to(where))
+
+
+def keys_of(step: Step, purpose: Purpose, positions: int) -> Tensor:
+    """`reference.keys_of` in one launch."""
+    B = len(step.seeds) * step.n
+    keys = torch.empty(B, positions, dtype=torch.int64, device=step.seeds.device)
+    lanes = _block(positions, 128)
+    device.make_keys[(B, triton.cdiv(positions, lanes))](
+        step.seeds, keys, step.n, step.first_sample, step.index, int(purpose), positions, LANES=lanes, num_warps=1
+    )
+    return keys
 
 
 def repel(
@@ -89,17 +111,17 @@ def plan(
     never: tuple[int, ...] = (),
 ) -> tuple[Push, Tensor | None]:
     """The push of logits [G, n, S, V] (see `reference.repel`), and the directions added, where wanted."""
-    flags = column_flags(logits.shape[-1], never, how.protected, logits.device)
+    columns = columns_of(logits.shape[-1], never, how.protected, logits.device)
     if not how.sequential:
-        return _plan(logits, tokens, masked, alpha, earlier, how, how.keys, flags)
+        return _plan(logits, tokens, masked, alpha, earlier, how, how.keys, columns)
     pushes = []
     for k in range(logits.shape[1]):
         one = slice(k, k + 1)
         part = logits[:, one], tokens[:, one], masked[:, one]
-        push, _ = _plan(*part, alpha[:, one], earlier, how, how.keys[:, one], flags)
+        push, _ = _plan(*part, alpha[:, one], earlier, how, how.keys[:, one], columns)
         pushes.append(push)
         rows = _make_rows(part[0], earlier)
-        _observe(*part, how.keys[:, one], flags, rows, push)
+        _observe(*part, how.keys[:, one], columns, rows, push)
         skip = Duplicates("skip", how.duplicates.tolerance)
         found = _coordinates(rows, torch.zeros_like(alpha[:, one]), 1, skip)
         earlier = extend(earlier, _vectors(found, rows, logits.shape[-1]))
@@ -107,25 +129,16 @@ def plan(
     return _join(pushes), earlier[:, -len(pushes) :]
 
 
-def draw(
-    logits: Tensor,
-    opened: Tensor,
-    keys: Tensor,
-    push: Push | None,
-    *,
-    never: tuple[int, ...],
-    temperature: float,
-    needs: str | None,
-) -> Drawn:
-    """Gumbel-max tokens at the open positions of logits [B, S, V]; keys [B, S] address their noise."""
+def draw(logits: Tensor, step: Step, push: Push | None, *, temperature: float, needs: str | None) -> Drawn:
+    """Gumbel-max tokens at the open positions of logits [B, S, V]."""
     B, S, V = logits.shape
     logits = _last_dense(logits)
-    flags = column_flags(V, never, (), logits.device) if push is None else push.flags
+    columns = columns_of(V, step.never, (), logits.device) if push is None else push.columns
     token = torch.zeros(B, S, dtype=torch.int64, device=logits.device)
     value, base, largest, rest, extra = torch.zeros(5, B, S, dtype=torch.float32, device=logits.device)
     device.draw_tokens[(B * S,)](
-        logits, logits.stride(0), logits.stride(1), _flat(opened), flags, *_of(push, logits),
-        keys.contiguous(), temperature, token, value, base, largest, rest, extra,
+        logits, logits.stride(0), logits.stride(1), _flat(step.open), columns.flags, columns.busy, *_of(push, logits),
+        keys_of(step, Purpose.TOKEN, S), temperature, token, value, base, largest, rest, extra,
         S, V=V, PUSHED=push is not None, HOT=temperature > 0, NEEDS=NEEDS[needs], BLOCK=_block(V, 2048), num_warps=8,
     )  # fmt: skip
     return Drawn(token, value, base, largest, rest, extra)
@@ -137,7 +150,7 @@ def write(logits: Tensor, masked: Tensor, push: Push) -> Tensor:
     guided = logits.clone(memory_format=torch.contiguous_format)
     block = _block(V, 2048)
     device.write_rows[(B * S, triton.cdiv(V, block))](
-        guided, S * V, V, _flat(masked), push.flags, *_of(push, logits), guided, S, V=V, BLOCK=block, num_warps=8
+        guided, S * V, V, _flat(masked), push.columns.flags, *_of(push, logits), guided, S, V=V, BLOCK=block, num_warps=8
     )
     return guided
 
@@ -150,40 +163,29 @@ def _plan(
     earlier: Tensor | None,
     how: Repel,
     keys: Tensor,
-    flags: Tensor,
+    columns: Columns,
 ) -> tuple[Push, Tensor | None]:
     n, V = logits.shape[1], logits.shape[-1]
     rows = _make_rows(logits, earlier)
-    seen = _observe(logits, tokens, masked, keys, flags, rows, None)
+    seen = _observe(logits, tokens, masked, keys, columns, rows, None)
     here = masked.flatten(0, 1)
-    count = here.sum(dim=1).clamp(min=1)
-    rest = seen.rest.double()
-    peak = 1 / (1 + rest)
-    quality = (peak.where(here, 0.0).sum(dim=1) / count).view(alpha.shape)
+    peak = (1 / (1 + seen.rest.double())).where(here, 0.0)
+    quality = (peak.sum(dim=1) / here.sum(dim=1).clamp(min=1)).view(alpha.shape)
     found = _coordinates(rows, quality, n, how.duplicates)
     assert how.weigh is not None
     weights = how.weigh(found)
-    pull = _combine(weights.by_feature, rows, weights.rough, V)
-    own, own_v, own_w, own_peak = _sum_by_owner(rows, pull, seen, flags, n, V).unbind(dim=1)  # [B, S] each
-
-    slope = (weights.by_quality.flatten() / count)[:, None] + own_peak / peak  # at the likeliest: quality, and the feature
-    mean = own + peak * slope  # sum of P dL/dP
-    at_peak = peak * (rest * peak * slope - own)  # P (dL/dP - mean) at the likeliest, without cancellation
-    shielded = (flags[seen.likeliest] & device.PROTECTED.value) != 0
-    norm2 = mean.square() * seen.power - 2 * mean * own_v + own_w + at_peak.square().where(~shielded, 0.0)
-    largest = norm2.clamp(min=0).where(here, 0.0).amax(dim=1).sqrt()
-    force = alpha.flatten() if how.raw_gradient else alpha.flatten() / largest.clamp(min=1e-8)
-    at_peak, even = (force[:, None] * x for x in (at_peak, mean * peak))
+    pull = _combine(weights.by_feature, rows, weights.rough, V).flatten(0, 1)
+    at_peak, even, force = _forces(rows, pull, seen, here, columns, weights.by_quality, alpha, how.raw_gradient)
     push = Push(
         largest=seen.largest,
         likeliest=seen.likeliest,
         rest=seen.rest,
-        at_peak=at_peak.float(),
-        even=even.float(),
-        force=force.float(),
-        pull=pull.flatten(0, 1),
+        at_peak=at_peak,
+        even=even,
+        force=force,
+        pull=pull,
         owner=seen.owner,
-        flags=flags,
+        columns=columns,
     )
     return push, _vectors(found, rows, V) if how.remember else None
 
@@ -199,7 +201,7 @@ def _make_rows(logits: Tensor, earlier: Tensor | None) -> Tensor:
 
 
 def _observe(
-    logits: Tensor, tokens: Tensor, masked: Tensor, keys: Tensor, flags: Tensor, rows: Tensor, push: Push | None
+    logits: Tensor, tokens: Tensor, masked: Tensor, keys: Tensor, columns: Columns, rows: Tensor, push: Push | None
 ) -> Rows:
     """Statistics and owners of the logits, pushed if there is a push; features and draws are written into `rows`."""
     G, n, S, V = logits.shape
@@ -210,28 +212,31 @@ def _observe(
     strides = x.stride(0), x.stride(1)
     moved = {"PUSHED": push is not None}
     device.measure_rows[(G * n * S,)](
-        x, *strides, _flat(here), flags, *_of(push, x), largest, likeliest, rest, power,
-        S, V=V, BLOCK=_block(V, 4096), num_warps=8, **moved,
+        x, *strides, _flat(here), columns.flags, columns.busy, columns.protected, len(columns.protected), *_of(push, x),
+        largest, likeliest, rest, power, S, V=V, BLOCK=_block(V, 2048), num_warps=8, **moved,
     )  # fmt: skip
     order = here.byte().argsort(dim=1, descending=True, stable=True)
     owner = torch.zeros(G * n, W, dtype=torch.int16 if S < 1 << 15 else torch.int32, device=x.device)
     owner.scatter_(1, tokens.flatten(0, 1).where(~here, V), S)  # column V takes what is not committed
-    block = _block(V, 1024)
+    block = _block(V, 512)
     device.pool_columns[(G * n, triton.cdiv(V, block))](
-        x, *strides, order, here.sum(dim=1), flags, *_of(push, x), largest, rest, keys, second_keys(keys),
+        x, *strides, order, here.sum(dim=1), columns.flags, *_of(push, x), largest, rest, keys, second_keys(keys),
         rows, rows.stride(0), rows.stride(1), owner, W, S, n, V=V, BLOCK=block, UNROLL=4, num_warps=4, **moved,
     )  # fmt: skip
     return Rows(largest, likeliest, rest, power, owner)
 
 
 def _inner(rows: Tensor) -> Tensor:
-    """[G, N, N] float64."""
-    G, N, _ = rows.shape
-    total = torch.zeros(G, N, N, dtype=torch.float64, device=rows.device)
-    for piece in rows.split(max(PIECE // (G * N * CELL), 1) * CELL, dim=2):
-        cells = piece.unflatten(2, (-1, CELL)).transpose(1, 2).double()  # [G, cells, N, CELL]
-        total += (cells @ cells.mT).sum(dim=1)
-    return total
+    """[G, N, N] float64: inner products of the rows, summed in the same order every time."""
+    G, N, W = rows.shape
+    tile, length = 32, CELL if N <= 32 else 4 * CELL
+    if W % length:
+        length = CELL
+    parts = torch.empty(G, W // length, N, N, dtype=torch.float64, device=rows.device)
+    device.multiply_rows[(triton.cdiv(N, tile) ** 2, W // length, G)](
+        rows, rows.stride(0), rows.stride(1), parts, N, W // length, LENGTH=length, TILE=tile, BLOCK=64, num_warps=4
+    )
+    return parts.sum(dim=1)
 
 
 def _coordinates(rows: Tensor, quality: Tensor, n: int, rule: Duplicates) -> Coordinates:
@@ -261,7 +266,7 @@ def _combine(weights: Tensor, rows: Tensor, rough: Tensor | None, V: int) -> Ten
     """[G, n, W]: feature * (weights @ rows)."""
     G, n, N = weights.shape
     pull = torch.empty(G, n, rows.shape[2], dtype=torch.float32, device=rows.device)
-    block, tile = 128, 16
+    block, tile = 64, 16
     device.combine_rows[(triton.cdiv(V, block), triton.cdiv(n, tile), G)](
         weights.contiguous(), rows, rows.stride(0), rows.stride(1), weights if rough is None else rough.contiguous(),
         pull, pull.stride(1), n, N, V=V, ROUGH=rough is not None, TILE=tile, BLOCK=block, num_warps=4,
@@ -269,17 +274,38 @@ def _combine(weights: Tensor, rows: Tensor, rough: Tensor | None, V: int) -> Ten
     return pull
 
 
-def _sum_by_owner(rows: Tensor, pull: Tensor, seen: Rows, flags: Tensor, n: int, V: int) -> Tensor:
-    """[B, 4, S] float64; see the kernel."""
-    B, S = seen.likeliest.shape
-    tile, block, chunks = 16, 128, triton.cdiv(V, CHUNK)
-    length = triton.cdiv(triton.cdiv(V, chunks), block) * block
-    sums = torch.empty(B, chunks, 4, S, dtype=torch.float64, device=rows.device)
+def _forces(
+    rows: Tensor,
+    pull: Tensor,
+    seen: Rows,
+    masked: Tensor,
+    columns: Columns,
+    by_quality: Tensor,
+    alpha: Tensor,
+    raw: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What the likeliest column loses and the others gain [B, S], and the force [B]; takes the likeliest out of `pull`."""
+    B, S = masked.shape
+    V, n = len(columns.flags), alpha.shape[1]
+    here = _flat(masked)
+    owner, strides = seen.owner, (pull.stride(0), seen.owner.stride(0))
+    peaks, at_peak, even = torch.empty(3, B, S, dtype=torch.float32, device=pull.device)
+    force = torch.empty(B, dtype=torch.float32, device=pull.device)
+    device.take_peaks[(B, triton.cdiv(S, 128))](
+        pull, strides[0], owner, strides[1], seen.likeliest, here, peaks, S, BLOCK=128, num_warps=4
+    )
+    tile, block, chunks = 8, 256, triton.cdiv(V, CHUNK)
+    sums = torch.empty(B, chunks, 3, S, dtype=torch.float64, device=pull.device)
     device.sum_by_owner[(B, triton.cdiv(S, tile), chunks)](
-        rows, rows.stride(0), rows.stride(1), pull, pull.stride(1), seen.owner, seen.owner.stride(0), seen.likeliest,
-        flags, sums, S, n, chunks, V=V, LENGTH=length, TILE=tile, BLOCK=block, num_warps=8,
+        rows, rows.stride(0), rows.stride(1), pull, strides[0], owner, strides[1], columns.flags, sums,
+        S, n, chunks, V=V, LENGTH=min(CHUNK, triton.cdiv(V, block) * block), TILE=tile, BLOCK=block, num_warps=4,
     )  # fmt: skip
-    return sums.sum(dim=1)
+    device.set_forces[(B,)](
+        sums, peaks, seen.likeliest, seen.rest, seen.power, here, columns.flags,
+        by_quality.double().contiguous(), alpha.double().contiguous(), at_peak, even, force,
+        S, chunks, RAW=raw, BLOCK=max(triton.next_power_of_2(S), 16), num_warps=4,
+    )  # fmt: skip
+    return at_peak, even, force
 
 
 def _join(pushes: list[Push]) -> Push:
@@ -288,7 +314,7 @@ def _join(pushes: list[Push]) -> Push:
     def join(name: str) -> Tensor:
         return torch.stack([getattr(push, name) for push in pushes], dim=1).flatten(0, 1)
 
-    return Push(**{f.name: join(f.name) for f in fields(Push) if f.name != "flags"}, flags=pushes[0].flags)
+    return Push(**{f.name: join(f.name) for f in fields(Push) if f.name != "columns"}, columns=pushes[0].columns)
 
 
 def _of(push: Push | None, instead: Tensor) -> tuple[Any, ...]:
