@@ -49,13 +49,11 @@ def problems_of(task: str, split: str, count: int, *, run: bool) -> list[Any]:
 def generate(args: argparse.Namespace) -> None:
     import torch
 
-    from oddlm import LM, noise
-    from oddlm.kernels import closed_form
+    from oddlm import LM
     from oddlm.models.mini import HERE, Mini
     from oddlm.tasks import find_task
 
-    if args.device != "cpu":  # small tiles suit the caches of a CPU
-        closed_form.TILE_ELEMENTS = noise.TILE_ELEMENTS = 1 << 27
+    if args.device != "cpu":
         torch.set_float32_matmul_precision("high")
     model = Mini(args.weights or HERE, device=args.device)
     lm, task = LM(model, model.tokenizer), find_task(args.task)

@@ -63,7 +63,7 @@ class RandomNetwork:
             torch.set_default_dtype(default)
         if compiled:
             for block in self.network.blocks:  # all blocks share one compiled code
-                block.compile()
+                block.compile(dynamic=False)
 
     def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor) -> Tensor:
         logits: Tensor = self.network(tokens, start, prompt_lengths)

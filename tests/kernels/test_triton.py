@@ -87,7 +87,7 @@ def compare(objective, groups, n, S, V, kind, dtype, **more):
     assert torch.equal(got.isneginf(), logits.isneginf())
     allowed = 8.0 * FUSED + exact.abs().where(exact.isfinite(), 0.0) * 2 * torch.finfo(dtype).eps
     assert ((got.double() - exact).nan_to_num(nan=0.0).abs() <= allowed).all()
-    if n > 1 and kind != "committed":
+    if n > 1 and kind != "committed" and "gradient" not in options:
         assert (got.double() - logits.double()).nan_to_num(nan=0.0).abs().max() > 0.1
 
 
