@@ -89,7 +89,7 @@ def overhead(
     temperature: float,
     repeats: int,
 ) -> Iterator[Cost]:
-    """The cost of each (n, length, steps). Plain and ODD runs alternate, so that what changes over time touches both."""
+    """The cost of each (n, length, steps). Plain and ODD take turns in going first: what changes over time touches both."""
     for n, length, steps in grid:
         prompt = [5 + i % 32 for i in range(PROMPT)]
         run = partial(_steps_ms, model, prompt, n, length, steps, temperature)
@@ -97,7 +97,7 @@ def overhead(
         peaks = [_peak_mib(model, partial(run, guide)) for guide in guides]  # warms up and compiles, too
         peaks = [_peak_mib(model, partial(run, guide)) for guide in guides]
         network = statistics.median(_network_ms(model, prompt, n, length, max(steps, 8)))
-        pairs = [[run(guide) for guide in guides] for _ in range(repeats)]
+        pairs = [_in_turn(run, guides, backwards=i % 2 == 1) for i in range(repeats)]
         plain, odd = (statistics.median(t for pair in pairs for t in pair[i]) for i in range(2))
         shares = [100 * (statistics.median(b) / statistics.median(a) - 1) for a, b in pairs]
         low, high = _interval(shares)
@@ -116,6 +116,11 @@ def overhead(
             plain_mib=peaks[0],
             odd_extra_mib=peaks[1] - peaks[0],
         )
+
+
+def _in_turn(run: Callable[[Guide | None], list[float]], guides: Sequence[Guide | None], backwards: bool) -> list[list[float]]:
+    times = [run(guide) for guide in (reversed(guides) if backwards else guides)]
+    return times[::-1] if backwards else times
 
 
 def paper_grid() -> list[tuple[int, int, int]]:
