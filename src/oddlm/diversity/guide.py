@@ -168,17 +168,13 @@ class Repulsion:
         """Guided logits; the input is not changed, and comes back itself where there is nothing to do."""
         return logits if self.idle else self.push(logits, step)
 
-    def fused(self, logits: Tensor, step: Step) -> Any:
-        """The push as a kernel wants it that draws from the guided logits without writing them; None where there is none."""
-        return self.plan(logits, step)
-
     def push(self, logits: Tensor, step: Step, history: Explored | None = None, record: Explored | None = None) -> Tensor:
         """Guided logits; repels from what `history` holds of this step too, and writes what is explored into `record`."""
         kernel = choice.choose(self.backend, logits, closed=self.closed, fused=self.fusible)
         guided: Tensor = self._run(kernel, kernel.repel, logits, step, history, record)
         return guided.flatten(0, 1)
 
-    def plan(self, logits: Tensor, step: Step, history: Explored | None = None, record: Explored | None = None) -> Any:
+    def fused(self, logits: Tensor, step: Step, history: Explored | None = None, record: Explored | None = None) -> Any:
         """`push` as a `kernels.triton.Push`, which forms the guided logits where they are needed; None where that cannot be."""
         kernel = choice.choose(self.backend, logits, closed=self.closed, fused=self.fusible)
         if not hasattr(kernel, "plan"):
@@ -234,7 +230,7 @@ class Remembering:
         return self.repulsion.push(logits, step, self.earlier, self.memory)
 
     def fused(self, logits: Tensor, step: Step) -> Any:
-        return self.repulsion.plan(logits, step, self.earlier, self.memory)
+        return self.repulsion.fused(logits, step, self.earlier, self.memory)
 
 
 def diversify(

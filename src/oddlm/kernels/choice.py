@@ -39,13 +39,12 @@ def triton_kernel(logits: Tensor) -> Any:
 def _obstacle(device: torch.device, dtype: torch.dtype) -> str | None:
     if dtype not in DTYPES:
         return f"it computes in single precision, the logits are {dtype}"
+    interpreted = device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
+    if device.type != "cuda" and not interpreted:
+        return f"it needs a GPU, the logits are on {device.type} (TRITON_INTERPRET=1 interprets it, slowly)"
     if find_spec("triton") is None:
         return "Triton is not installed (pip install triton)"
-    if device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1":
-        return None
-    if device.type != "cuda":
-        return f"it needs a GPU, the logits are on {device.type} (TRITON_INTERPRET=1 interprets it, slowly)"
-    return _too_old(device)
+    return None if interpreted else _too_old(device)
 
 
 @lru_cache

@@ -3,6 +3,7 @@
 Shapes as in closed_form.py; B = G * n samples. Nothing here waits for the device.
 """
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
@@ -86,9 +87,10 @@ def keys_of(step: Step, purpose: Purpose, positions: int) -> Tensor:
     B = len(step.seeds) * step.n
     keys = torch.empty(B, positions, dtype=torch.int64, device=step.seeds.device)
     lanes = _block(positions, 128)
-    device.make_keys[(B, triton.cdiv(positions, lanes))](
-        step.seeds, keys, step.n, step.first_sample, step.index, int(purpose), positions, LANES=lanes, num_warps=1
-    )
+    with _current(keys):
+        device.make_keys[(B, triton.cdiv(positions, lanes))](
+            step.seeds, keys, step.n, step.first_sample, step.index, int(purpose), positions, LANES=lanes, num_warps=1
+        )
     return keys
 
 
@@ -112,16 +114,30 @@ def plan(
 ) -> tuple[Push, Tensor | None]:
     """The push of logits [G, n, S, V] (see `reference.repel`), and the directions added, where wanted."""
     columns = columns_of(logits.shape[-1], never, how.protected, logits.device)
-    if not how.sequential:
-        return _plan(logits, tokens, masked, alpha, earlier, how, how.keys, columns)
+    with _current(logits):
+        make = _plan_one_by_one if how.sequential else _plan
+        return make(logits, tokens, masked, alpha, earlier, how, how.keys, columns)
+
+
+def _plan_one_by_one(
+    logits: Tensor,
+    tokens: Tensor,
+    masked: Tensor,
+    alpha: Tensor,
+    earlier: Tensor | None,
+    how: Repel,
+    keys: Tensor,
+    columns: Columns,
+) -> tuple[Push, Tensor | None]:
+    """Each sample against the others as they are after their own push."""
     pushes = []
     for k in range(logits.shape[1]):
         one = slice(k, k + 1)
         part = logits[:, one], tokens[:, one], masked[:, one]
-        push, _ = _plan(*part, alpha[:, one], earlier, how, how.keys[:, one], columns)
+        push, _ = _plan(*part, alpha[:, one], earlier, how, keys[:, one], columns)
         pushes.append(push)
         rows = _make_rows(part[0], earlier)
-        _observe(*part, how.keys[:, one], columns, rows, push)
+        _observe(*part, keys[:, one], columns, rows, push)
         skip = Duplicates("skip", how.duplicates.tolerance)
         found = _coordinates(rows, torch.zeros_like(alpha[:, one]), 1, skip)
         earlier = extend(earlier, _vectors(found, rows, logits.shape[-1]))
@@ -136,11 +152,13 @@ def draw(logits: Tensor, step: Step, push: Push | None, *, temperature: float, n
     columns = columns_of(V, step.never, (), logits.device) if push is None else push.columns
     token = torch.zeros(B, S, dtype=torch.int64, device=logits.device)
     value, base, largest, rest, extra = torch.zeros(5, B, S, dtype=torch.float32, device=logits.device)
-    device.draw_tokens[(B * S,)](
-        logits, logits.stride(0), logits.stride(1), _flat(step.open), columns.flags, columns.busy, *_of(push, logits),
-        keys_of(step, Purpose.TOKEN, S), temperature, token, value, base, largest, rest, extra,
-        S, V=V, PUSHED=push is not None, HOT=temperature > 0, NEEDS=NEEDS[needs], BLOCK=_block(V, 2048), num_warps=8,
-    )  # fmt: skip
+    keys = keys_of(step, Purpose.TOKEN, S)
+    with _current(logits):
+        device.draw_tokens[(B * S,)](
+            logits, logits.stride(0), logits.stride(1), _flat(step.open), columns.flags, columns.busy, *_of(push, logits),
+            keys, temperature, token, value, base, largest, rest, extra,
+            S, V=V, PUSHED=push is not None, HOT=temperature > 0, NEEDS=NEEDS[needs], BLOCK=_block(V, 2048), num_warps=8,
+        )  # fmt: skip
     return Drawn(token, value, base, largest, rest, extra)
 
 
@@ -149,9 +167,10 @@ def write(logits: Tensor, masked: Tensor, push: Push) -> Tensor:
     B, S, V = logits.shape
     guided = logits.clone(memory_format=torch.contiguous_format)
     block = _block(V, 2048)
-    device.write_rows[(B * S, triton.cdiv(V, block))](
-        guided, S * V, V, _flat(masked), push.columns.flags, *_of(push, logits), guided, S, V=V, BLOCK=block, num_warps=8
-    )
+    with _current(logits):
+        device.write_rows[(B * S, triton.cdiv(V, block))](
+            guided, S * V, V, _flat(masked), push.columns.flags, *_of(push, logits), guided, S, V=V, BLOCK=block, num_warps=8
+        )
     return guided
 
 
@@ -323,6 +342,11 @@ def _of(push: Push | None, instead: Tensor) -> tuple[Any, ...]:
         return (*[instead] * 7, 0)
     pull, owner = push.pull, push.owner
     return push.largest, push.likeliest, push.at_peak, push.even, push.force, pull, owner, pull.stride(0)
+
+
+def _current(tensor: Tensor) -> AbstractContextManager[Any]:
+    """Triton launches on the current device, whatever its arguments say."""
+    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
 
 
 def _last_dense(logits: Tensor) -> Tensor:
