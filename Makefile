@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint soak clean sandbox
+.PHONY: demo test lint soak clean sandbox browser
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt | sandbox
@@ -16,10 +16,15 @@ sandbox:  # for programs that a model wrote: installed where that needs no passw
 	|| { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -qq -y bubblewrap >/dev/null; } \
 	|| echo 'To score code, install bubblewrap:  sudo apt-get install bubblewrap  (dnf, pacman: the same name)'
 
+browser:  # for the tests of pages
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
+	|| { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -qq -y chromium >/dev/null; } \
+	|| echo 'To test the pages, install Chromium:  sudo apt-get install chromium  (dnf, pacman: the same name)'
+
 demo: $(READY)  ## set up, then show plain and diverse sampling side by side
 	$(BIN)/oddlm demo
 
-test: lint  ## set up, then lint, types and all tests
+test: lint browser  ## set up, then lint, types and all tests
 	$(BIN)/pytest -n 2 -m 'not soak'
 
 lint: $(READY)
@@ -27,7 +32,7 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-soak: $(READY)  ## longer trials
+soak: $(READY) browser  ## longer trials
 	$(BIN)/pytest -n 2 --hypothesis-profile soak
 
 clean:
