@@ -92,7 +92,7 @@ class Summary(_File):
     id: str
     problems: int
     samples: int
-    seconds: float
+    seconds: Number  # None: the log of an imported run does not say
     passed: Mapping[str, Number] | None  # None: nothing was scored
     diversity: Mapping[str, Number]
     imported: Text | None = None  # the log that these numbers were taken from: the run has no rows, and never had

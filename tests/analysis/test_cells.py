@@ -171,3 +171,12 @@ def test_the_usual_value_of_a_setting_goes_without_saying(tmp_path):
     (bench,) = read_results(tmp_path).benchmarks
     assert bench.methods == ("plain", "plain + steps=4", "odd", "odd + steps=4")
     assert {cell.settings["steps"] for cell in bench.cells} == {4, 8}
+
+
+def test_a_run_that_repeats_another_counts_once(tmp_path):
+    write_run(tmp_path, spec(), [[True] * 4])
+    again = spec().model_copy(update={"limit": 1})
+    name = write_run(tmp_path, again, [[True] * 4])
+    results = read_results(tmp_path)
+    assert len(results.benchmarks[0].cells[0].runs) == 1
+    assert [(one.run, "the same setting, seed and problems" in one.why) for one in results.left_out] == [(name, True)]

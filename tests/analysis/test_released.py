@@ -69,13 +69,19 @@ def test_the_report_says_what_the_logs_cannot_tell(gsm8k):
 
 
 def test_import_is_whole_and_only_once(tmp_path):
-    rows = [released(when=1), released("batched_orth", 8, when=2), released("joint", 8, when=3, pass_at_2="nan")]
+    rows = [
+        released(when=1),
+        released("batched_orth", 8, when=2),
+        released("joint", 8, when=3, pass_at_2="nan", avg_time="", avg_diversity="NaN"),
+    ]
     path = write_released(tmp_path / "logs.csv", [*rows, released(when=4, pass_at_1="", pass_at_2="")])
     store = Store(tmp_path / "store")
     done = import_released(path, store, "gsm8k")
     assert (done.new, done.known, done.empty) == (3, 0, ("trial_4",))
     assert import_released(path, store, "gsm8k").known == 3
-    head = store.head(store.ids()[0])
+    gappy = read_results(store.folder).benchmarks[0].cells[1]
+    assert (gappy.objective, gappy.passed, gappy.seconds, gappy.diversity) == ("dpp", {}, None, {})
+    head = next(head for head in map(store.head, store.ids()) if head.spec.params.plain)
     assert (head.problems, head.done, head.summary.imported) == (200, 0, "logs.csv, which speaks of 300 problems per run")
     assert head.summary.passed == {"pass@2": 0.6, "first_right": 0.5}
     with pytest.raises(StoreError, match="was imported from"), store.open(head.spec, 200):

@@ -146,8 +146,14 @@ def read_results(folder: Path, watch: Watch = lambda _: None) -> Results:
         told = "; ".join(f"{why} ({count})" if count > 1 else why for why, count in reasons.most_common(3))
         raise StoreError(f"{folder} holds no run to report{': ' + told if told else ': it is empty'}")
     together: dict[str, list[RunData]] = {}
+    first: dict[tuple[str, int], str] = {}  # a cell and a seed -> the run that stands for them
     for run in runs:
-        together.setdefault(_bench_key(run), []).append(run)
+        bench = _bench_key(run)
+        same = first.setdefault((_cell_key(bench, run.spec.params, run.spec.n), run.spec.seed), run.id)
+        if same == run.id:
+            together.setdefault(bench, []).append(run)
+        else:
+            left_out.append(LeftOut(run.id, f"the same setting, seed and problems as run {same}: it adds nothing"))
     benchmarks = [_benchmark(key, some) for key, some in together.items()]
     return Results(store, tuple(_named(benchmarks)), tuple(left_out), {run.id: run.places for run in runs})
 

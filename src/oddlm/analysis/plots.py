@@ -159,13 +159,14 @@ def _method_lines(bench: Benchmark) -> tuple[list[Line], list[Line], list[Line]]
     plain: list[Line] = []
     bare: list[Line] = []
     other: list[Line] = []
-    for method in bench.methods:
+    objectives = {cell.objective for cell in bench.main}
+    for method in sorted(bench.methods, key=lambda method: method not in objectives):  # they get the first colours
         cells = [cell for cell in bench.main if cell.method == method and bench.n in cell.passed]
         best = best_alpha(bench, method)
         for alpha, some in sorted(_by_alpha(cells).items()):
             if best is not None and alpha != best:
                 continue
-            lines = plain if method == "plain" else bare if method == some[0].objective else other
+            lines = plain if method == "plain" else bare if method in objectives else other
             style = PLAIN if method == "plain" else _style(len(bare) + len(other))
             lines.append(Line(method if some[0].plain else f"{method} (α = {alpha:g})", style, some))
     return plain, bare, other
@@ -256,8 +257,9 @@ def _legend(figure: "Figure", panels: Sequence[Any]) -> None:
     found = {label: handle for panel in panels for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)}
     longest = max(map(len, found), default=1)
     columns = max(1, min(len(found), int(figure.get_figwidth() * 18 // (longest + 8))))
-    figure.set_figheight(figure.get_figheight() + 0.17 * -(-len(found) // columns))
-    figure.legend(found.values(), found.keys(), loc="outside lower center", ncols=columns, frameon=False)
+    rows = -(-len(found) // columns)
+    figure.set_figheight(figure.get_figheight() + 0.17 * rows)
+    figure.legend(found.values(), found.keys(), loc="outside lower center", ncols=-(-len(found) // rows), frameon=False)
 
 
 def _shades(alphas: Iterable[float]) -> dict[float, Any]:

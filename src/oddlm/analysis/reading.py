@@ -121,7 +121,9 @@ def _measured(head: Head, path: Path, watch: Watch) -> RunData | LeftOut:
 
 def _imported(head: Head) -> RunData:
     assert head.summary is not None
-    known = {**(head.summary.passed or {}), **head.summary.diversity, "seconds": head.summary.seconds / head.problems}
+    seconds = head.summary.seconds
+    known = {**(head.summary.passed or {}), **head.summary.diversity}
+    known["seconds"] = None if seconds is None else seconds / head.problems
     none = np.zeros(0)
     return RunData(
         id=head.id,

@@ -125,9 +125,9 @@ def _run(file: str, digest: str, line: int, row: Mapping[str, str], task: str) -
         id=spec.id,
         problems=problems,
         samples=samples,
-        seconds=_number(row, "avg_time") * problems,
+        seconds=None if (seconds := _maybe(row, "avg_time")) is None else seconds * problems,
         passed=passed | ({"first_right": known[1]} if 1 in known else {}),
-        diversity={"embedding_diversity": _number(row, "avg_diversity")},
+        diversity={"embedding_diversity": _maybe(row, "avg_diversity")},
         imported=file + told,
     )
     start = {"imported": file, "sha256": digest, "line": line, "name": row["name"]}
@@ -166,12 +166,15 @@ def _ks(row: Mapping[str, str]) -> Sequence[int]:
 
 
 def _share(row: Mapping[str, str], name: str) -> float | None:
-    """A number from 0 to 1; None where the field is empty or NaN."""
-    if row[name].strip() == "" or math.isnan(share := _number(row, name)):
-        return None
-    if not 0 <= share <= 1:
+    share = _maybe(row, name)
+    if share is not None and not 0 <= share <= 1:
         raise ValueError(f"{name} must lie between 0 and 1, not {row[name]!r:.60}")
     return share
+
+
+def _maybe(row: Mapping[str, str], name: str) -> float | None:
+    """A number; None where the field is empty or NaN."""
+    return None if row[name].strip().lower() in ("", "nan") else _number(row, name)
 
 
 def _number(row: Mapping[str, str], name: str) -> float:
@@ -179,7 +182,7 @@ def _number(row: Mapping[str, str], name: str) -> float:
         number = float(row[name])
     except ValueError:
         raise ValueError(f"{name} must be a number, not {row[name]!r:.60}") from None
-    if math.isinf(number) or (math.isnan(number) and not name.startswith(("pass_at_", "avg_"))):
+    if not math.isfinite(number):
         raise ValueError(f"{name} must be a finite number, not {row[name]!r:.60}")
     return number
 
