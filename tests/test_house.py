@@ -74,6 +74,7 @@ TORCHLESS = [
     "oddlm.compare",
     "oddlm.views",
     "oddlm.analysis.cells",
+    "oddlm.analysis.page",
     "oddlm.analysis.report",
     "oddlm.analysis.released_runs",
 ]

@@ -40,11 +40,14 @@ def write_page(
 ) -> Path:
     """report.html with its script, its style and its samples; `notes` by benchmark: what its runs cannot tell."""
     shown = problems_shown(results)
-    _remove_samples(out / SAMPLES)
-    for bench in results.benchmarks:
-        for cell in bench.cells if bench.problems else ():
-            watch(f"samples: {bench.name}, {cell.label}")
-            _write_samples(results, cell, bench.problems[:shown], out / SAMPLES / cell.key)
+    try:
+        _remove_samples(out / SAMPLES)
+        for bench in results.benchmarks:
+            for cell in bench.cells if bench.problems else ():
+                watch(f"samples: {bench.name}, {cell.label}")
+                _write_samples(results, cell, bench.problems[:shown], out / SAMPLES / cell.key)
+    except OSError as error:
+        raise ValueError(f"cannot write the samples of a report to {out / SAMPLES}: {error.strerror}") from error
     content = {
         "benchmarks": [_benchmark(bench, notes.get(bench.name, ()), shown) for bench in results.benchmarks],
         "claims": [asdict(one) for one in found],
@@ -82,12 +85,12 @@ def _benchmark(bench: Benchmark, notes: Sequence[str], shown: int) -> Json:
         "n": bench.n,
         "common": ", ".join(f"{name} {value}" for name, value in bench.common.items()),
         "notes": list(notes),
-        "problems": list(bench.problems),
-        "shown": some if bench.problems else 0,
+        "problems": list(bench.problems[:shown]),
+        "shown": len(bench.problems[:shown]),
         "rule": RULE.format(problems=told) if bench.problems else NO_SAMPLES,
         "measures": [[name, label, describe_metric(name)] for name, label in _ranked(measures)],
         "whose": published.WHOSE,
-        "cells": [_cell(bench, cell) for cell in bench.cells],
+        "cells": [_cell(bench, cell, shown) for cell in bench.cells],
     }
 
 
@@ -97,7 +100,7 @@ def _ranked(measures: Mapping[str, str]) -> list[tuple[str, str]]:
     return sorted(measures.items(), key=lambda item: (first.index(item[0]) if item[0] in first else len(first), item[0]))
 
 
-def _cell(bench: Benchmark, cell: Cell) -> Json:
+def _cell(bench: Benchmark, cell: Cell, shown: int) -> Json:
     axes = {name: cell.settings[name] for name in ("length", "steps") if name in cell.settings}
     return {
         "key": cell.key,
@@ -118,7 +121,7 @@ def _cell(bench: Benchmark, cell: Cell) -> Json:
         "seconds": _numbers(cell.seconds) if cell.seconds else None,
         "overhead": tables.overhead(bench, cell),
         "published": published.pass_16(bench, cell),
-        "right": None if cell.right is None else cell.right.tolist(),
+        "right": None if cell.right is None else cell.right[:shown].tolist(),
         "tried": cell.tried,
         "solved": cell.solved,
     }

@@ -26,22 +26,18 @@ const Charts = (() => {
     return shapes[slot < 0 ? 0 : slot % shapes.length]();
   }
 
-  const look = (slot, dashed) => `series ${slot < 0 ? "p" : "s" + (slot % 6)}${dashed ? " dashed" : ""}`;
+  const look = (slot, dashed) => `series ${slot < 0 ? "p" : "s" + (slot % 6)}${dashed ? " dashed" : slot > 5 ? " dotted" : ""}`;
 
-  function ticks(low, high) {
-    const rough = (high - low) / 4;
-    const power = 10 ** Math.floor(Math.log10(rough));
+  // What an axis spans, with a little room beyond the data but not beyond the floor and the ceiling.
+  function range(values, floor = -Infinity, ceiling = Infinity) {
+    const least = Math.min(...values), most = Math.max(...values);
+    const spare = (most - least || Math.abs(most) || 1) * 0.06;
+    const low = Math.max(floor, least - spare), high = Math.min(ceiling, most + spare);
+    const rough = (high - low) / 5, power = 10 ** Math.floor(Math.log10(rough));
     const step = [1, 2, 2.5, 5, 10].find((one) => one * power >= rough) * power;
-    const found = [];
-    for (let i = Math.floor(low / step + 1e-9); i * step < high + step * (1 - 1e-9); i += 1) found.push(Number((i * step).toPrecision(8)));
-    return found;
-  }
-
-  function range(values) {
-    const low = Math.min(...values), high = Math.max(...values);
-    const spare = (high - low || Math.abs(high) || 1) * 0.04;
-    const found = ticks(low - (low ? spare : 0), high + spare);
-    return { low: found[0], high: found[found.length - 1], ticks: found };
+    const ticks = [];
+    for (let i = Math.ceil(low / step - 1e-9); i * step <= high + 1e-9 * step; i += 1) ticks.push(Number((i * step).toPrecision(8)));
+    return { low, high, ticks };
   }
 
   function say(words, place) {
@@ -69,6 +65,7 @@ const Charts = (() => {
   function series(one, x, y, pick) {
     const points = one.points.map((point) => ({ ...point, px: x.at(point.x), py: y.at(point.y) }));
     const group = draw("g", { class: look(one.slot, one.dashed), tabindex: 0, role: "button", "aria-label": `${one.name}: ${points.map((p) => p.words).join("; ")}` });
+    group.style.setProperty("--thick", String(one.thick ?? 1));
     group.append(draw("polyline", { class: "line", points: points.map((p) => `${p.px},${p.py}`).join(" ") }));
     for (const point of points) {
       if (point.low != null && point.high != null) group.append(draw("line", { class: "span", x1: point.px, x2: point.px, y1: y.at(point.low), y2: y.at(point.high) }));
@@ -96,25 +93,22 @@ const Charts = (() => {
     return group;
   }
 
-  // labels: title, x. x: the values to mark on the axis as [value, words], else it is made from the data.
-  function chart({ width, height, labels, lines, marked, y, pick }) {
+  // y is a range; so is x, unless `marked` gives the values to name along it as [value, words].
+  function chart({ width, height, labels, lines, marked, x: wide, y, pick }) {
     const box = { left: MARGIN.left, right: width - MARGIN.right, top: MARGIN.top, bottom: height - MARGIN.bottom };
-    const svg = draw("svg", { class: "chart", viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": labels.title });
-    const all = lines.flatMap((line) => line.points);
-    const xs = marked ? marked.map(([value]) => value) : all.map((point) => point.x);
-    const across = marked ? { low: Math.min(...xs), high: Math.max(...xs), ticks: marked } : range(xs);
-    if (!marked) across.ticks = across.ticks.map((value) => [value, String(value)]);
+    const svg = draw("svg", { class: "chart", viewBox: `0 0 ${width} ${height}`, role: "group", "aria-label": `${labels.title}, over ${labels.x}` });
+    const xs = (marked || []).map(([value]) => value);
+    const across = marked ? { low: Math.min(...xs), high: Math.max(...xs), ticks: marked } : { ...wide, ticks: wide.ticks.map((value) => [value, String(value)]) };
     if (across.low === across.high) { across.low -= 1; across.high += 1; }
     const inset = marked ? 14 : 0;
-    const up = y || range(all.flatMap((point) => [point.y, point.low ?? point.y, point.high ?? point.y]));
     const x = { ...across, at: (v) => box.left + inset + ((v - across.low) / (across.high - across.low)) * (box.right - box.left - 2 * inset) };
-    const scale = { ...up, at: (v) => box.bottom - ((v - up.low) / (up.high - up.low)) * (box.bottom - box.top) };
+    const scale = { ...y, at: (v) => box.bottom - ((v - y.low) / (y.high - y.low)) * (box.bottom - box.top) };
     axes(svg, box, x, scale, labels);
     for (const line of lines) svg.append(series(line, x, scale, pick));
     return svg;
   }
 
-  function legend(entries) {
+  function legend(entries, hint) {
     const list = document.createElement("ul");
     list.className = "legend";
     for (const { name, slot, dashed, marks } of entries) {
@@ -126,6 +120,7 @@ const Charts = (() => {
       item.append(key, name);
       list.append(item);
     }
+    if (hint) list.append(Object.assign(document.createElement("li"), { className: "hint", textContent: hint }));
     return list;
   }
 

@@ -29,7 +29,11 @@
   const options = (pairs, chosen) => pairs.map(([value, name]) => make("option", { value: String(value), selected: value === chosen }, name));
 
   const methods = () => unique(state.bench.cells.map((cell) => cell.method));
-  const methodSlot = (method) => methods().filter((name) => name !== "plain").indexOf(method);
+  // Bare objectives get the first colours, then methods with other settings, then explorers that push nothing.
+  function methodSlot(method) {
+    const rank = (cell) => (cell.plain ? 2 : cell.method === cell.objective ? 0 : 1);
+    return unique([...state.bench.cells].sort((a, b) => rank(a) - rank(b)).map((cell) => cell.method)).filter((name) => name !== "plain").indexOf(method);
+  }
   const alphas = () => sorted(state.bench.cells.filter((cell) => !cell.plain).map((cell) => cell.alpha));
   const temperatures = () => sorted(state.bench.cells.map((cell) => cell.temperature));
   const cellOf = (key) => state.bench.cells.find((cell) => cell.key === key);
@@ -129,38 +133,42 @@
     const several = pushing.length > 1 || cells.some((cell) => cell.plain && cell.method !== "plain");
     const slot = (cell) => (several ? methodSlot(cell.method) : cell.plain ? -1 : alphas().indexOf(cell.alpha));
     const name = (cell) => (several || cell.plain ? cell.method : `${cell.method} α ${cell.alpha}`);
-    return { slot, entries: unique(cells.map(name)).map((label) => { const cell = cells.find((one) => name(one) === label); return { name: label, slot: slot(cell), dashed: cell.plain }; }) };
+    const thick = (cell) => (several && !cell.plain && alphas().length > 1 ? 0.55 + (0.9 * alphas().indexOf(cell.alpha)) / (alphas().length - 1) : 1);
+    const hint = several && alphas().length > 1 ? "Thicker: larger alpha." : "";
+    return { slot, thick, hint, entries: unique(cells.map(name)).map((label) => { const cell = cells.find((one) => name(one) === label); return { name: label, slot: slot(cell), dashed: cell.plain }; }) };
   }
 
   function drawCurves(cells) {
     const some = main(cells).filter((cell) => Object.keys(cell.passed).length), place = host("curves");
     if (!some.length) return place.replaceChildren(words(cells.length ? "No Pass@k is known of these runs." : "The filters leave no cell."));
     const ks = (cell) => Object.keys(cell.passed).map(Number).sort((a, b) => a - b);
-    const { slot, entries } = colouring(some);
-    const y = Charts.range(some.flatMap((cell) => ks(cell).map((k) => 100 * cell.passed[k][0])));
+    const { slot, thick, hint, entries } = colouring(some);
+    const y = Charts.range(some.flatMap((cell) => ks(cell).map((k) => 100 * cell.passed[k][0])), 0, 100);
     const n = state.bench.n, marked = unique([1, ...[1, 2, 3].map((i) => Math.round((i * n) / 4)), n]).filter((k) => k > 0).map((k) => [k, String(k)]);
     const panels = make("div", { class: "panels" });
     for (const t of sorted(some.map((cell) => cell.temperature))) {
-      const lines = some.filter((cell) => cell.temperature === t).map((cell) => ({ name: cell.label, slot: slot(cell), dashed: cell.plain,
+      const lines = some.filter((cell) => cell.temperature === t).sort((a, b) => a.plain - b.plain).map((cell) => ({ name: cell.label, slot: slot(cell), thick: thick(cell), dashed: cell.plain,
         points: ks(cell).map((k) => ({ x: k, y: 100 * cell.passed[k][0], words: told(cell, k), cell })) }));
       panels.append(Charts.chart({ width: panelWidth(place), height: 230, labels: { title: `θ = ${t}`, x: "k" }, lines, marked, y, pick: pickCell }));
     }
-    place.replaceChildren(Charts.legend(entries), panels);
+    place.replaceChildren(Charts.legend(entries, hint), panels);
   }
 
   function drawPareto(cells) {
     const n = state.bench.n, some = main(cells).filter((cell) => cell.passed[1] && cell.passed[n]), place = host("pareto");
     if (!cells.length) return place.replaceChildren(words("The filters leave no cell."));
     if (!some.length || n === 1) return place.replaceChildren(words(`Pass@1 (the share of right samples) beside Pass@${n} cannot be had from these runs.`));
-    const { slot, entries } = colouring(some);
+    const { slot, thick, hint, entries } = colouring(some);
     const lines = unique(some.map((cell) => `${cell.method}\n${cell.alpha}`)).map((key) => {
       const own = some.filter((cell) => `${cell.method}\n${cell.alpha}` === key).sort((a, b) => a.temperature - b.temperature);
       const points = own.map((cell) => ({ x: 100 * cell.passed[1][0], y: 100 * cell.passed[n][0], low: bound(cell.passed[n][2]), high: bound(cell.passed[n][3]), cell,
         words: `θ = ${cell.temperature}: Pass@1 ${percent(cell.passed[1][0])} %, ${told(cell, n)}` }));
-      return { name: own[0].plain ? own[0].method : `${own[0].method} α ${own[0].alpha}`, slot: slot(own[0]), dashed: own[0].plain, marks: true, points };
+      return { name: own[0].plain ? own[0].method : `${own[0].method} α ${own[0].alpha}`, slot: slot(own[0]), thick: thick(own[0]), dashed: own[0].plain, marks: true, points };
     });
-    const chart = Charts.chart({ width: width(place, 900), height: 400, labels: { title: `Pass@${n} (%)`, x: "Pass@1: right samples (%)" }, lines, pick: pickCell });
-    place.replaceChildren(Charts.legend(entries.map((entry) => ({ ...entry, marks: true }))), chart);
+    const x = Charts.range(some.map((cell) => 100 * cell.passed[1][0]), 0, 100);
+    const y = Charts.range(some.flatMap((cell) => [cell.passed[n][0], cell.passed[n][2], cell.passed[n][3]]).filter((one) => one !== null).map((one) => 100 * one), 0, 100);
+    const chart = Charts.chart({ width: width(place, 900), height: 400, x, y, labels: { title: `Pass@${n} (%)`, x: "Pass@1: right samples (%)" }, lines, pick: pickCell });
+    place.replaceChildren(Charts.legend(entries.map((entry) => ({ ...entry, marks: true })), hint), chart);
   }
   const bound = (share) => (share === null ? null : 100 * share);
 
@@ -173,7 +181,7 @@
     if (!some.length) return place.replaceChildren(words("The runs shown have no method that pushes samples apart, or this measure is not known of them."));
     const ranks = alphas(), marked = ranks.map((alpha, i) => [i, String(alpha)]);
     const base = (cell) => cellOf(cell.baseline)?.diversity[name]?.[0];
-    const y = Charts.range(some.flatMap((cell) => [...cell.diversity[name].slice(0, 1), base(cell)]).filter((value) => value !== undefined));
+    const y = Charts.range(some.flatMap((cell) => [...cell.diversity[name].slice(0, 1), base(cell)]).filter((value) => value !== undefined), 0);
     const panels = make("div", { class: "panels" }), met = new Set();
     for (const method of unique(some.map((cell) => cell.method))) {
       const lines = sorted(some.filter((cell) => cell.method === method).map((cell) => cell.temperature)).flatMap((t) => {
@@ -207,7 +215,6 @@
     const y = Charts.range([0, ...lines.flatMap((line) => line.points.map((point) => point.y))]);
     const chart = Charts.chart({ width: width(place, 640), height: 300, labels: { title: "overhead (%)", x: OVER[axis] }, lines, marked: values.map((value, i) => [i, String(value)]), y, pick: pickCell });
     place.replaceChildren(Charts.legend(lines), chart);
-    place.style.maxWidth = "640px";
   }
 
   function drawClaims() {
@@ -224,8 +231,11 @@
     state.page = problem === null ? 0 : Math.floor(problem / data.page);
     state.problem = problem;
     for (const button of document.querySelectorAll("button[data-cell]")) button.setAttribute("aria-pressed", String(button.dataset.cell === cell.key));
+    const inside = byId("samples").contains(document.activeElement);
     drawSamples();
+    if (inside) return;
     byId("samples").scrollIntoView({ block: "start" });
+    byId("chosen").focus({ preventScroll: true });
   }
 
   function summary(cell) {
@@ -238,15 +248,22 @@
     return make("p", {}, lines.join(" "));
   }
 
+  // What had the focus has it again after the section is drawn anew.
   function drawSamples() {
+    const held = byId("samples").contains(document.activeElement) ? document.activeElement.id : "";
+    fillSamples();
+    if (held) (byId(held)?.disabled === false ? byId(held) : byId("chosen"))?.focus({ preventScroll: true });
+  }
+
+  function fillSamples() {
     const place = host("samples"), cell = state.cell, bench = state.bench;
     if (!cell) return place.replaceChildren(words(bench.shown ? "Pick a cell of the table or a point of a chart." : bench.rule));
-    const parts = [make("h3", {}, cell.label), summary(cell), make("p", { class: "hint" }, bench.rule)];
+    const parts = [make("h3", { id: "chosen", tabIndex: -1 }, cell.label), summary(cell), make("p", { class: "hint" }, bench.rule)];
     if (!bench.shown) return place.replaceChildren(...parts);
     const count = Math.ceil(bench.shown / data.page);
     const turn = (page) => { state.page = page; state.problem = null; drawSamples(); };
     const jump = make("select", { id: "problem", on: { change: (event) => choose(cell, Number(event.target.value)) } },
-      ...options(bench.problems.slice(0, bench.shown).map((id, i) => [i, id]), state.problem ?? state.page * data.page));
+      ...options(bench.problems.map((id, i) => [i, id]), state.problem ?? state.page * data.page));
     const other = cell.baseline ? make("button", { type: "button", id: "baseline", on: { click: () => choose(cellOf(cell.baseline), state.problem ?? state.page * data.page) } }, "Its baseline") : null;
     parts.push(make("div", { class: "pager" },
       make("button", { type: "button", id: "back", disabled: state.page === 0, on: { click: () => turn(state.page - 1) } }, "Back"),
