@@ -21,7 +21,7 @@ from .cells import Benchmark, Cell, Estimate, Results
 from .claims import Finding
 from .plots import MEASURES
 
-STATIC = ("report.css", "report-charts.js", "report.js")
+STATIC = "page"
 SAMPLES = "samples"
 PAGE = 10  # problems of a page of samples
 MOST_SAMPLES = 128_000  # in the folder, shared out among all cells
@@ -40,23 +40,25 @@ def write_page(
 ) -> Path:
     """report.html with its script, its style and its samples; `notes` by benchmark: what its runs cannot tell."""
     shown = problems_shown(results)
-    try:
-        _remove_samples(out / SAMPLES)
-        for bench in results.benchmarks:
-            for cell in bench.cells if bench.problems else ():
-                watch(f"samples: {bench.name}, {cell.label}")
-                _write_samples(results, cell, bench.problems[:shown], out / SAMPLES / cell.key)
-    except OSError as error:
-        raise ValueError(f"cannot write the samples of a report to {out / SAMPLES}: {error.strerror}") from error
     content = {
         "benchmarks": [_benchmark(bench, notes.get(bench.name, ()), shown) for bench in results.benchmarks],
         "claims": [asdict(one) for one in found],
         "left_out": [asdict(one) for one in results.left_out],
         "page": PAGE,
     }
+    try:
+        _remove_samples(out / SAMPLES)
+        for bench in results.benchmarks:
+            for cell in bench.cells if bench.problems else ():
+                watch(f"samples: {bench.name}, {cell.label}")
+                _write_samples(results, cell, bench.problems[:shown], out / SAMPLES / cell.key)
+        (out / STATIC).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"cannot write the page of a report to {error.filename or out}: {error.strerror}") from error
     static = files(__package__) / "static"
-    for name in STATIC:
-        write_whole(out / name, (static / name).read_bytes())
+    for file in static.iterdir():
+        if file.name.endswith((".css", ".js")):
+            write_whole(out / STATIC / file.name, file.read_bytes())
     html = (static / "report.html").read_text(encoding="utf-8").replace("@DATA@", embedded(content))
     write_whole(out / "report.html", html.encode())
     return out / "report.html"
