@@ -255,5 +255,5 @@ def test_a_new_report_takes_the_old_samples_away_and_nothing_else(tmp_path):
         path.rmdir()
     (tmp_path / "out" / "samples").rmdir()
     (tmp_path / "out" / "samples").write_text("a file")
-    with pytest.raises(ValueError, match="cannot write the page of a report to .*samples"):
+    with pytest.raises(ValueError, match=r"cannot write the page of a report to .*samples"):
         made(tmp_path / "more", tmp_path / "out")
