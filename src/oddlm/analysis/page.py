@@ -87,7 +87,7 @@ def _benchmark(bench: Benchmark, notes: Sequence[str], shown: int) -> Json:
         "n": bench.n,
         "common": ", ".join(f"{name} {value}" for name, value in bench.common.items()),
         "notes": list(notes),
-        "problems": list(bench.problems[:shown]),
+        "problems": [_short(problem) for problem in bench.problems[:shown]],
         "shown": len(bench.problems[:shown]),
         "rule": RULE.format(problems=told) if bench.problems else NO_SAMPLES,
         "measures": [[name, label, describe_metric(name)] for name, label in _ranked(measures)],
@@ -149,8 +149,8 @@ def _write_samples(results: Results, cell: Cell, problems: Sequence[str], folder
 
 
 def _row(row: Row) -> Json:
-    samples = [[_short(one.text), one.correct, one.length, one.finish_reason] for one in row.samples]
-    return {"problem": row.problem, "prompt": _short(row.prompt), "seed": row.seed, "samples": samples}
+    samples = [[_short(one.text), one.correct] for one in row.samples]
+    return {"problem": _short(row.problem), "prompt": _short(row.prompt), "samples": samples}
 
 
 def _short(text: str) -> str:

@@ -111,10 +111,13 @@ const Samples = (() => {
   function problem(row, cell, index) {
     const right = row.samples.filter(([, correct]) => correct).length;
     const times = new Map();
-    for (const [text, correct] of row.samples) times.set(text, { correct, count: (times.get(text)?.count || 0) + 1 });
-    const texts = [...times]
-      .sort(([, a], [, b]) => Number(b.correct) - Number(a.correct))
-      .map(([text, { correct, count }]) =>
+    for (const [text, correct] of row.samples) {
+      const key = `${correct} ${text}`;
+      times.set(key, { text, correct, count: (times.get(key)?.count || 0) + 1 });
+    }
+    const texts = [...times.values()]
+      .sort((a, b) => Number(b.correct) - Number(a.correct))
+      .map(({ text, correct, count }) =>
         make(
           "li",
           { class: correct ? "right" : "wrong" },
