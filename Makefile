@@ -4,6 +4,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .PHONY: demo test lint soak clean sandbox postgres
+.PHONY: demo test lint soak clean sandbox browser
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt | sandbox
@@ -20,11 +21,16 @@ postgres:  # for the tests of tuning on many machines, likewise
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null \
 	|| { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -qq -y postgresql >/dev/null; } \
 	|| echo 'PostgreSQL will NOT be tested; to test it:  sudo apt-get install postgresql'
+browser:  # for the tests of pages
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
+	|| { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -qq -y chromium >/dev/null; } \
+	|| echo 'To test the pages, install Chromium:  sudo apt-get install chromium  (dnf, pacman: the same name)'
 
 demo: $(READY)  ## set up, then show plain and diverse sampling side by side
 	$(BIN)/oddlm demo
 
 test: lint | postgres  ## set up, then lint, types and all tests
+test: lint browser  ## set up, then lint, types and all tests
 	$(BIN)/pytest -n 2 -m 'not soak'
 
 lint: $(READY)
@@ -33,6 +39,7 @@ lint: $(READY)
 	$(BIN)/mypy
 
 soak: $(READY) | postgres  ## longer trials
+soak: $(READY) browser  ## longer trials
 	$(BIN)/pytest -n 2 --hypothesis-profile soak
 
 clean:

@@ -1,4 +1,4 @@
-"""Shared by all tests: hypothesis profiles, one thread per worker, a toy network in float64."""
+"""Shared by all tests: hypothesis profiles, one thread per worker, a toy network in float64, a browser."""
 
 import os
 
@@ -7,6 +7,10 @@ import torch
 from hypothesis import HealthCheck, settings
 
 from oddlm.models.toy import Toy
+
+from .browser import browse, chromium
+
+__all__ = ["browse", "chromium", "toy"]
 
 SLOW_STARTS = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile("default", max_examples=60, deadline=None, derandomize=True, suppress_health_check=SLOW_STARTS)

@@ -103,6 +103,7 @@ TORCHLESS = [
     "oddlm.trackers",
     "oddlm.space",
     "oddlm.analysis.cells",
+    "oddlm.analysis.page",
     "oddlm.analysis.report",
     "oddlm.analysis.released_runs",
     "oddlm.serve.settings",
