@@ -2,9 +2,12 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# $(call install,package): where that needs no password
+install = { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -qq -y $(1) >/dev/null; }
 
 .PHONY: demo test lint soak clean sandbox browser
 .PHONY: demo test lint soak clean sandbox postgres
+.PHONY: demo test lint soak clean sandbox postgres browser
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt | sandbox
@@ -12,9 +15,8 @@ $(READY): pyproject.toml constraints.txt | sandbox
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,dev]'
 	touch $(READY)
 
-sandbox:  # for programs that a model wrote: installed where that needs no password, else the command is printed
-	@command -v bwrap >/dev/null \
-	|| { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -qq -y bubblewrap >/dev/null; } \
+sandbox:  # for programs that a model wrote
+	@command -v bwrap >/dev/null || $(call install,bubblewrap) \
 	|| echo 'To score code, install bubblewrap:  sudo apt-get install bubblewrap  (dnf, pacman: the same name)'
 
 browser:  # for the tests of pages
@@ -24,13 +26,21 @@ browser:  # for the tests of pages
 postgres:  # for the tests of tuning on many machines, likewise
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null \
 	|| { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -qq -y postgresql >/dev/null; } \
+postgres:  # for the tests of tuning on many machines
+	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null || $(call install,postgresql) \
 	|| echo 'PostgreSQL will NOT be tested; to test it:  sudo apt-get install postgresql'
+
+browser:  # for the tests of pages
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
+	|| $(call install,chromium) \
+	|| echo 'To test the pages, install Chromium:  sudo apt-get install chromium  (dnf, pacman: the same name)'
 
 demo: $(READY)  ## set up, then show plain and diverse sampling side by side
 	$(BIN)/oddlm demo
 
 test: lint browser  ## set up, then lint, types and all tests
 test: lint | postgres  ## set up, then lint, types and all tests
+test: lint | postgres browser  ## set up, then lint, types and all tests
 	$(BIN)/pytest -n 2 -m 'not soak'
 
 lint: $(READY)
@@ -40,6 +50,7 @@ lint: $(READY)
 
 soak: $(READY) browser  ## longer trials
 soak: $(READY) | postgres  ## longer trials
+soak: $(READY) | postgres browser  ## longer trials
 	$(BIN)/pytest -n 2 --hypothesis-profile soak
 
 clean:

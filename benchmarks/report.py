@@ -74,13 +74,14 @@ def main() -> None:
         )
         seconds = time.perf_counter() - began
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
-        files = sum(path.is_file() for path in out.rglob("*"))
+        sizes = [path.stat().st_size for path in out.rglob("*") if path.is_file()]
     print(f"{platform.machine()}, {os.cpu_count()} cores; {LIMITS}\n")
-    print("| samples | runs | rows on disk | seconds | CPU seconds | peak memory | files |")
+    print("| samples | runs | rows on disk | seconds | CPU seconds | peak memory | report |")
     print("|---:|---:|---:|---:|---:|---:|---:|")
     samples, cpu = len(runs) * PROBLEMS * N, used.ru_utime + used.ru_stime
     memory = used.ru_maxrss / 1e6
-    print(f"| {samples:,} | {len(runs)} | {size / 1e6:.0f} MB | {seconds:.1f} | {cpu:.1f} | {memory:.2f} GB | {files} |")
+    written = f"{len(sizes)} files, {sum(sizes) / 1e6:.0f} MB"
+    print(f"| {samples:,} | {len(runs)} | {size / 1e6:.0f} MB | {seconds:.1f} | {cpu:.1f} | {memory:.2f} GB | {written} |")
 
 
 if __name__ == "__main__":

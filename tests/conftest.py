@@ -24,3 +24,10 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 @pytest.fixture(scope="session")
 def toy() -> Toy:
     return Toy(vocab_size=60, dtype=torch.float64)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not torch.cuda.is_available():
+        for item in items:
+            if "gpu" in item.keywords:
+                item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU; its log is in benchmarks/results"))

@@ -77,7 +77,7 @@ def test_nothing_is_computed_when_nobody_looks(toy, monkeypatch):
     assert len(calls) == 5
     events = observed(toy, guide=guide)
     assert len(calls) == 10
-    assert all(set(vars(event)) == {"step", "prediction", "commit", "base_logits", "propose"} for event in events)
+    assert all(set(vars(event)) == {"step", "prediction", "commit", "logits", "propose"} for event in events)
     assert events[2].plain is events[2].plain
     assert len(calls) == 11
 

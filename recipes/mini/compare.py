@@ -81,12 +81,10 @@ def problems_of(task: str, split: str, count: int, *, run: bool) -> list[Any]:
 def load_mini(args: argparse.Namespace) -> Any:
     import torch
 
-    from oddlm import LM, noise
-    from oddlm.kernels import closed_form
+    from oddlm import LM
     from oddlm.models.mini import HERE, Mini
 
-    if args.device != "cpu":  # small tiles suit the caches of a CPU
-        closed_form.TILE_ELEMENTS = noise.TILE_ELEMENTS = 1 << 27
+    if args.device != "cpu":
         torch.set_float32_matmul_precision("high")
     model = Mini(args.weights or HERE, device=args.device)
     if args.fast:

@@ -261,16 +261,6 @@ class _LogProbs:
     guided: Tensor
 
     def __call__(self, event: StepEvent) -> None:
-        if event.step.index == 0:
-            self.base, self.guided = (torch.zeros(event.commit.shape, dtype=torch.float64) for _ in range(2))
-        tokens = event.prediction.tokens[event.commit]
-        where = event.commit.cpu()
-        self.base[where] = _logprobs(event.base_logits[event.commit], tokens).cpu()
-        guided = event.guided_logits
-        self.guided[where] = self.base[where] if guided is event.base_logits else _logprobs(guided[event.commit], tokens).cpu()
-
-
-def _logprobs(logits: Tensor, tokens: Tensor) -> Tensor:
-    """[C, V], [C] -> [C]."""
-    logits = logits.double()
-    return logits.gather(1, tokens[:, None]).squeeze(1) - logits.logsumexp(dim=1)
+        base, guided = event.logprobs
+        first = event.step.index == 0
+        self.base, self.guided = (base, guided) if first else (self.base + base, self.guided + guided)

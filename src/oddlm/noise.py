@@ -26,6 +26,12 @@ class Purpose(IntEnum):
     DIRECTION = 3  # directions for broken duplicates and probes
 
 
+def tile_elements(device: torch.device, on_cpu: int | None = None) -> int:
+    """How large a tile may be: what suits the caches of a CPU leaves a GPU waiting for the next launch."""
+    elements = TILE_ELEMENTS if on_cpu is None else on_cpu
+    return 8 * elements if device.type == "cuda" else elements
+
+
 def _signed(value: int, bits: int) -> int:
     value &= (1 << bits) - 1
     return value - (1 << bits) if value >> (bits - 1) else value
@@ -47,8 +53,9 @@ def key(seed: Tensor, sample: Tensor | int, step: int, purpose: Purpose, positio
     """Hash an address to an int64 key; tensor arguments broadcast."""
     h = _mix64(seed.to(torch.int64) + _GOLDEN64)
     for part in (sample, step, int(purpose), position):
-        part = torch.as_tensor(part, dtype=torch.int64, device=h.device)
-        h = _mix64(h * 3 + _GOLDEN64 + part)
+        # a plain integer stays one: a tensor made of it would have to be sent to the device, and waited for
+        shift = part.to(torch.int64) + _GOLDEN64 if isinstance(part, Tensor) else _signed(part + _GOLDEN64, 64)
+        h = _mix64(h * 3 + shift)
     return h
 
 
@@ -97,8 +104,13 @@ def gumbel(keys: Tensor, size: int) -> Tensor:
     return _exponential(keys, size).log_().neg_()
 
 
+def second_keys(keys: Tensor) -> Tensor:
+    """Keys of a second stream beside that of `keys`."""
+    return _mix64(keys + 1)
+
+
 def normal(keys: Tensor, size: int) -> Tensor:
     """Standard normal noise, float32 [..., size] (Box-Muller)."""
     radius = _exponential(keys, size).mul_(2).sqrt_()
-    angle = (_bits(_mix64(keys + 1), size) >> 1).bitwise_and_(0x7FFFFFFF).to(torch.float32).mul_(tau * 2.0**-31)
+    angle = (_bits(second_keys(keys), size) >> 1).bitwise_and_(0x7FFFFFFF).to(torch.float32).mul_(tau * 2.0**-31)
     return radius.mul_(angle.cos_())

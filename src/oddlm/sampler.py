@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from . import noise
+from .alarm import Alarm, memory_advice
 from .checks import finite, ids, whole
 from .policies import POLICIES
 from .progress import step_progress
-from .sampling import check_logits, delay, fork_cells, predict, probability
+from .sampling import Outlook, delay, fork_cells, look, predict, probability
 from .schedule import Schedule, select
 from .types import Denoised, Guide, History, Model, Observer, Policy, Prediction, Step, StepEvent, identity, open_session
 
@@ -134,7 +135,7 @@ def denoise_steps(
         seeds=seeds,
         first_sample=0 if history is None else history.samples,
         predict=partial(predict, temperature=temperature, top_k=top_k, top_p=top_p, needs=getattr(policy, "needs", None)),
-        never=torch.tensor(sorted({model.mask_id, *suppress}), device=canvas.device),
+        never=tuple(sorted({model.mask_id, *suppress})),
         late=torch.tensor(sorted(suppress_confidence), dtype=torch.long, device=canvas.device),
         order_temperature=order_temperature,
         fork=fork,
@@ -155,8 +156,8 @@ class _Reverse:
     n: int
     seeds: Tensor
     first_sample: int
-    predict: Callable[[Tensor, Step], Prediction]
-    never: Tensor  # ids that are never written
+    predict: Callable[[Outlook], Prediction]
+    never: tuple[int, ...]  # ids that are never written
     late: Tensor  # ids that are written late
     order_temperature: float
     fork: bool
@@ -164,41 +165,41 @@ class _Reverse:
 
     @torch.no_grad()
     def run(self, canvas: Tensor, prompt_lengths: Tensor) -> Generator[StepEvent, None, Denoised]:
-        start, nfe = canvas.shape[1] - self.schedule.length, 0
+        start, nfe, alarm = canvas.shape[1] - self.schedule.length, 0, Alarm(patient=canvas.is_cuda)
         model = open_session(self.model, start, prompt_lengths, self.schedule.length, self.schedule.block_length)
         masked = torch.ones_like(canvas[:, start:], dtype=torch.bool)
         commit_step = torch.full_like(canvas[:, start:], -1)
         for index in range(self.schedule.steps):
-            if self.parallel and not masked.any():
+            if self.parallel and not masked.any():  # waits for a GPU, which is less than a network evaluation too many
                 break
             step = self.step(index, canvas[:, start:], masked)
-            logits = _shaped(model(canvas, start, prompt_lengths), step, self.model)  # [B, L, V]
+            with memory_advice(step, self.model.vocab_size, _item_bytes(self.model)):
+                logits = _shaped(model(canvas, start, prompt_lengths), step, self.model)  # [B, L, V]
+                outlook = look(logits, step, self.guide, alarm)
+                forced = fork_cells(outlook.base, step) if self.fork and index == 0 else None
+                prediction, commit = self.propose(outlook, forced)
             nfe += getattr(self.model, "passes", 1)
-            base = logits.index_fill(-1, self.never, -torch.inf)
-            check_logits(base, masked)
-            guided = base if self.guide is None else _checked(self.guide(base, step), base, self.never, masked)
-            forced = fork_cells(base, step) if self.fork and index == 0 else None
-            prediction, commit = self.propose(guided, step, forced)
-            yield StepEvent(step, prediction, commit, base, partial(self.propose, step=step, forced=forced))
+            yield StepEvent(step, prediction, commit, outlook, partial(self.propose, outlook.without_guide(), forced))
 
             canvas = torch.cat([canvas[:, :start], torch.where(commit, prediction.tokens, step.tokens)], dim=1)
             commit_step = commit_step.masked_fill(commit, index)
             masked = masked & ~commit
+        alarm.sound()
         history = History(self.first_sample + self.n, self.made_with, getattr(self.guide, "memory", None))
         return Denoised(canvas[:, start:], commit_step, nfe, self.seeds, self.n, history)
 
-    def propose(self, logits: Tensor, step: Step, forced: tuple[Tensor, Tensor] | None) -> tuple[Prediction, Tensor]:
+    def propose(self, outlook: Outlook, forced: tuple[Tensor, Tensor] | None) -> tuple[Prediction, Tensor]:
         """What this step writes with these logits, and where."""
-        prediction = self.predict(logits, step)
+        step, prediction = outlook.step, self.predict(outlook)
         if forced is not None:
             tokens, commit = torch.where(forced[1], forced[0], prediction.tokens), forced[1]
-            confidence = torch.where(commit, probability(logits, tokens, commit), prediction.confidence)
-            return replace(prediction, tokens=tokens, confidence=confidence), commit
+            confidence = torch.where(commit, probability(outlook.guided, tokens, commit), prediction.confidence)
+            return replace(prediction, tokens=tokens, confidence=confidence, logprobs=None), commit
         score = self.policy(delay(prediction, self.late), step)
         if self.order_temperature > 0:
             keys = noise.key(*step.address(), step.index, noise.Purpose.ORDER)
             score = score + self.order_temperature * noise.gumbel(keys, self.schedule.length)
-        return prediction, select(score, self.schedule.quota(step), step)
+        return prediction, select(score, self.schedule.quota(step), step, outlook.alarm)
 
     def step(self, index: int, tokens: Tensor, masked: Tensor) -> Step:
         return Step(
@@ -213,6 +214,7 @@ class _Reverse:
             parallel=self.parallel,
             protected=tuple(self.model.protected_ids),
             embedding=getattr(self.model, "embedding", None),
+            never=self.never,
         )
 
 
@@ -258,18 +260,6 @@ def _check_filters(top_k: int | None, top_p: float | None) -> None:
         raise ValueError(f"top_p must lie in (0, 1] or be None, not {top_p!r}")
 
 
-def _checked(guided: Tensor, base: Tensor, never: Tensor, masked: Tensor) -> Tensor:
-    """What a guide gave back: of the right shape, sane, and still without the ids that are never written."""
-    if guided is base:
-        return base
-    if guided.shape != base.shape:
-        raise ValueError(f"the guide returned logits {tuple(guided.shape)}, expected {tuple(base.shape)}")
-    if not guided[..., never].isneginf().all():
-        guided = guided.index_fill(-1, never, -torch.inf)
-    check_logits(guided, masked, "the guide's logits")
-    return guided
-
-
 def _check_history(history: History | None, made_with: Mapping[str, Any], parallel: bool) -> None:
     if history is None:
         return
@@ -278,6 +268,12 @@ def _check_history(history: History | None, made_with: Mapping[str, Any], parall
     for name, value in made_with.items():
         if (was := history.made_with[name]) != value:
             raise ValueError(f"history was made with {name} {was}, not {value}")
+
+
+def _item_bytes(model: Model) -> int:
+    """Of a logit, as far as a model's embedding shows it."""
+    embedding = getattr(model, "embedding", None)
+    return 4 if embedding is None else int(embedding.element_size())
 
 
 def _shaped(logits: Tensor, step: Step, model: Model) -> Tensor:

@@ -1,32 +1,103 @@
-"""From logits to tokens and confidences, a tile of rows at a time: no second [B, L, V] array exists."""
+"""From logits to tokens and confidences, a tile of rows at a time or in a fused kernel: no second [B, L, V] array exists."""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from math import log
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from . import noise
-from .types import Prediction, Step
+from .alarm import Alarm
+from .kernels.choice import triton_kernel
+from .kernels.reference import id_tensor, keys_of
+from .types import Guide, Prediction, Step
 
 LATE = 1e-3  # what `suppress_confidence` multiplies a confidence with
 
 
-def check_logits(logits: Tensor, masked: Tensor, name: str = "logits") -> None:
+def check_logits(logits: Tensor, masked: Tensor, name: str = "logits", alarm: Alarm | None = None) -> None:
     """NaN, +inf, or nothing but -inf at a masked position is an error that names the first such row."""
-    peak = logits.amax(dim=-1)  # NaN survives amax; so do +inf and a row of -inf
-    bad = masked & ~peak.isfinite()
-    if bad.any():
-        row, position = (int(i) for i in bad.nonzero()[0])
-        value = peak[row, position].item()
+    check_peaks(logits.amax(dim=-1), masked, name, alarm)  # NaN survives amax; so do +inf and a row of -inf
+
+
+def check_peaks(peak: Tensor, masked: Tensor, name: str, alarm: Alarm | None) -> None:
+    """`check_logits` on the largest logit of each row, or NaN."""
+
+    def describe(row: int, position: int, value: float) -> str:
         what = {torch.inf: "+inf", -torch.inf: "nothing but -inf"}.get(value, "NaN")
-        raise ValueError(f"{name} hold {what} at row {row}, position {position}")
+        return f"{name} hold {what} at row {row}, position {position}"
+
+    (alarm or Alarm(patient=False)).check(masked & ~peak.isfinite(), peak, describe)
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """The logits of one step before and after its guide. A fused kernel draws from them without writing them: then they exist
+    only once somebody asks.
+    """
+
+    network: Tensor  # [B, L, V] as they came
+    step: Step
+    alarm: Alarm
+    kernel: Any  # `kernels.triton`, where it can draw from these logits
+    push: Any = None  # what a fused guide does to them, a `kernels.triton.Push`
+    written: Tensor | None = None  # what another guide made of them
+
+    @cached_property
+    def base(self) -> Tensor:
+        """[B, L, V] suppressed, not guided."""
+        return self.network.index_fill(-1, id_tensor(self.step.never, self.network.device), -torch.inf)
+
+    @cached_property
+    def guided(self) -> Tensor:
+        """[B, L, V]."""
+        if self.push is not None:
+            guided: Tensor = self.kernel.write(self.base, self.step.masked, self.push)
+            return guided
+        return self.base if self.written is None else self.written
+
+    def without_guide(self) -> "Outlook":
+        return replace(self, push=None, written=None)
+
+
+def look(network: Tensor, step: Step, guide: Guide | None, alarm: Alarm) -> Outlook:
+    """Guide the network's logits, fused where guide and device allow it."""
+    outlook = Outlook(network, step, alarm, triton_kernel(network))
+    if outlook.kernel is not None and guide is None:
+        return outlook
+    fused = getattr(guide, "fused", None)
+    if outlook.kernel is not None and fused is not None and (push := fused(network, step)) is not None:
+        check_peaks(_peak(push.largest, push.rest), step.masked, "logits", alarm)
+        return replace(outlook, push=push)
+    check_logits(outlook.base, step.masked, alarm=alarm)
+    return outlook if guide is None else replace(outlook, written=_checked(guide(outlook.base, step), outlook))
+
+
+def _checked(guided: Tensor, outlook: Outlook) -> Tensor | None:
+    """What a guide gave back: of the right shape, sane, and still without the ids that are never written."""
+    base, step = outlook.base, outlook.step
+    if guided is base:
+        return None
+    if guided.shape != base.shape:
+        raise ValueError(f"the guide returned logits {tuple(guided.shape)}, expected {tuple(base.shape)}")
+    never = id_tensor(step.never, guided.device)
+    if not guided[..., never].isneginf().all():
+        guided = guided.index_fill(-1, never, -torch.inf)
+    check_logits(guided, step.masked, "the guide's logits", outlook.alarm)
+    return guided
+
+
+def _peak(largest: Tensor, rest: Tensor) -> Tensor:
+    """The largest logit, or NaN where there was one: it shows in the sum of the others."""
+    return largest.where(rest.isfinite() | largest.isinf(), torch.nan)
 
 
 def row_tiles(rows: Tensor, size: int) -> Iterator[Tensor]:
     """Split row indices so that a tile of rows x size stays small."""
-    return iter(rows.split(max(1, noise.TILE_ELEMENTS // size))) if len(rows) else iter(())
+    return iter(rows.split(max(1, noise.tile_elements(rows.device) // size))) if len(rows) else iter(())
 
 
 def filter_logits(logits: Tensor, top_k: int | None, top_p: float | None) -> Tensor:
@@ -43,17 +114,17 @@ def filter_logits(logits: Tensor, top_k: int | None, top_p: float | None) -> Ten
     return logits.masked_fill(~torch.zeros_like(keep).scatter(-1, ranked.indices, keep), -torch.inf)
 
 
-def predict(
-    logits: Tensor, step: Step, *, temperature: float, top_k: int | None, top_p: float | None, needs: str | None
-) -> Prediction:
+def predict(outlook: Outlook, *, temperature: float, top_k: int | None, top_p: float | None, needs: str | None) -> Prediction:
     """Gumbel-max at `temperature` (0: argmax, lowest id on ties) at every open position.
 
-    Confidence is the softmax of the logits themselves, without temperature or filters.
+    Confidence is the softmax of the guided logits themselves, without temperature or filters.
     """
-    _, L, V = logits.shape
-    seeds, samples = step.address()
-    positions = torch.arange(L, device=logits.device)
-    keys = noise.key(seeds[:, None], samples[:, None], step.index, noise.Purpose.TOKEN, positions).flatten()
+    step = outlook.step
+    if outlook.kernel is not None and top_k is None and top_p is None:
+        return _draw_fused(outlook, temperature, needs)
+    keys = keys_of(step, noise.Purpose.TOKEN, step.tokens.shape[1]).flatten()
+    logits = outlook.guided
+    V = logits.shape[-1]
     tokens = step.tokens.flatten().clone()
     confidence = torch.zeros_like(tokens, dtype=torch.float64)
     extra = torch.zeros_like(confidence)
@@ -72,6 +143,28 @@ def predict(
         margin=extra.view(shape) if needs == "margin" else None,
         entropy=extra.view(shape) if needs == "entropy" else None,
         logits=logits,
+    )
+
+
+def _draw_fused(outlook: Outlook, temperature: float, needs: str | None) -> Prediction:
+    """The same in one pass, by a kernel that keeps noise and guided logits to itself."""
+    step, push = outlook.step, outlook.push
+    source = outlook.network if outlook.written is None else outlook.written
+    drawn = outlook.kernel.draw(source, step, push, temperature=temperature, needs=needs)
+    name = "logits" if push is None else "the guide's logits"
+    check_peaks(_peak(drawn.largest, drawn.rest), step.open, name, outlook.alarm)
+    total = 1 + drawn.rest.double()
+    fall, second = (drawn.value - drawn.largest).double(), (drawn.extra - drawn.largest).double()
+    logprob = fall - total.log()
+    base_logprob = logprob
+    if push is not None:
+        base_logprob = (drawn.base - push.largest).double() - push.rest.double().log1p()
+    return Prediction(
+        tokens=drawn.token.where(step.open, step.tokens),
+        confidence=(fall.exp() / total).where(step.open, 0.0),
+        margin=((1 - second.exp()) / total).where(step.open, 0.0) if needs == "margin" else None,
+        entropy=(total.log() + drawn.extra.double() / total).where(step.open, 0.0) if needs == "entropy" else None,
+        logprobs=None if outlook.written is not None else (base_logprob, logprob),
     )
 
 
@@ -118,24 +211,25 @@ def fork_cells(logits: Tensor, step: Step) -> tuple[Tensor, Tensor]:
 
     Returns tokens [B, L] and commit [B, L], one True per row. Ties go to the lowest position, then the lowest token.
     """
-    _, L, V = logits.shape
+    V = logits.shape[-1]
     tokens, commit = step.tokens.clone(), torch.zeros_like(step.open)
-    protected = torch.tensor(step.protected, dtype=torch.long, device=logits.device)
+    protected = id_tensor(step.protected, logits.device)
     _, samples = step.address()
-    for rows in row_tiles(torch.arange(len(logits), device=logits.device), L * V):
+    for rows in row_tiles(torch.arange(len(logits), device=logits.device), logits[0].numel()):
         cells = logits[rows].to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(dim=-1)
         cells = cells.masked_fill(~step.open[rows, :, None], -torch.inf)
         allowed = cells.index_fill(-1, protected, -torch.inf)
-        some = allowed.isfinite().any(dim=(1, 2))  # otherwise every cell is protected, and one of them it must be
-        cells = torch.where(some[:, None, None], allowed, cells).flatten(1)
+        some = allowed.isfinite().flatten(1).any(dim=1)  # otherwise every cell is protected, and one of them it must be
+        cells = allowed.where(some[:, None, None], cells).flatten(1)
         cell = _ranked(cells, samples[rows] % cells.isfinite().sum(dim=1))
         tokens[rows, cell // V], commit[rows, cell // V] = cell % V, True
     return tokens, commit
 
 
 def _ranked(values: Tensor, rank: Tensor) -> Tensor:
-    """[R, C], [R] -> [R]: index of each row's rank-th largest value, lowest index first on ties, without sorting everything."""
-    cut = values.topk(int(rank.max()) + 1).values.gather(1, rank[:, None])  # [R, 1]
+    """[R]: column of the rank-th largest of values [R, C], lowest column first on ties, without sorting everything."""
+    cut = values.topk(int(rank.max()) + 1).values.gather(1, rank[:, None])
     level = values == cut
-    place = rank[:, None] - (values > cut).sum(dim=1, keepdim=True)  # among its equals
-    return (level & (level.cumsum(dim=1) == place + 1)).byte().argmax(dim=1)
+    wanted = rank - (values > cut).sum(dim=1) + 1
+    nth = level & (level.cumsum(dim=1, dtype=torch.int32) == wanted[:, None])
+    return nth.byte().argmax(dim=1)

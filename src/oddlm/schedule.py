@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from .alarm import Alarm
 from .checks import whole
 from .types import Step
 
@@ -58,13 +59,11 @@ class Schedule:
         return quota
 
 
-def select(score: Tensor, quota: Tensor, step: Step) -> Tensor:
+def select(score: Tensor, quota: Tensor, step: Step, alarm: Alarm) -> Tensor:
     """[B, L]: the `quota` best open positions (lowest position on ties), and every +inf of a parallel policy."""
     if score.shape != step.open.shape:
         raise ValueError(f"policy returned scores of shape {tuple(score.shape)}, expected {tuple(step.open.shape)}")
-    if (score.isnan() & step.open).any():
-        row, position = (int(i) for i in (score.isnan() & step.open).nonzero()[0])
-        raise ValueError(f"score is NaN at row {row}, position {position}: does the guide return NaN logits?")
+    alarm.check(score.isnan() & step.open, score, _describe)
     score = score.double()
     among = score.clamp(min=torch.finfo(score.dtype).min).masked_fill(~step.open, -torch.inf)
     ranked = among.sort(dim=1, descending=True, stable=True).indices
@@ -73,3 +72,7 @@ def select(score: Tensor, quota: Tensor, step: Step) -> Tensor:
     if step.parallel:
         commit = commit | score.isposinf()
     return commit & step.open
+
+
+def _describe(row: int, position: int, value: float) -> str:
+    return f"score is NaN at row {row}, position {position}: does the guide return NaN logits?"

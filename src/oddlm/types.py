@@ -68,6 +68,7 @@ class Step:
     parallel: bool  # the policy may commit more than its quota
     protected: tuple[int, ...]
     embedding: Tensor | None
+    never: tuple[int, ...] = ()  # ids that are never written: MASK, and what is suppressed
 
     @property
     def time_left(self) -> Tensor:
@@ -91,6 +92,7 @@ class Prediction:
     margin: Tensor | None = None  # [B, L] likeliest minus second likeliest
     entropy: Tensor | None = None  # [B, L] nats
     logits: Tensor | None = None  # [B, L, V] guided; None where a fused kernel never writes them
+    logprobs: tuple[Tensor, Tensor] | None = None  # [B, L] base and guided, of the tokens; where a fused kernel knows them
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +114,16 @@ class Top:
     guided_probability: Tensor
 
 
+class StepLogits(Protocol):
+    """[B, L, V], suppressed: as the network gave them, and after the guide (the same object where there was none)."""
+
+    @property
+    def base(self) -> Tensor: ...
+
+    @property
+    def guided(self) -> Tensor: ...
+
+
 @dataclass(frozen=True)
 class StepEvent:
     """What an observer sees after each step. The properties are computed when first read, and only then."""
@@ -119,12 +131,26 @@ class StepEvent:
     step: Step
     prediction: Prediction
     commit: Tensor  # [B, L] bool
-    base_logits: Tensor  # [B, L, V] suppressed, not guided
-    propose: Callable[[Tensor], tuple[Prediction, Tensor]]  # logits -> what this step would do with them
+    logits: StepLogits
+    propose: Callable[[], tuple[Prediction, Tensor]]  # what this step would do without its guide
+
+    @property
+    def base_logits(self) -> Tensor:
+        """[B, L, V] suppressed, not guided."""
+        return self.logits.base
 
     @property
     def guided_logits(self) -> Tensor:
-        return self.base_logits if self.prediction.logits is None else self.prediction.logits
+        return self.logits.guided
+
+    @cached_property
+    def logprobs(self) -> tuple[Tensor, Tensor]:
+        """[B, L] float64, base and guided: log-probability of each token that this step commits, 0 elsewhere."""
+        if self.prediction.logprobs is not None:
+            base, guided = (x.where(self.commit, 0.0) for x in self.prediction.logprobs)
+            return base, guided
+        base = self._logprobs(self.base_logits)
+        return base, base if self.guided_logits is self.base_logits else self._logprobs(self.guided_logits)
 
     @cached_property
     def chosen(self) -> Choice:
@@ -135,7 +161,7 @@ class StepEvent:
         """What sampling without a guide would have done here, with the same noise."""
         if self.guided_logits is self.base_logits:
             return self.chosen
-        prediction, commit = self.propose(self.base_logits)
+        prediction, commit = self.propose()
         return self._choice(prediction.tokens, commit)
 
     @cached_property
@@ -167,6 +193,13 @@ class StepEvent:
 
     def _probabilities(self, logits: Tensor) -> Tensor:
         return logits.double().softmax(dim=-1).where(self.step.open[..., None], 0.0)
+
+    def _logprobs(self, logits: Tensor) -> Tensor:
+        x = logits[self.commit].double()  # [C, V]
+        token = self.prediction.tokens[self.commit]
+        result = torch.zeros(self.commit.shape, dtype=torch.float64, device=logits.device)
+        result[self.commit] = x.gather(1, token[:, None]).squeeze(1) - x.logsumexp(dim=1)
+        return result
 
     def _choice(self, tokens: Tensor, commit: Tensor) -> Choice:
         base, guided = (p.gather(-1, tokens[..., None]).squeeze(-1) for p in (self._base, self._guided))

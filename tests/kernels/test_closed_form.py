@@ -171,8 +171,8 @@ def test_the_choice_of_kernel():
         diversify(*batch, alpha=1.0, **options)
         with pytest.raises(ValueError, match="backend 'closed_form' needs feature max_pool"):
             diversify(*batch, alpha=1.0, backend="closed_form", **options)
-    with pytest.raises(ValueError, match="backend must be one of auto, closed_form, reference, not 'triton'"):
-        diversify(*batch, alpha=1.0, backend="triton")
+    with pytest.raises(ValueError, match="backend must be one of auto, triton, closed_form, reference, not 'cuda'"):
+        diversify(*batch, alpha=1.0, backend="cuda")
 
 
 def test_no_autograd_is_used(monkeypatch):

@@ -32,20 +32,16 @@ def refused(answer: httpx.Response, status: int) -> str:
 
 
 def test_pages_come_under_a_strict_policy(http):
-    for path, kind in (
-        ("/", "text/html"),
-        ("/runs", "text/html"),
-        ("/static/rows.js", "text/javascript"),
-        ("/static/style.css", "text/css"),
-    ):
+    files = {"/": "html", "/runs": "html", "/static/rows.js": "javascript", "/static/style.css": "css"}
+    for path, kind in files.items():
         answer = http.get(path)
         assert answer.status_code == 200
-        assert answer.headers["content-type"] == f"{kind}; charset=utf-8"
+        assert answer.headers["content-type"] == f"text/{kind}; charset=utf-8"
         assert answer.headers["content-security-policy"] == POLICY
         assert answer.headers["x-content-type-options"] == "nosniff"
     assert "unsafe" not in POLICY
     for path in ("/static/nothing.js", "/static/..%2fapi.py", "/static/__init__.py", "/static/%00"):
-        assert "there is no file" in refused(http.get(path), 404) or path
+        refused(http.get(path), 404)
 
 
 def test_nothing_in_the_pages_points_elsewhere_or_writes_markup():
@@ -61,8 +57,8 @@ def test_nothing_in_the_pages_points_elsewhere_or_writes_markup():
 
 
 def test_the_wheel_holds_the_pages(tmp_path):
-    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--quiet", "--wheel-dir", str(tmp_path), str(ROOT)]
-    subprocess.run(command, check=True, capture_output=True)
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
     with zipfile.ZipFile(next(tmp_path.glob("*.whl"))) as wheel:
         names = wheel.namelist()
     assert {f"oddlm/serve/static/{name}" for name in asset_names()} <= set(names)
@@ -138,10 +134,9 @@ def test_stored_runs(http, store):
     assert len(row["samples"]) == 4
     unscored = by_kind[None, True, False]["id"]
     assert http.get(f"/v1/runs/{unscored}/problems").json()["data"] == [{"id": "prompt", "right": None, "n": 4}]
-    for name in ("nothing", "..", "%2e%2e", "damaged/../" + run):
+    for name in ("nothing", "%2e%2e", f"damaged%2f..%2f{run}"):
         refused(http.get(f"/v1/runs/{name}/problems"), 404)
     assert "has no problem" in refused(http.get(f"/v1/runs/{run}/samples", params={"problem": "x"}), 404)
-    assert "damaged" in refused(http.get("/v1/runs/damaged/problems"), 409) or True
 
 
 def test_a_run_that_goes_on_is_read_again(site, http, store):

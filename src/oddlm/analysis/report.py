@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..store import write_whole
-from . import claims, examples, plots, published, tables
+from . import claims, examples, page, plots, published, tables
 from .cells import Benchmark, Cell, Results
 from .plots import NothingToDrawError
 from .tables import Table
@@ -34,7 +34,8 @@ def write_report(results: Results, out: Path, watch: Watch = lambda _: None) -> 
         files |= _table_files(name, [make(bench) or f"{bench.name}: {why}" for bench in results.benchmarks])
     files |= _table_files("transfer", [tables.transfer_table(results) or NO_TRANSFER])
     watch("claims")
-    files["claims.md"] = claims.as_markdown(claims.findings(results))
+    found = claims.findings(results)
+    files["claims.md"] = claims.as_markdown(found)
     watch("examples")
     files["examples.md"] = examples.as_markdown(
         [e for bench in results.benchmarks for e in examples.pick_examples(results, bench)]
@@ -43,7 +44,8 @@ def write_report(results: Results, out: Path, watch: Watch = lambda _: None) -> 
     files["report.md"] = _page(results, files, pictures)
     for name, text in files.items():
         write_whole(out / name, text.encode())
-    return [out / name for name in files]
+    notes = {bench.name: [*unknowns(bench), *_beyond(bench)] for bench in results.benchmarks}
+    return [*(out / name for name in files), page.write_page(results, found, notes, out, watch)]
 
 
 NO_ROWS = "cannot be had, the runs were imported and have no rows."

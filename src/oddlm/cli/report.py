@@ -19,9 +19,10 @@ def report(
 ) -> None:
     """Tables, figures, claims and examples from a folder of runs.
 
-    Writes report.md and beside it Pass@n in the paper's layout, coverage, latency, robustness and transfer of alpha (.md, .tex,
-    .csv), claims.md, examples.md and figures/ (.png, .pdf). Settings other than objective, alpha and temperature become methods
-    of their own. What cannot be had from these runs is said where it would stand.
+    Writes report.html, which opens from disk with charts, filters and the samples behind each cell, and report.md; beside them
+    Pass@n in the paper's layout, coverage, latency, robustness and transfer of alpha (.md, .tex, .csv), claims.md, examples.md
+    and figures/ (.png, .pdf). Settings other than objective, alpha and temperature become methods of their own. What cannot be
+    had from these runs is said where it would stand.
 
     Example: oddlm report runs --out report
     """
@@ -42,9 +43,8 @@ def report(
         files = write_report(results, out, tell)
     for one in results.left_out:
         typer.echo(f"oddlm: left out run {one.run}: {one.why}", err=True)
-    typer.echo(
-        f"{sum(len(bench.cells) for bench in results.benchmarks)} settings, {len(files)} files and figures: {out / 'report.md'}"
-    )
+    settings = sum(len(bench.cells) for bench in results.benchmarks)
+    typer.echo(f"{settings} settings, {len(files)} files and figures: {out / 'report.html'}, {out / 'report.md'}")
 
 
 @app.command("import-released")

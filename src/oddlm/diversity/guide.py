@@ -11,7 +11,8 @@ from torch import Tensor
 
 from .. import noise
 from ..checks import finite, ids, one_of, whole
-from ..kernels import closed_form, reference
+from ..kernels import choice, reference
+from ..kernels.choice import Backend
 from ..kernels.directions import Duplicates, extend
 from ..kernels.reference import Objective
 from ..registry import Registry
@@ -19,7 +20,7 @@ from ..sampling import check_logits
 from ..types import History, Model, Step
 from .features import FEATURES, Feature, Pooling, build_feature
 from .memory import Explored, Form
-from .objectives import OBJECTIVES, build_objective, slope_of
+from .objectives import OBJECTIVES, build_objective, slope_of, weigh_of
 
 AlphaSchedule = Callable[[Tensor, int], Tensor]  # time left [B] (1 to 0), planned steps -> factor on alpha [B]
 SCHEDULES: Registry[AlphaSchedule] = Registry("schedule")
@@ -28,7 +29,6 @@ DuplicateMode = Literal["break", "skip"]
 Gradient = Literal["normalized", "raw"]
 Preset = Literal["paper"]
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
-Backend = Literal["auto", "closed_form", "reference"]
 
 
 @SCHEDULES.register
@@ -65,7 +65,8 @@ class Repulsion:
     unit feature lies within `tolerance` (default 1e-3) of the span of the earlier ones: "break" (default) pushes it along a
     seeded random direction, "skip" leaves it. protected ids and the embedding come from the model unless given here.
     preset="paper" keeps the published arithmetic: the precision of the logits, residuals up to 1e-6 skipped.
-    backend: "auto" takes the closed form where it applies and autograd elsewhere; either can be asked for by name.
+    backend: "auto" takes the closed form where it applies (as fused Triton kernels on a GPU) and autograd elsewhere; "triton",
+    "closed_form" and "reference" can be asked for by name.
     remember: keep what the batch explores, so that `denoise(..., history=first.history)` goes on from there: "exact", or
     "sparse" for large vocabularies (see `oddlm.diversity.memory`).
     """
@@ -104,6 +105,11 @@ class Repulsion:
             raise ValueError(f"tolerance must lie in [0, 1), not {self.tolerance!r}")
         if self.backend == "closed_form" and not self.closed:
             raise ValueError("backend 'closed_form' needs feature max_pool over probs, an objective with a slope, no preset")
+        if self.backend == "triton" and not self.fusible:
+            raise ValueError(
+                "backend 'triton' needs feature max_pool over probs without top_k, objective odd, odd_sequential or "
+                "dpp, no preset"
+            )
         if self.remember is not None:
             self.check_memory()
 
@@ -121,18 +127,24 @@ class Repulsion:
 
     @property
     def closed(self) -> bool:
-        """The one place that chooses: the closed form wherever it applies, autograd elsewhere."""
+        """Does the closed form apply?"""
         feature = build_feature(self.feature)
         pooled = feature.pooling is FEATURES.find("max_pool") and feature.space == "probs" and not feature.ignore_ids
         sloped = slope_of(OBJECTIVES.build(self.objective)) is not None
-        return pooled and sloped and self.preset is None and self.backend != "reference"
+        return pooled and sloped and self.preset is None
 
-    def session(self, model: Model, history: History | None) -> "Repulsion | Remembering":
+    @property
+    def fusible(self) -> bool:
+        """Does it apply as fused kernels?"""
+        whole = build_feature(self.feature).top_k is None
+        return self.closed and whole and weigh_of(OBJECTIVES.build(self.objective)) is not None
+
+    def session(self, model: Model, history: History | None) -> "Repulsion | Remembering | None":
         """The guide of one run with this model: this one, or one that reads what earlier batches explored and remembers
-        what it adds.
+        what it adds; None for plain sampling.
         """
         if self.idle:
-            return self
+            return None
         embedding = getattr(model, "embedding", None) if self.embedding is None else self.embedding
         build_feature(self.feature).check(model.vocab_size, embedding)
         if self.protected is not None:
@@ -156,38 +168,54 @@ class Repulsion:
         """Guided logits; the input is not changed, and comes back itself where there is nothing to do."""
         return logits if self.idle else self.push(logits, step)
 
-    @torch.no_grad()
     def push(self, logits: Tensor, step: Step, history: Explored | None = None, record: Explored | None = None) -> Tensor:
         """Guided logits; repels from what `history` holds of this step too, and writes what is explored into `record`."""
+        kernel = choice.choose(self.backend, logits, closed=self.closed, fused=self.fusible)
+        guided: Tensor = self._run(kernel, kernel.repel, logits, step, history, record)
+        return guided.flatten(0, 1)
+
+    def fused(self, logits: Tensor, step: Step, history: Explored | None = None, record: Explored | None = None) -> Any:
+        """`push` as a `kernels.triton.Push`, which forms the guided logits where they are needed; None where that cannot be."""
+        kernel = choice.choose(self.backend, logits, closed=self.closed, fused=self.fusible)
+        if not hasattr(kernel, "plan"):
+            return None
+        return self._run(kernel, partial(kernel.plan, never=step.never), logits, step, history, record)
+
+    @torch.no_grad()
+    def _run(
+        self,
+        kernel: Any,
+        call: Callable[..., Any],
+        logits: Tensor,
+        step: Step,
+        history: Explored | None,
+        record: Explored | None,
+    ) -> Any:
+        """What `call` of a kernel makes of these logits; what it explored goes into `record`."""
         objective, feature = OBJECTIVES.build(self.objective), build_feature(self.feature)
         embedding = step.embedding if self.embedding is None else self.embedding
-        protected = step.protected if self.protected is None else tuple(self.protected)
-        seeds, samples = (x.unflatten(0, (-1, step.n)) for x in step.address())  # [G, n]
-
-        def draw(k: int, size: int) -> Tensor:
-            return noise.normal(noise.key(seeds[:, k], samples[:, k], step.index, noise.Purpose.DIRECTION), size)
-
+        keys_of = getattr(kernel, "keys_of", reference.keys_of)
         how = reference.Repel(
             extract=partial(feature.extract, embedding=embedding),
             top_k=feature.top_k,
             objective=objective,
             slope=slope_of(objective),
+            weigh=weigh_of(objective),
             sequential=getattr(objective, "sequential", False),
             duplicates=self.duplicate_rule,
             raw_gradient=self.gradient == "raw",
-            protected=torch.tensor(protected, dtype=torch.long, device=logits.device),
-            noise=draw,
+            protected=step.protected if self.protected is None else tuple(self.protected),
+            keys=keys_of(step, noise.Purpose.DIRECTION, 1).view(-1, step.n),
             remember=record is not None,
         )
         alpha = self.alpha * SCHEDULES.build(self.schedule)(step.time_left, step.total)
         grouped = [x.unflatten(0, (-1, step.n)) for x in (logits, step.tokens, step.masked, alpha)]
-        earlier = None if history is None else history.rows(step.index, feature.label, len(seeds)).to(logits.device)
-        repel = closed_form.repel if self.closed else reference.repel
-        guided, added = repel(grouped[0], grouped[1], grouped[2], grouped[3], earlier, how)
+        earlier = None if history is None else history.rows(step.index, feature.label, len(step.seeds)).to(logits.device)
+        result, added = call(*grouped, earlier, how)
         if record is not None:
             assert added is not None
             record.add(step.index, feature.label, extend(earlier, added))
-        return guided.flatten(0, 1)
+        return result
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +228,9 @@ class Remembering:
 
     def __call__(self, logits: Tensor, step: Step) -> Tensor:
         return self.repulsion.push(logits, step, self.earlier, self.memory)
+
+    def fused(self, logits: Tensor, step: Step) -> Any:
+        return self.repulsion.fused(logits, step, self.earlier, self.memory)
 
 
 def diversify(

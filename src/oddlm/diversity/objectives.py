@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ..checks import finite, one_of
+from ..kernels.coordinates import Coordinates, Weigh, Weights
 from ..kernels.directions import Directions, find_directions
 from ..kernels.reference import Batch, Objective, Slope
 from ..registry import Registry
@@ -27,18 +28,24 @@ R = TypeVar("R", bound=Callable[..., Tensor])
 
 
 def mark(
-    *, sequential: bool = False, coupled: bool = False, slope: Callable[..., tuple[Tensor, Tensor]] | None = None
+    *,
+    sequential: bool = False,
+    coupled: bool = False,
+    slope: Callable[..., tuple[Tensor, Tensor]] | None = None,
+    weigh: Callable[..., Weights] | None = None,
 ) -> Callable[[R], R]:
     """Declare what an objective is.
 
     sequential: it wants one sample at a time, against the others as they are after their own push. coupled: a sample depends
-    on later ones too, so there is no going on from an earlier batch. slope: its derivative.
+    on later ones too, so there is no going on from an earlier batch. slope: its derivative. weigh: the same in
+    coordinates.
     """
 
     def mark(function: R) -> R:
         function.sequential = sequential  # type: ignore[attr-defined]
         function.coupled = coupled  # type: ignore[attr-defined]
         function.slope = slope  # type: ignore[attr-defined]
+        function.weigh = weigh  # type: ignore[attr-defined]
         return function
 
     return mark
@@ -59,8 +66,17 @@ def build_objective(spec: str | Mapping[str, Any] | Objective) -> Objective:
 
 def slope_of(objective: Objective) -> Slope | None:
     """The slope of a built objective, with the same options."""
-    slope = getattr(objective, "slope", None)
-    return cast("Slope | None", slope and partial(slope, **getattr(objective, "keywords", {})))
+    return cast("Slope | None", _with_options("slope", objective))
+
+
+def weigh_of(objective: Objective) -> Weigh | None:
+    """The slope of a built objective in coordinates, with the same options."""
+    return cast("Weigh | None", _with_options("weigh", objective))
+
+
+def _with_options(name: str, objective: Objective) -> Any:
+    function = getattr(objective, name, None)
+    return function and partial(function, **getattr(objective, "keywords", {}))
 
 
 def _odd_slope(
@@ -100,6 +116,54 @@ def _dpp_slope(
     return by_feature, by_quality if quality == "grad" else torch.zeros_like(by_quality)
 
 
+def _odd_weigh(seen: Coordinates, *, normalize: bool = True, quality: Quality = "grad", quality_scale: float = 1.0) -> Weights:
+    """`_odd_slope` in coordinates."""
+    n = seen.quality.shape[1]
+    own = seen.inner[:, :n]
+    size = own.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt().clamp(min=1e-12) if normalize else torch.ones_like(seen.quality)
+    gain = torch.linalg.vecdot(own, seen.basis) / size  # [G, n]
+    scale = torch.where(seen.guided, -quality_scale, 0.0)
+    weights = seen.basis - _padded((gain / size).diag_embed(), seen) if normalize else seen.basis
+    by_feature = weights * (scale * _quality(seen, quality) / size)[..., None]
+    return Weights(by_feature, scale * gain if quality == "grad" else torch.zeros_like(gain))
+
+
+def _dpp_weigh(
+    seen: Coordinates,
+    *,
+    normalize: bool = True,
+    quality: Quality = "grad",
+    quality_scale: float = 1.0,
+    kernel: Kernel = "authors",
+    jitter: float = 1e-4,
+) -> Weights:
+    """`_dpp_slope` in coordinates; a roughened feature is the feature plus ROUGHEN times its draw."""
+    n = seen.quality.shape[1]
+    rough = torch.where(seen.duplicate & (seen.duplicates.mode == "break"), ROUGHEN, 0.0).double()
+    u = _padded(torch.cat([torch.ones_like(rough).diag_embed(), rough.diag_embed()], dim=2), seen)
+    if normalize:
+        size = torch.linalg.vecdot(u @ seen.inner, u).clamp(min=0).sqrt().clamp(min=1e-12)
+    else:
+        size = torch.ones_like(seen.quality)
+    u = u / size[..., None]
+    q = _quality(seen, quality)
+    similarity, weight = u @ seen.inner @ u.mT, _dpp_weight(q, quality_scale, kernel)
+    eye = torch.eye(n, dtype=u.dtype, device=u.device)
+    near, far = (torch.linalg.inv_ex(similarity * weight + c * eye).inverse for c in (jitter, 1 + jitter))
+    by_kernel = far - near
+    pull = 2 * by_kernel * weight
+    by_feature = pull @ u
+    if normalize:
+        by_feature = by_feature - torch.linalg.vecdot(pull, similarity)[..., None] * u
+    by_quality = 2 * quality_scale * ((by_kernel * similarity) @ q[..., None]).squeeze(-1)
+    return Weights(by_feature / size[..., None], by_quality if quality == "grad" else torch.zeros_like(by_quality), rough)
+
+
+def _padded(own: Tensor, seen: Coordinates) -> Tensor:
+    """Coefficients of the first rows as coefficients of all rows."""
+    return torch.nn.functional.pad(own, (0, seen.inner.shape[2] - own.shape[2]))
+
+
 @OBJECTIVES.register
 def none(batch: Batch) -> Tensor:
     """No repulsion: plain sampling."""
@@ -107,14 +171,14 @@ def none(batch: Batch) -> Tensor:
 
 
 @OBJECTIVES.register
-@mark(slope=_odd_slope)
+@mark(slope=_odd_slope, weigh=_odd_weigh)
 def odd(batch: Batch, *, normalize: bool = True, quality: Quality = "grad", quality_scale: float = 1.0) -> Tensor:
     """Repel each sample from the span of the earlier ones: reward the part of its feature outside that span."""
     return _gain(batch, batch.directions, normalize, quality, quality_scale)
 
 
 @OBJECTIVES.register
-@mark(sequential=True, slope=_odd_slope)
+@mark(sequential=True, slope=_odd_slope, weigh=_odd_weigh)
 def odd_sequential(batch: Batch, *, normalize: bool = True, quality: Quality = "grad", quality_scale: float = 1.0) -> Tensor:
     """`odd` against the earlier samples as they are after their own push: n passes instead of one."""
     return _gain(batch, batch.directions, normalize, quality, quality_scale)
@@ -130,7 +194,7 @@ def random_probe(batch: Batch, *, normalize: bool = True, quality: Quality = "gr
 
 
 @OBJECTIVES.register
-@mark(coupled=True, slope=_dpp_slope)
+@mark(coupled=True, slope=_dpp_slope, weigh=_dpp_weigh)
 def dpp(
     batch: Batch,
     *,
@@ -177,10 +241,10 @@ def _roughness(batch: Batch, roughen: float) -> Tensor:
     if batch.duplicates.mode == "skip" or not batch.directions.duplicate.any():
         return one
     noise = torch.stack([batch.noise(k, batch.features.shape[2]) for k in range(batch.features.shape[1])], dim=1)
-    return torch.where(batch.directions.duplicate[..., None], 1 + roughen * noise, one).to(one.dtype)
+    return torch.where(batch.directions.duplicate[..., None], 1 + roughen * noise.to(one.dtype), one)
 
 
-def _quality(batch: Batch, mode: Quality) -> Tensor:
+def _quality(batch: Batch | Coordinates, mode: Quality) -> Tensor:
     if mode == "none":
         return torch.ones_like(batch.quality)
     return batch.quality.detach() if mode == "detached" else batch.quality

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..noise import tile_elements
 from .directions import Duplicates, extend, find_directions
 from .reference import Batch, Repel
 
@@ -83,20 +84,21 @@ def _most_masked(masked: Tensor) -> int:
 
 def _samples(masked: Tensor, V: int) -> Iterator[slice]:
     """Slices of the G * n samples: as many at a time as fit a tile, at least one."""
-    T = max(1, TILE_ELEMENTS // (_most_masked(masked) * V))
+    T = max(1, tile_elements(masked.device, TILE_ELEMENTS) // (_most_masked(masked) * V))
     return (slice(i, i + T) for i in range(0, masked.shape[0] * masked.shape[1], T))
 
 
-def _parts(T: int, M: int, V: int) -> Iterator[slice]:
-    """Slices of the M rows of T samples: as many at a time as fit a tile, at least one."""
-    R = max(1, TILE_ELEMENTS // (T * V))
+def _parts(position: Tensor, V: int) -> Iterator[slice]:
+    """Slices of the M rows of T samples, position [T, M]: as many at a time as fit a tile, at least one."""
+    T, M = position.shape
+    R = max(1, tile_elements(position.device, TILE_ELEMENTS) // (T * V))
     return (slice(i, min(i + R, M)) for i in range(0, M, R))
 
 
 def _buffers(logits: Tensor, masked: Tensor) -> Tensor:
     """[2, cells of a tile]: allocated once, since fresh pages for every tile would cost more than the arithmetic."""
     G, n, _, V = logits.shape
-    cells = min(G * n * _most_masked(masked) * V, max(TILE_ELEMENTS, V))
+    cells = min(G * n * _most_masked(masked) * V, max(tile_elements(logits.device, TILE_ELEMENTS), V))
     return torch.empty(2, cells, dtype=torch.promote_types(logits.dtype, torch.float32), device=logits.device)
 
 
@@ -117,7 +119,7 @@ def _observe(logits: Tensor, tokens: Tensor, masked: Tensor, M: int, feature: Te
     feature.fill_(-1.0)
     owner = torch.zeros(T, V, dtype=_row_type(M), device=logits.device)
     statistics = []
-    for part in _parts(T, M, V):
+    for part in _parts(position, V):
         x = _gather(logits, position[:, part], valid[:, part], buffer)
         statistics.append(_softmax(x, valid[:, part], how))
         strongest = x.amax(dim=1)
@@ -181,15 +183,15 @@ def _first_column(x: Tensor, block: int = 512) -> Tensor:
 
 def _softmax(x: Tensor, valid: Tensor, how: Repel) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Turn a tile of logits into the probabilities that count, in place; largest, likeliest, rest and power of each row."""
-    likeliest = _first_column(x)
+    likeliest, protected = _first_column(x), how.protected_on(x.device)
     top = likeliest[..., None]
     largest = x.gather(2, top).squeeze(2)
     x.sub_(largest[..., None]).exp_().scatter_(2, top, 0.0)
     rest = x.sum(dim=-1).double()
-    held = x[..., how.protected]
-    x[..., how.protected] = 0.0
+    held = x[..., protected]
+    x[..., protected] = 0.0
     power = (torch.linalg.vector_norm(x, dim=-1).double() / (1 + rest)).square()
-    x[..., how.protected] = held
+    x[..., protected] = held
     x.scatter_(2, top, 1.0).mul_((valid / (1 + rest))[..., None].to(x.dtype))
     if how.top_k is not None and how.top_k < x.shape[-1]:
         _truncate(x, how.top_k)
@@ -217,7 +219,7 @@ def _update(
     """Second pass: write the pushed rows; guided and logits [T, S, V], by_feature [T, V], by_quality and alpha [T]."""
     T, M = rows.valid.shape
     V = logits.shape[-1]
-    owner, peak = rows.owner.long(), rows.peak
+    owner, peak, protected = rows.owner.long(), rows.peak, how.protected_on(logits.device)
     slope = (by_quality / rows.valid.sum(dim=1).clamp(min=1))[:, None]  # dL/dP at the likeliest, from quality ...
     owns = owner.gather(1, rows.likeliest) == torch.arange(M, device=owner.device)
     slope = slope + by_feature.gather(1, rows.likeliest).where(owns, 0.0)  # ... and from the feature
@@ -232,23 +234,23 @@ def _update(
     mean = pulled + peak * slope  # sum of P dL/dP
     at_peak = peak * (rows.rest * peak * slope - pulled)  # P (dL/dP - mean) at the likeliest, without cancellation
 
-    free = pull.index_fill(1, how.protected, 0.0)
-    shielded = torch.isin(rows.likeliest, how.protected)
+    free = pull.index_fill(1, protected, 0.0)
+    shielded = torch.isin(rows.likeliest, protected)
     norm2 = mean.square() * rows.power - 2 * mean * per_owner(rows.feature * free) + per_owner(free.square())
     norm2 = (norm2 + at_peak.square().where(~shielded, 0.0)).clamp(min=0).where(rows.valid, 0.0)
     force = (alpha if how.raw_gradient else alpha / norm2.amax(dim=1).sqrt().clamp(min=1e-8))[:, None]
 
     at_peak, even, owned = force * at_peak, force * mean * peak, -force * pull
-    for part in _parts(T, M, V):
+    for part in _parts(rows.position, V):
         x = _gather(logits, rows.position[:, part], rows.valid[:, part], buffers[0])
         top = rows.likeliest[:, part, None]
         exact = x.gather(2, top) - at_peak[:, part, None].to(x.dtype)
-        held = x[..., how.protected]
+        held = x[..., protected]
         weight = torch.sub(x, rows.largest[:, part, None], out=buffers[1][: x.numel()].view_as(x)).exp_()
         x.addcmul_(weight, even[:, part, None].to(x.dtype))
         here = (owner - part.start)[:, None]
         inside = (here >= 0) & (here < x.shape[1]) & (owner < M)[:, None]
         x.scatter_add_(1, here.clamp(0, x.shape[1] - 1), owned[:, None].where(inside, 0.0).to(x.dtype))
         x.scatter_(2, top, exact)
-        x[..., how.protected] = held
+        x[..., protected] = held
         _write(guided, rows.position[:, part], rows.valid[:, part], x)

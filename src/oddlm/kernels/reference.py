@@ -5,11 +5,14 @@ Shapes: G groups of n samples, S positions, V vocabulary, D feature size.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
 
+from ..noise import Purpose, key, normal
+from ..types import Step
+from .coordinates import Weigh
 from .directions import DirectionNoise, Directions, Duplicates, extend, find_directions
 
 Extract = Callable[[Tensor], tuple[Tensor, Tensor]]  # soft canvas [G, n, S, V] -> (what of it counts, features [G, n, D])
@@ -43,16 +46,36 @@ class Repel:
     top_k: int | None  # what `extract` truncates a position to, for kernels that do it themselves
     objective: Objective
     slope: Slope | None  # the objective's derivative, for kernels without autograd
+    weigh: Weigh | None  # the same in coordinates, for kernels that keep the features to themselves
     sequential: bool  # one sample at a time, each against the others as they are after their own push
     duplicates: Duplicates
     raw_gradient: bool
-    protected: Tensor  # [p] int64
-    noise: DirectionNoise
+    protected: tuple[int, ...]
+    keys: Tensor  # [G, n] int64: of the directions drawn for duplicates
     remember: bool  # hand out the directions
+
+    def noise(self, k: int, size: int) -> Tensor:
+        """Standard normal [G, size] for sample k."""
+        return normal(self.keys[:, k], size)
 
     def for_sample(self, k: int) -> "Repel":
         """The same push on a batch that holds sample k alone."""
-        return replace(self, noise=lambda _, size: self.noise(k, size))
+        return replace(self, keys=self.keys[:, k : k + 1])
+
+    def protected_on(self, device: torch.device) -> Tensor:
+        return id_tensor(self.protected, device)
+
+
+def keys_of(step: Step, purpose: Purpose, positions: int) -> Tensor:
+    """[B, positions] int64: where the noise of every sample and position comes from."""
+    seeds, samples = step.address()
+    return key(seeds[:, None], samples[:, None], step.index, purpose, torch.arange(positions, device=seeds.device))
+
+
+@lru_cache(maxsize=64)
+def id_tensor(ids: tuple[int, ...], device: torch.device) -> Tensor:
+    """[p] int64: sent to the device once, since sending waits for it."""
+    return torch.tensor(ids, dtype=torch.long, device=device)
 
 
 def repel(
@@ -83,7 +106,7 @@ def _all_at_once(
         return logits, added
     (gradient,) = torch.autograd.grad(loss, x)
     with torch.no_grad():
-        gradient = gradient.index_fill(-1, how.protected, 0.0).masked_fill(~masked[..., None], 0.0)
+        gradient = gradient.index_fill(-1, how.protected_on(x.device), 0.0).masked_fill(~masked[..., None], 0.0)
         if not how.raw_gradient:
             largest = gradient.norm(dim=-1).amax(dim=-1)  # [G, n]: each sample moves its most moved position by alpha
             gradient = gradient / largest.clamp(min=1e-8).where(largest > 0, 1.0)[..., None, None]

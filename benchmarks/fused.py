@@ -1,0 +1,136 @@
+"""The fused kernels alone, on a GPU: plain sampling and ODD, on logits of a LLaDA-sized vocabulary, no network.
+
+    python benchmarks/fused.py [--repeats 20] [--profile]
+
+Times are medians of CUDA events around one step's guide and sampling, captured in a graph and replayed, so that they are the
+device's own; "host" is what launching it takes without one. The floor is the bytes of the masked logits, read once
+(plain) or three times (ODD), over the bandwidth that a copy reaches in the same run.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import triton
+
+import oddlm
+from oddlm.alarm import Alarm
+from oddlm.sampling import look, predict
+from oddlm.types import Step
+
+SHAPES = [(16, 64), (16, 128), (16, 256), (64, 64)]
+V = 126464
+
+
+def median_ms(call: Callable[[], Any], repeats: int) -> float:
+    for _ in range(3):
+        call()
+    torch.cuda.synchronize()
+    times = []
+    for _ in range(repeats):
+        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        began.record()
+        call()
+        ended.record()
+        ended.synchronize()
+        times.append(began.elapsed_time(ended))
+    return statistics.median(times)
+
+
+def replay(call: Callable[[], Any]) -> Callable[[], None]:
+    """The same as a CUDA graph: that it can be captured also says that nothing in it waits for the host."""
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        call()
+    stream.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return graph.replay
+
+
+def extra_mib(call: Callable[[], Any]) -> float:
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    call()
+    torch.cuda.synchronize()
+    return (torch.cuda.max_memory_allocated() - before) / 2**20
+
+
+def host_ms(call: Callable[[], Any]) -> float:
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    call()
+    taken = time.perf_counter() - began
+    torch.cuda.synchronize()
+    return taken * 1e3
+
+
+def bandwidth() -> float:
+    """Bytes per millisecond, read and written."""
+    x = torch.empty(1 << 32, dtype=torch.uint8, device="cuda")
+    y = torch.empty_like(x)
+    return 2 * x.numel() / median_ms(lambda: y.copy_(x), 10)
+
+
+def step_of(n: int, S: int, share: float) -> Step:
+    g = torch.Generator(device="cuda").manual_seed(1)
+    masked = torch.rand(n, S, device="cuda", generator=g) <= share
+    tokens = torch.randint(0, V, (n, S), device="cuda", generator=g)
+    seeds = torch.zeros(1, dtype=torch.int64, device="cuda")
+    return Step(0, 64, tokens, masked, masked, n, 0, seeds, False, (1, 2), None, (0,))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("--profile", action="store_true", help="Also the time of every kernel.")
+    arguments = parser.parse_args()
+    speed = bandwidth()
+    name = torch.cuda.get_device_name()
+    print(f"{name}, torch {torch.__version__}, triton {triton.__version__}; a copy moves {speed / 1e9:.2f} TB/s\n")
+    print("| n, S, masked | what | ms | host ms | floor ms | GB read | extra MiB |")
+    print("|---|---|---|---|---|---|---|")
+    guides = {
+        "plain": None,
+        **{name: oddlm.Repulsion(name, alpha=8) for name in ("odd", "dpp", "odd_sequential")},
+        "odd, torch": oddlm.Repulsion(alpha=8, backend="closed_form"),
+    }
+    for n, S in SHAPES:
+        g = torch.Generator(device="cuda").manual_seed(0)
+        logits = torch.randn(n, S, V, device="cuda", dtype=torch.bfloat16, generator=g) * 3
+        for share, temperature in ((1.0, 1.0), (1.0, 0.0), (0.5, 1.0)):
+            step = step_of(n, S, share)
+            cells = int(step.masked.sum()) * V * 2
+            for what, guide in guides.items():
+                if what not in ("plain", "odd") and (n, S, share, temperature) != (16, 64, 1.0, 1.0):
+                    continue
+
+                def call(logits: Any = logits, guide: Any = guide, step: Step = step, temperature: float = temperature) -> Any:
+                    outlook = look(logits, step, guide, Alarm(patient=True))
+                    return predict(outlook, temperature=temperature, top_k=None, top_p=None, needs=None)
+
+                read = cells * (1 if guide is None else 3)
+                took = median_ms(
+                    replay(call) if what in ("plain", "odd") else call, arguments.repeats if "torch" not in what else 3
+                )
+                figures = f"{took:.3f} | {host_ms(call):.2f} | {read / speed:.3f} | {read / 1e9:.2f} | {extra_mib(call):.0f}"
+                print(f"| {n}, {S}, {share:.0%}, temperature {temperature:g} | {what} | {figures} |", flush=True)
+                if arguments.profile and what == "odd" and (share, temperature) == (1.0, 1.0):
+                    profile(call)
+
+
+def profile(call: Callable[[], Any]) -> None:
+    activities = [torch.profiler.ProfilerActivity.CUDA, torch.profiler.ProfilerActivity.CPU]
+    with torch.profiler.profile(activities=activities) as seen:
+        call()
+        torch.cuda.synchronize()
+    print(seen.key_averages().table(sort_by="cuda_time_total", row_limit=22, max_name_column_width=60), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,362 @@
+"""Repulsion and sampling on a GPU: the closed form as kernels that read the logits three times and write nothing of their size.
+
+Shapes as in closed_form.py; B = G * n samples. Nothing here waits for the device.
+"""
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, fields
+from functools import lru_cache
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from ..noise import Purpose, second_keys
+from ..types import Step
+from . import triton_device as device
+from .coordinates import Coordinates
+from .directions import Duplicates, extend
+from .reference import Repel
+
+CELL = 512  # rows are padded to a multiple of it
+CHUNK = 4096  # columns that one program sums by owner
+NEEDS = {None: 0, "margin": 1, "entropy": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """What is special about the columns of a vocabulary."""
+
+    flags: Tensor  # [V] uint8
+    busy: Tensor  # [cells of BUSY columns] uint8: any flags there?
+    protected: Tensor  # [p] int32, without those that are never written
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """How the masked rows of B samples move: what forms the pushed logits, cell by cell, from the logits themselves."""
+
+    largest: Tensor  # [B, S] largest logit
+    likeliest: Tensor  # [B, S] int32: its column
+    rest: Tensor  # [B, S]: sum of exp(x - largest) over the other columns
+    at_peak: Tensor  # [B, S]: what the likeliest column loses
+    even: Tensor  # [B, S]: what a column gains, times exp(x - largest)
+    force: Tensor  # [B]
+    pull: Tensor  # [B, W]: what an owned column loses, times force
+    owner: Tensor  # [B, W]: the row that owns a column, S where a committed token does
+    columns: Columns
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What one pass over the masked rows of B samples leaves behind, beside features and draws."""
+
+    largest: Tensor  # [B, S]
+    likeliest: Tensor
+    rest: Tensor
+    power: Tensor  # [B, S]: sum of squared probabilities, without the likeliest and the protected
+    owner: Tensor  # [B, W]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """What the sampling kernel leaves behind, [B, S] each, undefined where not open."""
+
+    token: Tensor  # int64
+    value: Tensor  # its pushed logit
+    base: Tensor  # its logit
+    largest: Tensor  # largest pushed logit
+    rest: Tensor  # sum of exp(x - largest) over the other columns
+    extra: Tensor  # the second largest logit, or what the entropy needs
+
+
+@lru_cache(maxsize=64)
+def columns_of(V: int, never: tuple[int, ...], protected: tuple[int, ...], where: torch.device) -> Columns:
+    """Made once, since every copy from the host would wait for the device."""
+    flags = torch.zeros(V, dtype=torch.uint8)
+    flags[list(never)] |= device.NEVER.value
+    flags[list(protected)] |= device.PROTECTED.value
+    cells = torch.nn.functional.pad(flags, (0, -V % device.BUSY.value)).view(-1, device.BUSY.value)
+    pushable = torch.tensor(sorted(set(protected) - set(never)), dtype=torch.int32)
+    return Columns(flags.to(where), cells.any(dim=1).to(where, torch.uint8), pushable.to(where))
+
+
+def keys_of(step: Step, purpose: Purpose, positions: int) -> Tensor:
+    """`reference.keys_of` in one launch."""
+    B = len(step.seeds) * step.n
+    keys = torch.empty(B, positions, dtype=torch.int64, device=step.seeds.device)
+    lanes = _block(positions, 128)
+    with _current(keys):
+        device.make_keys[(B, triton.cdiv(positions, lanes))](
+            step.seeds, keys, step.n, step.first_sample, step.index, int(purpose), positions, LANES=lanes, num_warps=1
+        )
+    return keys
+
+
+def repel(
+    logits: Tensor, tokens: Tensor, masked: Tensor, alpha: Tensor, earlier: Tensor | None, how: Repel
+) -> tuple[Tensor, Tensor | None]:
+    """The same contract as `closed_form.repel`."""
+    push, added = plan(logits, tokens, masked, alpha, earlier, how)
+    guided = write(logits.flatten(0, 1), masked.flatten(0, 1), push)
+    return guided.view(logits.shape), added
+
+
+def plan(
+    logits: Tensor,
+    tokens: Tensor,
+    masked: Tensor,
+    alpha: Tensor,
+    earlier: Tensor | None,
+    how: Repel,
+    never: tuple[int, ...] = (),
+) -> tuple[Push, Tensor | None]:
+    """The push of logits [G, n, S, V] (see `reference.repel`), and the directions added, where wanted."""
+    columns = columns_of(logits.shape[-1], never, how.protected, logits.device)
+    with _current(logits):
+        make = _plan_one_by_one if how.sequential else _plan
+        return make(logits, tokens, masked, alpha, earlier, how, how.keys, columns)
+
+
+def _plan_one_by_one(
+    logits: Tensor,
+    tokens: Tensor,
+    masked: Tensor,
+    alpha: Tensor,
+    earlier: Tensor | None,
+    how: Repel,
+    keys: Tensor,
+    columns: Columns,
+) -> tuple[Push, Tensor | None]:
+    """Each sample against the others as they are after their own push."""
+    pushes = []
+    for k in range(logits.shape[1]):
+        one = slice(k, k + 1)
+        part = logits[:, one], tokens[:, one], masked[:, one]
+        push, _ = _plan(*part, alpha[:, one], earlier, how, keys[:, one], columns)
+        pushes.append(push)
+        rows = _make_rows(part[0], earlier)
+        _observe(*part, keys[:, one], columns, rows, push)
+        skip = Duplicates("skip", how.duplicates.tolerance)
+        found = _coordinates(rows, torch.zeros_like(alpha[:, one]), 1, skip)
+        earlier = extend(earlier, _vectors(found, rows, logits.shape[-1]))
+    assert earlier is not None
+    return _join(pushes), earlier[:, -len(pushes) :]
+
+
+def draw(logits: Tensor, step: Step, push: Push | None, *, temperature: float, needs: str | None) -> Drawn:
+    """Gumbel-max tokens at the open positions of logits [B, S, V]."""
+    B, S, V = logits.shape
+    logits = _last_dense(logits)
+    columns = columns_of(V, step.never, (), logits.device) if push is None else push.columns
+    token = torch.zeros(B, S, dtype=torch.int64, device=logits.device)
+    value, base, largest, rest, extra = torch.zeros(5, B, S, dtype=torch.float32, device=logits.device)
+    keys = keys_of(step, Purpose.TOKEN, S)
+    with _current(logits):
+        device.draw_tokens[(B * S,)](
+            logits, logits.stride(0), logits.stride(1), _flat(step.open), columns.flags, columns.busy, *_of(push, logits),
+            keys, temperature, token, value, base, largest, rest, extra,
+            S, V=V, PUSHED=push is not None, HOT=temperature > 0, NEEDS=NEEDS[needs], BLOCK=_block(V, 2048), num_warps=8,
+        )  # fmt: skip
+    return Drawn(token, value, base, largest, rest, extra)
+
+
+def write(logits: Tensor, masked: Tensor, push: Push) -> Tensor:
+    """The pushed logits [B, S, V] themselves; committed rows as they were."""
+    B, S, V = logits.shape
+    guided = logits.clone(memory_format=torch.contiguous_format)
+    block = _block(V, 2048)
+    with _current(logits):
+        device.write_rows[(B * S, triton.cdiv(V, block))](
+            guided, S * V, V, _flat(masked), push.columns.flags, *_of(push, logits), guided, S, V=V, BLOCK=block, num_warps=8
+        )
+    return guided
+
+
+def _plan(
+    logits: Tensor,
+    tokens: Tensor,
+    masked: Tensor,
+    alpha: Tensor,
+    earlier: Tensor | None,
+    how: Repel,
+    keys: Tensor,
+    columns: Columns,
+) -> tuple[Push, Tensor | None]:
+    n, V = logits.shape[1], logits.shape[-1]
+    rows = _make_rows(logits, earlier)
+    seen = _observe(logits, tokens, masked, keys, columns, rows, None)
+    here = masked.flatten(0, 1)
+    peak = (1 / (1 + seen.rest.double())).where(here, 0.0)
+    quality = (peak.sum(dim=1) / here.sum(dim=1).clamp(min=1)).view(alpha.shape)
+    found = _coordinates(rows, quality, n, how.duplicates)
+    assert how.weigh is not None
+    weights = how.weigh(found)
+    pull = _combine(weights.by_feature, rows, weights.rough, V).flatten(0, 1)
+    at_peak, even, force = _forces(rows, pull, seen, here, columns, weights.by_quality, alpha, how.raw_gradient)
+    push = Push(
+        largest=seen.largest,
+        likeliest=seen.likeliest,
+        rest=seen.rest,
+        at_peak=at_peak,
+        even=even,
+        force=force,
+        pull=pull,
+        owner=seen.owner,
+        columns=columns,
+    )
+    return push, _vectors(found, rows, V) if how.remember else None
+
+
+def _make_rows(logits: Tensor, earlier: Tensor | None) -> Tensor:
+    """[G, n + n + h, W]: room for features and draws, and the earlier directions."""
+    G, n, _, V = logits.shape
+    h = 0 if earlier is None else earlier.shape[1]
+    rows = torch.zeros(G, 2 * n + h, triton.cdiv(V + 1, CELL) * CELL, dtype=torch.float32, device=logits.device)
+    if earlier is not None:
+        rows[:, 2 * n :, :V] = earlier
+    return rows
+
+
+def _observe(
+    logits: Tensor, tokens: Tensor, masked: Tensor, keys: Tensor, columns: Columns, rows: Tensor, push: Push | None
+) -> Rows:
+    """Statistics and owners of the logits, pushed if there is a push; features and draws are written into `rows`."""
+    G, n, S, V = logits.shape
+    W = rows.shape[2]
+    x, here, keys = _last_dense(logits.flatten(0, 1)), masked.flatten(0, 1), keys.flatten().contiguous()
+    largest, rest, power = torch.zeros(3, G * n, S, dtype=torch.float32, device=x.device)
+    likeliest = torch.zeros(G * n, S, dtype=torch.int32, device=x.device)
+    strides = x.stride(0), x.stride(1)
+    moved = {"PUSHED": push is not None}
+    device.measure_rows[(G * n * S,)](
+        x, *strides, _flat(here), columns.flags, columns.busy, columns.protected, len(columns.protected), *_of(push, x),
+        largest, likeliest, rest, power, S, V=V, BLOCK=_block(V, 2048), num_warps=8, **moved,
+    )  # fmt: skip
+    order = here.byte().argsort(dim=1, descending=True, stable=True)
+    owner = torch.zeros(G * n, W, dtype=torch.int16 if S < 1 << 15 else torch.int32, device=x.device)
+    owner.scatter_(1, tokens.flatten(0, 1).where(~here, V), S)  # column V takes what is not committed
+    block = _block(V, 512)
+    device.pool_columns[(G * n, triton.cdiv(V, block))](
+        x, *strides, order, here.sum(dim=1), columns.flags, *_of(push, x), largest, rest, keys, second_keys(keys),
+        rows, rows.stride(0), rows.stride(1), owner, W, S, n, V=V, BLOCK=block, UNROLL=4, num_warps=4, **moved,
+    )  # fmt: skip
+    return Rows(largest, likeliest, rest, power, owner)
+
+
+def _inner(rows: Tensor) -> Tensor:
+    """[G, N, N] float64: inner products of the rows, summed in the same order every time."""
+    G, N, W = rows.shape
+    tile, length = 32, CELL if N <= 32 else 4 * CELL
+    if W % length:
+        length = CELL
+    parts = torch.empty(G, W // length, N, N, dtype=torch.float64, device=rows.device)
+    device.multiply_rows[(triton.cdiv(N, tile) ** 2, W // length, G)](
+        rows, rows.stride(0), rows.stride(1), parts, N, W // length, LENGTH=length, TILE=tile, BLOCK=64, num_warps=4
+    )
+    return parts.sum(dim=1)
+
+
+def _coordinates(rows: Tensor, quality: Tensor, n: int, rule: Duplicates) -> Coordinates:
+    """Directions by Gram-Schmidt on inner products: `directions.find_directions` without its vectors."""
+    G, N, _ = rows.shape
+    h = N - 2 * n
+    inner = _inner(rows)
+    basis, inner_basis = torch.zeros(2, G, h + n, N, dtype=torch.float64, device=rows.device)
+    basis[:, :h, 2 * n :] = torch.eye(h, dtype=torch.float64, device=rows.device)
+    inner_basis[:, :h] = inner[:, 2 * n :]
+    kept, duplicate = torch.zeros(2, G, n, dtype=torch.int8, device=rows.device)
+    device.find_directions[(G,)](
+        inner, basis, inner_basis, kept, duplicate, n, h, N, rule.tolerance,
+        BREAK=rule.mode == "break", P=max(triton.next_power_of_2(N), 16), TILE=16, num_warps=4,
+    )  # fmt: skip
+    there = (inner.diagonal(dim1=1, dim2=2)[:, 2 * n :] > 0).sum(dim=1, keepdim=True)
+    others = kept.cumsum(dim=1) - kept + there
+    return Coordinates(inner, quality, basis[:, h:], kept.bool() & (others > 0), duplicate.bool(), rule)
+
+
+def _vectors(found: Coordinates, rows: Tensor, V: int) -> Tensor:
+    """[G, n, V] float64: the directions themselves."""
+    return found.basis @ rows[..., :V].double()
+
+
+def _combine(weights: Tensor, rows: Tensor, rough: Tensor | None, V: int) -> Tensor:
+    """[G, n, W]: feature * (weights @ rows)."""
+    G, n, N = weights.shape
+    pull = torch.empty(G, n, rows.shape[2], dtype=torch.float32, device=rows.device)
+    block, tile = 64, 16
+    device.combine_rows[(triton.cdiv(V, block), triton.cdiv(n, tile), G)](
+        weights.contiguous(), rows, rows.stride(0), rows.stride(1), weights if rough is None else rough.contiguous(),
+        pull, pull.stride(1), n, N, V=V, ROUGH=rough is not None, TILE=tile, BLOCK=block, num_warps=4,
+    )  # fmt: skip
+    return pull
+
+
+def _forces(
+    rows: Tensor,
+    pull: Tensor,
+    seen: Rows,
+    masked: Tensor,
+    columns: Columns,
+    by_quality: Tensor,
+    alpha: Tensor,
+    raw: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What the likeliest column loses and the others gain [B, S], and the force [B]; takes the likeliest out of `pull`."""
+    B, S = masked.shape
+    V, n = len(columns.flags), alpha.shape[1]
+    here = _flat(masked)
+    owner, strides = seen.owner, (pull.stride(0), seen.owner.stride(0))
+    peaks, at_peak, even = torch.empty(3, B, S, dtype=torch.float32, device=pull.device)
+    force = torch.empty(B, dtype=torch.float32, device=pull.device)
+    device.take_peaks[(B, triton.cdiv(S, 128))](
+        pull, strides[0], owner, strides[1], seen.likeliest, here, peaks, S, BLOCK=128, num_warps=4
+    )
+    tile, block, chunks = 8, 256, triton.cdiv(V, CHUNK)
+    sums = torch.empty(B, chunks, 3, S, dtype=torch.float64, device=pull.device)
+    device.sum_by_owner[(B, triton.cdiv(S, tile), chunks)](
+        rows, rows.stride(0), rows.stride(1), pull, strides[0], owner, strides[1], columns.flags, sums,
+        S, n, chunks, V=V, LENGTH=min(CHUNK, triton.cdiv(V, block) * block), TILE=tile, BLOCK=block, num_warps=4,
+    )  # fmt: skip
+    device.set_forces[(B,)](
+        sums, peaks, seen.likeliest, seen.rest, seen.power, here, columns.flags,
+        by_quality.double().contiguous(), alpha.double().contiguous(), at_peak, even, force,
+        S, chunks, RAW=raw, BLOCK=max(triton.next_power_of_2(S), 16), num_warps=4,
+    )  # fmt: skip
+    return at_peak, even, force
+
+
+def _join(pushes: list[Push]) -> Push:
+    """Pushes of sample 0, 1, ... of each group as the push of all of them."""
+
+    def join(name: str) -> Tensor:
+        return torch.stack([getattr(push, name) for push in pushes], dim=1).flatten(0, 1)
+
+    return Push(**{f.name: join(f.name) for f in fields(Push) if f.name != "columns"}, columns=pushes[0].columns)
+
+
+def _of(push: Push | None, instead: Tensor) -> tuple[Any, ...]:
+    """A push as arguments of a kernel; without one, something to point at."""
+    if push is None:
+        return (*[instead] * 7, 0)
+    pull, owner = push.pull, push.owner
+    return push.largest, push.likeliest, push.at_peak, push.even, push.force, pull, owner, pull.stride(0)
+
+
+def _current(tensor: Tensor) -> AbstractContextManager[Any]:
+    """Triton launches on the current device, whatever its arguments say."""
+    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
+
+
+def _last_dense(logits: Tensor) -> Tensor:
+    return logits if logits.stride(-1) == 1 else logits.contiguous()
+
+
+def _flat(flags: Tensor) -> Tensor:
+    """Booleans as bytes."""
+    return flags.contiguous().view(torch.uint8)
+
+
+def _block(V: int, most: int) -> int:
+    return int(max(16, min(triton.next_power_of_2(V), most)))

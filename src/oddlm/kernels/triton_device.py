@@ -1,0 +1,521 @@
+"""The code that runs on the GPU; `triton.py` launches it, README.md derives it.
+
+Rows are the positions of samples: row = sample * S + position. `table` holds one byte per column, NEVER and PROTECTED flags,
+and `busy` one per BUSY columns, whether there are any: few have some, and the others are spared the look. Sums run in a fixed
+order (no atomics), so that two runs give the same bits. Loops over columns have constant bounds.
+"""
+
+import triton
+import triton.language as tl
+
+NEVER = tl.constexpr(1)  # never written: counts as -inf
+PROTECTED = tl.constexpr(2)  # never pushed
+BUSY = tl.constexpr(2048)
+LOWEST = tl.constexpr(-3.0e38)  # below every logit, and finite: LOWEST - LOWEST is 0
+GOLDEN = tl.constexpr(0x9E3779B9)
+MIX_1 = tl.constexpr(0xED5AD4BB)
+MIX_2 = tl.constexpr(0xAC4C1B51)
+MIX_3 = tl.constexpr(0x31848BAB)
+TAU = tl.constexpr(6.283185307179586)
+
+
+@triton.jit
+def bits(key, column):
+    """`noise._bits`: uint32."""
+    low = (key & 0xFFFFFFFF).to(tl.uint32)
+    high = ((key >> 32) & 0xFFFFFFFF).to(tl.uint32)
+    x = column.to(tl.uint32) * GOLDEN + low
+    x = ((x ^ (x >> 17)) * MIX_1) ^ high
+    x = ((x ^ (x >> 11)) * MIX_2) ^ high
+    x = ((x ^ (x >> 15)) * MIX_3) ^ high
+    return x ^ (x >> 14)
+
+
+@triton.jit
+def exponential(key, column):
+    """`noise._exponential`; log1p by Kahan's correction, since u / (1 - w) makes up for what w = 1 - u has lost."""
+    u = ((bits(key, column) >> 1).to(tl.float32) + 0.5) * 4.656612873077393e-10
+    u = tl.minimum(u, 0.99999994)
+    w = 1.0 - u
+    lost = tl.where(w == 1.0, 1.0, 1.0 - w)
+    return tl.where(w == 1.0, u, -tl.log(w) * (u / lost))
+
+
+@triton.jit
+def gumbel(key, column):
+    return -tl.log(exponential(key, column))
+
+
+@triton.jit
+def normal(key, second_key, column):
+    """`noise.normal`; second_key addresses the angle."""
+    angle = (bits(second_key, column) >> 1).to(tl.float32) * (TAU * 4.656612873077393e-10)
+    return tl.sqrt(2.0 * exponential(key, column)) * tl.cos(angle)
+
+
+@triton.jit
+def mix64(x):
+    """`noise._mix64`."""
+    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9
+    x = (x ^ (x >> 27)) * 0x94D049BB133111EB
+    return x ^ (x >> 31)
+
+
+@triton.jit(do_not_specialize=["n", "first_sample", "step", "purpose", "L"])
+def make_keys(seeds, keys, n, first_sample, step, purpose, L, LANES: tl.constexpr):
+    """`noise.key` of every position of every sample."""
+    row = tl.program_id(0)
+    lane = tl.arange(0, LANES)
+    position = tl.program_id(1) * LANES + lane
+    golden = tl.full([LANES], 0x9E3779B97F4A7C15, tl.uint64)
+    zero = tl.full([LANES], 0, tl.int64)
+    h = mix64((tl.load(seeds + row // n) + zero).to(tl.uint64, bitcast=True) + golden)
+    h = mix64(h * 3 + golden + (first_sample + row % n + zero).to(tl.uint64, bitcast=True))
+    h = mix64(h * 3 + golden + (step + zero).to(tl.uint64, bitcast=True))
+    h = mix64(h * 3 + golden + (purpose + zero).to(tl.uint64, bitcast=True))
+    h = mix64(h * 3 + golden + (position + zero).to(tl.uint64, bitcast=True))
+    tl.store(keys + row.to(tl.int64) * L + position, h.to(tl.int64, bitcast=True), mask=position < L)
+
+
+@triton.jit
+def load_logits(x, column, inside):
+    """Logits as float32, -inf outside."""
+    return tl.load(x + column, mask=inside, other=-float("inf")).to(tl.float32)
+
+
+@triton.jit
+def load_flags(table, column, inside):
+    return tl.load(table + column, mask=inside, other=0).to(tl.int32)
+
+
+@triton.jit
+def pushed(x, column, inside, position, largest, likeliest, at_peak, even, force, pull, owner):
+    """x' = x + f m P - f w [owned], the exact value at the likeliest column; protected columns are the caller's business."""
+    mine = tl.load(owner + column, mask=inside, other=0).to(tl.int32) == position
+    own = tl.load(pull + column, mask=inside, other=0.0)
+    moved = x + tl.exp(x - largest) * even - tl.where(mine, force * own, 0.0)
+    return tl.where(column == likeliest, x - at_peak, moved)
+
+
+@triton.jit
+def row_of_push(row, sample, largest, likeliest, at_peak, even, force):
+    """What `pushed` needs of a row."""
+    return (
+        tl.load(largest + row),
+        tl.load(likeliest + row),
+        tl.load(at_peak + row),
+        tl.load(even + row),
+        tl.load(force + sample),
+    )
+
+
+@triton.jit
+def measure_rows(
+    logits, stride_sample, stride_position, masked, table, busy, protected, protected_count,
+    push_largest, push_likeliest, at_peak, even, force, pull, owner, stride_pull,
+    largest, likeliest, rest, power,
+    S, V: tl.constexpr, PUSHED: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Softmax statistics of every masked row, in one pass: each lane keeps its own maximum and leaves it out of its sums.
+    Protected columns come last, one by one, since they count in one sum and not in the other.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    if tl.load(masked + row) != 0:
+        sample, position = row // S, (row % S).to(tl.int32)
+        x_row = logits + sample * stride_sample + (row % S) * stride_position
+        if PUSHED:
+            a, b, c, d, e = row_of_push(row, sample, push_largest, push_likeliest, at_peak, even, force)
+            pull_row, owner_row = pull + sample * stride_pull, owner + sample * stride_pull
+        lane = tl.arange(0, BLOCK)
+        top = tl.full([BLOCK], LOWEST, tl.float32)
+        where = tl.full([BLOCK], V, tl.int32)
+        sum1 = tl.full([BLOCK], 0.0, tl.float32)
+        sum2 = tl.full([BLOCK], 0.0, tl.float32)
+        for start in range(0, V, BLOCK):
+            column = start + lane
+            inside = column < V
+            x = load_logits(x_row, column, inside)
+            if PUSHED:
+                x = pushed(x, column, inside, position, a, b, c, d, e, pull_row, owner_row)
+            if tl.load(busy + start // BUSY) != 0:
+                x = tl.where(load_flags(table, column, inside) != 0, -float("inf"), x)
+            up = x > top
+            weight = tl.exp(-tl.abs(x - top))
+            scale = tl.where(up, weight, 1.0)
+            sum1 = sum1 * scale + weight  # (sum + 1) * weight, or sum + weight
+            sum2 = sum2 * (scale * scale) + weight * weight
+            where = tl.where(up, column, where)
+            top = tl.where(up, x, top)
+        best = tl.max(top, axis=0)
+        first = tl.min(tl.where(top == best, where, V), axis=0)
+        weight = tl.exp(top - best)
+        others = tl.where(where == first, 0.0, weight)  # the likeliest column itself stays out
+        others = tl.where(top == LOWEST, 0.0, others)
+        total = tl.sum(sum1 * weight + others, axis=0)
+        squares = tl.sum(sum2 * weight * weight + others * others, axis=0)
+        free = tl.where(best > LOWEST, 1.0, 0.0)  # is the likeliest so far one that may be pushed?
+        i = 0
+        while i < protected_count:
+            extra = tl.load(protected + i)
+            value = tl.load(x_row + extra).to(tl.float32)
+            above = (value > best) | ((value == best) & (extra < first))
+            fade = tl.exp(-tl.abs(value - best))
+            total = tl.where(above, total * fade + tl.where(best > LOWEST, fade, 0.0), total + fade)
+            squares = tl.where(above, (squares + free) * fade * fade, squares)
+            free = tl.where(above, 0.0, free)
+            first = tl.where(above, extra, first)
+            best = tl.where(above, value, best)
+            i += 1
+        tl.store(largest + row, tl.where(best > LOWEST, best, -float("inf")))
+        tl.store(likeliest + row, tl.minimum(first, V - 1))
+        tl.store(rest + row, total)
+        tl.store(power + row, squares / ((1.0 + total) * (1.0 + total)))
+
+
+@triton.jit
+def pool_columns(
+    logits, stride_sample, stride_position, order, counts, table,
+    push_largest, push_likeliest, at_peak, even, force, pull, push_owner, stride_pull,
+    largest, rest, keys, second_keys,
+    rows, stride_group, stride_row, owner, stride_owner,
+    S, n, V: tl.constexpr, PUSHED: tl.constexpr, BLOCK: tl.constexpr, UNROLL: tl.constexpr,
+):  # fmt: skip
+    """Features and draws: the largest probability of each column over a sample's masked rows, who has it, and it times noise.
+    `owner` comes in holding S where a committed token owns the column.
+    """
+    sample = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < V
+    flags = load_flags(table, column, inside)
+    count = tl.load(counts + sample)
+    best = tl.full([BLOCK], 0.0, tl.float32)
+    who = tl.full([BLOCK], 0, tl.int32)
+    i = 0
+    while i < count:
+        for j in tl.static_range(UNROLL):
+            valid = i + j < count
+            position = tl.load(order + sample * S + i + j, mask=valid, other=0)
+            row = sample * S + position
+            x = load_logits(logits + sample * stride_sample + position * stride_position, column, inside & valid)
+            if PUSHED:
+                a, b, c, d, e = row_of_push(row, sample, push_largest, push_likeliest, at_peak, even, force)
+                moved = pushed(
+                    x, column, inside & valid, position, a, b, c, d, e,
+                    pull + sample * stride_pull, push_owner + sample * stride_pull,
+                )  # fmt: skip
+                x = tl.where((flags & PROTECTED) != 0, x, moved)
+            share = 1.0 / (1.0 + tl.load(rest + row, mask=valid, other=0.0))
+            probability = tl.exp(x - tl.load(largest + row, mask=valid, other=0.0)) * share
+            more = probability > best  # never where not valid: exp(-inf)
+            best = tl.where(more, probability, best)
+            who = tl.where(more, position.to(tl.int32), who)
+        i += UNROLL
+    best = tl.where((flags & NEVER) != 0, 0.0, best)
+    held = tl.load(owner + sample * stride_owner + column, mask=inside, other=0).to(tl.int32) == S
+    best = tl.where(held, 1.0, best)
+    tl.store(owner + sample * stride_owner + column, tl.where(held, S, who), mask=inside)
+    feature = rows + (sample // n) * stride_group + (sample % n) * stride_row
+    tl.store(feature + column, best, mask=inside)
+    noise = normal(tl.load(keys + sample), tl.load(second_keys + sample), column)
+    tl.store(feature + n * stride_row + column, best * noise, mask=inside)
+
+
+@triton.jit(do_not_specialize=["N", "chunks"])
+def multiply_rows(
+    rows, stride_group, stride_row, parts, N, chunks, LENGTH: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """parts [G, chunks, N, N]: inner products of the rows over one chunk of columns, in float64."""
+    tiles = tl.cdiv(N, TILE)
+    i = (tl.program_id(0) // tiles) * TILE + tl.arange(0, TILE)
+    j = (tl.program_id(0) % tiles) * TILE + tl.arange(0, TILE)
+    chunk = tl.program_id(1)
+    group = tl.program_id(2).to(tl.int64)
+    rows += group * stride_group + chunk * LENGTH
+    total = tl.zeros([TILE, TILE], tl.float64)
+    for start in range(0, LENGTH, BLOCK):
+        column = start + tl.arange(0, BLOCK)
+        a = tl.load(rows + i[:, None] * stride_row + column[None, :], mask=(i < N)[:, None], other=0.0)
+        b = tl.load(rows + j[:, None] * stride_row + column[None, :], mask=(j < N)[:, None], other=0.0)
+        total = tl.dot(a.to(tl.float64), tl.trans(b.to(tl.float64)), total, out_dtype=tl.float64)
+    place = parts + (group * chunks + chunk) * N * N + i[:, None] * N + j[None, :]
+    tl.store(place, total, mask=(i < N)[:, None] & (j < N)[None, :])
+
+
+@triton.jit
+def residual(inner, basis, inner_basis, start, size, upto, N, P: tl.constexpr, TILE: tl.constexpr):
+    """Row `start`, made a unit vector, less its components along the first `upto` basis rows, twice: coefficients, inner
+    products with all rows, and the length.
+    """
+    axis = tl.arange(0, P)
+    within = axis < N
+    x = tl.where(axis == start, 1.0 / size, 0.0).to(tl.float64)
+    y = tl.load(inner + start * N + axis, mask=within, other=0.0) / size
+    for _ in tl.static_range(2):
+        x_before = x
+        j = 0
+        while j < upto:
+            rows = j + tl.arange(0, TILE)
+            cell = rows[:, None] * N + axis[None, :]
+            valid = (rows < upto)[:, None] & within[None, :]
+            b = tl.load(basis + cell, mask=valid, other=0.0)
+            by = tl.load(inner_basis + cell, mask=valid, other=0.0)
+            along = tl.sum(by * x_before[None, :], axis=1)
+            x -= tl.sum(along[:, None] * b, axis=0)
+            y -= tl.sum(along[:, None] * by, axis=0)
+            j += TILE
+    return x, y, tl.sqrt(tl.maximum(tl.sum(x * y, axis=0), 0.0))
+
+
+@triton.jit(do_not_specialize=["n", "h", "N"])
+def find_directions(
+    inner, basis, inner_basis, kept, duplicate, n, h, N, tolerance,
+    BREAK: tl.constexpr, P: tl.constexpr, TILE: tl.constexpr,
+):  # fmt: skip
+    """Gram-Schmidt in the coordinates of the rows [features; draws; earlier], one group per program.
+
+    inner [N, N] their inner products; basis [h + n, N] coefficients and inner_basis = basis @ inner, whose first h rows are
+    there already; kept and duplicate [n].
+    """
+    group = tl.program_id(0).to(tl.int64)
+    inner += group * N * N
+    basis += group * (h + n) * N
+    inner_basis += group * (h + n) * N
+    axis = tl.arange(0, P)
+    k = 0
+    while k < n:
+        own = tl.sqrt(tl.maximum(tl.load(inner + k * N + k), 0.0))
+        size = tl.where(own > 0, tl.maximum(own, 1e-12), 1.0)
+        x, y, left = residual(inner, basis, inner_basis, k, size, h + k, N, P, TILE)
+        new = left > tolerance
+        same = (left <= tolerance) & (own > 0)
+        if BREAK:  # noqa: SIM102 -- known when compiling; the other is not
+            if same:
+                own = tl.sqrt(tl.maximum(tl.load(inner + (n + k) * N + n + k), 0.0))
+                size = tl.where(own > 0, tl.maximum(own, 1e-12), 1.0)
+                x, y, left = residual(inner, basis, inner_basis, n + k, size, h + k, N, P, TILE)
+                new = left > tolerance
+        scale = tl.where(new, 1.0 / tl.maximum(left, 1e-12), 0.0)
+        tl.store(basis + (h + k) * N + axis, x * scale, mask=axis < N)
+        tl.store(inner_basis + (h + k) * N + axis, y * scale, mask=axis < N)
+        tl.store(kept + group * n + k, new.to(tl.int8))
+        tl.store(duplicate + group * n + k, same.to(tl.int8))
+        tl.debug_barrier()
+        k += 1
+
+
+@triton.jit(do_not_specialize=["n", "N"])
+def combine_rows(
+    weights, rows, stride_group, stride_row, rough, pull, stride_pull, n, N, V: tl.constexpr,
+    ROUGH: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """pull = feature * (weights @ rows), in float64 inside; rough: duplicates whose features are roughened by their noise."""
+    column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < V
+    k = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    group = tl.program_id(2).to(tl.int64)
+    rows += group * stride_group
+    total = tl.zeros([TILE, BLOCK], tl.float64)
+    j = 0
+    while j < N:
+        weight = tl.load(weights + (group * n + k) * N + j, mask=k < n, other=0.0)
+        total += weight[:, None] * tl.load(rows + j * stride_row + column, mask=inside, other=0.0).to(tl.float64)[None, :]
+        j += 1
+    cell = k.to(tl.int64)[:, None] * stride_row + column[None, :]
+    valid = (k < n)[:, None] & inside[None, :]
+    feature = tl.load(rows + cell, mask=valid, other=0.0).to(tl.float64)
+    result = feature * total
+    if ROUGH:
+        draw = tl.load(rows + n * stride_row + cell, mask=valid, other=0.0).to(tl.float64)
+        result += tl.load(rough + group * n + k, mask=k < n, other=0.0)[:, None] * draw * total
+    place = (group * n + k)[:, None] * stride_pull + column[None, :]
+    tl.store(pull + place, result.to(tl.float32), mask=valid)
+
+
+@triton.jit
+def take_peaks(pull, stride_pull, owner, stride_owner, likeliest, masked, peaks, S, BLOCK: tl.constexpr):
+    """Move what a row pulls at its likeliest column, where it owns it, from `pull` to peaks [B, S]."""
+    sample = tl.program_id(0).to(tl.int64)
+    position = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    valid = position < S
+    here = tl.load(masked + sample * S + position, mask=valid, other=0) != 0
+    column = tl.load(likeliest + sample * S + position, mask=valid, other=0)
+    mine = here & (tl.load(owner + sample * stride_owner + column).to(tl.int32) == position)
+    taken = tl.load(pull + sample * stride_pull + column, mask=mine, other=0.0)
+    tl.store(peaks + sample * S + position, taken, mask=valid)
+    tl.store(pull + sample * stride_pull + column, tl.zeros_like(taken), mask=mine)
+
+
+@triton.jit
+def sum_by_owner(
+    rows, stride_group, stride_row, pull, stride_pull, owner, stride_owner, table, sums,
+    S, n, chunks, V: tl.constexpr, LENGTH: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """sums [sample, chunk, 3, S] over the columns that each row owns: of w, and of v w and w^2 without protected columns. A
+    lane adds few numbers, in float32; the lanes are added in float64.
+    """
+    sample = tl.program_id(0).to(tl.int64)
+    position = tl.program_id(1) * TILE + tl.arange(0, TILE)
+    chunk = tl.program_id(2)
+    feature = rows + (sample // n) * stride_group + (sample % n) * stride_row
+    w_sum = tl.zeros([TILE, BLOCK], tl.float32)
+    vw_sum = tl.zeros([TILE, BLOCK], tl.float32)
+    ww_sum = tl.zeros([TILE, BLOCK], tl.float32)
+    for start in range(0, LENGTH, BLOCK):
+        column = chunk * LENGTH + start + tl.arange(0, BLOCK)
+        inside = column < V
+        w = tl.load(pull + sample * stride_pull + column, mask=inside, other=0.0)
+        v = tl.load(feature + column, mask=inside, other=0.0)
+        who = tl.load(owner + sample * stride_owner + column, mask=inside, other=S).to(tl.int32)
+        w_free = tl.where((load_flags(table, column, inside) & PROTECTED) != 0, 0.0, w)
+        mine = who[None, :] == position[:, None]
+        w_sum += tl.where(mine, w[None, :], 0.0)
+        vw_sum += tl.where(mine, (v * w_free)[None, :], 0.0)
+        ww_sum += tl.where(mine, (w_free * w_free)[None, :], 0.0)
+    out = sums + (sample * chunks + chunk) * 3 * S + position
+    valid = position < S
+    tl.store(out, tl.sum(w_sum.to(tl.float64), axis=1), mask=valid)
+    tl.store(out + S, tl.sum(vw_sum.to(tl.float64), axis=1), mask=valid)
+    tl.store(out + 2 * S, tl.sum(ww_sum.to(tl.float64), axis=1), mask=valid)
+
+
+@triton.jit
+def set_forces(
+    sums, peaks, likeliest, rest, power, masked, table, by_quality, alpha, at_peak, even, force,
+    S, chunks, RAW: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """From the sums by owner to what each row gains and loses, one sample per program."""
+    sample = tl.program_id(0).to(tl.int64)
+    position = tl.arange(0, BLOCK)
+    valid = position < S
+    own = tl.zeros([BLOCK], tl.float64)
+    own_v = tl.zeros([BLOCK], tl.float64)
+    own_w = tl.zeros([BLOCK], tl.float64)
+    i = 0
+    while i < chunks:
+        part = sums + (sample * chunks + i) * 3 * S + position
+        own += tl.load(part, mask=valid, other=0.0)
+        own_v += tl.load(part + S, mask=valid, other=0.0)
+        own_w += tl.load(part + 2 * S, mask=valid, other=0.0)
+        i += 1
+    row = sample * S + position
+    here = tl.load(masked + row, mask=valid, other=0) != 0
+    count = tl.maximum(tl.sum(here.to(tl.int32), axis=0), 1)
+    left = tl.load(rest + row, mask=valid, other=0.0).to(tl.float64)
+    peak = 1.0 / (1.0 + left)
+    slope = tl.load(by_quality + sample) / count + tl.load(peaks + row, mask=valid, other=0.0).to(tl.float64) / peak
+    mean = own + peak * slope  # sum of P dL/dP
+    lost = peak * (left * peak * slope - own)  # P (dL/dP - mean) at the likeliest, without cancellation
+    shielded = (load_flags(table, tl.load(likeliest + row, mask=valid, other=0), valid) & PROTECTED) != 0
+    square = mean * mean * tl.load(power + row, mask=valid, other=0.0).to(tl.float64) - 2.0 * mean * own_v + own_w
+    square += tl.where(shielded, 0.0, lost * lost)
+    strength = tl.load(alpha + sample)
+    if not RAW:
+        longest = tl.sqrt(tl.max(tl.where(here, tl.maximum(square, 0.0), 0.0), axis=0))
+        strength = strength / tl.maximum(longest, 1e-8)
+    tl.store(at_peak + row, (strength * lost).to(tl.float32), mask=valid)
+    tl.store(even + row, (strength * mean * peak).to(tl.float32), mask=valid)
+    tl.store(force + sample, strength.to(tl.float32))
+
+
+@triton.jit
+def draw_tokens(
+    logits, stride_sample, stride_position, opened, table, busy,
+    push_largest, push_likeliest, at_peak, even, force, pull, owner, stride_pull,
+    keys, temperature,
+    token, chosen, chosen_base, largest, rest, extra,
+    S, V: tl.constexpr, PUSHED: tl.constexpr, HOT: tl.constexpr, NEEDS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Gumbel-max and softmax statistics of every open row; the pushed logits exist in registers only.
+
+    NEEDS: 1 also the second largest logit, 2 also the sum of weight * depth for the entropy, in `extra`.
+    """
+    row = tl.program_id(0).to(tl.int64)
+    if tl.load(opened + row) != 0:
+        sample, position = row // S, (row % S).to(tl.int32)
+        x_row = logits + sample * stride_sample + (row % S) * stride_position
+        if PUSHED:
+            a, b, c, d, e = row_of_push(row, sample, push_largest, push_likeliest, at_peak, even, force)
+            pull_row, owner_row = pull + sample * stride_pull, owner + sample * stride_pull
+        key = tl.load(keys + row)
+        lane = tl.arange(0, BLOCK)
+        score = tl.full([BLOCK], -float("inf"), tl.float32)
+        pick = tl.full([BLOCK], V, tl.int32)
+        value = tl.full([BLOCK], -float("inf"), tl.float32)
+        base = tl.full([BLOCK], -float("inf"), tl.float32)
+        top = tl.full([BLOCK], LOWEST, tl.float32)
+        sum1 = tl.full([BLOCK], 0.0, tl.float32)
+        more = tl.full([BLOCK], LOWEST if NEEDS == 1 else 0.0, tl.float32)
+        for start in range(0, V, BLOCK):
+            column = start + lane
+            inside = column < V
+            x = load_logits(x_row, column, inside)
+            y = x
+            if PUSHED:
+                y = pushed(x, column, inside, position, a, b, c, d, e, pull_row, owner_row)
+            if tl.load(busy + start // BUSY) != 0:
+                flags = load_flags(table, column, inside)
+                y = tl.where((flags & PROTECTED) != 0, x, y)
+                y = tl.where((flags & NEVER) != 0, -float("inf"), y)
+            noisy = y
+            if HOT:
+                noisy = y + temperature * gumbel(key, column)
+            better = noisy > score
+            score = tl.where(better, noisy, score)
+            pick = tl.where(better, column, pick)
+            if PUSHED:
+                base = tl.where(better, x, base)
+            if HOT or PUSHED:
+                value = tl.where(better, y, value)
+            up = y > top
+            gap = tl.abs(y - top)
+            weight = tl.exp(-gap)
+            if NEEDS == 1:
+                more = tl.where(up, top, tl.maximum(more, y))
+            if NEEDS == 2:
+                depth = tl.where(weight == 0.0, 0.0, gap)
+                more = tl.where(up, weight * (more + depth * (sum1 + 1.0)), more + weight * depth)
+            sum1 = sum1 * tl.where(up, weight, 1.0) + weight
+            top = tl.where(up, y, top)
+        best = tl.max(score, axis=0)
+        first = tl.min(tl.where(score == best, pick, V), axis=0)
+        this = pick == first
+        if not (HOT or PUSHED):
+            value = score
+        if not PUSHED:
+            base = value
+        tl.store(token + row, tl.minimum(first, V - 1).to(tl.int64))
+        tl.store(chosen + row, tl.max(tl.where(this, value, -float("inf")), axis=0))
+        tl.store(chosen_base + row, tl.max(tl.where(this, base, -float("inf")), axis=0))
+
+        peak = tl.max(top, axis=0)
+        winner = tl.min(tl.where(top == peak, lane, BLOCK), axis=0)
+        fall = peak - top
+        weight = tl.exp(-fall)
+        others = tl.where((lane == winner) | (top == LOWEST), 0.0, weight)
+        tl.store(largest + row, tl.where(peak > LOWEST, peak, -float("inf")))
+        tl.store(rest + row, tl.sum(sum1 * weight + others, axis=0))
+        if NEEDS == 1:
+            second = tl.max(tl.where(lane == winner, more, top), axis=0)
+            tl.store(extra + row, tl.where(second > LOWEST, second, -float("inf")))
+        if NEEDS == 2:
+            depth = tl.where(weight == 0.0, 0.0, fall)
+            tl.store(extra + row, tl.sum(weight * (more + depth * sum1) + others * depth, axis=0))
+
+
+@triton.jit
+def write_rows(
+    logits, stride_sample, stride_position, masked, table,
+    push_largest, push_likeliest, at_peak, even, force, pull, owner, stride_pull,
+    guided, S, V: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """The pushed logits written out, for those who ask; `guided` [samples, S, V] contiguous holds the others already."""
+    row = tl.program_id(0).to(tl.int64)
+    if tl.load(masked + row) != 0:
+        sample, position = row // S, (row % S).to(tl.int32)
+        column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+        inside = column < V
+        a, b, c, d, e = row_of_push(row, sample, push_largest, push_likeliest, at_peak, even, force)
+        x = load_logits(logits + sample * stride_sample + (row % S) * stride_position, column, inside)
+        y = pushed(x, column, inside, position, a, b, c, d, e, pull + sample * stride_pull, owner + sample * stride_pull)
+        y = tl.where((load_flags(table, column, inside) & PROTECTED) != 0, x, y)
+        tl.store(guided + row * V + column, y.to(guided.dtype.element_ty), mask=inside)

@@ -1,0 +1,15 @@
+"""The noise of the kernels, made visible."""
+
+import triton
+import triton.language as tl
+
+from oddlm.kernels import triton_device
+
+
+@triton.jit
+def noise_kernel(keys, seconds, bits, gumbel, normal, SIZE: tl.constexpr):
+    column = tl.arange(0, SIZE)
+    key, second = tl.load(keys), tl.load(seconds)
+    tl.store(bits + column, triton_device.bits(key, column).to(tl.int32, bitcast=True))
+    tl.store(gumbel + column, triton_device.gumbel(key, column))
+    tl.store(normal + column, triton_device.normal(key, second, column))

@@ -1,0 +1,80 @@
+"""What only a GPU can show: nothing waits for the host, and large shapes give the same bits twice."""
+
+import pytest
+import torch
+
+import oddlm
+from oddlm import Repulsion, denoise
+from oddlm.models.transformer import Transformer, TransformerConfig
+
+pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:Synchronization debug mode")]
+
+
+class Small:
+    """A random transformer over a large vocabulary."""
+
+    mask_id, protected_ids, name = 0, (1, 2), "small"
+
+    def __init__(self, dtype=torch.bfloat16):
+        self.vocab_size, self.device = 126464, torch.device("cuda")
+        torch.manual_seed(0)
+        config = TransformerConfig(self.vocab_size, width=128, layers=2, heads=2, hidden=256)
+        self.network = Transformer(config).to(self.device, dtype).eval()
+        self.network.embed.weight.data.mul_(20)
+
+    def __call__(self, tokens, start, prompt_lengths):
+        return self.network(tokens, start, prompt_lengths)
+
+
+@pytest.mark.parametrize("objective", ["odd", "odd_sequential", "dpp"])
+def test_nothing_waits_inside_the_loop(objective):
+    """From the first step to the last; every new shape compiles once, before."""
+    model = Small()
+    for steps in (2, 16):
+        run = oddlm.denoise_steps(
+            model, [[5, 6]], n=4, length=16, steps=steps, temperature=1.0, guide=Repulsion(objective, alpha=8)
+        )
+        next(run)
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("error" if steps == 16 else "default")
+        try:
+            for _ in range(steps - 1):
+                next(run)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        with pytest.raises(StopIteration) as end:
+            next(run)
+        assert (end.value.value.tokens != model.mask_id).all()
+
+
+@pytest.mark.parametrize("objective", ["odd", "odd_sequential", "dpp"])
+def test_two_runs_have_the_same_bits(objective):
+    model, events = Small(), []
+    runs = [
+        denoise(
+            model,
+            [[5, 6]],
+            n=16,
+            length=24,
+            steps=4,
+            temperature=1.0,
+            guide=Repulsion(objective, alpha=8),
+            observe=events.append,
+        )
+        for _ in range(2)
+    ]
+    assert torch.equal(runs[0].tokens, runs[1].tokens)
+    for a, b in zip(events[:4], events[4:], strict=True):
+        assert torch.equal(a.prediction.confidence, b.prediction.confidence)
+    assert len({tuple(row) for row in runs[0].tokens.tolist()}) > 8
+
+
+def test_a_late_nan_is_still_an_error():
+    class Bad(Small):
+        def __call__(self, *args):
+            logits = super().__call__(*args)
+            logits[2, 7, 100] = torch.nan
+            return logits
+
+    with pytest.raises(ValueError, match="logits hold NaN at row 2, position 7"):
+        denoise(Bad(), [[5, 6]], n=4, length=16, steps=2, guide=Repulsion(alpha=8))

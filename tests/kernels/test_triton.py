@@ -1,0 +1,267 @@
+"""The fused kernels against the closed form in float64 and against the CPU sampler: on a GPU, or interpreted elsewhere."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from oddlm import Repulsion, denoise, diversify, noise
+from oddlm.alarm import Alarm
+from oddlm.diversity.memory import Explored
+from oddlm.kernels import triton as fused
+from oddlm.models.toy import Toy
+from oddlm.sampling import Outlook, predict
+from oddlm.types import Step
+
+from ..tolerances import FUSED, P_VALUE, SINGLE
+from .noise_kernel import noise_kernel
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@pytest.fixture(autouse=True)
+def interpreted(monkeypatch):
+    """numpy warns of inf - inf; a GPU does not."""
+    if DEVICE.type == "cpu":
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
+    with np.errstate(all="ignore"):
+        yield
+
+
+def batch(groups, n, S, V, kind="plain", dtype=torch.float32, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    logits = torch.randn(groups * n, S, V, generator=g) * 2
+    tokens = torch.randint(0, V, (groups * n, S), generator=g)
+    masked = torch.rand(groups * n, S, generator=g) < 0.7
+    masked[:, 0] = True
+    if kind == "one-hot":
+        logits[:, ::2] *= 12
+    elif kind == "identical":
+        logits, tokens, masked = (x[:1].expand_as(x).contiguous() for x in (logits, tokens, masked))
+    elif kind == "some identical":
+        for x in (logits, tokens, masked):
+            x[::2] = x[0].clone()
+    elif kind == "-inf":
+        logits = logits.masked_fill(torch.rand(V, generator=g) < 0.3, -math.inf)
+        logits[..., 0] = 0.0
+    elif kind == "committed":
+        masked[:] = False
+    return logits.to(dtype), tokens, masked
+
+
+def on(device, *tensors):
+    return [x.to(device) for x in tensors]
+
+
+def pushed(logits, tokens, masked, **options):
+    return diversify(*on(DEVICE, logits, tokens, masked), backend="triton", **options).cpu()
+
+
+CASES = [
+    ("odd", 2, 3, 5, 41, "plain", torch.float32),
+    ("odd", 1, 4, 3, 1271, "one-hot", torch.float32),
+    ("odd", 1, 5, 4, 401, "identical", torch.float32),
+    ("odd", 2, 4, 2, 41, "some identical", torch.bfloat16),
+    ("odd", 1, 3, 1, 401, "-inf", torch.float16),
+    ("odd", 1, 1, 3, 41, "plain", torch.float32),
+    ("odd", 1, 2, 2, 41, "committed", torch.float32),
+    ("odd_sequential", 2, 3, 1, 401, "identical", torch.float32),
+    ("odd_sequential", 1, 3, 4, 41, "one-hot", torch.bfloat16),
+    ("dpp", 2, 3, 4, 41, "plain", torch.float32),
+    ("dpp", 1, 3, 2, 401, "some identical", torch.float32),
+    ("dpp", 1, 1, 1, 41, "-inf", torch.float16),
+]
+
+
+def compare(objective, groups, n, S, V, kind, dtype, **more):
+    logits, tokens, masked = batch(groups, n, S, V, kind, dtype)
+    options = {"objective": objective, "n": n, "alpha": 8.0, "protected": [1, int(logits[0, 0].argmax())], **more}
+    if objective == "dpp" and "identical" in kind:
+        options["gradient"] = "raw"  # it nearly vanishes there, and normalising would magnify rounding
+    got = pushed(logits, tokens, masked, **options)
+    exact = diversify(logits.double(), tokens, masked, backend="closed_form", **options)
+    assert got.dtype == dtype
+    assert torch.equal(got[~masked], logits[~masked])
+    assert torch.equal(got.isneginf(), logits.isneginf())
+    allowed = 8.0 * FUSED + exact.abs().where(exact.isfinite(), 0.0) * 2 * torch.finfo(dtype).eps
+    assert ((got.double() - exact).nan_to_num(nan=0.0).abs() <= allowed).all()
+    if n > 1 and kind != "committed" and "gradient" not in options:
+        assert (got.double() - logits.double()).nan_to_num(nan=0.0).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_equals_the_closed_form_in_float64(case):
+    compare(*case)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"duplicates": "skip", "objective": {"name": "odd", "normalize": False, "quality": "none"}},
+        {"gradient": "raw", "objective": {"name": "dpp", "normalize": False, "kernel": "paper", "quality": "detached"}},
+    ],
+    ids=str,
+)
+def test_options(options):
+    logits, tokens, masked = batch(1, 3, 2, 41, "some identical")
+    got = pushed(logits, tokens, masked, alpha=4.0, **options)
+    exact = diversify(logits.double(), tokens, masked, alpha=4.0, **options)
+    assert (got.double() - exact).abs().max() <= 4.0 * FUSED
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("kind", ["plain", "one-hot", "identical", "some identical"])
+@pytest.mark.parametrize("objective", ["odd", "odd_sequential", "dpp"])
+def test_a_large_vocabulary(objective, kind):
+    for n, S, V, dtype in ((16, 8, 126464, torch.bfloat16), (5, 3, 126464, torch.float32), (33, 2, 1271, torch.float16)):
+        compare(objective, 1, n, S, V, kind, dtype)
+
+
+@pytest.mark.parametrize("seed", [0, -3, 2**62 + 12345])
+def test_the_noise_is_that_of_the_cpu(seed):
+    size = 4096
+    keys = noise.key(torch.tensor([seed]), 3, 5, noise.Purpose.TOKEN, 7)
+    bits = torch.zeros(size, dtype=torch.int32, device=DEVICE)
+    gumbel, normal = torch.zeros(2, size, device=DEVICE)
+    noise_kernel[(1,)](*on(DEVICE, keys, noise.second_keys(keys)), bits, gumbel, normal, SIZE=size)
+    assert torch.equal(bits.cpu(), noise._bits(keys, size)[0])
+    torch.testing.assert_close(gumbel.cpu(), noise.gumbel(keys, size)[0], rtol=2e-6, atol=2e-6)
+    torch.testing.assert_close(normal.cpu(), noise.normal(keys, size)[0], rtol=2e-6, atol=2e-6)
+
+
+def a_step(tokens, open_, *, seed=0, never=()):
+    seeds = torch.tensor([seed], device=tokens.device)
+    return Step(2, 4, tokens, open_, open_, len(tokens), 0, seeds, False, (), None, never)
+
+
+def drawn(logits, tokens, open_, device, **options):
+    """What the sampling kernel gives, or the CPU path (kernel None)."""
+    settings = {"temperature": 0.0, "top_k": None, "top_p": None, "needs": None, **options}
+    never = settings.pop("never", ())
+    step = a_step(*on(device, tokens, open_), never=never)
+    kernel = fused if device is DEVICE else None
+    outlook = Outlook(logits.to(device), step, Alarm(patient=False), kernel)
+    return predict(outlook, **settings)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("temperature", "needs"), [(0.0, "margin"), (0.7, "entropy"), (2.0, None)])
+def test_draws_the_tokens_of_the_cpu(dtype, temperature, needs):
+    for V, kind in ((41, "-inf"), (1271, "one-hot")):
+        logits, tokens, open_ = batch(1, 3, 6, V, kind, dtype)
+        logits[~open_] = torch.nan  # undefined where nobody may look
+        options = {"temperature": temperature, "needs": needs, "never": (0, V - 1)}
+        got = drawn(logits, tokens, open_, DEVICE, **options)
+        expected = drawn(logits, tokens, open_, torch.device("cpu"), **options)
+        assert torch.equal(got.tokens.cpu(), expected.tokens)
+        for name in ("confidence", "margin", "entropy"):
+            a, b = getattr(got, name), getattr(expected, name)
+            assert (a is None) == (b is None)
+            if a is not None:
+                torch.testing.assert_close(a.cpu(), b, rtol=1e-5, atol=1e-7)
+        assert got.logits is None
+
+
+def test_ties_go_to_the_lowest_id():
+    logits = torch.zeros(2, 3, 300)
+    logits[:, :, [7, 70, 299]] = 3.0
+    tokens, open_ = torch.zeros(2, 3, dtype=torch.long), torch.ones(2, 3, dtype=torch.bool)
+    assert (drawn(logits, tokens, open_, DEVICE).tokens == 7).all()
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_the_distribution(temperature):
+    rows = 100_000 if DEVICE.type == "cuda" else 240
+    logits = torch.tensor([1.0, 0.5, 0.25, 0.0, -0.25, -0.5, -math.inf, 9.0])
+    tokens, open_ = torch.zeros(4, rows // 4, dtype=torch.long), torch.ones(4, rows // 4, dtype=torch.bool)
+    got = drawn(logits.expand(4, rows // 4, -1), tokens, open_, DEVICE, temperature=temperature, never=(7,)).tokens
+    counts = np.bincount(got.flatten().cpu().numpy(), minlength=8)
+    expected = (logits[:6].double() / temperature).softmax(0).numpy() * rows
+    assert counts[6:].sum() == 0
+    assert stats.chisquare(counts[:6], expected).pvalue > P_VALUE
+
+
+class Moved:
+    """A model on the device; the network itself runs on the CPU, so that both samplers see the same logits."""
+
+    def __init__(self, model, device, dtype=torch.float32):
+        self.model, self.device, self.dtype = model, device, dtype
+        self.mask_id, self.vocab_size, self.protected_ids, self.name = (
+            model.mask_id,
+            model.vocab_size,
+            model.protected_ids,
+            "moved",
+        )
+
+    def __call__(self, tokens, start, prompt_lengths):
+        return self.model(tokens.cpu(), start, prompt_lengths.cpu()).to(self.device, self.dtype)
+
+
+RUNS = [
+    {"guide": None, "temperature": 1.0},
+    {"guide": Repulsion(alpha=16), "temperature": 0.0},
+    {"guide": Repulsion("odd_sequential", alpha=16), "temperature": 0.7, "block_length": 3, "suppress": [5]},
+    {"guide": Repulsion("dpp", alpha=16), "temperature": 0.5, "policy": "entropy", "suppress_confidence": [1]},
+    {"guide": Repulsion(alpha=16), "temperature": 1.0, "policy": "threshold", "order_temperature": 0.5, "n": 2},
+    {"guide": Repulsion(alpha=16), "temperature": 1.0, "fork": True, "steps": 2, "n": 2},
+    {"guide": Repulsion(alpha=16), "temperature": 1.0, "top_k": 5},
+]
+
+
+@pytest.mark.parametrize("options", RUNS, ids=str)
+def test_a_run_writes_the_tokens_of_the_cpu(options, monkeypatch):
+    toy = Toy(vocab_size=50)
+    settings = {"n": 3, "length": 6, "steps": 2, "seed": 4, **options}
+    got = denoise(Moved(toy, DEVICE), [[5, 6], [7]], **settings)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    expected = denoise(toy, [[5, 6], [7]], **settings)
+    assert got.tokens.tolist() == expected.tokens.tolist()
+    assert got.commit_step.tolist() == expected.commit_step.tolist()
+
+
+def test_two_pushes_have_the_same_bits():
+    both = [pushed(*batch(2, 3, 2, 401, "some identical"), alpha=8.0, n=3) for _ in range(2)]
+    assert torch.equal(*both)
+
+
+def test_observers_see_the_guided_logits_that_nobody_wrote(monkeypatch):
+    toy, events, plain_events = Toy(vocab_size=50), [], []
+    settings = {"n": 3, "length": 4, "steps": 2, "temperature": 1.0, "guide": Repulsion(alpha=8)}
+    denoise(Moved(toy, DEVICE), [[5, 6]], observe=events.append, **settings)
+    for event in events:
+        assert event.prediction.logits is None
+        assert not {"base", "guided"} & set(vars(event.logits))
+    looked = [(e.logprobs, e.guided_logits, e.plain.tokens, e.force) for e in events]
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    denoise(toy, [[5, 6]], observe=plain_events.append, **settings)
+    for (logprobs, guided, plain, force), event in zip(looked, plain_events, strict=True):
+        torch.testing.assert_close(guided.cpu(), event.guided_logits, rtol=SINGLE, atol=8 * FUSED)
+        torch.testing.assert_close(force.cpu(), event.force, rtol=SINGLE, atol=8 * FUSED)
+        assert torch.equal(plain.cpu(), event.plain.tokens)
+        for a, b in zip(logprobs, event.logprobs, strict=True):
+            torch.testing.assert_close(a.cpu(), b, rtol=1e-4, atol=8 * FUSED)
+
+
+def test_a_second_batch_goes_on_from_the_first():
+    logits, tokens, masked = on(DEVICE, *batch(1, 4, 3, 41))
+    first = Explored()
+    options = {"alpha": 8.0, "seed": 3}
+    whole = diversify(logits, tokens, masked, backend="closed_form", **options)
+    diversify(logits[:2], tokens[:2], masked[:2], backend="triton", record=first, **options)
+    rest = diversify(logits[2:], tokens[2:], masked[2:], backend="triton", history=first, **options)
+    torch.testing.assert_close(rest, whole[2:], rtol=SINGLE, atol=8 * FUSED)
+
+
+@pytest.mark.parametrize(("value", "what"), [(math.nan, "NaN"), (math.inf, r"\+inf"), (-math.inf, "nothing but -inf")])
+@pytest.mark.parametrize("guide", [None, Repulsion(alpha=8)], ids=["plain", "guided"])
+def test_bad_logits_are_named(value, what, guide):
+    class Bad(Toy):
+        def __call__(self, *args):
+            logits = super().__call__(*args)
+            logits[1, 2, slice(None) if math.isinf(value) and value < 0 else 3] = value
+            return logits
+
+    with pytest.raises(ValueError, match=f"logits hold {what} at row 1, position 2"):
+        denoise(Moved(Bad(vocab_size=30), DEVICE), [[5]], n=2, length=3, steps=1, guide=guide)

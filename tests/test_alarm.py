@@ -1,0 +1,52 @@
+"""Trouble on a device that nobody wants to wait for, and too little memory."""
+
+import pytest
+import torch
+
+from oddlm import Repulsion, denoise
+from oddlm.alarm import PATIENCE, Alarm
+from oddlm.models.toy import Toy
+
+
+def describe(row: int, position: int, value: float) -> str:
+    return f"row {row}, position {position}: {value}"
+
+
+def test_at_once_or_later():
+    bad, value = torch.zeros(2, 3, dtype=torch.bool), torch.arange(6.0).view(2, 3)
+    one = bad.clone()
+    one[1, 2] = True
+    Alarm(patient=False).check(bad, value, describe)
+    with pytest.raises(ValueError, match=r"row 1, position 2: 5\.0"):
+        Alarm(patient=False).check(one, value, describe)
+    patient = Alarm(patient=True)
+    patient.check(bad, value, describe)
+    patient.check(one, value, describe)
+    patient.check(one, value + 1, describe)
+    with pytest.raises(ValueError, match=r"row 1, position 2: 5\.0"):
+        patient.sound()
+    patient.sound()
+
+
+def test_patience_has_an_end():
+    patient, bad = Alarm(patient=True), torch.ones(1, 1, dtype=torch.bool)
+    for _ in range(PATIENCE - 1):
+        patient.check(bad, torch.zeros(1, 1), describe)
+    with pytest.raises(ValueError, match="row 0, position 0"):
+        patient.check(bad, torch.zeros(1, 1), describe)
+
+
+@pytest.mark.parametrize("guide", [None, Repulsion(alpha=4)], ids=["plain", "guided"])
+def test_out_of_memory_says_what_to_lower(guide):
+    class Full(Toy):
+        def __call__(self, *args):
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+
+    with pytest.raises(ValueError, match="out of memory with 6 samples of 1024 positions over 2048 tokens") as error:
+        denoise(Full(vocab_size=2048), [[5], [6]], n=3, length=1024, steps=2, guide=guide)
+    said = str(error.value)
+    assert "Lower n" in said
+    assert "each sample takes 8.0 MiB of logits and 0.0 MiB of guidance" in said
+    assert "lower length: each position takes 0.0 MiB" in said
+    assert "lower max_batch" in said
+    assert "6 rows it sees at a time" in said
