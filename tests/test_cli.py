@@ -27,7 +27,7 @@ def test_no_arguments_teach():
 
 
 @pytest.mark.parametrize(
-    "command", ["demo", "names", "tasks", "problems", "score", "eval", "sample", "generate", "runs", "serve"]
+    "command", ["demo", "names", "tasks", "problems", "score", "eval", "sample", "generate", "runs", "serve", "record"]
 )
 def test_help(command):
     done = run(command, "--help")

@@ -197,8 +197,8 @@ def test_special_text_is_text(toy_lm):
 
 
 @pytest.fixture(scope="module")
-def api(toy_lm):
-    with running(toy_lm, limits=limits(max_n=4, max_length=8, max_steps=8)) as server:
+def api(toy_lm, store):
+    with running(toy_lm, store=store, limits=limits(max_n=4, max_length=8, max_steps=8)) as server:
         yield schemathesis.openapi.from_url(f"{server.url}/openapi.json")
 
 
@@ -210,6 +210,13 @@ OPERATIONS = [
     ("GET", "/v1/models/{name}"),
     ("GET", "/health"),
     ("GET", "/metrics"),
+    ("GET", "/v1/tasks"),
+    ("GET", "/v1/tasks/{name}/problems"),
+    ("POST", "/v1/tasks/{name}/score"),
+    ("GET", "/v1/runs"),
+    ("GET", "/v1/curves"),
+    ("GET", "/v1/runs/{run}/problems"),
+    ("GET", "/v1/runs/{run}/samples"),
 ]
 
 
@@ -234,5 +241,5 @@ def test_schema(api, method, path, mode):
         seen[case.call_and_validate(checks=checks).status_code] += 1
 
     attack()
-    if mode is GenerationMode.POSITIVE and operation.body:
+    if mode is GenerationMode.POSITIVE and operation.body and "{" not in path:
         assert seen[200], "nothing got as far as the model"
