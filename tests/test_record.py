@@ -16,8 +16,8 @@ def run(*arguments: str):
 
 
 def test_a_contrast_is_found_and_opens_from_disk(tmp_path, browse):
-    """The recordings in the package are the first two of this rule."""
-    done = run("countdown", *SETTINGS, "--limit", "10", "--contrast", "1", "--out", str(tmp_path / "copy"))
+    problems = [part for numbers in ("73,32,7,19,28", "4,9,68,38,34") for part in ("--problem", f"countdown/{numbers}")]
+    done = run("countdown", *problems, *SETTINGS, "--contrast", "1", "--out", str(tmp_path / "copy"))
     assert done.exit_code == 0, done.output
     recording = Recording.model_validate_json((tmp_path / "copy" / "recording-1.json").read_text())
     assert recording.contrast

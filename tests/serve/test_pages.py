@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -80,8 +81,7 @@ def test_problems_and_verdicts(http):
 
 def test_code_is_judged_in_the_sandbox(http):
     problem = find_task("minicode").problems(limit=1)[0]
-    loop = "    while True: pass\n"
-    body = {"problem": problem.id, "texts": [problem.target.solution, loop]}
+    body = {"problem": problem.id, "texts": [problem.target.solution, "    raise SystemExit(0)\n"]}
     verdicts = http.post("/v1/tasks/minicode/score", json=body).json()["data"]
     assert [one["correct"] for one in verdicts] == [True, False]
 
@@ -112,10 +112,16 @@ def test_without_a_sandbox_code_tasks_say_so(toy_lm, monkeypatch):
         assert "there is no bubblewrap" in refused(answer, 409)
 
 
-def test_scoring_has_a_queue_and_a_deadline(toy_lm, monkeypatch):
-    with running(toy_lm, tasks=("tests.serve.slow_task.TASK",), limits=limits(timeout_s=0.2)) as server:
-        answer = httpx.post(f"{server.url}/v1/tasks/slow/score", json={"problem": "one", "texts": ["a", "b", "c", "d"]})
-        assert "took longer" in refused(answer, 408)
+def test_scoring_has_a_deadline_and_a_queue(toy_lm):
+    body = {"problem": "one", "texts": ["a", "b", "c", "d"]}
+    slow = {"tasks": ("tests.serve.slow_task.TASK",)}
+    with running(toy_lm, **slow, limits=limits(timeout_s=0.2)) as server:
+        assert "took longer" in refused(httpx.post(f"{server.url}/v1/tasks/slow/score", json=body), 408)
+    with running(toy_lm, **slow, limits=limits(max_queue=1)) as server, ThreadPoolExecutor(4) as pool:
+        asked = [pool.submit(httpx.post, f"{server.url}/v1/tasks/slow/score", json=body, timeout=60) for _ in range(4)]
+        answers = [one.result() for one in asked]
+    assert {answer.status_code for answer in answers} == {200, 429}
+    assert "the queue is full" in refused(next(one for one in answers if one.status_code == 429), 429)
 
 
 def test_stored_runs(http, store):

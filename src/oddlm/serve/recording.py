@@ -21,6 +21,8 @@ from .frames import End, Start, StepFrame, end_of, frames_of, start_of
 from .text import usage
 
 COMPACT = (",", ":")
+COPY_POLICY = """<meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src 'self' file:; \
+style-src 'self' file:; img-src data:; base-uri 'none'; form-action 'none'">"""
 REGISTER = "oddlm.register"  # the page's function that takes a recording
 
 
@@ -118,7 +120,7 @@ def write_copy(folder: Path, recordings: Sequence[Recording]) -> Path:
     for i, recording in enumerate(recordings):
         write_whole(folder / f"recording-{i + 1}.json", recording.model_dump_json().encode())
     page = folder / INDEX
-    write_whole(page, asset(INDEX).replace(b'content="served"', b'content="copy"'))
+    write_whole(page, asset(INDEX).replace(b'content="served">', f'content="copy">\n{COPY_POLICY}'.encode()))
     return page
 
 

@@ -164,6 +164,7 @@
     stage.view(view);
     if (settings && Object.keys(rest).length) {
       await settings.set({ task: "", ...rest });
+      wrong.push(...settings.unknown);
       await generate({ step });
     } else if (recording !== undefined && !oddlm.recordings[recording - 1]) {
       showRecording(0);

@@ -17,7 +17,7 @@ oddlm.Settings = class {
       problem: el("select", { id: "set-problem" }),
       prompt: el("textarea", { id: "set-prompt", rows: 3, maxlength: limits.max_prompt, spellcheck: "false" }),
       n: this.range("n", 1, most, 1),
-      alpha: this.range("alpha", 0, 64, 0.5),
+      alpha: this.range("alpha", 0, 128, 0.5),
       temperature: this.range("temperature", 0, 2, 0.05),
       steps: this.range("steps", 1, limits.max_steps, 1),
       length: this.range("length", 1, limits.max_length, 1),
@@ -110,7 +110,9 @@ oddlm.Settings = class {
     }
     const task = this.tasks.find((one) => one.name === name);
     const length = Math.min(task.length, this.card.limits.max_length);
+    const { unknown } = this;
     this.set({ length, steps: task.steps || Math.ceil(length / 2), eos: task.code ? "free" : "late" });
+    this.unknown = unknown;
     this.pickProblem();
   }
 
@@ -126,13 +128,19 @@ oddlm.Settings = class {
     return found && found.prompt === this.fields.prompt.value ? { name, problem: found.id, question: found.question } : null;
   }
 
+  // What a choice does not have is noted in `unknown`, and its first takes its place.
   set(values) {
+    this.unknown = [];
     for (const [name, value] of Object.entries(values)) {
       const field = this.fields[name];
       if (!field || name === "problem") continue;
       if (name === "length") { field.value = value; this.fit(); }
       const plain = value !== null && typeof value === "object" ? value.name : value; // {"name": "odd", ...}: its options stay the server's
       field.value = plain === null || plain === undefined ? "" : plain;
+      if (field.selectedIndex === -1) {
+        this.unknown.push(`${name}=${plain}`);
+        field.selectedIndex = 0;
+      }
       this.tell(name);
     }
     oddlm.byId("row-problem").hidden = !this.fields.task.value;
