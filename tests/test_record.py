@@ -6,7 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from oddlm.cli import app
-from oddlm.serve.recording import Recording
+from oddlm.serve.assets import asset
+from oddlm.serve.recording import REGISTER, Recording
 
 SETTINGS = ["--n", "8", "--length", "24", "--steps", "12", "--temperature", "0", "--set", "eos=late"]
 
@@ -61,3 +62,16 @@ def test_what_is_refused(tmp_path, arguments, words):
     assert done.exit_code != 0
     assert words in str(done.exception)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.soak
+def test_the_recordings_in_the_package_are_those_of_the_stated_rule(tmp_path):
+    done = run("countdown", *SETTINGS, "--limit", "40", "--contrast", "2", "--out", str(tmp_path))
+    assert done.exit_code == 0, done.output
+    for i, shipped in enumerate(asset("recordings.js").decode().splitlines()):
+        recording = Recording.model_validate_json(shipped.removeprefix(f"{REGISTER}(").removesuffix(");"))
+        again = Recording.model_validate_json((tmp_path / f"recording-{i + 1}.json").read_text())
+        assert recording.task == again.task
+        for name in ("plain", "diverse"):
+            texts = [[sample.text for sample in getattr(one, name).end.samples] for one in (recording, again)]
+            assert texts[0] == texts[1]

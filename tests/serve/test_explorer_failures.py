@@ -151,6 +151,9 @@ def test_a_server_that_is_gone(mini_lm, browse):
 def test_an_api_key(mini_lm, browse):
     with running(mini_lm, model="mini", api_key="secret") as server:
         page = browse(server.url)
+        page.fill("#key", "guess")
+        page.click("button.main")
+        notice(page, "a valid API key is needed")
         page.fill("#key", "secret")
         page.click("button.main")
         page.wait_for_selector("#set-n")

@@ -95,7 +95,7 @@ class RunDesk:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self._lock = threading.Lock()
+        self._computing, self._reading = threading.Lock(), threading.Lock()
         self._curves: tuple[Any, Curves] | None = None
         self._indexes: OrderedDict[tuple[str, int], list[_Line]] = OrderedDict()
 
@@ -105,7 +105,7 @@ class RunDesk:
 
     def curves(self) -> Curves:
         """Pass@k of all settings; computed once for every state of the store."""
-        with self._lock:
+        with self._computing:
             state = [(name, self._changed(name, SUMMARY)) for name in self.store.ids()]
             if self._curves is None or self._curves[0] != state:
                 self._curves = (state, self._compute())
@@ -139,7 +139,7 @@ class RunDesk:
         if name not in self.store.ids():  # the name becomes a path below
             raise ApiError(404, f"there is no run {name!r:.100}", param="run")
         key = (name, self._changed(name, ROWS))
-        with self._lock:
+        with self._reading:
             if key not in self._indexes:
                 self._indexes[key] = [_Line(place, _problem(row)) for place, row in iter_rows(self.store.folder / name / ROWS)]
                 while len(self._indexes) > MOST_INDEXES:

@@ -140,7 +140,7 @@
       const [models, tasks] = await Promise.all([oddlm.server.json("v1/models"), oddlm.server.json("v1/tasks")]);
       settings = new oddlm.Settings(place, models.data[0], tasks.data, () => generate());
     } catch (error) {
-      if (error.status === 401) askForKey(place);
+      if (error.status === 401) { askForKey(place); notice(oddlm.server.hasKey() ? error.message : ""); }
       else { place.replaceChildren(el("p", {}, "No settings: the server could not be asked.")); notice(error.message); }
     }
   }
@@ -152,7 +152,9 @@
       event.preventDefault();
       oddlm.server.setKey(field.value);
       await connect();
-      if (settings) await restore();
+      if (!settings) return;
+      notice("");
+      await restore();
     });
     place.replaceChildren(form);
   }

@@ -90,5 +90,5 @@ oddlm.server = (() => {
     try { return JSON.parse(data); } catch { throw new Error("The server sent an event that cannot be read."); }
   }
 
-  return { json, denoise, Refused, setKey: (given) => { key = given; } };
+  return { json, denoise, Refused, setKey: (given) => { key = given; }, hasKey: () => key !== "" };
 })();
