@@ -147,6 +147,13 @@ BREAKS = {
     ),
     "vocabulary": (lambda f: edit(f, vocab_size=100, embedding_size=100), "a network of 100 tokens, and its tokenizer has 268"),
     "mask outside": (lambda f: edit(f, mask_token_id=320), "mask_token_id holds 320, outside the vocabulary 0..319"),
+    "mask of text": (lambda f: edit(f, mask_token_id="5"), "mask_token_id holds '5', outside the vocabulary"),
+    "mask between": (lambda f: edit(f, mask_token_id=5.7), "mask_token_id holds 5.7, outside the vocabulary"),
+    "mask true": (lambda f: edit(f, mask_token_id=True), "mask_token_id holds True, outside the vocabulary"),
+    "end of a table": (lambda f: edit(f, eos_token_id={"id": 1}), "end tokens holds {'id': 1}, outside the vocabulary"),
+    "endless width": (lambda f: edit(f, d_model=10**30), "describes a matrix of .* which no machine can hold"),
+    "endless vocabulary": (lambda f: edit(f, embedding_size=10**18), "describes a matrix of .* which no machine can hold"),
+    "damaged template": (lambda f: (f / "chat_template.jinja").write_bytes(b"\xff"), "chat_template.jinja is damaged"),
 }
 
 
@@ -201,10 +208,12 @@ def test_a_missing_shard_and_a_damaged_index(tmp_path):
             r"unknown architecture LLaDAMoEModelLM \(model_type 'llada_moe'\); known: LLaDA \(llada\)",
         ),
         (None, None, "unknown architecture None"),
+        ("other", 5, "unknown architecture 'other'"),
+        ("Dream", ["DreamModel"], "rope_parameters must be a table, not \\[1\\]"),
     ],
 )
 def test_other_architectures_are_refused_before_weights_are_looked_at(tmp_path, kind, classes, message):
-    layout.write_json(tmp_path / "config.json", {"model_type": kind, "architectures": classes, "hidden_size": 64})
+    layout.write_json(tmp_path / "config.json", {"model_type": kind, "architectures": classes, "rope_parameters": [1]})
     with pytest.raises(ValueError, match=message):
         load_model(str(tmp_path))
 
