@@ -134,14 +134,6 @@ def present(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def file_fields(task: str, data: Path | None) -> dict[str, str | None]:
-    """What a run's spec says of the file that its problems come from."""
-    from ..tasks.data import digest
-
-    source = data or (Path(task) if task.endswith(".jsonl") else None)
-    return {"data": None if data is None else str(data), "data_digest": None if source is None else digest(source)}
-
-
 def check_out(path: Path | None) -> None:
     """Can the file be written? Asked before anything is computed."""
     if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):

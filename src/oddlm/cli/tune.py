@@ -27,7 +27,6 @@ from .options import (
     Track,
     Unsafe,
     check_out,
-    file_fields,
     listed,
     present,
     settings,
@@ -132,6 +131,7 @@ def tune(
 
 def _base(what: dict[str, Any], data: Path | None) -> "RunSpec":
     from ..params import RunSpec, checked
+    from ..tasks.data import file_fields
 
     return checked(RunSpec, what | file_fields(what["task"], data))
 
