@@ -155,6 +155,22 @@ def test_eval_and_generate_take_checkpoints(command, folders):
     assert len(Path("samples.jsonl").read_text().splitlines()) == 2
 
 
+def test_tune_takes_checkpoints_and_tells_how_to_load_them(command, folders):
+    Path("own.jsonl").write_text("".join(json.dumps({"prompt": f"the end {i}", "target": "x"}) + "\n" for i in range(8)))
+    line = ["tune", "own.jsonl", "--scorer", "exact", "--model", folders["dream"], "--device", "cpu", "--n", "2"]
+    line += ["--trials", "1", "--limit", "1", "--set", "alpha=0", "--raw", "--dtype", "fp64"]
+    code, out, _ = command(*line, "--space", "temperature=1,2", "--length", "4")
+    assert code == 0
+    for text in ("--dtype fp64 --raw", f"oddlm.load({folders['dream']!r}, dtype='fp64', raw=True)"):
+        assert text in out
+    (run,) = [Store(Path("runs")).head(name) for name in Store(Path("runs")).ids()]
+    assert run.spec.loading.options() == {"dtype": "fp64", "raw": True}
+    code, _, err = command(*line, "--space", "length=4,255", "--store", "other")
+    assert code == 2
+    assert "with 255 to write the model's 256 are too few" in err
+    assert not Path("other").exists()
+
+
 def test_prompts_that_do_not_fit_are_seen_before_the_weights(command, folders, tmp_path):
     bare = tmp_path / "bare"
     bare.mkdir()
