@@ -10,7 +10,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from oddlm.models import load_model
+from oddlm.models import load_model, published
+from oddlm.models.architecture import Keys
+from oddlm.models.dream import DREAM
+from oddlm.models.llada import LLADA
+from oddlm.models.qwen3 import QWEN3
+from oddlm.models.transformer import Transformer
 
 from . import published_layout as layout
 
@@ -193,6 +198,17 @@ def test_a_missing_shard_and_a_damaged_index(tmp_path):
         index.write_text(json.dumps(broken))
         with pytest.raises(ValueError, match=r"index\.json is damaged"):
             load_model(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("architecture", "said", "billions"),
+    [(LLADA, published.LLADA_8B, 8.02), (DREAM, published.DREAM_7B, 7.62), (QWEN3, published.QWEN3_06B, 0.60)],
+)
+def test_the_published_sizes_are_read_and_have_the_published_number_of_weights(architecture, said, billions):
+    assert said["model_type"] in architecture.model_types
+    with torch.device("meta"):
+        network = Transformer(architecture.config(Keys("published", said)))
+    assert sum(p.numel() for p in network.parameters()) / 1e9 == pytest.approx(billions, abs=0.005)
 
 
 @pytest.mark.parametrize(
