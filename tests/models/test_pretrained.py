@@ -93,8 +93,9 @@ def test_what_cannot_be_loaded_says_so(folders, tmp_path):
     with pytest.raises(ValueError, match="give one of them"):
         oddlm.load(folders["llada"], device="cpu", device_map="auto")
     if not torch.cuda.is_available():
-        with pytest.raises(ValueError, match="and there is none: use device='cpu'"):
-            oddlm.load(folders["llada"], device_map="auto")
+        for everywhere in ({"device_map": "auto"}, {"device": "auto"}):
+            with pytest.raises(ValueError, match="and there is none: use device='cpu'"):
+                oddlm.load(folders["llada"], **everywhere)
     with pytest.raises(ValueError, match="max_batch must be an integer >= 1, not 0"):
         oddlm.load(folders["llada"], max_batch=0)
     with pytest.raises(ValueError, match=r"prompts\[0\] has \d+ tokens; with 250 to write the model's 256 are too few"):

@@ -89,8 +89,6 @@ def takes_model(command: Command) -> Command:
         values["cache"] = None if values["cache"] == "none" else values["cache"]
         values = {name: value for name, value in values.items() if value not in (None, False)}
         place = {name: value for name, value in values.items() if name in PLACE}
-        if place.get("device") == "auto":
-            place["device_map"] = place.pop("device")
         values = {name: value for name, value in values.items() if name not in PLACE}
         command(**given, options=ModelOptions(values, place))
 
