@@ -153,14 +153,13 @@ class RunDesk:
 
 
 def _card(head: Head) -> RunCard:
-    spec, params = head.spec, head.spec.params
-    objective = params.objective if isinstance(params.objective, str) else str(params.objective.get("name"))
+    spec, params = head.spec, head.spec.params.canonical()
     return RunCard(
         id=head.id,
         model=spec.model,
         task=f"{spec.task} ({spec.protocol})" if spec.protocol else spec.task,
-        objective="none" if params.plain else objective,
-        alpha=0.0 if params.plain else params.alpha,
+        objective=params.objective_name,
+        alpha=params.alpha,
         temperature=params.temperature,
         n=spec.n,
         seed=spec.seed,
