@@ -5,8 +5,6 @@ READY := $(VENV)/.ready
 # $(call install,package): where that needs no password
 install = { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -qq -y $(1) >/dev/null; }
 
-.PHONY: demo test lint soak clean sandbox browser
-.PHONY: demo test lint soak clean sandbox postgres
 .PHONY: demo test lint soak clean sandbox postgres browser
 .DEFAULT_GOAL := test
 
@@ -19,13 +17,6 @@ sandbox:  # for programs that a model wrote
 	@command -v bwrap >/dev/null || $(call install,bubblewrap) \
 	|| echo 'To score code, install bubblewrap:  sudo apt-get install bubblewrap  (dnf, pacman: the same name)'
 
-browser:  # for the tests of pages
-	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
-	|| { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -qq -y chromium >/dev/null; } \
-	|| echo 'To test the pages, install Chromium:  sudo apt-get install chromium  (dnf, pacman: the same name)'
-postgres:  # for the tests of tuning on many machines, likewise
-	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null \
-	|| { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -qq -y postgresql >/dev/null; } \
 postgres:  # for the tests of tuning on many machines
 	@ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || command -v initdb >/dev/null || $(call install,postgresql) \
 	|| echo 'PostgreSQL will NOT be tested; to test it:  sudo apt-get install postgresql'
@@ -38,8 +29,6 @@ browser:  # for the tests of pages
 demo: $(READY)  ## set up, then show plain and diverse sampling side by side
 	$(BIN)/oddlm demo
 
-test: lint browser  ## set up, then lint, types and all tests
-test: lint | postgres  ## set up, then lint, types and all tests
 test: lint | postgres browser  ## set up, then lint, types and all tests
 	$(BIN)/pytest -n 2 -m 'not soak'
 
@@ -48,8 +37,6 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-soak: $(READY) browser  ## longer trials
-soak: $(READY) | postgres  ## longer trials
 soak: $(READY) | postgres browser  ## longer trials
 	$(BIN)/pytest -n 2 --hypothesis-profile soak
 

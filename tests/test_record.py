@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from oddlm.cli import app
 from oddlm.serve.assets import asset
-from oddlm.serve.recording import REGISTER, Recording
+from oddlm.serve.recording import REGISTER, Recording, record
 
 SETTINGS = ["--n", "8", "--length", "24", "--steps", "12", "--temperature", "0", "--set", "eos=late"]
 
@@ -62,6 +62,28 @@ def test_what_is_refused(tmp_path, arguments, words):
     assert done.exit_code != 0
     assert words in str(done.exception)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_place_that_cannot_be_written_is_told_at_once(tmp_path):
+    (tmp_path / "file").write_text("")
+    for out, words in ((tmp_path / "file", "it is a file"), (tmp_path / "no" / "where", "its parent folder does not exist")):
+        assert words in str(run("countdown", "--out", str(out)).exception)
+
+
+def test_ctrl_c_keeps_what_is_recorded(tmp_path, monkeypatch):
+    done: list[Recording] = []
+
+    def first_only(*arguments):
+        if done:
+            raise KeyboardInterrupt
+        done.append(record(*arguments))
+        return done[0]
+
+    monkeypatch.setattr("oddlm.serve.recording.record", first_only)
+    stopped = run("countdown", "--n", "2", "--length", "8", "--steps", "2", "--limit", "3", "--out", str(tmp_path))
+    assert stopped.exit_code == 130
+    assert "stopped; 1 recording" in stopped.output
+    assert [path.name for path in tmp_path.glob("*.json")] == ["recording-1.json"]
 
 
 @pytest.mark.soak

@@ -73,6 +73,8 @@ def record(
         raise ValueError("give a task or --prompt TEXT, one of them")
     if prompt is not None and (problem or contrast or protocol):
         raise ValueError("--problem, --contrast and --protocol go with a task, not with --prompt")
+    if (out.exists() and not out.is_dir()) or not out.absolute().parent.is_dir():
+        raise ValueError(f"cannot write {out}: {'it is a file' if out.exists() else 'its parent folder does not exist'}")
     chosen, problems = (None, [None]) if task is None else _problems(task, protocol, problem, limit)
     given = {"length": length or (chosen.length if chosen else 64), **present(steps=steps)}
     given |= {"alpha": alpha, "temperature": temperature, "objective": objective, "seed": seed}
@@ -83,18 +85,26 @@ def record(
 
     lm = options.loader(model, prompts, params.length)()
     kept: list[Recording] = []
-    with problem_bar(len(prompts)) as tick:
-        for text, one in zip(prompts, problems, strict=True):
-            found = make(lm, model, text, n, params, chosen, one)
-            if contrast is None or found.contrast:
-                kept.append(found)
-            tick("recording", True)
-            if len(kept) == contrast:
-                break
+    stopped = False
+    try:
+        with problem_bar(len(prompts)) as tick:
+            for text, one in zip(prompts, problems, strict=True):
+                found = make(lm, model, text, n, params, chosen, one)
+                if contrast is None or found.contrast:
+                    kept.append(found)
+                tick("recording", True)
+                if len(kept) == contrast:
+                    break
+    except KeyboardInterrupt:
+        stopped = True
+        if not kept:
+            raise
     if not kept:
         raise ValueError(f"none of the {len(prompts)} problems shows such a contrast: give a larger --limit or another --seed")
     page = write_copy(out, kept)
-    typer.echo(f"{len(kept)} recording{'' if len(kept) == 1 else 's'}: {page}")
+    typer.echo(f"{'stopped; ' if stopped else ''}{len(kept)} recording{'' if len(kept) == 1 else 's'}: {page}")
+    if stopped:
+        raise typer.Exit(130)
 
 
 def _problems(name: str, protocol: str | None, ids: list[str] | None, limit: int) -> "tuple[Task, list[Problem | None]]":
