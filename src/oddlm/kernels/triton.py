@@ -267,9 +267,10 @@ def _coordinates(rows: Tensor, quality: Tensor, n: int, rule: Duplicates) -> Coo
     basis[:, :h, 2 * n :] = torch.eye(h, dtype=torch.float64, device=rows.device)
     inner_basis[:, :h] = inner[:, 2 * n :]
     kept, duplicate = torch.zeros(2, G, n, dtype=torch.int8, device=rows.device)
+    many = N > 64
     device.find_directions[(G,)](
         inner, basis, inner_basis, kept, duplicate, n, h, N, rule.tolerance,
-        BREAK=rule.mode == "break", P=max(triton.next_power_of_2(N), 16), TILE=16, num_warps=4,
+        BREAK=rule.mode == "break", P=max(triton.next_power_of_2(N), 16), TILE=32 if many else 16, num_warps=8 if many else 4,
     )  # fmt: skip
     there = (inner.diagonal(dim1=1, dim2=2)[:, 2 * n :] > 0).sum(dim=1, keepdim=True)
     others = kept.cumsum(dim=1) - kept + there
@@ -285,10 +286,10 @@ def _combine(weights: Tensor, rows: Tensor, rough: Tensor | None, V: int) -> Ten
     """[G, n, W]: feature * (weights @ rows)."""
     G, n, N = weights.shape
     pull = torch.empty(G, n, rows.shape[2], dtype=torch.float32, device=rows.device)
-    block, tile = 64, 16
+    block, tile = 64, 16 if n <= 16 else 32
     device.combine_rows[(triton.cdiv(V, block), triton.cdiv(n, tile), G)](
         weights.contiguous(), rows, rows.stride(0), rows.stride(1), weights if rough is None else rough.contiguous(),
-        pull, pull.stride(1), n, N, V=V, ROUGH=rough is not None, TILE=tile, BLOCK=block, num_warps=4,
+        pull, pull.stride(1), n, N, V=V, ROUGH=rough is not None, TILE=tile, DEPTH=16, BLOCK=block, num_warps=4,
     )  # fmt: skip
     return pull
 
@@ -313,11 +314,11 @@ def _forces(
     device.take_peaks[(B, triton.cdiv(S, 128))](
         pull, strides[0], owner, strides[1], seen.likeliest, here, peaks, S, BLOCK=128, num_warps=4
     )
-    tile, block, chunks = 8, 256, triton.cdiv(V, CHUNK)
+    tile, block, chunks = 16, 256, triton.cdiv(V, CHUNK)
     sums = torch.empty(B, chunks, 3, S, dtype=torch.float64, device=pull.device)
     device.sum_by_owner[(B, triton.cdiv(S, tile), chunks)](
         rows, rows.stride(0), rows.stride(1), pull, strides[0], owner, strides[1], columns.flags, sums,
-        S, n, chunks, V=V, LENGTH=min(CHUNK, triton.cdiv(V, block) * block), TILE=tile, BLOCK=block, num_warps=4,
+        S, n, chunks, V=V, LENGTH=min(CHUNK, triton.cdiv(V, block) * block), TILE=tile, BLOCK=block, num_warps=8,
     )  # fmt: skip
     device.set_forces[(B,)](
         sums, peaks, seen.likeliest, seen.rest, seen.power, here, columns.flags,

@@ -306,7 +306,7 @@ def find_directions(
 @triton.jit(do_not_specialize=["n", "N"])
 def combine_rows(
     weights, rows, stride_group, stride_row, rough, pull, stride_pull, n, N, V: tl.constexpr,
-    ROUGH: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
+    ROUGH: tl.constexpr, TILE: tl.constexpr, DEPTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """pull = feature * (weights @ rows), in float64 inside; rough: duplicates whose features are roughened by their noise."""
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -317,9 +317,13 @@ def combine_rows(
     total = tl.zeros([TILE, BLOCK], tl.float64)
     j = 0
     while j < N:
-        weight = tl.load(weights + (group * n + k) * N + j, mask=k < n, other=0.0)
-        total += weight[:, None] * tl.load(rows + j * stride_row + column, mask=inside, other=0.0).to(tl.float64)[None, :]
-        j += 1
+        row = j + tl.arange(0, DEPTH)
+        weight = tl.load(
+            weights + (group * n + k)[:, None] * N + row[None, :], mask=(k < n)[:, None] & (row < N)[None, :], other=0.0
+        )
+        part = tl.load(rows + row[:, None] * stride_row + column[None, :], mask=(row < N)[:, None] & inside[None, :], other=0.0)
+        total = tl.dot(weight, part.to(tl.float64), total, out_dtype=tl.float64)
+        j += DEPTH
     cell = k.to(tl.int64)[:, None] * stride_row + column[None, :]
     valid = (k < n)[:, None] & inside[None, :]
     feature = tl.load(rows + cell, mask=valid, other=0.0).to(tl.float64)

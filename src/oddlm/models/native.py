@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..checks import whole
 from .cache import CACHES, Cache, CachedSession, Canvas, Session
+from .quant import is_quantized
 from .transformer import Transformer
 
 
@@ -16,6 +17,7 @@ class Native:
 
     cache: None, "prefix" or "dual": which keys and values a run reuses between steps (`oddlm.models.cache`); an approximation.
     refresh: recompute them at least every so many steps, besides at block borders.
+    compiled: torch.compile the blocks, on their first use and when a new shape needs it; not with a cache or quantised weights.
     """
 
     def __init__(
@@ -29,12 +31,19 @@ class Native:
         tokenizer: Any = None,
         cache: Cache | None = None,
         refresh: int | None = None,
+        compiled: bool = False,
     ) -> None:
         if cache not in (None, *CACHES):
             raise ValueError(f"cache must be None or one of {', '.join(CACHES)}, not {cache!r}")
         if refresh is not None and cache is None:
             raise ValueError(f"refresh is an option of a cache: give cache one of {', '.join(CACHES)} too")
+        if compiled and cache is not None:
+            raise ValueError("compiled blocks keep no keys and values: give compiled or cache, not both")
+        if compiled and is_quantized(network):
+            raise ValueError("compiled is for weights as they are: give compiled or quantize, not both")
         self.network = network.eval()
+        for block in network.blocks if compiled else ():
+            block.compile()  # one code for all of them, and after the second shape for every shape
         self.cache, self.refresh = cache, None if refresh is None else whole("refresh", refresh)
         self.name = name if cache is None else f"{name}, {cache} cache" + (f", refresh {refresh}" if refresh else "")
         self.mask_id, self.protected_ids = mask_id, tuple(protected_ids)
@@ -54,3 +63,8 @@ class Native:
         if self.cache is None:
             return Session(self.network, canvas)
         return CachedSession(self.network, canvas, self.cache, self.refresh)
+
+    def row_bytes(self, positions: int) -> int:
+        """What a block holds at once of one row, about, beside its weights: the feed-forward part and the stream, twice."""
+        config = self.network.config
+        return positions * (3 * config.hidden + 2 * config.width) * self.embedding.element_size()
