@@ -44,7 +44,7 @@ def test_aims_stand_beside_what_has_them():
 
 
 def test_flops_of_a_network_by_torchs_own_count():
-    model = build_model("tiny", torch.device("cpu"), "float32", compiled=False)
+    model = build_model("tiny", torch.device("cpu"), "float32", "none")
     tokens, lengths = torch.zeros(3, 50 + 8, dtype=torch.long), torch.full((3,), 50)
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
         model(tokens, 50, lengths)
@@ -52,15 +52,17 @@ def test_flops_of_a_network_by_torchs_own_count():
 
 
 def test_quantised_shapes_can_be_built():
-    model = build_model("tiny", torch.device("cpu"), "nf4", compiled=True)
+    model = build_model("tiny", torch.device("cpu"), "nf4", "fixed")
     assert is_quantized(model.network)
     with pytest.raises(ValueError, match="compiled or quantize, not both"):
-        Native(model.network, name="x", mask_id=0, protected_ids=(), compiled=True)
+        Native(model.network, name="x", mask_id=0, protected_ids=(), compiled="any")
 
 
 def test_a_small_run(tmp_path):
     command = ["bench", "overhead", "--model", "tiny", "--n", "2", "--length", "4", "--steps", "2,4", "--repeats", "2"]
-    done = CliRunner().invoke(app, [*command, "--device", "cpu", "--dtype", "float32", "--no-compile", "--out", str(tmp_path)])
+    done = CliRunner().invoke(
+        app, [*command, "--device", "cpu", "--dtype", "float32", "--compile", "none", "--out", str(tmp_path)]
+    )
     assert done.exit_code == 0, done.output
     assert "| tiny float32 | 2 | 4 | 2 |" in done.output
     assert (tmp_path / "overhead.md").read_text() == done.output
@@ -76,6 +78,7 @@ def test_a_small_run(tmp_path):
     ("options", "said"),
     [
         (["--dtype", "int4"], "dtype must be one of bfloat16, float16, float32, nf4, int8"),
+        (["--compile", "yes"], "compile must be one of fixed, any, none"),
         (["--grid", "mine"], "grid must be one of paper, aims"),
         (["--n", "x"], "--n takes whole numbers"),
         (["--model", "huge"], "unknown model 'huge'.*shapes: llada-8b, dream-7b, 1b, tiny"),

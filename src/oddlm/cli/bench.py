@@ -36,7 +36,9 @@ def overhead(
     repeats: Annotated[int, typer.Option(help="Runs; in each, network, plain and ODD take their steps in turn.", min=1)] = 5,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; default: a GPU where there is one.")] = None,
     dtype: Annotated[str, typer.Option(help="bfloat16, float16, float32, nf4, int8, parted by commas.")] = "bfloat16",
-    compiled: Annotated[bool, typer.Option("--compile/--no-compile", help="torch.compile the blocks of a shape.")] = True,
+    compiled: Annotated[
+        str, typer.Option("--compile", help="torch.compile a shape's blocks: fixed (each cell anew), any (once) or none.")
+    ] = "fixed",
     out: Annotated[
         Path | None, typer.Option(help="Folder for overhead.md and overhead.csv, written as they grow, and overhead.png.")
     ] = None,
@@ -48,7 +50,7 @@ def overhead(
     """
     import torch
 
-    from ..bench import DTYPES, GRIDS, build_model, expand, grid_cells, machine
+    from ..bench import COMPILE, DTYPES, GRIDS, build_model, expand, grid_cells, machine
     from ..bench import overhead as measure
     from ..checks import one_of
     from ..costs import Cost, aims_table, claims, draw, markdown, write_csv
@@ -58,6 +60,7 @@ def overhead(
         one_of("dtype", one, DTYPES)
     if grid is not None:
         one_of("grid", grid, GRIDS)
+    one_of("compile", compiled, COMPILE)
     cells = (
         grid_cells(grid) if grid else expand(*(listed(o, v, int) for o, v in (("n", n), ("length", length), ("steps", steps))))
     )

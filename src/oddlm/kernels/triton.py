@@ -57,6 +57,8 @@ class Rows:
     rest: Tensor
     power: Tensor  # [B, S]: sum of squared probabilities, without the likeliest and the protected
     owner: Tensor  # [B, W]
+    order: Tensor  # [B, S]: positions, the masked ones first
+    counts: Tensor  # [B]: of masked positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +191,7 @@ def _plan(
     seen = _observe(logits, tokens, masked, keys, columns, rows, None)
     here = masked.flatten(0, 1)
     peak = (1 / (1 + seen.rest.double())).where(here, 0.0)
-    quality = (peak.sum(dim=1) / here.sum(dim=1).clamp(min=1)).view(alpha.shape)
+    quality = (peak.sum(dim=1) / seen.counts.clamp(min=1)).view(alpha.shape)
     found = _coordinates(rows, quality, n, how.duplicates)
     assert how.weigh is not None
     weights = how.weigh(found)
@@ -234,15 +236,15 @@ def _observe(
         x, *strides, _flat(here), columns.flags, columns.busy, columns.protected, len(columns.protected), *_of(push, x),
         largest, likeliest, rest, power, S, V=V, BLOCK=_block(V, 2048), num_warps=8, **moved,
     )  # fmt: skip
-    order = here.byte().argsort(dim=1, descending=True, stable=True)
+    order, counts = here.byte().argsort(dim=1, descending=True, stable=True), here.sum(dim=1)
     owner = torch.zeros(G * n, W, dtype=torch.int16 if S < 1 << 15 else torch.int32, device=x.device)
     owner.scatter_(1, tokens.flatten(0, 1).where(~here, V), S)  # column V takes what is not committed
     block = _block(V, 512)
     device.pool_columns[(G * n, triton.cdiv(V, block))](
-        x, *strides, order, here.sum(dim=1), columns.flags, *_of(push, x), largest, rest, keys, second_keys(keys),
+        x, *strides, order, counts, columns.flags, *_of(push, x), largest, rest, keys, second_keys(keys),
         rows, rows.stride(0), rows.stride(1), owner, W, S, n, V=V, BLOCK=block, UNROLL=4, num_warps=4, **moved,
     )  # fmt: skip
-    return Rows(largest, likeliest, rest, power, owner)
+    return Rows(largest, likeliest, rest, power, owner, order, counts)
 
 
 def _inner(rows: Tensor) -> Tensor:
@@ -314,11 +316,11 @@ def _forces(
     device.take_peaks[(B, triton.cdiv(S, 128))](
         pull, strides[0], owner, strides[1], seen.likeliest, here, peaks, S, BLOCK=128, num_warps=4
     )
-    tile, block, chunks = 16, 256, triton.cdiv(V, CHUNK)
-    sums = torch.empty(B, chunks, 3, S, dtype=torch.float64, device=pull.device)
+    tile, block, chunks = 8, 256, triton.cdiv(V, CHUNK)
+    sums = torch.zeros(B, chunks, 3, S, dtype=torch.float64, device=pull.device)
     device.sum_by_owner[(B, triton.cdiv(S, tile), chunks)](
-        rows, rows.stride(0), rows.stride(1), pull, strides[0], owner, strides[1], columns.flags, sums,
-        S, n, chunks, V=V, LENGTH=min(CHUNK, triton.cdiv(V, block) * block), TILE=tile, BLOCK=block, num_warps=8,
+        rows, rows.stride(0), rows.stride(1), pull, strides[0], owner, strides[1], columns.flags, sums, seen.order, seen.counts,
+        S, n, chunks, V=V, LENGTH=min(CHUNK, triton.cdiv(V, block) * block), TILE=tile, BLOCK=block, num_warps=4,
     )  # fmt: skip
     device.set_forces[(B,)](
         sums, peaks, seen.likeliest, seen.rest, seen.power, here, columns.flags,

@@ -67,7 +67,7 @@ def load_pretrained(
     mask_id: int | None = None,
     cache: Cache | None = None,
     refresh: int | None = None,
-    compiled: bool = False,
+    compiled: str | None = None,
 ) -> Native:
     """The checkpoint in a folder, or of a name on the hub (`GSAI-ML/LLaDA-8B-Instruct`).
 

@@ -55,7 +55,7 @@ class Mini(Native):
         dtype: torch.dtype = torch.float32,
         cache: Cache | None = None,
         refresh: int | None = None,
-        compiled: bool = False,
+        compiled: str | None = None,
     ) -> None:
         folder = Path(folder)
         own = folder / "tokenizer.json"
