@@ -10,13 +10,17 @@ import time
 
 import torch
 
+from oddlm.models.architecture import Keys
+from oddlm.models.dream import DREAM
+from oddlm.models.llada import LLADA
 from oddlm.models.placement import place
+from oddlm.models.published import DREAM_7B, LLADA_8B
 from oddlm.models.quant import QUANTIZATIONS, assign, footprint, prepare
 from oddlm.models.transformer import Transformer, TransformerConfig
 
 SHAPES = {
-    "LLaDA-8B": TransformerConfig(126464, 4096, 32, 32, 12288, tied=False),
-    "Dream-7B": TransformerConfig(152064, 3584, 28, 28, 18944, kv_heads=4, qkv_bias=True, tied=False, shift=True),
+    "LLaDA-8B": LLADA.config(Keys("LLADA_8B", LLADA_8B)),
+    "Dream-7B": DREAM.config(Keys("DREAM_7B", DREAM_7B)),
 }
 GIB = 2**30
 

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import oddlm
-from oddlm.evaluate import Runner, environment, powers_of_two
+from oddlm.evaluate import Runner, draw, environment, powers_of_two
+from oddlm.models.toy import Toy
 from oddlm.params import RunSpec, checked
 from oddlm.store import Row, Store, StoreError
 from oddlm.tasks import Problem
@@ -82,6 +83,20 @@ def test_order_limit_and_batching_do_not_matter(runner, tmp_path):
     few = Runner(Store(tmp_path / "c"), runner.lm).run(spec(limit=3), TASK, TASK.load(limit=3))
     assert content(one) == content(backwards[::-1])
     assert content(one[:3]) == content(few)
+
+
+@pytest.mark.parametrize(("together", "asked", "most"), [(1, None, 4), (3, None, 12), (1, 3, 3), (3, 3, 3)])
+def test_the_network_sees_no_more_than_the_model_was_loaded_for(monkeypatch, together, asked, most):
+    seen: list[int] = []
+    network = Toy.__call__
+
+    def counted(self, tokens, start, prompt_lengths):
+        seen.append(len(tokens))
+        return network(self, tokens, start, prompt_lengths)
+
+    monkeypatch.setattr(Toy, "__call__", counted)
+    draw(oddlm.load("toy", max_batch=asked), spec(), TASK, TASK.load(limit=together))
+    assert max(seen) == most
 
 
 def test_what_is_stored_is_not_made_again(runner):

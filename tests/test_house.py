@@ -47,7 +47,8 @@ ARROWS = {
     "embedding": set(),
     "trackers": {"params", "store"},
     "space": {"params"},
-    "tune": {"params", "space", "store", "tasks", "metrics", "evaluate", "trackers"},
+    "study": set(),
+    "tune": {"params", "space", "store", "study", "tasks", "metrics", "evaluate", "trackers"},
     "serve": {
         "__init__",
         "checks",

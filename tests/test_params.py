@@ -119,3 +119,8 @@ def test_a_wrong_spec_is_one_line_that_says_what_is_allowed(content, message):
 def test_a_spec_does_not_change():
     with pytest.raises(ValueError, match="frozen"):
         spec().n = 3
+
+
+def test_settings_that_do_not_go_together_are_told_without_the_others():
+    with pytest.raises(ValueError, match=r"^block_length 3 does not divide length 8$"):
+        checked(SampleParams, {"length": 8, "block_length": 3})

@@ -19,14 +19,15 @@ import psycopg
 import pytest
 
 from oddlm import load
-from oddlm import tune as oddlm_tune
+from oddlm import study as studies
 from oddlm.evaluate import Runner
 from oddlm.params import RunSpec, checked
 from oddlm.space import read_space
 from oddlm.store import Store
+from oddlm.study import living_process
 from oddlm.tasks import find_task
 from oddlm.trackers import tracking
-from oddlm.tune import Plan, _process, counted, open_study, outcomes, tally, tune, tuning_problems
+from oddlm.tune import Plan, counted, open_study, outcomes, tally, tune, tuning_problems
 
 from .own_task import HILLS, LEAKY, TASK, Hills
 from .test_cli_eval import oddlm  # noqa: F401
@@ -161,15 +162,15 @@ def abandon(folder: Path, process: dict | None) -> int:
 
 
 def test_a_trial_of_another_machine_that_has_been_silent_is_tried_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(oddlm_tune, "GRACE_S", 1)
+    monkeypatch.setattr(studies, "GRACE_S", 1)
     trial = abandon(tmp_path, {"machine": "another", "pid": 1, "started": "1"})
-    oddlm_tune._storage(f"sqlite:///{tmp_path}/tune.db").record_heartbeat(trial)
+    studies.open_storage(f"sqlite:///{tmp_path}/tune.db").record_heartbeat(trial)
     time.sleep(2.1)  # the database counts in seconds
     assert [t.state.name for t in open_study(f"sqlite:///{tmp_path}/tune.db", "s", plan()).get_trials()] == ["FAIL", "WAITING"]
 
 
 def test_a_setting_that_kills_its_process_every_time_is_given_up(tmp_path):
-    gone = _process(os.getpid()) | {"started": "1"}  # the number was given to another process since
+    gone = living_process(os.getpid()) | {"started": "1"}  # the number was given to another process since
     url = f"sqlite:///{tmp_path}/tune.db"
     for _ in range(3):
         abandon(tmp_path, gone)
@@ -178,7 +179,7 @@ def test_a_setting_that_kills_its_process_every_time_is_given_up(tmp_path):
 
 @pytest.mark.parametrize("process", [{"machine": "another", "pid": 1, "started": "1"}, "living"])
 def test_a_trial_that_may_still_run_is_left_alone_and_counted(tmp_path, process):
-    abandon(tmp_path, _process(os.getpid()) if process == "living" else process)
+    abandon(tmp_path, living_process(os.getpid()) if process == "living" else process)
     again = open_study(f"sqlite:///{tmp_path}/tune.db", "s", plan())
     assert [t.state.name for t in again.get_trials()] == ["RUNNING"]
     assert counted(again) == 1

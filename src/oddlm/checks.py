@@ -35,7 +35,7 @@ def ids(name: str, values: Collection[int], vocab_size: int) -> tuple[int, ...]:
         raise ValueError(f"{name} must be token ids, not {values!r}")
     for value in values:
         try:
-            inside = 0 <= operator.index(value) < vocab_size
+            inside = not isinstance(value, bool) and 0 <= operator.index(value) < vocab_size
         except TypeError:
             inside = False
         if not inside:

@@ -23,7 +23,6 @@ from .types import Sample, identity
 Watch = Callable[[Row, bool], None]
 Embed = Callable[[Sequence[str]], Any]
 MOST_VERDICTS = 1 << 18
-MOST_ROWS = 256  # of one problem that the network sees at a time
 T = TypeVar("T")
 
 
@@ -60,7 +59,8 @@ def draw(lm: LM, spec: RunSpec, task: Task | None, problems: Sequence[Problem]) 
     began = time.perf_counter()
     prompts = [_shown(task, problem) for problem in problems]
     seeds = [spec.problem_seed(problem.id) for problem in problems]
-    rows = spec.n * len(problems) if len(problems) > 1 else MOST_ROWS  # who asks for many problems has room for them
+    room = spec.n * len(problems) if len(problems) > 1 else None  # who asks for many problems has room for them
+    rows = lm.max_batch or room
     try:
         samples = lm.generate(prompts, spec.n, params=spec.params, seeds=seeds, progress=False, max_batch=rows)
     except ValueError as error:

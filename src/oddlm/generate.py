@@ -37,7 +37,7 @@ class LM:
     model: Model
     tokenizer: Tokenizer
     raw: bool = False  # prompts as they are, even where the tokenizer has a chat template
-    max_batch: int = MAX_BATCH
+    max_batch: int | None = None  # samples that the network sees at a time; None: MAX_BATCH
 
     def generate(
         self,
@@ -65,7 +65,8 @@ class LM:
         texts = [prompts] if isinstance(prompts, str) else list(prompts)
         ids = encode_prompts(self, texts, params.length)
         n, max_samples = whole("n", n), whole("max_samples", max_samples)
-        max_batch = whole("max_batch", self.max_batch if max_batch is None else max_batch)
+        most = self.max_batch if max_batch is None else max_batch
+        max_batch = MAX_BATCH if most is None else whole("max_batch", most)
         if not ids:
             raise ValueError("prompts is empty: give at least one prompt")
         if until is not None and max_samples < n:
@@ -153,7 +154,7 @@ class LM:
             )
 
 
-def load(name: str, *, raw: bool = False, max_batch: int = MAX_BATCH, **options: Any) -> LM:
+def load(name: str, *, raw: bool = False, max_batch: int | None = None, **options: Any) -> LM:
     """An LM by the name of its model: `mini`, a checkpoint's folder or its name on the hub (`GSAI-ML/LLaDA-8B-Instruct`), or
     the dotted path of a class or function that gives a model with a tokenizer.
 
@@ -161,7 +162,7 @@ def load(name: str, *, raw: bool = False, max_batch: int = MAX_BATCH, **options:
     max_batch: samples that the network sees at a time. options: the model's own; checkpoints take revision, device, dtype,
     quantize, device_map, mask_id, cache, refresh, compiled, local_files_only and cache_dir.
     """
-    whole("max_batch", max_batch)
+    _check_max_batch(max_batch)
     model = load_model(name, **options)
     tokenizer = getattr(model, "tokenizer", None)
     if tokenizer is None:
@@ -176,14 +177,20 @@ def wrap(
     mask_id: int | None = None,
     shift: bool = False,
     raw: bool = False,
-    max_batch: int = MAX_BATCH,
+    max_batch: int | None = None,
 ) -> LM:
     """An LM around a masked diffusion model that you have loaded with transformers, and its tokenizer.
 
     mask_id: default the tokenizer's mask token. shift: position j is predicted by the output of position j - 1.
     """
+    _check_max_batch(max_batch)
     wrapped = Wrapped(model, tokenizer, mask_id=mask_id, shift=shift)
-    return LM(wrapped, wrapped.tokenizer, raw, whole("max_batch", max_batch))
+    return LM(wrapped, wrapped.tokenizer, raw, max_batch)
+
+
+def _check_max_batch(max_batch: int | None) -> None:
+    if max_batch is not None:
+        whole("max_batch", max_batch)
 
 
 def check_prompts(name: str, texts: Sequence[str], length: int, *, raw: bool = False, **options: Any) -> None:

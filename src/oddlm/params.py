@@ -52,6 +52,11 @@ class SampleParams(BaseModel):
         """Is nothing pushed apart?"""
         return self.alpha == 0 or _bare(self.objective) == "none"
 
+    @property
+    def objective_name(self) -> str:
+        """The objective without its options."""
+        return self.objective if isinstance(self.objective, str) else str(self.objective.get("name"))
+
     def canonical(self) -> "SampleParams":
         """The same sampling in its one spelling: plain runs alike whatever their unused settings say, defaults filled in."""
         changes: dict[str, Any] = {name: _bare(getattr(self, name)) for name in ("policy", "objective", "feature", "schedule")}
@@ -161,7 +166,8 @@ def _complaints(cls: type[BaseModel], errors: Sequence[Any]) -> ValueError:
 def _complaint(cls: type[BaseModel], error: Any) -> str:
     where = ".".join(str(part) for part in error["loc"])
     if error["type"] != "extra_forbidden":
-        return f"{where}: {error['msg'].removeprefix('Value error, ')}, not {error['input']!r:.100}"
+        said = error["msg"].removeprefix("Value error, ")
+        return f"{where}: {said}, not {error['input']!r:.100}" if where else said
     for part in error["loc"][:-1]:
         field = cls.model_fields.get(str(part))
         cls = field.annotation if field is not None and isinstance(field.annotation, type) else cls

@@ -10,9 +10,7 @@ import os
 import re
 import shlex
 import time
-import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,6 +23,7 @@ from .evaluate import Runner, check_spec
 from .params import RunSpec, SampleParams, check_fields, checked
 from .space import Axis, draw
 from .store import Row, RunHeldError
+from .study import PROCESS, RETRY, bury, living_process, open_storage, optuna_library, retry
 from .tasks import Problem, Task
 from .trackers import Tracker, followed
 
@@ -32,10 +31,7 @@ if TYPE_CHECKING:
     import optuna
 
 REPORTED = "test"
-RETRIES = 2  # of a trial whose process was killed: a setting that kills it every time is given up
-HEARTBEAT_S, GRACE_S = 20, 120  # a process on another machine that has been silent for longer is dead
-CONNECT_S = 5
-PLAN, PROCESS, RESULT, RETRY, REASON = "plan", "process", "result", "retry", "reason"
+PLAN, RESULT, REASON = "plan", "result", "reason"  # attributes of a study and its trials
 Watch = Callable[[RunSpec, Row, bool], None]
 Ended = Callable[["optuna.Study", "optuna.trial.FrozenTrial"], None]
 
@@ -70,6 +66,12 @@ class Plan:
         """For a study without one: the same plan, the same study."""
         digest = hashlib.sha256(json.dumps(self.content(), sort_keys=True).encode()).hexdigest()[:8]
         return f"{Path(self.base.task or 'none').stem}-{self.base.model}-{digest}"
+
+    @property
+    def longest(self) -> int:
+        """Of the samples of all trials, in tokens."""
+        searched = [value for axis in self.space if axis.name == "length" for value in axis.examples()]
+        return int(max(searched, default=self.fixed.get("length", SampleParams.model_fields["length"].default)))
 
     def specs(self, params: SampleParams) -> list[RunSpec]:
         return [self.base.model_copy(update={"params": params.canonical(), "seed": seed}) for seed in self.seeds]
@@ -140,11 +142,11 @@ def tuning_problems(task: Task, split: str, *, limit: int | None, **options: Any
 
 def open_study(url: str, name: str, plan: Plan) -> "optuna.Study":
     """The study of that name, new or as it was left. ValueError where the storage does not answer or the plan is another."""
-    library = _optuna()
+    library = optuna_library()
     library.logging.set_verbosity(library.logging.ERROR)  # what happens to trials is told by the command
     sampler = library.samplers.TPESampler(multivariate=False)
     study: optuna.Study = library.create_study(
-        study_name=name, storage=_storage(url), sampler=sampler, direction="maximize", load_if_exists=True
+        study_name=name, storage=open_storage(url), sampler=sampler, direction="maximize", load_if_exists=True
     )
     begun = bool(study.get_trials(deepcopy=False))  # asked first: a study of ours has its plan before its first trial
     wanted, found = plan.content(), study.user_attrs.get(PLAN)
@@ -184,33 +186,11 @@ def tune(
 
 def counted(study: "optuna.Study") -> int:
     """Trials that are finished, or running in a process that said so."""
-    states = _optuna().trial.TrialState
+    states = optuna_library().trial.TrialState
     trials = study.get_trials(deepcopy=False)
     return sum(
         t.state in (states.COMPLETE, states.PRUNED) or (t.state == states.RUNNING and PROCESS in t.user_attrs) for t in trials
     )
-
-
-def bury(study: "optuna.Study") -> None:
-    """Trials whose process is gone count as failed and are tried again: at once on this machine, elsewhere after GRACE_S."""
-    optuna = _optuna()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        optuna.storages.fail_stale_trials(study)
-    for trial in study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,)):
-        if _dead(trial.user_attrs.get(PROCESS)):
-            try:
-                study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
-            except ValueError:  # another process was first
-                continue
-            retry(study, trial)
-
-
-def retry(study: "optuna.Study", trial: "optuna.Trial | optuna.trial.FrozenTrial") -> None:
-    """The same settings again, in the next trial."""
-    tried = trial.user_attrs.get(RETRY, 0)
-    if tried < RETRIES:
-        study.enqueue_trial(trial.params, user_attrs={RETRY: tried + 1})
 
 
 def outcomes(study: "optuna.Study") -> list[Outcome]:
@@ -218,7 +198,7 @@ def outcomes(study: "optuna.Study") -> list[Outcome]:
     come last.
     """
     found: dict[tuple[str, ...], Outcome] = {}
-    for trial in study.get_trials(deepcopy=False, states=(_optuna().trial.TrialState.COMPLETE,)):
+    for trial in study.get_trials(deepcopy=False, states=(optuna_library().trial.TrialState.COMPLETE,)):
         result = trial.user_attrs[RESULT]
         short = sum(max(0.0, missing) for missing in trial.constraints.values())
         outcome = Outcome(
@@ -246,11 +226,14 @@ def commands(plan: Plan, params: SampleParams, split: str | None) -> tuple[str, 
     for name, value in {**given, **{name: changed[name] for name in own}}.items():
         words += [] if value is None else [f"--{name}", value if isinstance(value, str) else json.dumps(value)]
     words += ["--exclude-train"] if base.exclude_train else []
+    for name, value in base.loading.options().items():
+        words += [f"--{name}"] if value is True else [f"--{name}", value]
     for name in [name for name in changed if name not in own]:
         value = changed[name]
         words += ["--set", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
     settings = ", ".join(f"{name}={value!r}" for name, value in changed.items())
-    return shlex.join(words), f"oddlm.load({base.model!r}).generate(prompts, n={base.n}, {settings})"
+    model = ", ".join([repr(base.model), *(f"{name}={value!r}" for name, value in base.loading.options().items())])
+    return shlex.join(words), f"oddlm.load({model}).generate(prompts, n={base.n}, {settings})"
 
 
 def as_data(plan: Plan, study: "optuna.Study", found: Sequence[Outcome]) -> dict[str, Any]:
@@ -292,8 +275,8 @@ def _attempt(
     watch: Watch,
     trial: "optuna.Trial",
 ) -> float:
-    optuna = _optuna()
-    trial.set_user_attr(PROCESS, _process(os.getpid()))
+    optuna = optuna_library()
+    trial.set_user_attr(PROCESS, living_process(os.getpid()))
     trial.study.sampler = optuna.samplers.TPESampler(seed=_search_seed(plan.seed, trial), multivariate=False)
     try:
         params = checked(SampleParams, draw(plan.space, plan.fixed, trial))
@@ -338,79 +321,3 @@ def _search_seed(seed: int, trial: "optuna.Trial") -> int:
     earlier = [t for t in trial.study.get_trials(deepcopy=False) if t.number < trial.number]
     place = trial.number - sum(RETRY in t.user_attrs for t in earlier)
     return int.from_bytes(hashlib.sha256(f"{seed}\0{place}".encode()).digest()[:4], "big")
-
-
-def _optuna() -> Any:
-    try:
-        import optuna
-    except ImportError as error:
-        raise ValueError("tuning needs the extra 'tune': pip install 'oddlm[tune]'") from error
-    return optuna
-
-
-def _storage(url: str) -> Any:
-    """A database that answers; ValueError in seconds where it does not, without the password in the message."""
-    _optuna()
-    from sqlalchemy.engine import make_url
-    from sqlalchemy.exc import SQLAlchemyError
-
-    try:
-        parsed = make_url(url)
-    except SQLAlchemyError:
-        parsed = None
-    drivers = {"sqlite": "sqlite", "postgres": "postgresql+psycopg", "postgresql": "postgresql+psycopg"}
-    if parsed is None or parsed.drivername.partition("+")[0] not in drivers:
-        scheme, colon, _ = url.partition(":")  # the rest may hold a password
-        raise ValueError(
-            f"a storage is sqlite:///FILE or postgresql://USER@HOST/DATABASE, not {scheme + '://...' if colon else url!r}"
-        )
-    parsed = parsed.set(drivername=drivers[parsed.drivername.partition("+")[0]])
-    arguments = {"timeout": 60} if parsed.drivername == "sqlite" else {"connect_timeout": CONNECT_S}
-    try:
-        return _connected(parsed.render_as_string(hide_password=False), arguments)
-    except ImportError as error:
-        raise ValueError(f"PostgreSQL needs the extra 'postgres': pip install 'oddlm[postgres]' ({error})") from error
-    except (SQLAlchemyError, RuntimeError) as error:  # the latter: tables of another version of Optuna
-        reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
-        raise ValueError(f"storage {parsed.render_as_string()} cannot be used: {reason}") from error
-
-
-def _connected(url: str, arguments: Mapping[str, Any]) -> Any:
-    optuna = _optuna()
-    from sqlalchemy.exc import IntegrityError, ProgrammingError
-
-    connect = partial(
-        optuna.storages.RDBStorage,
-        url,
-        engine_kwargs={"connect_args": arguments},
-        heartbeat_interval=HEARTBEAT_S,
-        grace_period=GRACE_S,
-        heartbeat_stale_trial_callback=retry,
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        for pause in (0.2, 0.5, 1.0):
-            with suppress(IntegrityError, ProgrammingError):  # another process is making the same tables
-                return connect()
-            time.sleep(pause)
-        return connect()
-
-
-def _process(pid: int) -> dict[str, Any] | None:
-    """What tells a living process from all others, its successors under the same number too; None where /proc has none."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        space = Path("/proc/self/ns/pid").readlink()
-    except OSError:
-        return None
-    state, *fields = stat.rpartition(")")[2].split()
-    return None if state == "Z" else {"machine": f"{boot} {space}", "pid": pid, "started": fields[18]}
-
-
-def _dead(process: Mapping[str, Any] | None) -> bool:
-    """Of this machine, and gone."""
-    here = _process(os.getpid())
-    if process is None or here is None or process["machine"] != here["machine"]:
-        return False
-    return _process(process["pid"]) != process

@@ -4,6 +4,7 @@ Texts come from models and may hold anything; nothing of them reaches the termin
 """
 
 import math
+import re
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -33,19 +34,27 @@ def visible(text: str) -> str:
     return "".join(c if c in "\n\t" or unicodedata.category(c)[0] != "C" else _picture(c) for c in text)
 
 
+def one_line(text: str) -> str:
+    """The same, without line breaks and tabs: a name."""
+    return re.sub(r"\s", " ", visible(text))
+
+
 def _picture(character: str) -> str:
     return chr(0x2400 + ord(character)) if ord(character) < 0x20 else "\N{REPLACEMENT CHARACTER}"
 
 
 def name_of(params: SampleParams) -> str:
     """`plain`, or the name of the objective."""
-    objective = params.objective if isinstance(params.objective, str) else str(params.objective.get("name"))
-    return "plain" if params.plain else objective
+    return "plain" if params.plain else params.objective_name
 
 
 def label(params: SampleParams) -> str:
-    alpha = "" if params.plain else f" α{params.alpha:g}"
-    return f"{name_of(params)}{alpha} T{params.temperature:g}"
+    return setting_label(name_of(params), params.canonical().alpha, params.temperature)
+
+
+def setting_label(method: str, alpha: float, temperature: float) -> str:
+    """`odd α8 T0.5`; plain sampling has no alpha."""
+    return f"{method}{f' α{alpha:g}' if alpha else ''} T{temperature:g}"
 
 
 def _table(*headers: str | Column) -> Table:
@@ -189,7 +198,7 @@ def run_details(run: Head) -> Group:
     if run.summary and run.summary.imported:
         state = f"without rows: imported from {run.summary.imported}"
     parts: list[RenderableType] = [
-        Text(f"{run.id}: {run.done} of {run.problems} problems, {state}", style="bold"),
+        Text(visible(f"{run.id}: {run.done} of {run.problems} problems, {state}"), style="bold"),
         _pairs("asked", spec),
         _pairs("sampling", told),
     ]

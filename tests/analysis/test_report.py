@@ -51,6 +51,63 @@ def test_a_whole_report(tmp_path):
     assert "countdown: every cell rests on 2 of the paper's 8 runs." in text("pass4.md")
 
 
+HOSTILE = "=1+cmd|'/C calc'!A0 <img src=x onerror=1> [x](javascript:1) $\\frac{$ \\input{x}\n\n`*_ \x1b[2J"
+
+
+@pytest.mark.filterwarnings("ignore:Glyph")  # what a font lacks is drawn as a box
+def test_names_are_names_in_every_format(tmp_path):
+    """A task may be a file of any name."""
+    for task in (HOSTILE, "данные", "тесты", "x" * 300):
+        for alpha in (0.0, 8.0):
+            write_run(tmp_path / "runs", spec(task=task, alpha=alpha), [[True, False, False, False]])
+    _, text = made(tmp_path)
+    tasks = {row[0] for row in csv.reader(text("pass4.csv").splitlines())}
+    assert any(task.startswith("'=1+cmd") for task in tasks)
+    assert not any(task.startswith("=") for task in tasks)
+    for name in ("pass4.md", "claims.md", "report.md"):
+        page = text(name)
+        assert r"\<img src=x onerror=1\> \[x\](javascript:1)" in page
+        assert not re.search(r"(?<!\\)(<img|\[x\]|`\*)", page)
+        assert "\x1b" not in page
+    tex = text("pass4.tex")
+    assert r"\$\textbackslash{}frac\{\$ \textbackslash{}input\{x\}  `*\_" in tex
+    assert "\n\n`" not in tex
+    pictures = re.findall(r"\]\((figures/\S+\.png)\)", text("report.md"))
+    assert len(set(pictures)) == len(pictures) == 4 * 2
+    assert all((tmp_path / "out" / name).exists() for name in pictures)
+
+
+@pytest.mark.parametrize(
+    ("cell", "written"),
+    [
+        ("+3.1 [+0.4, +5.9]", "+3.1 [+0.4, +5.9]"),
+        ("-0.3 (θ = 1.5)", "-0.3 (θ = 1.5)"),
+        ("+5.8 %", "+5.8 %"),
+        ("-", "-"),
+        (-2.5, "-2.5"),
+        ("odd", "odd"),
+        ("-2+3+cmd|' /C calc'!A0", "'-2+3+cmd|' /C calc'!A0"),
+        ("@SUM(A1)", "'@SUM(A1)"),
+        ("+A1", "'+A1"),
+    ],
+)
+def test_no_cell_of_a_csv_is_a_formula(cell, written):
+    assert next(csv.reader([tables.as_csv(("x",), [(cell,)]).splitlines()[1]])) == [written]
+
+
+def test_a_new_report_takes_the_old_tables_away_and_nothing_else(tmp_path):
+    grid(tmp_path / "runs", problems=3, seeds=1)
+    for name in ("pass16.csv", "transfer.tex", "mine.csv", "pass.md"):
+        tmp_path.joinpath("out").mkdir(exist_ok=True)
+        (tmp_path / "out" / name).write_text("old")
+    results = read_results(tmp_path / "runs")
+    files = write_report(results, tmp_path / "out")
+    assert {path.name for path in (tmp_path / "out").glob("*.*")} == {"mine.csv", "pass.md"} | {
+        path.name for path in files if path.parent == tmp_path / "out"
+    }
+    assert set((tmp_path / "out" / "figures").iterdir()) == {path for path in files if path.parent.name == "figures"}
+
+
 def test_tables_say_what_the_cells_say(tmp_path):
     plain = [[True, False, False, False], [False] * 4, [False] * 4, [False] * 4]
     for temperature, solved in ((0.0, 1), (1.0, 2)):
@@ -181,9 +238,10 @@ def test_the_commands(tmp_path, monkeypatch, capsys):
             main()
         return int(end.value.code or 0), *capsys.readouterr()
 
-    path = write_released(tmp_path / "logs.csv", [released(), released(when=2, pass_at_1="", pass_at_2="")])
+    empty = released(when=2, pass_at_1="", pass_at_2="")
+    path = write_released(tmp_path / "logs.csv", [released(), ["trial_2\x1b[2J", *empty[1:]]])
     code, out, err = call("import-released", path, "--store", tmp_path / "runs")
-    assert (code, "1 runs imported" in out, "1 rows have no result and were left out: trial_2" in err) == (0, True, True)
+    assert (code, "1 runs imported" in out, "1 rows have no result and were left out: trial_2␛[2J" in err) == (0, True, True)
     write_run(tmp_path / "runs", spec(), [[True] * 4], finish=False)
     code, out, err = call("report", tmp_path / "runs", "--out", tmp_path / "out")
     assert code == 0

@@ -54,6 +54,7 @@ def test_a_dry_run_counts_what_is_done(oddlm):  # noqa: F811
         (HEAD, ["--store", "file"], "cannot write file: File exists"),
         (HEAD, ["--executor", "ray", "--address", "127.0.0.1:1"], "the Ray address 127.0.0.1:1 does not answer"),
         (HEAD.replace('"toy"', '{name = "toy", dpeth = 3}'), [], "dpeth"),
+        (HEAD.replace('"toy"', '{name = "toy", quantize = "nf4"}'), [], "model 'toy' has no option 'quantize'; options: vocab"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(oddlm, text, options, message):  # noqa: F811
@@ -64,4 +65,4 @@ def test_bad_input_is_one_line_and_leaves_nothing(oddlm, text, options, message)
     assert message in err
     assert err.startswith("oddlm: ")
     assert len(err.splitlines()) == 1
-    assert not list(Path().glob("runs/*/rows.jsonl"))
+    assert not list(Path().glob("runs/*"))

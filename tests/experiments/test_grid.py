@@ -163,6 +163,10 @@ HEAD = 'model = "toy"\ntask = "countdown"\n'
         (HEAD + "n = 0", "n: Input should be greater than or equal to 1, not 0"),
         (HEAD + "limit = 0", "limit: Input should be greater than or equal to 1, not 0"),
         (HEAD + "params = 3", "params is a table, not 3"),
+        (
+            HEAD + f"seed = {list(range(1000))}\nn = {list(range(1, 200))}",
+            "the lists stand for 199000 combinations; a grid has",
+        ),
         (HEAD + "grid = 3", "grid is a list of tables, [[grid]]"),
         (HEAD + "grid = []", "grid.toml holds no runs"),
         ("", "grid.toml holds no runs: it needs keys of a grid (model, task, n, seed, limit, params) or [[grid]] tables"),

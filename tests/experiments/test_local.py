@@ -39,9 +39,7 @@ def workers_of(process) -> list[int]:
 
 
 def test_eval_and_sweep_make_the_same_rows(grid, tmp_path, monkeypatch, capsys):
-    code, out, err = sweep(grid("TASK"), tmp_path / "a", "--workers", "2", "--together", "5")
-    assert (code, err) == (0, "")
-    assert "8 of 8 runs are complete" in out
+    assert sweep_inline(grid("TASK"), tmp_path / "a").complete == 8
     found = rows(tmp_path / "a")
     assert [len(run) for run in found.values()] == [12] * 8
     assert all(Store(tmp_path / "a").read(name).summary for name in found)
@@ -58,6 +56,15 @@ def test_eval_and_sweep_make_the_same_rows(grid, tmp_path, monkeypatch, capsys):
             of_two_runs = {"novelty", "new_texts"}
             row["diversity"] = {k: v for k, v in row["diversity"].items() if k not in of_two_runs}
             assert found[name][problem] == row
+
+
+def test_smoke_from_end_to_end(tmp_path):
+    code, out, err = sweep(SMOKE, tmp_path / "runs", "--workers", "2", "--together", "3")
+    assert (code, err) == (0, "")
+    assert "12 of 12 runs are complete" in out
+    sweep_inline(SMOKE, tmp_path / "whole")
+    assert rows(tmp_path / "runs") == rows(tmp_path / "whole")
+    assert [len(run) for run in rows(tmp_path / "runs").values()] == [4] * 12
 
 
 def test_a_worker_killed_then_the_driver_of_four(grid, tmp_path, monkeypatch):

@@ -10,7 +10,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from oddlm.models import load_model
+from oddlm.models import load_model, published
+from oddlm.models.architecture import Keys
+from oddlm.models.dream import DREAM
+from oddlm.models.llada import LLADA
+from oddlm.models.qwen3 import QWEN3
+from oddlm.models.transformer import Transformer
 
 from . import published_layout as layout
 
@@ -147,6 +152,13 @@ BREAKS = {
     ),
     "vocabulary": (lambda f: edit(f, vocab_size=100, embedding_size=100), "a network of 100 tokens, and its tokenizer has 268"),
     "mask outside": (lambda f: edit(f, mask_token_id=320), "mask_token_id holds 320, outside the vocabulary 0..319"),
+    "mask of text": (lambda f: edit(f, mask_token_id="5"), "mask_token_id holds '5', outside the vocabulary"),
+    "mask between": (lambda f: edit(f, mask_token_id=5.7), "mask_token_id holds 5.7, outside the vocabulary"),
+    "mask true": (lambda f: edit(f, mask_token_id=True), "mask_token_id holds True, outside the vocabulary"),
+    "end of a table": (lambda f: edit(f, eos_token_id={"id": 1}), "end tokens holds {'id': 1}, outside the vocabulary"),
+    "endless width": (lambda f: edit(f, d_model=10**30), "describes a matrix of .* which no machine can hold"),
+    "endless vocabulary": (lambda f: edit(f, embedding_size=10**18), "describes a matrix of .* which no machine can hold"),
+    "damaged template": (lambda f: (f / "chat_template.jinja").write_bytes(b"\xff"), "chat_template.jinja is damaged"),
 }
 
 
@@ -189,6 +201,17 @@ def test_a_missing_shard_and_a_damaged_index(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("architecture", "said", "billions"),
+    [(LLADA, published.LLADA_8B, 8.02), (DREAM, published.DREAM_7B, 7.62), (QWEN3, published.QWEN3_06B, 0.60)],
+)
+def test_the_published_sizes_are_read_and_have_the_published_number_of_weights(architecture, said, billions):
+    assert said["model_type"] in architecture.model_types
+    with torch.device("meta"):
+        network = Transformer(architecture.config(Keys("published", said)))
+    assert sum(p.numel() for p in network.parameters()) / 1e9 == pytest.approx(billions, abs=0.005)
+
+
+@pytest.mark.parametrize(
     ("kind", "classes", "message"),
     [
         ("llama", ["LlamaForCausalLM"], r"describes LlamaForCausalLM: an autoregressive model.*oddlm\.wrap"),
@@ -201,10 +224,12 @@ def test_a_missing_shard_and_a_damaged_index(tmp_path):
             r"unknown architecture LLaDAMoEModelLM \(model_type 'llada_moe'\); known: LLaDA \(llada\)",
         ),
         (None, None, "unknown architecture None"),
+        ("other", 5, "unknown architecture 'other'"),
+        ("Dream", ["DreamModel"], "rope_parameters must be a table, not \\[1\\]"),
     ],
 )
 def test_other_architectures_are_refused_before_weights_are_looked_at(tmp_path, kind, classes, message):
-    layout.write_json(tmp_path / "config.json", {"model_type": kind, "architectures": classes, "hidden_size": 64})
+    layout.write_json(tmp_path / "config.json", {"model_type": kind, "architectures": classes, "rope_parameters": [1]})
     with pytest.raises(ValueError, match=message):
         load_model(str(tmp_path))
 

@@ -7,12 +7,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oddlm.models import published
+from oddlm.models.architecture import Keys
+from oddlm.models.llada import LLADA
 from oddlm.models.placement import home, loads, place, spread
 from oddlm.models.quant import Footprint, footprint
 from oddlm.models.transformer import Transformer, TransformerConfig
 
 TINY = TransformerConfig(vocab_size=40, width=32, layers=4, heads=4, hidden=48, tied=False)
-LLADA_8B = TransformerConfig(vocab_size=126464, width=4096, layers=32, heads=32, hidden=12288, tied=False)
+LLADA_8B = LLADA.config(Keys("LLADA_8B", published.LLADA_8B))
 GIB = 2**30
 
 

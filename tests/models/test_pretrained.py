@@ -93,8 +93,9 @@ def test_what_cannot_be_loaded_says_so(folders, tmp_path):
     with pytest.raises(ValueError, match="give one of them"):
         oddlm.load(folders["llada"], device="cpu", device_map="auto")
     if not torch.cuda.is_available():
-        with pytest.raises(ValueError, match="and there is none: use device='cpu'"):
-            oddlm.load(folders["llada"], device_map="auto")
+        for everywhere in ({"device_map": "auto"}, {"device": "auto"}):
+            with pytest.raises(ValueError, match="and there is none: use device='cpu'"):
+                oddlm.load(folders["llada"], **everywhere)
     with pytest.raises(ValueError, match="max_batch must be an integer >= 1, not 0"):
         oddlm.load(folders["llada"], max_batch=0)
     with pytest.raises(ValueError, match=r"prompts\[0\] has \d+ tokens; with 250 to write the model's 256 are too few"):
@@ -153,6 +154,22 @@ def test_eval_and_generate_take_checkpoints(command, folders):
     code, out, err = command("generate", "--in", "own.jsonl", "--out", "samples.jsonl", *shape, "--max-batch", "1")
     assert (code, err) == (0, "")
     assert len(Path("samples.jsonl").read_text().splitlines()) == 2
+
+
+def test_tune_takes_checkpoints_and_tells_how_to_load_them(command, folders):
+    Path("own.jsonl").write_text("".join(json.dumps({"prompt": f"the end {i}", "target": "x"}) + "\n" for i in range(8)))
+    line = ["tune", "own.jsonl", "--scorer", "exact", "--model", folders["dream"], "--device", "cpu", "--n", "2"]
+    line += ["--trials", "1", "--limit", "1", "--set", "alpha=0", "--raw", "--dtype", "fp64"]
+    code, out, _ = command(*line, "--space", "temperature=1,2", "--length", "4")
+    assert code == 0
+    for text in ("--dtype fp64 --raw", f"oddlm.load({folders['dream']!r}, dtype='fp64', raw=True)"):
+        assert text in out
+    (run,) = [Store(Path("runs")).head(name) for name in Store(Path("runs")).ids()]
+    assert run.spec.loading.options() == {"dtype": "fp64", "raw": True}
+    code, _, err = command(*line, "--space", "length=4,255", "--store", "other")
+    assert code == 2
+    assert "with 255 to write the model's 256 are too few" in err
+    assert not Path("other").exists()
 
 
 def test_prompts_that_do_not_fit_are_seen_before_the_weights(command, folders, tmp_path):

@@ -6,12 +6,15 @@ import pytest
 import torch
 from torch import nn
 
+from oddlm.models import published
+from oddlm.models.architecture import Keys
+from oddlm.models.llada import LLADA
 from oddlm.models.native import Native
 from oddlm.models.quant import QUANTIZATIONS, assign, footprint, prepare
 from oddlm.models.transformer import Transformer, TransformerConfig
 
 TINY = TransformerConfig(vocab_size=100, width=64, layers=2, heads=4, kv_heads=2, hidden=192, qkv_bias=True, tied=False)
-LLADA_8B = TransformerConfig(vocab_size=126464, width=4096, layers=32, heads=32, hidden=12288, tied=False)
+LLADA_8B = LLADA.config(Keys("LLADA_8B", published.LLADA_8B))
 
 
 @pytest.fixture(scope="module")

@@ -176,3 +176,9 @@ def test_damaged_tokenizers(tmp_path):
     (folder / "tokenizer_config.json").write_text(text.replace(f'"{len(layout.vocabulary())}"', '"300"'))
     with pytest.raises(ValueError, match=r"should be \d+, and becomes \d+"):
         oddlm.load(str(folder))
+    for added in ([1], {"x": {"content": "a"}}, {"999": {}}, {"999": "abc"}, {"999": {"content": 5}}):
+        layout.write_json(folder / "tokenizer_config.json", {**json.loads(text), "added_tokens_decoder": added})
+        with pytest.raises(
+            ValueError, match=r"the added tokens in .* \(tokenizer_config\.json, added_tokens\.json\) are damaged"
+        ):
+            oddlm.load(str(folder))

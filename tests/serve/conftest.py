@@ -13,6 +13,7 @@ from torch import Tensor
 import oddlm
 from oddlm.models.toy import Toy
 from oddlm.serve.api import create_app
+from oddlm.serve.run import GentleServer
 from oddlm.serve.settings import Limits, ServeSettings
 
 WAIT_S = 120.0  # for things that take milliseconds, on a machine that may be busy
@@ -34,9 +35,10 @@ class Served:
 
 
 @contextmanager
-def running(lm: oddlm.LM, grace_s: int = 60, **settings) -> Iterator[Served]:
+def running(lm: oddlm.LM, grace_s: float = 60, **settings) -> Iterator[Served]:
     app = create_app(lm, ServeSettings(**{"model": "toy"} | settings))
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", access_log=False, timeout_graceful_shutdown=grace_s))
+    config = uvicorn.Config(app, port=0, log_level="error", access_log=False, timeout_graceful_shutdown=int(WAIT_S))
+    server = GentleServer(config, app.state.engine, grace_s)
     thread = threading.Thread(target=server.run)
     thread.start()
     served = None

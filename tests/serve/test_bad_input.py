@@ -115,6 +115,12 @@ def test_numbers_that_are_none(http, number):
         refused(http.post("/v1/completions", content=f'{{"model":"toy","prompt":"t5","{field}":{number}}}', headers=JSON))
 
 
+def test_what_is_wrong_with_a_text_is_told_alone(http):
+    assert refused(http.post("/v1/completions", json=GOOD | {"prompt": "a\0b"})) == "prompt: NUL characters are not allowed"
+    wrong_type = refused(http.post("/v1/completions", json=GOOD | {"prompt": 7}))
+    assert wrong_type == "prompt: Input should be a valid string or Input should be a valid list"
+
+
 def test_settings_that_cannot_be_computed(http):
     refused(http.post("/v1/completions", json=GOOD | {"n": 4, "alpha": 1e308, "gradient": "raw"}))
 

@@ -227,16 +227,15 @@ def test_a_network_that_fails_fails_its_requests_alone(caplog):
         assert client.completions.create(**ASK).choices
 
 
-def test_shutdown_ends_what_does_not_end(gated):
-    with running(lm_of(gated), grace_s=1) as server:
+@pytest.mark.parametrize("stream", [False, True])
+def test_shutdown_tells_what_does_not_end_in_time(gated, stream):
+    with ThreadPoolExecutor(1) as pool, running(lm_of(gated), grace_s=0.2) as server:
         gated.gate.clear()
-        raw = send(server.port, "/v1/completions", ASK)
+        answer = pool.submit(httpx.post, f"{server.url}/v1/completions", json=ASK | {"stream": stream}, timeout=WAIT_S)
         wait_until(lambda: server.engine.rows == 4)
-        job = server.engine._running[0]
 
         def when_given_up():
-            wait_until(lambda: job.stop is not None)
-            raw.close()
+            wait_until(lambda: server.engine._closing)
             gated.gate.set()
 
         waiting = threading.Thread(target=when_given_up)
@@ -244,3 +243,7 @@ def test_shutdown_ends_what_does_not_end(gated):
     waiting.join()
     assert not server.engine.alive
     assert server.engine.rows == 0
+    told = answer.result()
+    assert told.status_code == (200 if stream else 503)
+    error = json.loads(told.text.removeprefix("data: "))["error"]
+    assert (error["type"], error["code"]) == ("server_error", "shutting_down")

@@ -69,6 +69,13 @@ def test_a_key_of_the_environment_and_defaults_of_the_operator(monkeypatch):
         assert "Traceback" not in server.stderr.read()
 
 
+def test_it_answers_to_the_names_it_was_given():
+    with process("--host", "127.0.0.2", "--host-name", "House.example") as (_, url):
+        assert url.startswith("http://127.0.0.2:")
+        for host, status in ((None, 200), ("house.EXAMPLE:80", 200), ("evil.example", 403)):
+            assert httpx.get(f"{url}/health", headers={} if host is None else {"host": host}).status_code == status
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

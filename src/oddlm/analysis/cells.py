@@ -23,12 +23,12 @@ from numpy.typing import NDArray
 
 from .. import metrics
 from ..compare import baseline
-from ..params import SampleParams
+from ..params import PUSH, SampleParams
 from ..store import Row, Store, StoreError
+from ..views import one_line, setting_label
 from .reading import LeftOut, RunData, Watch, read_runs
 
 AXES = ("objective", "alpha", "temperature")
-PUSH_ONLY = ("feature", "schedule", "duplicates", "tolerance", "gradient", "preset")  # mean nothing to plain sampling
 By = Literal["problems", "runs"]
 
 
@@ -92,8 +92,7 @@ class Cell:
 
     @property
     def label(self) -> str:
-        alpha = "" if self.plain else f" α{self.alpha:g}"
-        return f"{self.method}{alpha} T{self.temperature:g}"
+        return setting_label(self.method, self.alpha, self.temperature)
 
 
 @dataclass(frozen=True)
@@ -167,7 +166,7 @@ def _bench_key(run: RunData) -> str:
 
 def _named(benchmarks: Sequence[Benchmark]) -> Iterator[Benchmark]:
     """The task's name, and as much more as tells two benchmarks apart."""
-    tasks = [f"{b.task} ({b.protocol})" if b.protocol else b.task for b in benchmarks]
+    tasks = [one_line(f"{b.task} ({b.protocol})" if b.protocol else b.task) for b in benchmarks]
     more = [(f"{t}, {b.model}", f"{t}, {b.model}, {b.count} problems") for t, b in zip(tasks, benchmarks, strict=True)]
     forms = [(task, *some) for task, some in zip(tasks, more, strict=True)]
     counts = Counter(form for some in forms for form in some)
@@ -210,8 +209,8 @@ def _flat(run: RunData) -> dict[str, Any]:
     params = run.spec.params.canonical()
     found = {**params.model_dump(mode="json", exclude={*AXES, "seed"}), "n": run.spec.n}
     if isinstance(params.objective, dict):  # {"name": "odd", "quality": "none"}: its options are settings too
-        found |= {f"{_objective(params)}.{name}": value for name, value in params.objective.items() if name != "name"}
-    return {name: value for name, value in found.items() if not (params.plain and name in PUSH_ONLY)}
+        found |= {f"{params.objective_name}.{name}": value for name, value in params.objective.items() if name != "name"}
+    return {name: value for name, value in found.items() if not (params.plain and name in PUSH)}
 
 
 def _settings(runs: Sequence[RunData]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -234,7 +233,7 @@ def _settings(runs: Sequence[RunData]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _says(table: Mapping[str, Any], name: str) -> bool:
-    return name in table or name not in PUSH_ONLY
+    return name in table or name not in PUSH
 
 
 def _default(name: str) -> Any:
@@ -260,7 +259,7 @@ def _cell(
     names = sorted({name for run in runs for name in (run.diversity or run.means)} & set(metrics.BATCH_METRICS))
     diversity = {name: _mean_by_run(runs, name) for name in names}
     seconds, nfe = _mean_by_run(runs, "seconds"), _mean_by_run(runs, "nfe")
-    objective = _objective(params)
+    objective = params.objective_name
     return Cell(
         key=key,
         method=_method("plain" if params.plain else objective, own, usual),
@@ -286,15 +285,11 @@ def _cell(
     )
 
 
-def _objective(params: SampleParams) -> str:
-    return params.objective if isinstance(params.objective, str) else str(params.objective["name"])
-
-
 def _method(objective: str, own: Mapping[str, Any], usual: Mapping[str, Any]) -> str:
     """odd + fork + order_temperature=0.5: what is not usual."""
     extra = {name: value for name, value in own.items() if value != usual[name]}
     words = [name if value is True else f"{name}={_short(value)}" for name, value in extra.items()]
-    return " + ".join([objective, *words])
+    return one_line(" + ".join([objective, *words]))
 
 
 def _short(value: Any) -> str:

@@ -8,7 +8,7 @@ from typing import Literal
 from .. import metrics
 from .cells import Benchmark, Cell, Results
 from .contrast import best_alpha, compared, contrast, mean_gain, pairs
-from .tables import signed
+from .tables import escaped, signed
 
 Verdict = Literal["holds", "fails", "open", "cannot be said"]
 METHOD = "odd"
@@ -178,5 +178,5 @@ def as_markdown(found: Sequence[Finding]) -> str:
     ]
     for claim in dict.fromkeys(one.claim for one in found):
         lines += ["", f"## {claim}", ""]
-        lines += [f"- **{one.benchmark}: {one.verdict}.** {one.evidence}" for one in found if one.claim == claim]
+        lines += [f"- **{escaped(one.benchmark)}: {one.verdict}.** {one.evidence}" for one in found if one.claim == claim]
     return "\n".join([*lines, ""])

@@ -36,6 +36,7 @@ STYLE: dict[Any, Any] = {
     "axes.spines.top": False,
     "axes.spines.right": False,
     "pdf.fonttype": 42,  # letters as letters, which publishers ask for
+    "text.parse_math": False,  # a name with dollar signs is a name
 }
 MEASURES = {  # of diversity, the first that is known, with its name on the axis
     "embedding_diversity": "1 - cosine of embeddings",
@@ -129,9 +130,12 @@ def _trade(panel: Any, bench: Benchmark, lines: Sequence[Line]) -> None:
         x, y = ([100 * cell.passed[k].mean for cell in cells] for k in (1, bench.n))
         errors = {"xerr": _errors(cells, 1), "yerr": _errors(cells, bench.n), "elinewidth": 0.5}
         panel.errorbar(x, y, label=line.label, **errors, **line.style)
+        ends: dict[tuple[float, float], list[str]] = {}
         for cell in (cells[0], cells[-1]) if len(cells) > 1 else ():
             place = (100 * cell.passed[1].mean, 100 * cell.passed[bench.n].mean)
-            panel.annotate(f"{cell.temperature:g}", place, fontsize=6, xytext=(3, 3), textcoords="offset points")
+            ends.setdefault(place, []).append(f"{cell.temperature:g}")
+        for place, told in ends.items():
+            panel.annotate(", ".join(told), place, fontsize=6, xytext=(3, 3), textcoords="offset points")
 
 
 def _over_temperature(panel: Any, bench: Benchmark, lines: Sequence[Line]) -> None:

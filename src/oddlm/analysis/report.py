@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,10 @@ from ..store import write_whole
 from . import claims, examples, page, plots, published, tables
 from .cells import Benchmark, Cell, Results
 from .plots import NothingToDrawError
-from .tables import Table
+from .tables import Table, escaped
 
 FIGURES = "figures"
+LONGEST = 120  # signs of a figure's file name; of a long one the end tells more
 INTERVALS = (
     "Standard errors (±) are over runs, as in the paper. Intervals are at 95 %: of measured runs by paired bootstrap over "
     "problems (what other problems would give), of imported runs by Welch's t over runs (what other seeds would give on the "
@@ -31,7 +34,7 @@ def write_report(results: Results, out: Path, watch: Watch = lambda _: None) -> 
     for k in sorted({bench.n for bench in results.benchmarks}):
         files |= _pass_files([bench for bench in results.benchmarks if bench.n == k], k)
     for name, make, why in TABLES:
-        files |= _table_files(name, [make(bench) or f"{bench.name}: {why}" for bench in results.benchmarks])
+        files |= _table_files(name, [make(bench) or f"{escaped(bench.name)}: {why}" for bench in results.benchmarks])
     files |= _table_files("transfer", [tables.transfer_table(results) or NO_TRANSFER])
     watch("claims")
     found = claims.findings(results)
@@ -40,12 +43,17 @@ def write_report(results: Results, out: Path, watch: Watch = lambda _: None) -> 
     files["examples.md"] = examples.as_markdown(
         [e for bench in results.benchmarks for e in examples.pick_examples(results, bench)]
     )
-    pictures = {bench.name: _figures(bench, out / FIGURES, watch) for bench in results.benchmarks}
+    pictures = _figures(results.benchmarks, out / FIGURES, watch)
     files["report.md"] = _page(results, files, pictures)
+    for path in out.iterdir():
+        if OWN.fullmatch(path.name) and path.name not in files:  # an earlier report's, which this one would contradict
+            path.unlink()
     for name, text in files.items():
         write_whole(out / name, text.encode())
     notes = {bench.name: [*unknowns(bench), *_beyond(bench)] for bench in results.benchmarks}
-    return [*(out / name for name in files), page.write_page(results, found, notes, out, watch)]
+    html = page.write_page(results, found, notes, out, watch)
+    drawn = [path for some in pictures.values() for one in some for path in one.files]
+    return [*(out / name for name in files), *(out / FIGURES / name for name in drawn), html]
 
 
 NO_ROWS = "cannot be had, the runs were imported and have no rows."
@@ -56,6 +64,7 @@ TABLES: tuple[tuple[str, Callable[[Benchmark], Table | None], str], ...] = (
     ("latency", tables.latency_table, "latency cannot be had, the runs were not timed."),
     ("robustness", tables.robustness_table, "gains and regret " + NO_BASE),
 )
+OWN = re.compile(rf"(pass\d+|transfer|{'|'.join(name for name, _, _ in TABLES)})\.(md|tex|csv)")
 
 
 def _pass_files(benchmarks: Sequence[Benchmark], k: int) -> dict[str, str]:
@@ -76,9 +85,9 @@ def _thin(bench: Benchmark) -> list[str]:
     thin = tables.thin_cells(bench)
     counts = {runs for _, runs in thin}
     if len(thin) == len(bench.main) and len(counts) == 1:
-        return [f"{bench.name}: every cell rests on {counts.pop()} of the paper's {tables.MOST_RUNS} runs."]
-    told = ", ".join(f"{cell.label} ({runs})" for cell, runs in thin)
-    return [f"{bench.name}: cells that rest on fewer than {tables.MOST_RUNS} runs: {told or 'none'}."]
+        return [f"{escaped(bench.name)}: every cell rests on {counts.pop()} of the paper's {tables.MOST_RUNS} runs."]
+    told = ", ".join(f"{escaped(cell.label)} ({runs})" for cell, runs in thin)
+    return [f"{escaped(bench.name)}: cells that rest on fewer than {tables.MOST_RUNS} runs: {told or 'none'}."]
 
 
 def _table_files(name: str, found: Sequence[Table | str]) -> dict[str, str]:
@@ -91,10 +100,35 @@ def _table_files(name: str, found: Sequence[Table | str]) -> dict[str, str]:
     return files
 
 
-def _figures(bench: Benchmark, folder: Path, watch: Watch) -> list[tuple[str, str]]:
-    """(caption, file name) of each figure, or (reason, "") where it cannot be drawn."""
+@dataclass(frozen=True)
+class Picture:
+    """A figure of the report; without files, the caption says why there is none."""
+
+    caption: str
+    files: tuple[str, ...] = ()
+
+
+Wanted = tuple[str, str, Callable[[], Any]]  # caption, name, figure
+
+
+def _figures(benchmarks: Sequence[Benchmark], folder: Path, watch: Watch) -> dict[str, list[Picture]]:
+    """By benchmark, what was drawn."""
+    wanted = [(bench.name, one) for bench in benchmarks for one in _wanted(bench)]
+    stems = _unique([slug(f"{bench}-{name}") for bench, (_, name, _) in wanted])
+    found: dict[str, list[Picture]] = {bench.name: [] for bench in benchmarks}
+    for stem, (bench, (caption, name, figure_of)) in zip(stems, wanted, strict=True):
+        watch(f"figure: {name}")
+        try:
+            plots.draw(figure_of, folder / stem)
+            found[bench].append(Picture(caption, (f"{stem}.png", f"{stem}.pdf")))
+        except NothingToDrawError as error:
+            found[bench].append(Picture(f"{caption}: {error}"))
+    return found
+
+
+def _wanted(bench: Benchmark) -> list[Wanted]:
     alphas = {method: {c.alpha for c in bench.main if c.method == method and not c.plain} for method in bench.methods}
-    wanted: list[tuple[str, str, Callable[[], Any]]] = [
+    wanted: list[Wanted] = [
         (f"Pass@{bench.n} by method", "methods", partial(plots.methods, bench)),
         (f"Pass@1 against Pass@{bench.n} by method", "pareto", partial(plots.pareto_of_methods, bench)),
         ("Overhead", "overhead", partial(plots.overhead, bench)),
@@ -105,21 +139,21 @@ def _figures(bench: Benchmark, folder: Path, watch: Watch) -> list[tuple[str, st
             (f"Pass@1 against Pass@{bench.n} of {method}", f"pareto-{method}", partial(plots.pareto, bench, method)),
             (f"Diversity against alpha of {method}", f"diversity-{method}", partial(plots.diversity, bench, method)),
         ]
-    found = []
-    for caption, name, figure_of in wanted:
-        watch(f"figure: {name}")
-        stem = slug(f"{bench.name}-{name}")
-        try:
-            plots.draw(figure_of, folder / stem)
-            found.append((caption, f"{stem}.png"))
-        except NothingToDrawError as error:
-            found.append((f"{caption}: {error}", ""))
-    return found
+    return wanted
 
 
 def slug(text: str) -> str:
-    """Fit for a file name."""
-    return re.sub(r"[^a-z0-9=]+", "-", text.lower()).strip("-")
+    """Fit for a file name; different texts may have the same one."""
+    return re.sub(r"[^a-z0-9=]+", "-", text.lower())[-LONGEST:].strip("-")
+
+
+def _unique(names: Sequence[str]) -> list[str]:
+    """The same names, those that come again with a number that none has."""
+    found: list[str] = []
+    for name in names:
+        numbered = (f"{name}-{i}" for i in count(2))
+        found.append(name if name not in found else next(one for one in numbered if one not in {*found, *names}))
+    return found
 
 
 def unknowns(bench: Benchmark) -> list[str]:
@@ -152,19 +186,20 @@ def _seconds(bench: Benchmark, method: str) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def _page(results: Results, files: dict[str, str], pictures: dict[str, list[tuple[str, str]]]) -> str:
+def _page(results: Results, files: dict[str, str], pictures: dict[str, list[Picture]]) -> str:
     lines = ["# Report", "", INTERVALS, ""]
     for bench in results.benchmarks:
         settings = ", ".join(f"{name} {value}" for name, value in bench.common.items())
         runs = sum(len(cell.runs) for cell in bench.cells)
         lines.append(
-            f"- **{bench.name}**: {bench.model}, {bench.count} problems, {len(bench.cells)} settings, {runs} runs; {settings}."
+            f"- **{escaped(bench.name)}**: {escaped(bench.model)}, {bench.count} problems, {len(bench.cells)} settings, "
+            f"{runs} runs; {escaped(settings)}."
         )
-        lines += [f"    - {one}" for one in unknowns(bench)]
+        lines += [f"    - {escaped(one)}" for one in unknowns(bench)]
         lines += [f"    - {one}" for one in _beyond(bench)]
     if results.left_out:
         lines += ["", f"Left out: {len(results.left_out)} runs.", ""]
-        lines += [f"- {one.run}: {one.why}" for one in results.left_out]
+        lines += [f"- {escaped(one.run)}: {escaped(one.why)}" for one in results.left_out]
     order = [
         *(name for name in files if re.fullmatch(r"pass\d+\.md", name)),
         *(f"{name}.md" for name, _, _ in TABLES),
@@ -174,8 +209,11 @@ def _page(results: Results, files: dict[str, str], pictures: dict[str, list[tupl
         title = re.sub(r"^pass(\d+)$", r"Pass@\1", name.removesuffix(".md")).capitalize()
         lines += ["", f"## {title}", "", files[name]]
     lines += ["", "## Figures", ""]
-    for found in pictures.values():
-        lines += [f"![{caption}]({FIGURES}/{name})\n" if name else f"{caption}\n" for caption, name in found]
+    for bench_name, found in pictures.items():
+        lines += [f"### {escaped(bench_name)}", ""]
+        for one in found:
+            told = escaped(one.caption)
+            lines.append(f"![{told}]({FIGURES}/{one.files[0]})\n" if one.files else f"{told}\n")
     lines += ["", re.sub(r"^#", "##", files["claims.md"], flags=re.MULTILINE)]
     return "\n".join([*lines, "", "Examples: [examples.md](examples.md).", ""])
 

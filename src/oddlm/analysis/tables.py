@@ -3,12 +3,14 @@
 import csv
 import io
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from .. import metrics
+from ..views import one_line
 from . import published
 from .cells import Benchmark, Cell, Results
 from .contrast import best_alpha, compared, mean_gain, pairs
@@ -28,12 +30,12 @@ class Table:
     bold: frozenset[tuple[int, int]] = frozenset()
 
     def markdown(self) -> str:
-        lines = [f"### {self.title}", "", _pipes(self.columns), _pipes(["---", *["---:"] * (len(self.columns) - 1)])]
+        lines = [f"### {escaped(self.title)}", "", _pipes(self.columns), _pipes(["---", *["---:"] * (len(self.columns) - 1)])]
         for i, row in enumerate(self.rows):
             if len(row) == 1:
-                lines.append(_pipes([f"*{_plain(row[0])}*", *[""] * (len(self.columns) - 1)]))
+                lines.append(_pipes([f"*{escaped(row[0])}*", *[""] * (len(self.columns) - 1)]))
             else:
-                lines.append(_pipes([f"**{_plain(x)}**" if (i, j) in self.bold else _plain(x) for j, x in enumerate(row)]))
+                lines.append(_pipes([f"**{escaped(x)}**" if (i, j) in self.bold else escaped(x) for j, x in enumerate(row)]))
         return "\n".join([*lines, *(["", self.note] if self.note else []), ""])
 
     def latex(self) -> str:
@@ -55,8 +57,17 @@ def as_csv(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows(rows)
+    writer.writerows([_harmless(cell) for cell in row] for row in rows)
     return out.getvalue()
+
+
+def _harmless(cell: object) -> object:
+    """A name that a spreadsheet would take for a formula gets an apostrophe, by which spreadsheets know a text."""
+    formula = isinstance(cell, str) and cell[:1] in "=+-@\t\r" and not _NUMBER.match(cell)
+    return f"'{cell}" if formula else cell
+
+
+_NUMBER = re.compile(r"-?$|[+-][\d.]+($| %$| \[| \()")  # and what stands behind one in these tables
 
 
 def percent(mean: float, se: float) -> str:
@@ -262,12 +273,12 @@ def _pipes(texts: Sequence[str]) -> str:
     return "| " + " | ".join(texts) + " |"
 
 
-def _plain(text: str) -> str:
-    """Nothing in a name may end a cell or begin a tag."""
-    return text.replace("|", "\\|").replace("<", "&lt;").replace("\n", " ").replace("*", "\\*").replace("_", "\\_")
+def escaped(text: str) -> str:
+    """For Markdown: nothing in a name may end a cell, begin a tag or a link, or change the type."""
+    return re.sub(r"[\\`*_\[\]<>|~!#&]", lambda sign: rf"\{sign[0]}", one_line(text))
 
 
 def _tex(text: str) -> str:
     signs = {"\\": r"\textbackslash{}", "±": r"$\pm$", "α": r"$\alpha$", "θ": r"$\theta$", "~": r"\textasciitilde{}"}
     signs |= {sign: rf"\{sign}" for sign in "&%$#_{}"} | {"^": r"\textasciicircum{}", "<": r"$<$", ">": r"$>$"}
-    return "".join(signs.get(sign, sign) for sign in text)
+    return "".join(signs.get(sign, sign) for sign in one_line(text))

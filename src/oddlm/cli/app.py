@@ -18,12 +18,19 @@ def main() -> None:
     """Run the command line; what the user has to mend is shown in one line, without a traceback."""
     from ..sandbox import SandboxError
 
-    warnings.showwarning = lambda message, *_: typer.echo(f"oddlm: {message}", err=True)
+    warnings.showwarning = lambda message, *_: complain(message)
     try:
         app()
     except (ValueError, SandboxError) as error:
-        typer.echo(f"oddlm: {error}", err=True)
+        complain(error)
         raise SystemExit(2) from None
+
+
+def complain(message: object) -> None:
+    """One line for the user; what it quotes of files cannot steer the terminal."""
+    from ..views import visible
+
+    typer.echo(f"oddlm: {visible(str(message))}", err=True)
 
 
 def _version(wanted: bool) -> None:

@@ -28,7 +28,6 @@ from .options import (
     Track,
     Unsafe,
     check_out,
-    file_fields,
     listed,
     present,
     settings,
@@ -167,6 +166,7 @@ def _embedder() -> Any:
 def _specs(what: dict[str, Any], data: Path | None, fixed: Any, axes: Any, seeds: Sequence[int]) -> "list[RunSpec]":
     from ..compare import grid
     from ..params import RunSpec, checked
+    from ..tasks.data import file_fields
 
     what |= file_fields(what["task"], data)
     return [

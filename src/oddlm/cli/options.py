@@ -89,8 +89,6 @@ def takes_model(command: Command) -> Command:
         values["cache"] = None if values["cache"] == "none" else values["cache"]
         values = {name: value for name, value in values.items() if value not in (None, False)}
         place = {name: value for name, value in values.items() if name in PLACE}
-        if place.get("device") == "auto":
-            place["device_map"] = place.pop("device")
         values = {name: value for name, value in values.items() if name not in PLACE}
         command(**given, options=ModelOptions(values, place))
 
@@ -132,14 +130,6 @@ def settings(given: Sequence[str] | None, taken: Sequence[str]) -> dict[str, Any
 def present(**values: Any) -> dict[str, Any]:
     """Those that were given."""
     return {name: value for name, value in values.items() if value is not None}
-
-
-def file_fields(task: str, data: Path | None) -> dict[str, str | None]:
-    """What a run's spec says of the file that its problems come from."""
-    from ..tasks.data import digest
-
-    source = data or (Path(task) if task.endswith(".jsonl") else None)
-    return {"data": None if data is None else str(data), "data_digest": None if source is None else digest(source)}
 
 
 def check_out(path: Path | None) -> None:

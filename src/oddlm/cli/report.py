@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from .app import app
+from .app import app, complain
 from .options import StoreFolder
 from .runs import FOLDER
 
@@ -42,9 +42,9 @@ def report(
         results = read_results(runs, read)
         files = write_report(results, out, tell)
     for one in results.left_out:
-        typer.echo(f"oddlm: left out run {one.run}: {one.why}", err=True)
+        complain(f"left out run {one.run}: {one.why}")
     settings = sum(len(bench.cells) for bench in results.benchmarks)
-    typer.echo(f"{settings} settings, {len(files)} files and figures: {out / 'report.html'}, {out / 'report.md'}")
+    typer.echo(f"{settings} settings, {len(files)} files: {out / 'report.html'}, {out / 'report.md'}")
 
 
 @app.command("import-released")
@@ -65,4 +65,4 @@ def import_released(
     done = take(file, Store(store), task)
     typer.echo(f"{done.new} runs imported into {store}, {done.known} were there already")
     if done.empty:
-        typer.echo(f"oddlm: {len(done.empty)} rows have no result and were left out: {', '.join(done.empty)}", err=True)
+        complain(f"{len(done.empty)} rows have no result and were left out: {', '.join(done.empty)}")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from .app import app
+from .app import app, complain
 from .options import StoreFolder
 
 runs_app = typer.Typer(help="Look at stored runs; without a command, list them.", invoke_without_command=True)
@@ -29,12 +29,12 @@ def runs(context: typer.Context, store: StoreFolder = FOLDER) -> None:
     broken: list[str] = []
     for name in Store(store).ids():
         try:
-            found.append(Store(store).head(name))
+            found.append(Store(store).exact_head(name))
         except StoreError as error:
             broken.append(str(error))
     Console().print(runs_table(found) if found else f"no runs in {store} yet: `oddlm eval` makes some")
     for message in broken:
-        typer.echo(f"oddlm: {message}", err=True)
+        complain(message)
     if broken:
         raise typer.Exit(2)
 

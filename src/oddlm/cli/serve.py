@@ -58,7 +58,7 @@ def serve(
         "limits": checked(Limits, limits),
         "defaults": checked(SampleParams, settings(set_, ("seed",))),
         "api_key": api_key,
-        "host_names": (*LOOPBACK_NAMES, *(host_name or ())) if is_loopback(host) else None,
+        "host_names": (*LOOPBACK_NAMES, host, *(host_name or ())) if is_loopback(host) else None,
         "cors": cors or (),
         "pass_rows": listed("pass-rows", pass_rows, int),
         "workers": workers or _workers(device),

@@ -34,7 +34,9 @@ def sweep(
     address: Annotated[str, typer.Option(help="Ray: HOST:PORT of the cluster; 'auto' is the one this machine is in.")] = "auto",
     device: Annotated[
         str | None,
-        typer.Option(help="Where models that have a choice are put, such as cuda; local workers take GPUs in turn."),
+        typer.Option(
+            help="Where models that have a choice are put: cuda (local workers take GPUs in turn), or auto: over all GPUs."
+        ),
     ] = None,
     together: Annotated[
         int,

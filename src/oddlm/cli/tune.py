@@ -3,7 +3,7 @@
 import json
 import sys
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +17,7 @@ from .options import (
     Length,
     Limit,
     ModelName,
+    ModelOptions,
     Protocol,
     ScorerName,
     Settings,
@@ -27,10 +28,10 @@ from .options import (
     Track,
     Unsafe,
     check_out,
-    file_fields,
     listed,
     present,
     settings,
+    takes_model,
 )
 from .runs import FOLDER
 
@@ -49,6 +50,7 @@ SPACE_HELP = (
 
 
 @app.command()
+@takes_model
 def tune(
     task: TaskName,
     model: ModelName = "mini",
@@ -79,6 +81,8 @@ def tune(
     together: Together = 1,
     track: Track = None,
     unsafe: Unsafe = False,
+    *,
+    options: ModelOptions,
 ) -> None:
     """Search the settings of the sampler for the largest Pass@k, on problems that are not those to report on.
 
@@ -88,7 +92,6 @@ def tune(
     Example: oddlm tune countdown --model mini --trials 20 --limit 50 --floor pass@1=0.2
     """
     from ..evaluate import Runner
-    from ..generate import load
     from ..space import DEFAULT, read_space
     from ..store import Store
     from ..tasks import find_task
@@ -102,15 +105,16 @@ def tune(
     axes = read_space(DEFAULT if space is None else space, given)
     usual = present(length=chosen.length, steps=chosen.steps)
     fixed = {name: value for name, value in usual.items() if name not in {axis.name for axis in axes}} | given
-    what = {"model": model, "task": task, "protocol": protocol, "scorer": scorer, "exclude_train": exclude_train}
-    base = _base(what | {"split": split, "n": n, "limit": limit}, data)
+    what = {"model": model, "loading": options.loading, "task": task, "protocol": protocol, "scorer": scorer}
+    base = _base(what | {"exclude_train": exclude_train, "split": split, "n": n, "limit": limit}, data)
     floors = dict(map(parse_floor, floor or ()))
     numbers = tuple(dict.fromkeys(listed("seeds", seeds, int)))
     plan = Plan(base, fixed, axes, numbers, parse_metric(metric or f"pass@{n}"), floors, seed)
     plan.check()
-    options = {"data": data, "exclude_train": exclude_train, "unsafe": unsafe}
-    problems = tuning_problems(chosen, split, limit=limit, **options)
-    runner = Runner(Store(store), cache(partial(load, model)), workers=workers, together=together)
+    reading = {"data": data, "exclude_train": exclude_train, "unsafe": unsafe}
+    problems = tuning_problems(chosen, split, limit=limit, **reading)
+    lm = options.loader(model, [chosen.prompt(problem) for problem in problems], plan.longest)
+    runner = Runner(Store(store), lm, workers=workers, together=together)
     runner.lm()  # a model that does not load leaves no study behind
     runner.store.check()
     opened = open_study(storage or f"sqlite:///{store / 'tune.db'}", study or plan.name, plan)
@@ -122,7 +126,7 @@ def tune(
             search(plan, opened, trials, runner, chosen, problems, tracker, partial(_tell, tick), say)
     except KeyboardInterrupt:
         stopped = True
-    apart = not {p.id for p in chosen.problems(**options)} & {p.id for p in problems}
+    apart = not {p.id for p in chosen.problems(**reading)} & {p.id for p in problems}
     found = _report(plan, opened, len(problems), None if apart else REPORTED, top, json_out)
     if stopped:
         typer.echo("oddlm: stopped. The same command goes on from there.", err=True)
@@ -132,6 +136,7 @@ def tune(
 
 def _base(what: dict[str, Any], data: Path | None) -> "RunSpec":
     from ..params import RunSpec, checked
+    from ..tasks.data import file_fields
 
     return checked(RunSpec, what | file_fields(what["task"], data))
 

@@ -18,6 +18,7 @@ before that of the grid. Runs that come to the same are one run; alpha 0 of ever
 import tomllib
 from collections.abc import Mapping, Sequence
 from itertools import product
+from math import prod
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,7 +26,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ..params import Loading, RunSpec, SampleParams, checked
 from ..tasks import Task, find_task
-from ..tasks.data import digest
+from ..tasks.data import file_fields
+
+MOST_RUNS = 100_000
 
 
 class _Table(BaseModel):
@@ -107,6 +110,8 @@ def variants(value: Any) -> list[Any]:
         return [variant for one in value for variant in variants(one)]
     if isinstance(value, dict):
         columns = [[(key, variant) for variant in _variants_of(key, own)] for key, own in value.items()]
+        if (count := prod(map(len, columns))) > MOST_RUNS:
+            raise ValueError(f"the lists stand for {count} combinations; a grid has at most {MOST_RUNS}")
         return [dict(pairs) for pairs in product(*columns)]
     return [value]
 
@@ -148,7 +153,6 @@ def _spec(point: Point, data: Path | None) -> RunSpec:
     table = point.task
     task = find_task(table.name, scorer=table.scorer).under(table.protocol)
     given = data or (Path(table.data) if table.data else None)
-    source = given or (Path(table.name) if table.name.endswith(".jsonl") else None)
     return checked(
         RunSpec,
         {
@@ -159,8 +163,7 @@ def _spec(point: Point, data: Path | None) -> RunSpec:
             "scorer": table.scorer,
             "exclude_train": table.exclude_train,
             "split": table.split,
-            "data": None if given is None else str(given),
-            "data_digest": None if source is None else digest(source),
+            **file_fields(table.name, given),
             "n": point.n,
             "limit": table.limit or point.limit,
             "seed": point.seed,

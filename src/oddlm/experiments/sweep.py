@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ..evaluate import check_problems, check_spec, check_stored, in_parts, summary
-from ..models import find_model
+from ..models import check_model
 from ..params import RunSpec
 from ..store import Failure, Store, Writer
 from ..tasks import Problem
@@ -64,8 +64,8 @@ class _Open:
 
 def make_plan(specs: Sequence[RunSpec], *, unsafe: bool = False) -> Plan:
     """Load every task once, and refuse what could not be run."""
-    for model in dict.fromkeys(spec.model for spec in specs):
-        find_model(model)
+    for model, loading in dict.fromkeys((spec.model, spec.loading) for spec in specs):
+        check_model(model, **{name: value for name, value in loading.options().items() if name != "raw"})  # the LM's own
     problems: dict[str, Sequence[Problem]] = {}
     for spec in specs:
         check_spec(spec)

@@ -33,14 +33,18 @@ def load_model(name: str, **options: Any) -> Model:
 
 def outline_model(name: str, **options: Any) -> "Outline | None":
     """What is known of a checkpoint before its weights are read or even downloaded; None for what is no checkpoint."""
-    factory = find_model(name)
-    _check_options(name, factory, options)
+    check_model(name, **options)
     if not _is_checkpoint(name):
         return None
     from .pretrained import Source, outline
 
     source = {key: value for key, value in options.items() if key in ("revision", "local_files_only", "cache_dir")}
     return outline(Source(name, **source), options.get("mask_id"))
+
+
+def check_model(name: str, **options: Any) -> None:
+    """ValueError for a model that there is not, or an option that it does not have; nothing is loaded."""
+    _check_options(name, find_model(name), options)
 
 
 def find_model(name: str) -> Callable[..., Any]:

@@ -8,6 +8,7 @@ from ..checks import whole
 from .transformer import TransformerConfig
 
 MOST_LAYERS = 1000
+MOST_WEIGHTS = 1 << 42  # of one matrix: larger ones do not exist, and sizes beyond 64 bits cannot be computed with
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,12 @@ class Keys:
             raise ValueError(f"{self.where}: {key} must be true or false, not {value!r}")
         return value
 
+    def table(self, key: str) -> "Keys":
+        value = self.get(key, {})
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{self.where}: {key} must be a table, not {value!r}")
+        return Keys(f"{self.where}: {key}", value)
+
     def get(self, key: str, default: Any = None) -> Any:
         value = self.values.get(key)
         return default if value is None else value
@@ -78,4 +85,7 @@ def checked_shape(keys: Keys, config: TransformerConfig) -> TransformerConfig:
         raise ValueError(f"{keys.where}: {config.key_heads} heads of keys do not divide {config.heads} of queries")
     if config.head % 2:
         raise ValueError(f"{keys.where}: a head of {config.head} cannot be rotated, its size must be even")
+    rows = max(config.vocab_size, 2 * config.hidden, 3 * config.heads * config.head)
+    if rows * config.width > MOST_WEIGHTS:
+        raise ValueError(f"{keys.where} describes a matrix of {rows} x {config.width}, which no machine can hold")
     return config

@@ -74,19 +74,20 @@ def describe(folder: Path) -> Description:
 
 
 def _architecture(keys: Keys) -> Architecture:
-    kind, classes = keys.get("model_type"), keys.get("architectures", [])
+    kind, classes = keys.get("model_type"), keys.get("architectures")
+    names = [str(name) for name in classes] if isinstance(classes, list) else []
     for architecture in ARCHITECTURES:
         if kind in architecture.model_types:
             return architecture
-    names = ", ".join(map(str, classes)) if isinstance(classes, list) and classes else repr(kind)
-    if any(str(name).endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")) for name in classes):
+    told = ", ".join(names) or repr(kind)
+    if any(name.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")) for name in names):
         raise ValueError(
-            f"{keys.where} describes {names}: an autoregressive model, which cannot fill masks. If it was trained to, "
+            f"{keys.where} describes {told}: an autoregressive model, which cannot fill masks. If it was trained to, "
             "load it with transformers and give it to oddlm.wrap(model, tokenizer, mask_id=...)"
         )
     known = ", ".join(f"{a.name} ({a.model_types[0]})" for a in ARCHITECTURES)
     raise ValueError(
-        f"{keys.where}: unknown architecture {names} (model_type {kind!r}); known: {known}. Any other masked diffusion model: "
+        f"{keys.where}: unknown architecture {told} (model_type {kind!r}); known: {known}. Any other masked diffusion model: "
         "load it with transformers and give it to oddlm.wrap(model, tokenizer, mask_id=...)"
     )
 

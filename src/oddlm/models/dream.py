@@ -25,7 +25,7 @@ BLOCK = {
 def qwen_config(keys: Keys, *, qkv_bias: bool, qk_norm: bool, tied: bool, shift: bool) -> TransformerConfig:
     """What the Qwen family shares. `tied`: where the config does not say."""
     keys.only(hidden_act="silu", use_sliding_window=False, rope_scaling=None)
-    rotary = Keys(f"{keys.where}: rope_parameters", keys.get("rope_parameters", {}))  # where newer libraries write it
+    rotary = keys.table("rope_parameters")  # where newer libraries write it
     rotary.only(rope_type="default")
     heads = keys.whole("num_attention_heads")
     ours = TransformerConfig(

@@ -73,9 +73,10 @@ def load_pretrained(
 
     device: default a GPU where there is one. dtype: bf16 (default on a GPU), fp16, fp32 (default on a CPU) or fp64.
     revision, local_files_only, cache_dir: as in the hub's own library. mask_id: where the checkpoint is silent or wrong.
-    quantize: nf4 or int8. device_map: "auto" spreads the layers over all GPUs. cache, refresh, compiled: see
-    `Native`.
+    quantize: nf4 or int8. device_map or device "auto" spreads the layers over all GPUs. cache, refresh, compiled: see `Native`.
     """
+    if device == "auto" and device_map is None:
+        device, device_map = None, "auto"
     if device is not None and device_map is not None:
         raise ValueError("device puts a network on one device, device_map spreads it over several: give one of them")
     place = chosen_device(device)

@@ -74,8 +74,9 @@ def special_ids(
     for key in ("eos_token_id", "pad_token_id"):
         value = keys.get(key)
         ends += value if isinstance(value, list) else [value]
-    known = list(dict.fromkeys(end for end in ends if end is not None and end != mask))
-    return ids(f"{keys.where}: mask_token_id", [mask], vocab_size)[0], ids(f"{keys.where}: end tokens", known, vocab_size)
+    (mask,) = ids(f"{keys.where}: mask_token_id", [mask], vocab_size)
+    known = ids(f"{keys.where}: end tokens", [end for end in ends if end is not None], vocab_size)
+    return mask, tuple(dict.fromkeys(end for end in known if end != mask))
 
 
 def _mask_id(keys: Keys, tokenizer: TextTokenizer) -> int:
@@ -86,7 +87,7 @@ def _mask_id(keys: Keys, tokenizer: TextTokenizer) -> int:
         )
     for found in (said, named, *map(tokenizer.special.get, MASK_TEXTS)):
         if found is not None:
-            return int(found)
+            return found  # type: ignore[no-any-return]
     raise ValueError(
         f"{keys.where} has no mask_token_id, and its tokenizer has no mask token: this is no masked diffusion model; "
         "if it is, say which token is the mask: mask_id="
@@ -121,14 +122,11 @@ def _from_merges(folder: Path, settings: Mapping[str, Any]) -> "Tokenizer":
     words = pre_tokenizers.Split(Regex(QWEN2_WORDS), behavior="isolated")
     backend.pre_tokenizer = pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
     backend.decoder = decoders.ByteLevel()
-    added = {int(number): dict(token) for number, token in settings.get("added_tokens_decoder", {}).items()}
-    old = {int(number): {"content": text, "special": True} for text, number in _optional(folder / ADDED).items()}
-    for number, token in sorted({**old, **added}.items()):
-        content = token.pop("content")
+    for number, token in sorted(_added(folder, settings).items()):
+        content, special = token["content"], bool(token.get("special", False))
         flags = {
             name: bool(value) for name, value in token.items() if name in ("lstrip", "rstrip", "normalized", "single_word")
         }
-        special = bool(token.get("special", False))
         (backend.add_special_tokens if special else backend.add_tokens)([AddedToken(content, special=special, **flags)])
         if backend.token_to_id(content) != number:
             raise ValueError(
@@ -137,9 +135,26 @@ def _from_merges(folder: Path, settings: Mapping[str, Any]) -> "Tokenizer":
     return backend
 
 
+def _added(folder: Path, settings: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
+    """Tokens beside the vocabulary, by their ids."""
+    try:
+        old = {int(number): {"content": text, "special": True} for text, number in _optional(folder / ADDED).items()}
+        added = {int(number): dict(token) for number, token in settings.get("added_tokens_decoder", {}).items()}
+        for token in added.values():
+            token["content"].encode()
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"the added tokens in {folder} ({SETTINGS}, {ADDED}) are damaged ({error}): copy or download them anew"
+        ) from error
+    return {**old, **added}
+
+
 def _template(folder: Path, settings: Mapping[str, Any]) -> str | None:
     if (folder / TEMPLATE).is_file():
-        return (folder / TEMPLATE).read_text()
+        try:
+            return (folder / TEMPLATE).read_text()
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{folder / TEMPLATE} is damaged ({error}): copy or download it anew") from error
     found = settings.get("chat_template")
     if isinstance(found, list):  # several, by name
         found = next((one.get("template") for one in found if isinstance(one, dict) and one.get("name") == "default"), None)

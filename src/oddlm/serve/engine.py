@@ -142,11 +142,15 @@ class Engine:
     def start(self) -> None:
         self._thread.start()
 
-    def close(self) -> None:
-        """Stop now; what runs is cancelled."""
+    def stop(self) -> None:
+        """Take nothing more; what runs or waits ends with a ClosedError before the next pass."""
         with self._changed:
             self._closing = True
             self._changed.notify()
+
+    def close(self) -> None:
+        """Stop, and wait until all has ended."""
+        self.stop()
         if self._thread.is_alive():
             self._thread.join()
 

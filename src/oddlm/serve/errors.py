@@ -55,7 +55,7 @@ def as_api_error(error: Exception) -> ApiError:
 
 
 def _invalid(complaints: Sequence[Any]) -> ApiError:
-    """The first field that is wrong; a field of several possible types has a complaint for each."""
+    """The first field that is wrong; one of several possible types has a complaint for each, unless it is of one of them."""
     first = complaints[0]
     if first["type"] == "json_invalid":
         return ApiError(400, f"the body is no valid JSON: {first.get('ctx', {}).get('error', first['msg'])}")
@@ -64,9 +64,11 @@ def _invalid(complaints: Sequence[Any]) -> ApiError:
         return ApiError(400, "the body must be a JSON object, sent as application/json")
     if first["type"] == "extra_forbidden":
         return ApiError(400, f"unknown field {'.'.join(map(str, where))!r:.200}", param=str(where[0])[:200])
-    same = [each["msg"].removeprefix("Value error, ") for each in complaints if each["loc"][1:2] == where[:1]]
+    same = [each for each in complaints if each["loc"][1:2] == where[:1]]
+    values = [each for each in same if each["type"] == "value_error"]
+    told = [each["msg"].removeprefix("Value error, ") for each in values or same]
     numbers = "".join(f"[{part}]" for part in where[1:2] if isinstance(part, int))
-    return ApiError(400, f"{where[0]}{numbers}: {' or '.join(dict.fromkeys(same))}", param=str(where[0]))
+    return ApiError(400, f"{where[0]}{numbers}: {' or '.join(dict.fromkeys(told))}", param=str(where[0]))
 
 
 def install(app: FastAPI) -> None:

@@ -44,7 +44,7 @@ class Guard:
     def _check(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
         names = self.settings.host_names
-        if names is not None and host_name(headers.get("host", "")) not in names:
+        if names is not None and host_name(headers.get("host", "")) not in {name.lower() for name in names}:
             raise ApiError(403, f"this server answers to the host names {', '.join(names)} alone", code="unknown_host")
         if self.settings.api_key is not None and scope["path"].startswith(GUARDED):
             given = headers.get("authorization", "").removeprefix("Bearer ").encode("latin-1")
@@ -74,6 +74,5 @@ class Guard:
 
 def host_name(host: str) -> str:
     """Of a Host header, without port and brackets."""
-    if host.startswith("["):
-        return host[1:].partition("]")[0]
-    return host.partition(":")[0].lower()
+    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    return name.lower()

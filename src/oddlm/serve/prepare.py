@@ -25,6 +25,7 @@ REGISTRIES: Mapping[str, Registry[Any]] = {
     "policy": POLICIES,
     "schedule": SCHEDULES,
 }
+ROLES = {"developer": "system"}  # OpenAI's newer name; templates know the older one
 MOST_STOPS = 4
 LARGEST = 2**31
 
@@ -129,7 +130,7 @@ def encode(lm: LM, text: str) -> list[int]:
 
 def chat_prompt(lm: LM, messages: Sequence[Message]) -> list[int]:
     """The tokenizer's chat template where it has one; else the messages as they are, each ended by a line break."""
-    said = [{"role": message.role, "content": message.text} for message in messages]
+    said = [{"role": ROLES.get(message.role, message.role), "content": message.text} for message in messages]
     template = getattr(lm.tokenizer, "chat", None)
     if template is None or getattr(lm.tokenizer, "template", template) is None:
         return encode(lm, "".join(line["content"].removesuffix("\n") + "\n" for line in said))
