@@ -4,16 +4,22 @@ import csv
 from dataclasses import replace
 
 import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
 from typer.testing import CliRunner
 
-from oddlm.bench import Cost, claims, expand, paper_grid
+from oddlm.bench import build_model, expand, grid_cells
 from oddlm.cli import app
+from oddlm.costs import Cost, aims_table, claims, network_flops
+from oddlm.models.native import Native
+from oddlm.models.quant import is_quantized
 
-COST = Cost("a", "bfloat16", 4, 8, 4, 1.0, 1.0, 1.1, 10.0, 9.0, 11.0, 100.0, 8.0)
+COST = Cost("a", "bfloat16", 4, 8, 4, 1.0, 1.0, 1.1, 10.0, 9.0, 11.0, 20, 100.0, 8.0, 1.0, 2.0, 3.0, 0.5)
 
 
 def test_the_papers_grid():
-    grid = paper_grid()
+    grid = grid_cells("paper")
     assert len(grid) == 24
     assert (64, 128, 16) in grid
     assert all(steps <= length for _, length, steps in grid)
@@ -29,9 +35,34 @@ def test_claims():
     assert "independent of the model" in claims([COST, replace(COST, model="b")])[0]
 
 
+def test_aims_stand_beside_what_has_them():
+    assert aims_table([COST]) == ""
+    cell = replace(COST, model="llada-8b", n=16, length=64, odd_ms=79.0, overhead=1.2, odd_extra_mib=12.0)
+    line = aims_table([cell, COST]).splitlines()[-1]
+    assert line == "| 16, 64 | 111.2 / 122.6 | 79.0 | at most 80: met | +1.20 % | at most 1 %: missed | 12 | at most 64: met |"
+    assert len(grid_cells("aims")) == 4
+
+
+def test_flops_of_a_network_by_torchs_own_count():
+    model = build_model("tiny", torch.device("cpu"), "float32", "none")
+    tokens, lengths = torch.zeros(3, 50 + 8, dtype=torch.long), torch.full((3,), 50)
+    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+        model(tokens, 50, lengths)
+    assert network_flops(model.network.config, 3, 50, 8) == counter.get_total_flops()
+
+
+def test_quantised_shapes_can_be_built():
+    model = build_model("tiny", torch.device("cpu"), "nf4", "fixed")
+    assert is_quantized(model.network)
+    with pytest.raises(ValueError, match="compiled or quantize, not both"):
+        Native(model.network, name="x", mask_id=0, protected_ids=(), compiled="any")
+
+
 def test_a_small_run(tmp_path):
     command = ["bench", "overhead", "--model", "tiny", "--n", "2", "--length", "4", "--steps", "2,4", "--repeats", "2"]
-    done = CliRunner().invoke(app, [*command, "--device", "cpu", "--dtype", "float32", "--no-compile", "--out", str(tmp_path)])
+    done = CliRunner().invoke(
+        app, [*command, "--device", "cpu", "--dtype", "float32", "--compile", "none", "--out", str(tmp_path)]
+    )
     assert done.exit_code == 0, done.output
     assert "| tiny float32 | 2 | 4 | 2 |" in done.output
     assert (tmp_path / "overhead.md").read_text() == done.output
@@ -46,10 +77,11 @@ def test_a_small_run(tmp_path):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--dtype", "int4"], "dtype must be one of bfloat16, float16, float32"),
-        (["--grid", "mine"], "grid must be one of paper"),
+        (["--dtype", "int4"], "dtype must be one of bfloat16, float16, float32, nf4, int8"),
+        (["--compile", "yes"], "compile must be one of fixed, any, none"),
+        (["--grid", "mine"], "grid must be one of paper, aims"),
         (["--n", "x"], "--n takes whole numbers"),
-        (["--model", "huge"], "unknown model 'huge'.*shapes: llada-8b, 1b, tiny"),
+        (["--model", "huge"], "unknown model 'huge'.*shapes: llada-8b, dream-7b, 1b, tiny"),
     ],
 )
 def test_bad_input(options, said):

@@ -31,7 +31,8 @@ ARROWS = {
     "params": set(),
     "train": {"models", "registry"},
     "generate": {"checks", "policies", "types", "noise", "params", "sampler", "diversity", "models"},
-    "bench": {"types", "sampler", "diversity", "models"},
+    "costs": {"models"},
+    "bench": {"types", "costs", "sampler", "diversity", "models"},
     "demo": {"types", "sampler", "diversity", "models", "generate", "metrics", "sandbox", "tasks"},
     "sandbox": set(),
     "tasks": {"sandbox"},
@@ -68,6 +69,7 @@ ARROWS = {
     "cli": {
         "__init__",
         "bench",
+        "costs",
         "checks",
         "types",
         "demo",

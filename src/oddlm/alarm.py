@@ -41,8 +41,11 @@ class Alarm:
 
 
 @contextmanager
-def memory_advice(step: Step, V: int, item_bytes: int) -> Iterator[None]:
-    """A GPU that runs out of memory says what to lower, and what that is worth."""
+def memory_advice(step: Step, V: int, item_bytes: int, rows: int, row_bytes: int | None) -> Iterator[None]:
+    """A GPU that runs out of memory says what to lower, and what that is worth.
+
+    rows: that the network sees at a time; row_bytes: what it holds of each beside its weights, where that is known.
+    """
     try:
         yield
     except torch.cuda.OutOfMemoryError as error:
@@ -51,7 +54,8 @@ def memory_advice(step: Step, V: int, item_bytes: int) -> Iterator[None]:
         raise ValueError(
             f"the GPU is out of memory with {B} samples of {L} positions over {V} tokens. Lower n, or the prompts at a time: "
             f"each sample takes {sample} of logits and {guide} of guidance. Or lower length: each position takes {position}. "
-            f"Or lower max_batch: what the network holds beside its weights grows with the {B} rows it sees at a time"
+            f"Or lower max_batch: what the network holds beside its weights grows with the {rows} rows it sees at a time"
+            + ("" if row_bytes is None else f", each about {_mib(row_bytes)}")
         ) from error
 
 

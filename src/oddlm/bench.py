@@ -1,133 +1,127 @@
 """What diversity costs: time per step and memory of plain sampling and of ODD beside the network alone."""
 
-import csv
 import gc
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from functools import partial
-from itertools import product
-from pathlib import Path
+from itertools import permutations, product
 
 import torch
-from torch import Tensor
+from torch import nn
 
+from .costs import AIMS, Ceilings, Cost, network_flops
 from .diversity.guide import Repulsion
 from .models import load_model
+from .models.device import chosen_device
+from .models.native import COMPILED, Native
+from .models.quant import QUANTIZATIONS, assign, prepare
 from .models.transformer import Transformer, TransformerConfig
 from .sampler import denoise_steps, lay_canvas
-from .types import Guide, Model
+from .types import Guide, Model, open_session
 
 SHAPES = {  # random weights: what a network says does not change how long it takes
-    "llada-8b": TransformerConfig(vocab_size=126464, width=4096, layers=32, heads=32, hidden=12288),
+    "llada-8b": TransformerConfig(
+        vocab_size=126464, width=4096, layers=32, heads=32, hidden=12288, tied=False, wide_rotary=True
+    ),
+    "dream-7b": TransformerConfig(
+        vocab_size=152064, width=3584, layers=28, heads=28, hidden=18944, kv_heads=4, qkv_bias=True, tied=False, shift=True
+    ),
     "1b": TransformerConfig(vocab_size=126464, width=2048, layers=16, heads=16, hidden=5632),
     "tiny": TransformerConfig(vocab_size=2048, width=64, layers=2, heads=2, hidden=128),
 }
+DTYPES = ("bfloat16", "float16", "float32", *QUANTIZATIONS)
 PAPER = {"n": (4, 16, 64), "length": (8, 32, 128), "steps": (4, 8, 16)}  # the paper's grid, steps <= length
+GRIDS = ("paper", "aims")
+COMPILE = (*COMPILED, "none")
 PROMPT = 150
 
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """Times in ms per step: medians, and the mean of the differences of neighbouring runs with its 95 % interval."""
-
-    model: str
-    dtype: str
-    n: int
-    length: int
-    steps: int
-    network_ms: float
-    plain_ms: float
-    odd_ms: float
-    overhead: float  # of ODD over plain, in per cent
-    overhead_low: float
-    overhead_high: float
-    plain_mib: float  # peak beside weights
-    odd_extra_mib: float  # peak of ODD above that of plain
+Cell = tuple[int, int, int]  # n, length, steps
 
 
-class RandomNetwork:
-    """A transformer of a given shape with random weights, as the sampler wants it."""
-
-    mask_id, protected_ids = 0, (1, 2)
-
-    def __init__(self, name: str, device: torch.device, dtype: torch.dtype, compiled: bool) -> None:
-        self.name, self.device, self.vocab_size = name, device, SHAPES[name].vocab_size
-        default = torch.get_default_dtype()
-        torch.set_default_dtype(dtype)  # 8 billion weights are made where and as they stay
-        try:
-            with device:
-                self.network = Transformer(SHAPES[name]).eval().requires_grad_(False)
-        finally:
-            torch.set_default_dtype(default)
-        if compiled:
-            for block in self.network.blocks:  # all blocks share one compiled code
-                block.compile(dynamic=False)
-
-    def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor) -> Tensor:
-        logits: Tensor = self.network(tokens, start, prompt_lengths)
-        return logits
+def machine(device: str | None) -> tuple[torch.device, str]:
+    """The device, and what it is called."""
+    found = chosen_device(device)
+    return found, torch.cuda.get_device_name(found) if found.type == "cuda" else "CPU"
 
 
-def build_model(name: str, device: torch.device, dtype: torch.dtype, compiled: bool) -> Model:
-    """A shape with random weights, or a known model."""
+def build_model(name: str, device: torch.device, dtype: str, compiled: str) -> Model:
+    """A shape with random weights, or a known model; quantised weights are not compiled."""
+    quantize = dtype if dtype in QUANTIZATIONS else None
+    numbers = torch.bfloat16 if quantize else getattr(torch, dtype)
     if name in SHAPES:
-        return RandomNetwork(name, device, dtype, compiled)
+        how = None if quantize or compiled == "none" else compiled
+        network = random_network(SHAPES[name], device, numbers, quantize)
+        return Native(network, name=name, mask_id=0, protected_ids=(1, 2), compiled=how)
     try:
-        return load_model(name, device=device, dtype=dtype)
+        return load_model(name, device=device, dtype=numbers, **({"quantize": quantize} if quantize else {}))
     except ValueError as error:
         raise ValueError(f"{error}; shapes: {', '.join(SHAPES)}") from error
 
 
+def random_network(config: TransformerConfig, device: torch.device, dtype: torch.dtype, quantize: str | None) -> Transformer:
+    """Every weight is made where and as it stays."""
+    with torch.device("meta"):
+        network = prepare(Transformer(config).to(dtype), quantize)
+    for module in network.modules():
+        for attribute, empty in list(module.named_parameters(recurse=False)):
+            made = torch.empty(empty.shape, dtype=dtype, device=device)
+            assign(module, attribute, nn.init.ones_(made) if made.dim() == 1 else nn.init.normal_(made, std=0.02))
+    return network
+
+
 def overhead(
-    model: Model,
-    grid: Iterable[tuple[int, int, int]],
-    *,
-    dtype: str,
-    alpha: float,
-    temperature: float,
-    repeats: int,
+    model: Model, grid: Iterable[Cell], *, dtype: str, alpha: float, temperature: float, repeats: int
 ) -> Iterator[Cost]:
-    """The cost of each (n, length, steps). Plain and ODD take turns in going first: what changes over time touches both."""
-    for n, length, steps in grid:
-        prompt = [5 + i % 32 for i in range(PROMPT)]
-        run = partial(_steps_ms, model, prompt, n, length, steps, temperature)
-        guides: tuple[Guide | None, Guide] = None, Repulsion(alpha=alpha)
-        peaks = [_peak_mib(model, partial(run, guide)) for guide in guides]  # warms up and compiles, too
-        peaks = [_peak_mib(model, partial(run, guide)) for guide in guides]
-        network = statistics.median(_network_ms(model, prompt, n, length, max(steps, 8)))
-        pairs = [_in_turn(run, guides, backwards=i % 2 == 1) for i in range(repeats)]
-        plain, odd = (statistics.median(t for pair in pairs for t in pair[i]) for i in range(2))
-        shares = [100 * (statistics.median(b) / statistics.median(a) - 1) for a, b in pairs]
+    """The cost of each (n, length, steps): in every round the network alone, plain sampling and ODD take one step each, in an
+    order that turns, so that what changes over time touches all three.
+    """
+    ceilings = measure_ceilings(_device(model), dtype)
+    shape = None
+    for cell in grid:
+        if cell[:2] != shape and getattr(model, "compiled", None) == "fixed":
+            torch.compiler.reset()  # torch would not compile every shape of a long grid
+        shape = cell[:2]
+        lanes = _Lanes(model, *cell, temperature, Repulsion(alpha=alpha))
+        for guide in lanes.guides:
+            lanes.short_run(guide)  # warms up and compiles
+        peaks = [_peak_mib(model, partial(lanes.short_run, guide)) for guide in lanes.guides]
+        rounds = [times for i in range(repeats) for times in lanes.run(i)]
+        network, plain, odd = (statistics.median(times) for times in zip(*rounds, strict=True))
+        shares = sorted(100 * (b / a - 1) for _, a, b in rounds)
         low, high = _interval(shares)
+        teraflops, plain_gb, odd_gb = _work(model, *cell[:2])
         yield Cost(
             model=str(getattr(model, "name", type(model).__name__)),
             dtype=dtype,
-            n=n,
-            length=length,
-            steps=steps,
+            n=cell[0],
+            length=cell[1],
+            steps=cell[2],
             network_ms=network,
             plain_ms=plain,
             odd_ms=odd,
-            overhead=statistics.mean(shares),
+            overhead=statistics.median(shares),
             overhead_low=low,
             overhead_high=high,
+            pairs=len(shares),
             plain_mib=peaks[0],
             odd_extra_mib=peaks[1] - peaks[0],
+            teraflops=teraflops,
+            plain_gb=plain_gb,
+            odd_gb=odd_gb,
+            floor_ms=1e3 * max(1e12 * teraflops / ceilings.matrix_rate, 1e9 * odd_gb / ceilings.bandwidth),
         )
 
 
-def _in_turn(run: Callable[[Guide | None], list[float]], guides: Sequence[Guide | None], backwards: bool) -> list[list[float]]:
-    times = [run(guide) for guide in (reversed(guides) if backwards else guides)]
-    return times[::-1] if backwards else times
+def grid_cells(name: str) -> list[Cell]:
+    """`paper`: the paper's grid. `aims`: the cells that have aims, 16 steps each."""
+    if name == "paper":
+        return expand(PAPER["n"], PAPER["length"], PAPER["steps"])
+    return [(n, length, 16) for n, length in AIMS]
 
 
-def paper_grid() -> list[tuple[int, int, int]]:
-    return expand(PAPER["n"], PAPER["length"], PAPER["steps"])
-
-
-def expand(n: Sequence[int], length: Sequence[int], steps: Sequence[int]) -> list[tuple[int, int, int]]:
+def expand(n: Sequence[int], length: Sequence[int], steps: Sequence[int]) -> list[Cell]:
     """All combinations with steps <= length."""
     grid = [cell for cell in product(n, length, steps) if cell[2] <= cell[1]]
     if not grid:
@@ -135,28 +129,84 @@ def expand(n: Sequence[int], length: Sequence[int], steps: Sequence[int]) -> lis
     return grid
 
 
-def _steps_ms(
-    model: Model, prompt: Sequence[int], n: int, length: int, steps: int, temperature: float, guide: Guide | None
-) -> list[float]:
-    """Of each step but the first, which fills the pipeline; all of them where there is only one."""
-    mark = _marks(model)
-    mark()
-    for _ in denoise_steps(model, [prompt], n=n, length=length, steps=steps, temperature=temperature, guide=guide):
-        mark()
-    times = mark.finish()
-    return times[1:] or times
+@dataclass(frozen=True, slots=True)
+class _Lanes:
+    """The network alone, plain sampling and ODD, side by side."""
+
+    model: Model
+    n: int
+    length: int
+    steps: int
+    temperature: float
+    guide: Guide
+
+    @property
+    def guides(self) -> tuple[Guide | None, Guide]:
+        return None, self.guide
+
+    def sampling(self, guide: Guide | None, steps: int, seed: int = 0) -> Iterator[object]:
+        options = {"n": self.n, "length": self.length, "temperature": self.temperature}
+        return denoise_steps(self.model, [_prompt()], steps=steps, guide=guide, seed=seed, **options)  # type: ignore[arg-type]
+
+    def short_run(self, guide: Guide | None) -> None:
+        """Its first step, where everything is masked, takes the most memory."""
+        for _ in self.sampling(guide, min(2, self.steps)):
+            pass
+
+    def run(self, seed: int) -> list[tuple[float, ...]]:
+        """Per round the ms of the three; without the first, which fills the pipeline, where there are more."""
+        canvas, lengths = lay_canvas(self.model, [_prompt()], self.n, self.length)
+        canvas[:, PROMPT:].random_(5, self.model.vocab_size)  # on rows that are alike a GPU is faster
+        network = torch.no_grad()(open_session(self.model, PROMPT, lengths, self.length, self.length))
+        runs = [self.sampling(guide, self.steps, seed) for guide in self.guides]
+        lanes = [partial(network, canvas, PROMPT, lengths), *(partial(next, run) for run in runs)]
+        orders = list(permutations(range(len(lanes))))
+        marks, taken = _Marks(_device(self.model).type == "cuda"), []
+        for i in range(self.steps):
+            taken.append(orders[i % len(orders)])
+            for lane in taken[-1]:
+                marks()
+                lanes[lane]()
+        marks()
+        times = iter(marks.finish())
+        rounds = [tuple(ms for _, ms in sorted((lane, next(times)) for lane in order)) for order in taken]
+        return rounds[1:] or rounds
 
 
-def _network_ms(model: Model, prompt: Sequence[int], n: int, length: int, calls: int) -> list[float]:
-    canvas, lengths = lay_canvas(model, [prompt], n, length)
-    start = canvas.shape[1] - length
-    mark = _marks(model)
-    with torch.no_grad():
-        for _ in range(calls):
-            mark()
-            model(canvas, start, lengths)
-        mark()
-    return mark.finish()[1:]
+def _prompt() -> list[int]:
+    return [5 + i % 32 for i in range(PROMPT)]
+
+
+def _work(model: Model, n: int, length: int) -> tuple[float, float, float]:
+    """Teraflops of the network, and the fewest gigabytes of a step, plain and ODD."""
+    if not isinstance(model, Native):
+        return 0.0, 0.0, 0.0
+    network = model.network
+    read = [network.blocks, network.norm, network.embed if network.head is None else network.head]
+    weights = sum(p.nbytes for part in read for p in part.parameters())
+    logits = n * length * model.vocab_size * model.embedding.element_size()
+    flops = network_flops(network.config, n, PROMPT, length)
+    return flops / 1e12, (weights + 2 * logits) / 1e9, (weights + 4 * logits) / 1e9
+
+
+def measure_ceilings(device: torch.device, dtype: str) -> Ceilings:
+    """By one large copy and one large matrix product, the best of some; smaller ones on a CPU."""
+    cuda = device.type == "cuda"
+    size, side = (1 << 31, 8192) if cuda else (1 << 26, 512)
+    numbers = torch.bfloat16 if dtype in QUANTIZATIONS else getattr(torch, dtype)
+    source = torch.zeros(size, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    a, b = (torch.randn(side, side, device=device).to(numbers) for _ in range(2))
+
+    def best(call: Callable[[], object]) -> float:
+        marks = _Marks(cuda)
+        for _ in range(10):
+            marks()
+            call()
+        marks()
+        return min(marks.finish()[1:]) / 1e3
+
+    return Ceilings(2 * size / best(lambda: target.copy_(source)), 2 * side**3 / best(lambda: a @ b))
 
 
 class _Marks:
@@ -182,10 +232,6 @@ class _Marks:
         return [a.elapsed_time(b) for a, b in pairs]
 
 
-def _marks(model: Model) -> _Marks:
-    return _Marks(_device(model).type == "cuda")
-
-
 def _device(model: Model) -> torch.device:
     return torch.device(getattr(model, "device", "cpu"))
 
@@ -193,7 +239,6 @@ def _device(model: Model) -> torch.device:
 def _peak_mib(model: Model, run: Callable[[], object]) -> float:
     """The most memory that a run holds at once beside what is there before; 0 on a CPU, where nobody counts it."""
     if _device(model).type != "cuda":
-        run()
         return 0.0
     gc.collect()
     torch.cuda.synchronize()
@@ -204,69 +249,7 @@ def _peak_mib(model: Model, run: Callable[[], object]) -> float:
     return (torch.cuda.max_memory_allocated() - before) / 2**20
 
 
-def _interval(values: Sequence[float]) -> tuple[float, float]:
-    """95 % by Student's t, of the mean; the value itself where there is one."""
-    if len(values) < 2:
-        return values[0], values[0]
-    t = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}.get(len(values), 2.1)
-    half = t * statistics.stdev(values) / len(values) ** 0.5
-    return statistics.mean(values) - half, statistics.mean(values) + half
-
-
-def claims(costs: Sequence[Cost]) -> list[str]:
-    """The paper's three, each as far as the figures can tell."""
-    said = []
-    for name, key in (("flat in the number of steps", "steps"), ("independent of the model", "model")):
-        groups: dict[tuple[object, ...], list[Cost]] = {}
-        for cost in costs:
-            groups.setdefault(tuple(v for k, v in asdict(cost).items() if k in _AXES and k != key), []).append(cost)
-        spreads = [max(c.overhead for c in g) - min(c.overhead for c in g) for g in groups.values() if len(g) > 1]
-        if spreads:
-            said.append(
-                f"{name}: the overhead differs by {statistics.median(spreads):.1f} points (median), {max(spreads):.1f} at most"
-            )
-    by_n = sorted({(c.n, c.length): c.odd_extra_mib for c in costs if c.odd_extra_mib > 0}.items())
-    if len({n for (n, _), _ in by_n}) > 1:
-        rates = [mib / n for (n, _), mib in by_n]
-        said.append(f"memory grows with n: {min(rates):.2f} to {max(rates):.2f} MiB a sample")
-    return said
-
-
-_AXES = ("model", "dtype", "n", "length", "steps")
-
-
-def markdown(costs: Sequence[Cost]) -> str:
-    lines = [
-        "| model | n | S | T | network ms | plain ms | ODD ms | ODD over plain | peak MiB, plain | ODD's extra MiB |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for c in costs:
-        over = f"{c.overhead:+.2f} % [{c.overhead_low:+.2f}, {c.overhead_high:+.2f}]"
-        times = f"{c.network_ms:.2f} | {c.plain_ms:.2f} | {c.odd_ms:.2f}"
-        memory = f"{c.plain_mib:.0f} | {c.odd_extra_mib:.1f}"
-        lines.append(f"| {c.model} {c.dtype} | {c.n} | {c.length} | {c.steps} | {times} | {over} | {memory} |")
-    return "\n".join(lines)
-
-
-def write_csv(costs: Sequence[Cost], path: Path) -> None:
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, [f.name for f in fields(Cost)])
-        writer.writeheader()
-        writer.writerows(asdict(c) for c in costs)
-
-
-def draw(costs: Sequence[Cost], path: Path) -> None:
-    """Time per step over samples, one line per length and kind; needs matplotlib."""
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(figsize=(7, 4.5))
-    for length in sorted({c.length for c in costs}):
-        cells = sorted({c.n: c for c in costs if c.length == length}.values(), key=lambda c: c.n)
-        for kind, style in (("network", ":"), ("plain", "--"), ("odd", "-")):
-            times = [getattr(c, f"{kind}_ms") for c in cells]
-            axes.plot([c.n for c in cells], times, style, marker="o", label=f"S={length}, {kind}")
-    axes.set(xlabel="samples n", ylabel="ms per step", xscale="log", yscale="log")
-    axes.legend(fontsize=7)
-    figure.tight_layout()
-    figure.savefig(path, dpi=150)
-    plt.close(figure)
+def _interval(ordered: Sequence[float]) -> tuple[float, float]:
+    """95 % of the median, by order statistics; all there is where the values are few."""
+    outside = max(int(len(ordered) / 2 - 0.98 * len(ordered) ** 0.5), 0)
+    return ordered[outside], ordered[-1 - outside]

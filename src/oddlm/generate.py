@@ -160,7 +160,7 @@ def load(name: str, *, raw: bool = False, max_batch: int | None = None, **option
 
     raw: give prompts to the network as they are; by default they go through the checkpoint's chat template, if it has one.
     max_batch: samples that the network sees at a time. options: the model's own; checkpoints take revision, device, dtype,
-    quantize, device_map, mask_id, cache, refresh, local_files_only and cache_dir.
+    quantize, device_map, mask_id, cache, refresh, compiled, local_files_only and cache_dir.
     """
     _check_max_batch(max_batch)
     model = load_model(name, **options)

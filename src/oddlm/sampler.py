@@ -173,7 +173,7 @@ class _Reverse:
             if self.parallel and not masked.any():  # waits for a GPU, which is less than a network evaluation too many
                 break
             step = self.step(index, canvas[:, start:], masked)
-            with memory_advice(step, self.model.vocab_size, _item_bytes(self.model)):
+            with memory_advice(step, self.model.vocab_size, _item_bytes(self.model), *_network_rows(self.model, canvas)):
                 logits = _shaped(model(canvas, start, prompt_lengths), step, self.model)  # [B, L, V]
                 outlook = look(logits, step, self.guide, alarm)
                 forced = fork_cells(outlook.base, step) if self.fork and index == 0 else None
@@ -274,6 +274,13 @@ def _item_bytes(model: Model) -> int:
     """Of a logit, as far as a model's embedding shows it."""
     embedding = getattr(model, "embedding", None)
     return 4 if embedding is None else int(embedding.element_size())
+
+
+def _network_rows(model: Model, canvas: Tensor) -> tuple[int, int | None]:
+    """How many rows the network sees at a time, and the bytes it holds of each, where it says so."""
+    B, T = canvas.shape
+    row_bytes: Callable[[int], int] | None = getattr(model, "row_bytes", None)
+    return min(B, getattr(model, "max_batch", B)), None if row_bytes is None else row_bytes(T)
 
 
 def _shaped(logits: Tensor, step: Step, model: Model) -> Tensor:

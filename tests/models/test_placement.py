@@ -90,7 +90,7 @@ def test_activations_follow_the_blocks(other):
     visits = []
 
     def visit(block, arguments):
-        x, layout, _ = arguments
+        x, layout, *_ = arguments
         own = next(block.parameters()).device
         assert x.device == layout.cos.device == layout.mask.device == own
         visits.append(own.type)

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from oddlm.models.native import Native
 from oddlm.models.transformer import Transformer, TransformerConfig
 
 
@@ -43,3 +44,41 @@ def test_order_matters(network):
     swapped = torch.tensor([[2, 1, 3, 4, 7]])
     lengths = torch.tensor([4])
     assert (network(tokens, 4, lengths) - network(swapped, 4, lengths)).abs().max() > 1e-6
+
+
+@pytest.mark.parametrize("shift", [False, True])
+@pytest.mark.parametrize("start", [0, 1, 5])
+@torch.no_grad()
+def test_the_last_block_need_not_answer_for_the_prompt(start, shift):
+    torch.manual_seed(0)
+    config = TransformerConfig(vocab_size=50, width=32, layers=3, heads=4, hidden=48, shift=shift)
+    network = Transformer(config).double().eval()
+    tokens, lengths = torch.randint(50, (3, 12)), torch.tensor([start, start, max(start - 1, 0)])
+    everything = network.outputs(tokens, network.layout(12, start, lengths))
+    expected = network.logits(network.predictors(everything, start, lengths))
+    assert (network(tokens, start, lengths) - expected).abs().max() < 1e-12
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"compiled": True}, "compiled must be None or one of fixed, any, not True"),
+        ({"compiled": "any", "cache": "dual"}, "give compiled or cache, not both"),
+    ],
+)
+def test_what_cannot_be_compiled(network, options, said):
+    with pytest.raises(ValueError, match=said):
+        Native(network, name="x", mask_id=0, protected_ids=(), **options)
+
+
+@pytest.mark.soak
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("compiled", ["fixed", "any"])
+@torch.no_grad()
+def test_compiled_blocks_say_the_same(network, compiled):
+    canvases = [(torch.randint(50, (n, 5 + length)), torch.full((n,), 5)) for n, length in ((2, 7), (3, 9))]
+    expected = [network(tokens, 5, lengths) for tokens, lengths in canvases]
+    model = Native(network, name="x", mask_id=0, protected_ids=(), compiled=compiled)
+    for (tokens, lengths), wanted in zip(canvases, expected, strict=True):
+        session = model.session(5, lengths, tokens.shape[1] - 5, tokens.shape[1] - 5)
+        assert (session(tokens, 5, lengths) - wanted).abs().max() < 1e-12

@@ -57,6 +57,8 @@ class Rows:
     rest: Tensor
     power: Tensor  # [B, S]: sum of squared probabilities, without the likeliest and the protected
     owner: Tensor  # [B, W]
+    order: Tensor  # [B, S]: positions, the masked ones first
+    counts: Tensor  # [B]: of masked positions
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +191,7 @@ def _plan(
     seen = _observe(logits, tokens, masked, keys, columns, rows, None)
     here = masked.flatten(0, 1)
     peak = (1 / (1 + seen.rest.double())).where(here, 0.0)
-    quality = (peak.sum(dim=1) / here.sum(dim=1).clamp(min=1)).view(alpha.shape)
+    quality = (peak.sum(dim=1) / seen.counts.clamp(min=1)).view(alpha.shape)
     found = _coordinates(rows, quality, n, how.duplicates)
     assert how.weigh is not None
     weights = how.weigh(found)
@@ -234,15 +236,15 @@ def _observe(
         x, *strides, _flat(here), columns.flags, columns.busy, columns.protected, len(columns.protected), *_of(push, x),
         largest, likeliest, rest, power, S, V=V, BLOCK=_block(V, 2048), num_warps=8, **moved,
     )  # fmt: skip
-    order = here.byte().argsort(dim=1, descending=True, stable=True)
+    order, counts = here.byte().argsort(dim=1, descending=True, stable=True), here.sum(dim=1)
     owner = torch.zeros(G * n, W, dtype=torch.int16 if S < 1 << 15 else torch.int32, device=x.device)
     owner.scatter_(1, tokens.flatten(0, 1).where(~here, V), S)  # column V takes what is not committed
     block = _block(V, 512)
     device.pool_columns[(G * n, triton.cdiv(V, block))](
-        x, *strides, order, here.sum(dim=1), columns.flags, *_of(push, x), largest, rest, keys, second_keys(keys),
+        x, *strides, order, counts, columns.flags, *_of(push, x), largest, rest, keys, second_keys(keys),
         rows, rows.stride(0), rows.stride(1), owner, W, S, n, V=V, BLOCK=block, UNROLL=4, num_warps=4, **moved,
     )  # fmt: skip
-    return Rows(largest, likeliest, rest, power, owner)
+    return Rows(largest, likeliest, rest, power, owner, order, counts)
 
 
 def _inner(rows: Tensor) -> Tensor:
@@ -267,9 +269,10 @@ def _coordinates(rows: Tensor, quality: Tensor, n: int, rule: Duplicates) -> Coo
     basis[:, :h, 2 * n :] = torch.eye(h, dtype=torch.float64, device=rows.device)
     inner_basis[:, :h] = inner[:, 2 * n :]
     kept, duplicate = torch.zeros(2, G, n, dtype=torch.int8, device=rows.device)
+    many = N > 64
     device.find_directions[(G,)](
         inner, basis, inner_basis, kept, duplicate, n, h, N, rule.tolerance,
-        BREAK=rule.mode == "break", P=max(triton.next_power_of_2(N), 16), TILE=16, num_warps=4,
+        BREAK=rule.mode == "break", P=max(triton.next_power_of_2(N), 16), TILE=32 if many else 16, num_warps=8 if many else 4,
     )  # fmt: skip
     there = (inner.diagonal(dim1=1, dim2=2)[:, 2 * n :] > 0).sum(dim=1, keepdim=True)
     others = kept.cumsum(dim=1) - kept + there
@@ -285,10 +288,10 @@ def _combine(weights: Tensor, rows: Tensor, rough: Tensor | None, V: int) -> Ten
     """[G, n, W]: feature * (weights @ rows)."""
     G, n, N = weights.shape
     pull = torch.empty(G, n, rows.shape[2], dtype=torch.float32, device=rows.device)
-    block, tile = 64, 16
+    block, tile = 64, 16 if n <= 16 else 32
     device.combine_rows[(triton.cdiv(V, block), triton.cdiv(n, tile), G)](
         weights.contiguous(), rows, rows.stride(0), rows.stride(1), weights if rough is None else rough.contiguous(),
-        pull, pull.stride(1), n, N, V=V, ROUGH=rough is not None, TILE=tile, BLOCK=block, num_warps=4,
+        pull, pull.stride(1), n, N, V=V, ROUGH=rough is not None, TILE=tile, DEPTH=16, BLOCK=block, num_warps=4,
     )  # fmt: skip
     return pull
 
@@ -314,9 +317,9 @@ def _forces(
         pull, strides[0], owner, strides[1], seen.likeliest, here, peaks, S, BLOCK=128, num_warps=4
     )
     tile, block, chunks = 8, 256, triton.cdiv(V, CHUNK)
-    sums = torch.empty(B, chunks, 3, S, dtype=torch.float64, device=pull.device)
+    sums = torch.zeros(B, chunks, 3, S, dtype=torch.float64, device=pull.device)
     device.sum_by_owner[(B, triton.cdiv(S, tile), chunks)](
-        rows, rows.stride(0), rows.stride(1), pull, strides[0], owner, strides[1], columns.flags, sums,
+        rows, rows.stride(0), rows.stride(1), pull, strides[0], owner, strides[1], columns.flags, sums, seen.order, seen.counts,
         S, n, chunks, V=V, LENGTH=min(CHUNK, triton.cdiv(V, block) * block), TILE=tile, BLOCK=block, num_warps=4,
     )  # fmt: skip
     device.set_forces[(B,)](

@@ -306,7 +306,7 @@ def find_directions(
 @triton.jit(do_not_specialize=["n", "N"])
 def combine_rows(
     weights, rows, stride_group, stride_row, rough, pull, stride_pull, n, N, V: tl.constexpr,
-    ROUGH: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
+    ROUGH: tl.constexpr, TILE: tl.constexpr, DEPTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """pull = feature * (weights @ rows), in float64 inside; rough: duplicates whose features are roughened by their noise."""
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -317,9 +317,13 @@ def combine_rows(
     total = tl.zeros([TILE, BLOCK], tl.float64)
     j = 0
     while j < N:
-        weight = tl.load(weights + (group * n + k) * N + j, mask=k < n, other=0.0)
-        total += weight[:, None] * tl.load(rows + j * stride_row + column, mask=inside, other=0.0).to(tl.float64)[None, :]
-        j += 1
+        row = j + tl.arange(0, DEPTH)
+        weight = tl.load(
+            weights + (group * n + k)[:, None] * N + row[None, :], mask=(k < n)[:, None] & (row < N)[None, :], other=0.0
+        )
+        part = tl.load(rows + row[:, None] * stride_row + column[None, :], mask=(row < N)[:, None] & inside[None, :], other=0.0)
+        total = tl.dot(weight, part.to(tl.float64), total, out_dtype=tl.float64)
+        j += DEPTH
     cell = k.to(tl.int64)[:, None] * stride_row + column[None, :]
     valid = (k < n)[:, None] & inside[None, :]
     feature = tl.load(rows + cell, mask=valid, other=0.0).to(tl.float64)
@@ -347,35 +351,39 @@ def take_peaks(pull, stride_pull, owner, stride_owner, likeliest, masked, peaks,
 
 @triton.jit
 def sum_by_owner(
-    rows, stride_group, stride_row, pull, stride_pull, owner, stride_owner, table, sums,
+    rows, stride_group, stride_row, pull, stride_pull, owner, stride_owner, table, sums, order, counts,
     S, n, chunks, V: tl.constexpr, LENGTH: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """sums [sample, chunk, 3, S] over the columns that each row owns: of w, and of v w and w^2 without protected columns. A
-    lane adds few numbers, in float32; the lanes are added in float64.
+    """sums [sample, chunk, 3, S] over the columns that each masked row owns: of w, and of v w and w^2 without protected
+    columns. A lane adds few numbers, in float32; the lanes are added in float64.
     """
     sample = tl.program_id(0).to(tl.int64)
-    position = tl.program_id(1) * TILE + tl.arange(0, TILE)
-    chunk = tl.program_id(2)
-    feature = rows + (sample // n) * stride_group + (sample % n) * stride_row
-    w_sum = tl.zeros([TILE, BLOCK], tl.float32)
-    vw_sum = tl.zeros([TILE, BLOCK], tl.float32)
-    ww_sum = tl.zeros([TILE, BLOCK], tl.float32)
-    for start in range(0, LENGTH, BLOCK):
-        column = chunk * LENGTH + start + tl.arange(0, BLOCK)
-        inside = column < V
-        w = tl.load(pull + sample * stride_pull + column, mask=inside, other=0.0)
-        v = tl.load(feature + column, mask=inside, other=0.0)
-        who = tl.load(owner + sample * stride_owner + column, mask=inside, other=S).to(tl.int32)
-        w_free = tl.where((load_flags(table, column, inside) & PROTECTED) != 0, 0.0, w)
-        mine = who[None, :] == position[:, None]
-        w_sum += tl.where(mine, w[None, :], 0.0)
-        vw_sum += tl.where(mine, (v * w_free)[None, :], 0.0)
-        ww_sum += tl.where(mine, (w_free * w_free)[None, :], 0.0)
-    out = sums + (sample * chunks + chunk) * 3 * S + position
-    valid = position < S
-    tl.store(out, tl.sum(w_sum.to(tl.float64), axis=1), mask=valid)
-    tl.store(out + S, tl.sum(vw_sum.to(tl.float64), axis=1), mask=valid)
-    tl.store(out + 2 * S, tl.sum(ww_sum.to(tl.float64), axis=1), mask=valid)
+    first = tl.program_id(1) * TILE
+    count = tl.load(counts + sample)
+    if first < count:
+        rank = first + tl.arange(0, TILE)
+        position = tl.load(order + sample * S + rank, mask=rank < count, other=-1).to(tl.int32)
+        chunk = tl.program_id(2)
+        feature = rows + (sample // n) * stride_group + (sample % n) * stride_row
+        w_sum = tl.zeros([TILE, BLOCK], tl.float32)
+        vw_sum = tl.zeros([TILE, BLOCK], tl.float32)
+        ww_sum = tl.zeros([TILE, BLOCK], tl.float32)
+        for start in range(0, LENGTH, BLOCK):
+            column = chunk * LENGTH + start + tl.arange(0, BLOCK)
+            inside = column < V
+            w = tl.load(pull + sample * stride_pull + column, mask=inside, other=0.0)
+            v = tl.load(feature + column, mask=inside, other=0.0)
+            who = tl.load(owner + sample * stride_owner + column, mask=inside, other=S).to(tl.int32)
+            w_free = tl.where((load_flags(table, column, inside) & PROTECTED) != 0, 0.0, w)
+            mine = who[None, :] == position[:, None]
+            w_sum += tl.where(mine, w[None, :], 0.0)
+            vw_sum += tl.where(mine, (v * w_free)[None, :], 0.0)
+            ww_sum += tl.where(mine, (w_free * w_free)[None, :], 0.0)
+        out = sums + (sample * chunks + chunk) * 3 * S + position
+        valid = position >= 0
+        tl.store(out, tl.sum(w_sum.to(tl.float64), axis=1), mask=valid)
+        tl.store(out + S, tl.sum(vw_sum.to(tl.float64), axis=1), mask=valid)
+        tl.store(out + 2 * S, tl.sum(ww_sum.to(tl.float64), axis=1), mask=valid)
 
 
 @triton.jit

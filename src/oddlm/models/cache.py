@@ -73,8 +73,7 @@ class Session:
 
     def predict(self, tokens: Tensor) -> Tensor:
         self.computed += tokens.numel()
-        x = self.network.outputs(tokens, self.layout)
-        return self.network.logits(self.network.predictors(x, self.canvas.start, self.canvas.prompt_lengths))
+        return self.network.predict(tokens, self.canvas.start, self.canvas.prompt_lengths, self.layout)
 
 
 @dataclass(frozen=True, slots=True)

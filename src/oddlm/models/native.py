@@ -8,7 +8,10 @@ from torch import Tensor
 
 from ..checks import whole
 from .cache import CACHES, Cache, CachedSession, Canvas, Session
+from .quant import is_quantized
 from .transformer import Transformer
+
+COMPILED = ("fixed", "any")
 
 
 class Native:
@@ -16,6 +19,8 @@ class Native:
 
     cache: None, "prefix" or "dual": which keys and values a run reuses between steps (`oddlm.models.cache`); an approximation.
     refresh: recompute them at least every so many steps, besides at block borders.
+    compiled: torch.compile the blocks, "fixed" anew for every shape, which is fastest (torch gives up after some shapes), "any"
+        once for all shapes; None does not. Not with a cache or quantised weights.
     """
 
     def __init__(
@@ -29,12 +34,22 @@ class Native:
         tokenizer: Any = None,
         cache: Cache | None = None,
         refresh: int | None = None,
+        compiled: str | None = None,
     ) -> None:
         if cache not in (None, *CACHES):
             raise ValueError(f"cache must be None or one of {', '.join(CACHES)}, not {cache!r}")
         if refresh is not None and cache is None:
             raise ValueError(f"refresh is an option of a cache: give cache one of {', '.join(CACHES)} too")
+        if compiled not in (None, *COMPILED):
+            raise ValueError(f"compiled must be None or one of {', '.join(COMPILED)}, not {compiled!r}")
+        if compiled and cache is not None:
+            raise ValueError("compiled blocks keep no keys and values: give compiled or cache, not both")
+        if compiled and is_quantized(network):
+            raise ValueError("compiled is for weights as they are: give compiled or quantize, not both")
         self.network = network.eval()
+        self.compiled = compiled
+        for block in network.blocks if compiled else ():  # all of them share their code
+            block.compile(dynamic=compiled == "any")
         self.cache, self.refresh = cache, None if refresh is None else whole("refresh", refresh)
         self.name = name if cache is None else f"{name}, {cache} cache" + (f", refresh {refresh}" if refresh else "")
         self.mask_id, self.protected_ids = mask_id, tuple(protected_ids)
@@ -54,3 +69,8 @@ class Native:
         if self.cache is None:
             return Session(self.network, canvas)
         return CachedSession(self.network, canvas, self.cache, self.refresh)
+
+    def row_bytes(self, positions: int) -> int:
+        """What a block holds at once of one row, about, beside its weights: the feed-forward part and the stream, twice."""
+        config = self.network.config
+        return positions * (3 * config.hidden + 2 * config.width) * self.embedding.element_size()

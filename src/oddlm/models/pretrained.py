@@ -67,12 +67,13 @@ def load_pretrained(
     mask_id: int | None = None,
     cache: Cache | None = None,
     refresh: int | None = None,
+    compiled: str | None = None,
 ) -> Native:
     """The checkpoint in a folder, or of a name on the hub (`GSAI-ML/LLaDA-8B-Instruct`).
 
     device: default a GPU where there is one. dtype: bf16 (default on a GPU), fp16, fp32 (default on a CPU) or fp64.
     revision, local_files_only, cache_dir: as in the hub's own library. mask_id: where the checkpoint is silent or wrong.
-    quantize: nf4 or int8. device_map or device "auto" spreads the layers over all GPUs. cache, refresh: see `Native`.
+    quantize: nf4 or int8. device_map or device "auto" spreads the layers over all GPUs. cache, refresh, compiled: see `Native`.
     """
     if device == "auto" and device_map is None:
         device, device_map = None, "auto"
@@ -94,4 +95,5 @@ def load_pretrained(
         tokenizer=known.tokenizer,
         cache=cache,
         refresh=refresh,
+        compiled=compiled,
     )

@@ -37,6 +37,10 @@ def prepare(network: Transformer, quantize: str | None) -> Transformer:
     return network
 
 
+def is_quantized(network: Transformer) -> bool:
+    return any(hasattr(module, "quantizer") for module in network.blocks.modules())
+
+
 def assign(module: nn.Module, attribute: str, tensor: Tensor) -> None:
     """module.attribute = tensor, quantised where the module wants it so."""
     quantizer: Quantizer | None = getattr(module, "quantizer", None) if attribute == "weight" else None

@@ -88,11 +88,14 @@ class Block(nn.Module):
         self.gate_up = nn.Linear(config.width, 2 * config.hidden, bias=False)
         self.down = nn.Linear(config.hidden, config.width, bias=False)
 
-    def forward(self, x: Tensor, layout: Layout, recall: Callable[[Tensor, Tensor], Pair] | None = None) -> Tensor:
+    def forward(
+        self, x: Tensor, layout: Layout, recall: Callable[[Tensor, Tensor], Pair] | None = None, asked: int = 0
+    ) -> Tensor:
+        """asked: only the positions from there on answer; all are heard."""
         q, k, v = self.heard(x, layout)
         if recall is not None:
             k, v = recall(k, v)
-        x = x + self.attend(q, k, v, layout.mask)
+        x = x[:, asked:] + self.attend(q[:, :, asked:], k, v, layout.mask)
         gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)
         result: Tensor = x + self.down(F.silu(gate) * up)
         return result
@@ -137,11 +140,18 @@ class Transformer(nn.Module):
         return self.norm.weight.device
 
     def forward(self, tokens: Tensor, start: int, prompt_lengths: Tensor) -> Tensor:
-        x = self.outputs(tokens, self.layout(tokens.shape[1], start, prompt_lengths))
-        return self.logits(self.predictors(x, start, prompt_lengths))
+        return self.predict(tokens, start, prompt_lengths, self.layout(tokens.shape[1], start, prompt_lengths))
 
-    def outputs(self, tokens: Tensor, layout: Layout, recall: Callable[[int, Tensor, Tensor], Pair] | None = None) -> Tensor:
-        """What the last block says, [B, T, width].
+    def predict(self, tokens: Tensor, start: int, prompt_lengths: Tensor, layout: Layout) -> Tensor:
+        """`forward`, with a layout that is known already."""
+        asked = start - 1 if self.config.shift and start > 0 else start
+        x = self.outputs(tokens, layout, asked=asked)
+        return self.logits(self.predictors(x, start - asked, prompt_lengths))
+
+    def outputs(
+        self, tokens: Tensor, layout: Layout, recall: Callable[[int, Tensor, Tensor], Pair] | None = None, asked: int = 0
+    ) -> Tensor:
+        """What the last block says of the positions from `asked` on, [B, T - asked, width].
 
         recall: (layer, keys, values) of these tokens -> the keys and values that they listen to, if not to each other's.
         """
@@ -149,7 +159,8 @@ class Transformer(nn.Module):
         for i, block in enumerate(self.blocks):
             here = next(block.parameters()).device  # blocks may live on several devices
             x, layout = x.to(here), layout.to(here)
-            x = block(x, layout, None if recall is None else partial(recall, i))
+            last = i == len(self.blocks) - 1  # of the others every position is heard by the next
+            x = block(x, layout, None if recall is None else partial(recall, i), asked if last else 0)
         return x.to(self.device)
 
     def layout(self, T: int, start: int, prompt_lengths: Tensor) -> Layout:

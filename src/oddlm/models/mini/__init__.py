@@ -45,7 +45,7 @@ class MiniTokenizer:
 
 
 class Mini(Native):
-    """The network of the package, or one of its recipe in a folder. `cache` and `refresh`: see `Native`."""
+    """The network of the package, or one of its recipe in a folder. `cache`, `refresh`, `compiled`: see `Native`."""
 
     def __init__(
         self,
@@ -55,6 +55,7 @@ class Mini(Native):
         dtype: torch.dtype = torch.float32,
         cache: Cache | None = None,
         refresh: int | None = None,
+        compiled: str | None = None,
     ) -> None:
         folder = Path(folder)
         own = folder / "tokenizer.json"
@@ -68,6 +69,7 @@ class Mini(Native):
             tokenizer=tokenizer,
             cache=cache,
             refresh=refresh,
+            compiled=compiled,
         )
 
 

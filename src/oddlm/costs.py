@@ -1,0 +1,155 @@
+"""What a step costs, as tables: measured times beside the least that bytes and FLOPs allow, and what was aimed at."""
+
+import csv
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from .models.transformer import TransformerConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Of a step, in ms: medians. The overhead is the median over steps taken side by side, with its 95 % interval."""
+
+    model: str
+    dtype: str
+    n: int
+    length: int
+    steps: int
+    network_ms: float
+    plain_ms: float
+    odd_ms: float
+    overhead: float  # of ODD over plain, in per cent
+    overhead_low: float
+    overhead_high: float
+    pairs: int
+    plain_mib: float  # peak beside weights
+    odd_extra_mib: float  # peak of ODD above that of plain
+    teraflops: float  # of the network; 0 where its shape is not known, as are the next three
+    plain_gb: float  # the fewest bytes: weights read, logits written and read once
+    odd_gb: float  # read three times
+    floor_ms: float  # the longer of FLOPs over the measured matrix rate and ODD's bytes over the measured bandwidth
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """The published code's ms per step on an H200, and what ours is to need there."""
+
+    published_plain_ms: float
+    published_odd_ms: float
+    odd_ms: float
+    overhead: float
+    extra_mib: float
+
+
+AIMS = {  # by n and length: an 8-billion network in bfloat16, prompt of 150 tokens
+    (16, 64): Aim(111.2, 122.6, 80, 1.0, 64),
+    (16, 128): Aim(146.7, 166.0, 110, 1.0, 64),
+    (16, 256): Aim(208.0, 242.1, 165, 1.0, 96),
+    (64, 64): Aim(437.9, 519.5, 320, 1.5, 256),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ceilings:
+    """What the machine reaches: a copy's bytes per second, read and written; a matrix product's FLOPs per second."""
+
+    bandwidth: float
+    matrix_rate: float
+
+
+def network_flops(config: TransformerConfig, n: int, prompt: int, length: int) -> int:
+    """Of one evaluation: products and attention; the last block answers for generated positions alone, the head too."""
+    T, inner = prompt + length, config.heads * config.head
+    heard = config.width * (inner + 2 * config.key_heads * config.head)
+    answered = inner * config.width + 3 * config.width * config.hidden
+    rows = T * (config.layers - 1) + length
+    products = config.layers * T * heard + rows * answered + length * config.width * config.vocab_size
+    return 2 * n * (products + 2 * rows * T * inner)
+
+
+def claims(costs: Sequence[Cost]) -> list[str]:
+    """The paper's three, each as far as the figures can tell."""
+    said = []
+    names = {"steps": "flat in the number of steps", "model": "independent of the model", "dtype": "independent of the numbers"}
+    for key, name in names.items():
+        groups: dict[tuple[object, ...], list[Cost]] = {}
+        for cost in costs:
+            groups.setdefault(tuple(v for k, v in asdict(cost).items() if k in _AXES and k != key), []).append(cost)
+        spreads = [max(c.overhead for c in g) - min(c.overhead for c in g) for g in groups.values() if len(g) > 1]
+        if spreads:
+            said.append(
+                f"{name}: the overhead differs by {statistics.median(spreads):.1f} points (median), {max(spreads):.1f} at most"
+            )
+    by_n = sorted({(c.n, c.length): c.odd_extra_mib for c in costs if c.odd_extra_mib > 0}.items())
+    if len({n for (n, _), _ in by_n}) > 1:
+        rates = [mib / n for (n, _), mib in by_n]
+        said.append(f"memory grows with n: {min(rates):.2f} to {max(rates):.2f} MiB a sample")
+    return said
+
+
+_AXES = ("model", "dtype", "n", "length", "steps")
+
+
+def markdown(costs: Sequence[Cost]) -> str:
+    heads = ["model", "n", "S", "T", "floor ms", "network ms", "plain ms", "ODD ms", "ODD over plain", "pairs"]
+    heads += ["plain MiB", "ODD's extra MiB", "TFLOP", "GB, plain", "GB, ODD"]
+    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
+    for c in costs:
+        over = f"{c.overhead:+.2f} % [{c.overhead_low:+.2f}, {c.overhead_high:+.2f}]"
+        times = f"{c.floor_ms:.2f} | {c.network_ms:.2f} | {c.plain_ms:.2f} | {c.odd_ms:.2f}"
+        memory = f"{c.plain_mib:.0f} | {c.odd_extra_mib:.1f}"
+        work = f"{c.teraflops:.2f} | {c.plain_gb:.2f} | {c.odd_gb:.2f}"
+        lines.append(
+            f"| {c.model} {c.dtype} | {c.n} | {c.length} | {c.steps} | {times} | {over} | {c.pairs} | {memory} | {work} |"
+        )
+    return "\n".join(lines)
+
+
+def aims_table(costs: Sequence[Cost]) -> str:
+    """The cells that have aims, beside them; empty where there are none."""
+    known = [(c, aim) for c in costs if (aim := AIMS.get((c.n, c.length))) and (c.model, c.dtype) == ("llada-8b", "bfloat16")]
+    if not known:
+        return ""
+    lines = [
+        "| n, S | published code: plain / ODD ms | ODD ms | aim | ODD over plain | aim | ODD's extra MiB | aim |",
+        "|" + "---|" * 8,
+    ]
+    for c, aim in known:
+        cells = [
+            (f"{c.odd_ms:.1f}", f"{aim.odd_ms:g}", c.odd_ms <= aim.odd_ms),
+            (f"{c.overhead:+.2f} %", f"{aim.overhead:g} %", c.overhead <= aim.overhead),
+            (f"{c.odd_extra_mib:.0f}", f"{aim.extra_mib:g}", c.odd_extra_mib <= aim.extra_mib),
+        ]
+        parts = " | ".join(f"{value} | at most {most}: {'met' if met else 'missed'}" for value, most, met in cells)
+        lines.append(f"| {c.n}, {c.length} | {aim.published_plain_ms} / {aim.published_odd_ms} | {parts} |")
+    return "\n".join(lines)
+
+
+def write_csv(costs: Sequence[Cost], path: Path) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [f.name for f in fields(Cost)])
+        writer.writeheader()
+        writer.writerows(asdict(c) for c in costs)
+
+
+def draw(costs: Sequence[Cost], path: Path) -> None:
+    """Time per step over samples, a panel per model, a line per length and kind; needs matplotlib."""
+    import matplotlib.pyplot as plt
+
+    panels = list(dict.fromkeys((c.model, c.dtype) for c in costs))
+    figure, grid = plt.subplots(1, len(panels), figsize=(7 * len(panels), 4.5), squeeze=False)
+    for axes, panel in zip(grid[0], panels, strict=True):
+        mine = [c for c in costs if (c.model, c.dtype) == panel]
+        for i, length in enumerate(sorted({c.length for c in mine})):
+            cells = sorted({c.n: c for c in mine if c.length == length}.values(), key=lambda c: c.n)
+            for kind, style in (("network", ":"), ("plain", "--"), ("odd", "-")):
+                times = [getattr(c, f"{kind}_ms") for c in cells]
+                axes.plot([c.n for c in cells], times, style, color=f"C{i}", marker="o", label=f"S={length}, {kind}")
+        axes.set(xlabel="samples n", ylabel="ms per step", xscale="log", yscale="log", title=" ".join(panel))
+        axes.legend(fontsize=7)
+    figure.tight_layout()
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
