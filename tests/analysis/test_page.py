@@ -208,6 +208,7 @@ def test_it_can_be_served_too(browse, report):
         at = browse(f"http://127.0.0.1:{server.server_port}/report.html")
         at.locator("#table button[data-cell]").first.click()
         at.wait_for_selector("#samples details[open] pre")
+        assert at.locator("#samples details[open] pre").count() > 0
         server.shutdown()
     browse.complaints[:] = [one for one in browse.complaints if "404" not in one]  # the favicon that browsers ask for
 
