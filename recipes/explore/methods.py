@@ -1,4 +1,4 @@
-"""The methods that docs/exploration.md compares, each as what it fixes and what is tuned. All share the knobs of plain sampling."""
+"""The methods of docs/exploration.md, each as what it fixes and what is tuned. All share the knobs of plain sampling."""
 
 from dataclasses import dataclass, field
 from typing import Any
