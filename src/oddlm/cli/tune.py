@@ -92,6 +92,7 @@ def tune(
     Example: oddlm tune countdown --model mini --trials 20 --limit 50 --floor pass@1=0.2
     """
     from ..evaluate import Runner
+    from ..presets import expanded
     from ..space import DEFAULT, read_space
     from ..store import Store
     from ..tasks import find_task
@@ -103,8 +104,8 @@ def tune(
     chosen = find_task(task, scorer=scorer, unsafe=unsafe).under(protocol)
     given = settings(set_, OWN) | present(length=length, steps=steps)
     axes = read_space(DEFAULT if space is None else space, given)
-    usual = present(length=chosen.length, steps=chosen.steps)
-    fixed = {name: value for name, value in usual.items() if name not in {axis.name for axis in axes}} | given
+    usual = present(length=chosen.length, steps=chosen.steps) | expanded(given)
+    fixed = {name: value for name, value in usual.items() if name not in {axis.name for axis in axes}}
     what = {"model": model, "loading": options.loading, "task": task, "protocol": protocol, "scorer": scorer}
     base = _base(what | {"exclude_train": exclude_train, "split": split, "n": n, "limit": limit}, data)
     floors = dict(map(parse_floor, floor or ()))
