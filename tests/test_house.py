@@ -49,7 +49,7 @@ ARROWS = {
     "trackers": {"params", "store"},
     "space": {"params"},
     "study": set(),
-    "tune": {"params", "space", "store", "study", "tasks", "metrics", "evaluate", "trackers"},
+    "tune": {"params", "presets", "space", "store", "study", "tasks", "metrics", "evaluate", "trackers"},
     "serve": {
         "__init__",
         "checks",
