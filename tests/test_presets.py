@@ -24,7 +24,6 @@ from .test_params import spec
 RICH = {"objective": {"name": "odd", "quality": "none"}, "feature": "mean_pool", "alpha": 3.0, "schedule": "cosine"}
 SLOW = {"objective": "dpp", "alpha": 2.0, "temperature": 0.9, "policy": "margin"}
 IDS = [  # of runs that were stored before there were presets
-    ({}, "1cf5a16eb66a"),
     ({"alpha": 0}, "65d0b19c7582"),
     ({"objective": "odd"}, "1cf5a16eb66a"),
     ({"objective": "dpp"}, "7cf7c27c99ba"),
@@ -54,9 +53,10 @@ def test_the_constants_say_what_sampling_takes():
     assert set(AUTO) <= {"alpha", *PUSH} - {"preset"}, "settings that only matter where something is pushed"
     assert set(get_args(PresetName)) == {"paper", *PRESETS}
     assert set(ABOUT) == {"auto", "paper", *PRESETS}
+    assert AUTO["objective"] not in ("auto", "none")
     for settings in (AUTO, *PRESETS.values()):
-        assert settings["objective"] not in ("auto", "none")
         assert not {"seed", "preset", "length"} & set(settings)
+        assert not params(**settings).plain
         check_spec(spec(**settings))
     assert {name: SampleParams.model_fields[name].default for name in USUAL} == USUAL
 
@@ -66,7 +66,7 @@ def test_stored_runs_keep_their_ids(settings, run):
     assert spec(**settings).id == run
 
 
-@pytest.mark.parametrize(("settings", "run"), [pytest.param(*each, id=each[1]) for each in IDS[1:]])
+@pytest.mark.parametrize(("settings", "run"), [pytest.param(*each, id=each[1]) for each in IDS])
 def test_whatever_is_recommended(others, settings, run):
     assert spec(**settings).id == run
 
@@ -77,6 +77,7 @@ def test_a_preset_is_the_settings_it_stands_for():
         assert params(preset=name).preset is None
         assert spec(preset=name).id == spec(**settings).id
     assert params(preset="paper").preset == "paper"
+    assert spec().id == spec(**AUTO).id
 
 
 def test_what_is_given_wins(others):

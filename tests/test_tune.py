@@ -225,7 +225,9 @@ def test_a_random_search_is_known_beforehand(tmp_path):
 @pytest.mark.parametrize("drawn", [0, 1, 2])
 def test_a_random_trial_that_is_killed_while_it_draws_goes_on_with_the_same(tmp_path, drawn):
     random = plan(search="random")
-    study = open_study(f"sqlite:///{tmp_path}/tune.db", "s", random)
+    url = f"sqlite:///{tmp_path}/tune.db"
+    open_study(url, "s", random)
+    study = optuna.load_study(study_name="s", storage=url)  # without a heartbeat
     for place in range(2):
         trial = study.ask()
         trial.set_user_attr("process", living_process(os.getpid()) | {"started": "1"})
