@@ -16,6 +16,7 @@ from .models.wrap import Wrapped
 from .models.wrappers import ClassifierFree, MicroBatch
 from .params import SampleParams
 from .policies import POLICIES
+from .presets import expanded
 from .sampler import denoise
 from .types import Denoised, History, Model, Observer, Sample, StepEvent, Tokenizer
 
@@ -61,7 +62,7 @@ class LM:
         avoid what the earlier ones explored, until they have `max_samples`. A prompt's `took` says how many it needed.
         max_batch: samples that the network sees at a time; it changes nothing but time and memory. None: what the LM says.
         """
-        params = SampleParams.model_validate({**(params.model_dump() if params else {}), **settings})
+        params = SampleParams.model_validate({**(params.model_dump() if params else {}), **expanded(settings)})
         texts = [prompts] if isinstance(prompts, str) else list(prompts)
         ids = encode_prompts(self, texts, params.length)
         n, max_samples = whole("n", n), whole("max_samples", max_samples)
@@ -231,7 +232,7 @@ def repulsion(params: SampleParams) -> Repulsion | None:
         duplicates=params.duplicates,
         tolerance=params.tolerance,
         gradient=params.gradient,
-        preset=params.preset,
+        preset="paper" if params.preset == "paper" else None,
     )
     return None if guide.idle else guide
 

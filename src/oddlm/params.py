@@ -8,6 +8,8 @@ from typing import Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from .presets import PresetName, completed
+
 Named = str | dict[str, Any]  # "odd", or {"name": "odd", "normalize": false}
 Checked = TypeVar("Checked", bound=BaseModel)
 PUSH = ("objective", "feature", "schedule", "duplicates", "tolerance", "gradient", "preset")  # how, where alpha says how hard
@@ -29,15 +31,21 @@ class SampleParams(BaseModel):
     fork: bool = Field(False, description="Sample j starts from the j-th likeliest single token.")
     eos: Literal["free", "late", "never"] = Field("free", description="When end tokens may be written.")
     guidance: float = Field(0.0, ge=0, description="Classifier-free guidance scale; doubles the network evaluations.")
-    objective: Named = Field("odd", description="What pushes samples apart; 'none' is plain sampling.")
+    objective: Named = Field("auto", description="What pushes samples apart; 'auto' is what we advise, 'none' plain sampling.")
     feature: Named = Field("max_pool", description="What of a sample is compared.")
     alpha: float = Field(8.0, ge=0, description="Force of the push; 0 is plain sampling.")
     schedule: Named = Field("linear", description="How alpha falls over the steps.")
     duplicates: Literal["break", "skip"] | None = Field(None, description="What to do with samples that say nothing new.")
     tolerance: float | None = Field(None, ge=0, lt=1, description="Residual below which a sample says nothing new.")
     gradient: Literal["normalized", "raw"] = Field("normalized", description="Whether alpha is a distance or a step size.")
-    preset: Literal["paper"] | None = Field(None, description="The published arithmetic.")
+    preset: PresetName | None = Field(None, description="Settings under one name; 'paper' is the published arithmetic.")
     seed: int = Field(0, description="The same seed gives the same samples.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_name(cls, given: Any) -> Any:
+        """No name of a set of settings is kept, only what it stands for."""
+        return completed(given) if isinstance(given, Mapping) else given
 
     @model_validator(mode="after")
     def _fit(self) -> Self:
