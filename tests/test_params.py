@@ -58,6 +58,7 @@ DIFFERENT = [
     {"limit": 5},
     {"seed": 1},
     {"steps": 32},
+    {"prompt_noise": 0.5},
     {"model": "mini"},
     {"task": "gsm8k"},
     {"task": None},
@@ -86,6 +87,30 @@ def test_the_id_outlives_the_process_and_the_file():
     code = f"from oddlm.params import *; print(RunSpec.model_validate_json({one.model_dump_json()!r}).id)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == one.id
     assert spec().id == "1cf5a16eb66a", "stored runs are no longer found by the commands that made them: is that meant?"
+
+
+PINNED = {
+    "5963f0b769e8": {"model": "mini", "seed": 3, "params": {"alpha": 0, "temperature": 1.0, "fork": True}},
+    "4e95c0f5d89d": {
+        "model": "mini",
+        "task": "minicode",
+        "split": "tune",
+        "params": {"objective": {"name": "dpp"}, "order_temperature": 0.5, "length": 32, "steps": 16},
+    },
+    "6685edc33594": {
+        "model": "GSAI-ML/LLaDA-8B-Instruct",
+        "task": "gsm8k",
+        "loading": {"cache": "dual"},
+        "params": {"preset": "paper", "eos": "late"},
+    },
+}
+
+
+@pytest.mark.parametrize("pinned", PINNED)
+def test_fields_that_came_later_leave_the_ids_of_stored_runs_alone(pinned):
+    content = {"task": "countdown", **PINNED[pinned]}
+    assert checked(RunSpec, content).id == pinned
+    assert checked(RunSpec, json.loads(checked(RunSpec, content).model_dump_json())).id == pinned
 
 
 @given(st.integers(), st.text(max_size=20), st.text(max_size=20))

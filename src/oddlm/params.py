@@ -13,6 +13,9 @@ Checked = TypeVar("Checked", bound=BaseModel)
 PUSH = ("objective", "feature", "schedule", "duplicates", "tolerance", "gradient", "preset")  # how, where alpha says how hard
 
 
+LATER = ("prompt_noise",)  # fields that runs with an id were made without: while they say nothing, they do not count
+
+
 class SampleParams(BaseModel):
     """How to draw the samples of a prompt. How many (n) is not part of it: sample i is the same for every n above i."""
 
@@ -27,6 +30,7 @@ class SampleParams(BaseModel):
     policy: Named = Field("low_confidence", description="Which positions to commit.")
     order_temperature: float = Field(0.0, ge=0, le=1000, description="Noise on the order in which positions are committed.")
     fork: bool = Field(False, description="Sample j starts from the j-th likeliest single token.")
+    prompt_noise: float = Field(0.0, ge=0, le=1000, description="Noise on the prompt's embeddings, fading over the steps.")
     eos: Literal["free", "late", "never"] = Field("free", description="When end tokens may be written.")
     guidance: float = Field(0.0, ge=0, description="Classifier-free guidance scale; doubles the network evaluations.")
     objective: Named = Field("odd", description="What pushes samples apart; 'none' is plain sampling.")
@@ -64,6 +68,11 @@ class SampleParams(BaseModel):
         if self.plain:
             changes |= {name: type(self).model_fields[name].default for name in PUSH} | {"objective": "none", "alpha": 0.0}
         return self.model_copy(update=changes)
+
+    @property
+    def silent(self) -> set[str]:
+        """The later fields that have their defaults: a setting that uses none is known as it was before there were any."""
+        return {name for name in LATER if getattr(self, name) == type(self).model_fields[name].default}
 
 
 class Loading(BaseModel):
@@ -110,11 +119,11 @@ class RunSpec(BaseModel):
 
     def canonical(self) -> dict[str, Any]:
         """What the id is made of: paths count by what the files hold."""
-        loading = self.loading.options()
+        loading, params = self.loading.options(), self.params.canonical()
         content = {
             **self.model_dump(mode="json", exclude={"params", "loading"}),
             **({"loading": loading} if loading else {}),  # a run that sets none of it is what it was before there was any
-            "params": self.params.canonical().model_dump(mode="json"),
+            "params": params.model_dump(mode="json", exclude=params.silent),
         }
         if self.split is None:
             del content["split"]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from ..params import SampleParams
 
@@ -27,6 +27,13 @@ class Limits(BaseModel):
     timeout_s: float = Field(120.0, gt=0, allow_inf_nan=False, description="Seconds a request may take, waiting included.")
 
 
+def check_served(params: SampleParams) -> SampleParams:
+    """ValueError for what no server does, as its requests share network passes and stream their samples as they come."""
+    if params.prompt_noise:
+        raise ValueError("prompt_noise is not served: requests share network passes; use oddlm.load(...).generate")
+    return params
+
+
 class ServeSettings(BaseModel):
     """One server."""
 
@@ -34,7 +41,9 @@ class ServeSettings(BaseModel):
 
     model: str
     limits: Limits = Field(default_factory=lambda: Limits.model_validate({}))
-    defaults: SampleParams = Field(default_factory=lambda: SampleParams.model_validate({}))
+    defaults: Annotated[SampleParams, AfterValidator(check_served)] = Field(
+        default_factory=lambda: SampleParams.model_validate({})
+    )
     api_key: str | None = Field(None, min_length=1, repr=False)
     host_names: Sequence[str] | None = None  # what the Host header may say; None is anything
     cors: Sequence[str] = ()
