@@ -128,6 +128,7 @@ class LM:
             suppress_confidence=model.protected_ids if params.eos == "late" else (),
             order_temperature=params.order_temperature,
             fork=params.fork,
+            fork_temperature=params.fork_temperature,
             prompt_noise=params.prompt_noise,
             history=history,
             observe=(watch, observe) if callable(observe) else (watch, *(observe or ())),

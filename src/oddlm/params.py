@@ -13,7 +13,10 @@ Checked = TypeVar("Checked", bound=BaseModel)
 PUSH = ("objective", "feature", "schedule", "duplicates", "tolerance", "gradient", "preset")  # how, where alpha says how hard
 
 
-LATER = ("prompt_noise",)  # fields that runs with an id were made without: while they say nothing, they do not count
+LATER = (
+    "fork_temperature",
+    "prompt_noise",
+)  # came after the first runs were stored
 
 
 class SampleParams(BaseModel):
@@ -30,6 +33,7 @@ class SampleParams(BaseModel):
     policy: Named = Field("low_confidence", description="Which positions to commit.")
     order_temperature: float = Field(0.0, ge=0, le=1000, description="Noise on the order in which positions are committed.")
     fork: bool = Field(False, description="Sample j starts from the j-th likeliest single token.")
+    fork_temperature: float = Field(0.0, ge=0, le=1000, description="Of the fork: its tokens are drawn, all different.")
     prompt_noise: float = Field(0.0, ge=0, le=1000, description="Noise on the prompt's embeddings, fading over the steps.")
     eos: Literal["free", "late", "never"] = Field("free", description="When end tokens may be written.")
     guidance: float = Field(0.0, ge=0, description="Classifier-free guidance scale; doubles the network evaluations.")
@@ -65,6 +69,8 @@ class SampleParams(BaseModel):
         """The same sampling in its one spelling: plain runs alike whatever their unused settings say, defaults filled in."""
         changes: dict[str, Any] = {name: _bare(getattr(self, name)) for name in ("policy", "objective", "feature", "schedule")}
         changes["steps"] = self.steps or self.length
+        if not self.fork:
+            changes["fork_temperature"] = 0.0
         if self.plain:
             changes |= {name: type(self).model_fields[name].default for name in PUSH} | {"objective": "none", "alpha": 0.0}
         return self.model_copy(update=changes)

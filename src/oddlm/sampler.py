@@ -39,6 +39,7 @@ class Options(TypedDict, total=False):
     suppress_confidence: Collection[int]
     order_temperature: float
     fork: bool
+    fork_temperature: float
     prompt_noise: float
     history: History | None
 
@@ -87,6 +88,7 @@ def denoise_steps(
     suppress_confidence: Collection[int] = (),
     order_temperature: float = 0.0,
     fork: bool = False,
+    fork_temperature: float = 0.0,
     prompt_noise: float = 0.0,
     history: History | None = None,
 ) -> Generator[StepEvent, None, Denoised]:
@@ -103,6 +105,7 @@ def denoise_steps(
     suppress: ids that are never written (MASK never is). suppress_confidence: ids that are written late.
     order_temperature: Gumbel noise on the log-score that picks positions.
     fork: step 0 commits one cell per sample, the j-th likeliest (position, token) for sample j.
+    fork_temperature: of the fork: its cells are drawn without replacement, not ranked.
     prompt_noise: noise on the embeddings of the prompt, as a share of their length, that fades over the steps (models with
         `nudges`: those of this package, without a cache).
     history: `history` of a Denoised with the same prompts and settings; the samples go on from there, n more per prompt.
@@ -110,7 +113,8 @@ def denoise_steps(
     schedule = Schedule.plan(length, steps, block_length, fork=fork)
     policy = POLICIES.build(policy)
     n = whole("n", n)
-    for name, value in (("temperature", temperature), ("order_temperature", order_temperature)):
+    heats = {"temperature": temperature, "order_temperature": order_temperature, "fork_temperature": fork_temperature}
+    for name, value in heats.items():
         finite(name, value, most=HOTTEST)
     _check_filters(top_k, top_p)
     _check_prompt_noise(model, prompt_noise)
@@ -145,6 +149,7 @@ def denoise_steps(
         late=torch.tensor(sorted(suppress_confidence), dtype=torch.long, device=canvas.device),
         order_temperature=order_temperature,
         fork=fork,
+        fork_temperature=fork_temperature,
         prompt_noise=prompt_noise,
         made_with=made_with,
     )
@@ -168,6 +173,7 @@ class _Reverse:
     late: Tensor  # ids that are written late
     order_temperature: float
     fork: bool
+    fork_temperature: float
     prompt_noise: float
     made_with: Mapping[str, Any]
 
@@ -185,7 +191,7 @@ class _Reverse:
                 aside = self.aside(canvas[:, :start], prompt_lengths, step)
                 logits = _shaped(model(canvas, start, prompt_lengths, **aside), step, self.model)  # [B, L, V]
                 outlook = look(logits, step, self.guide, alarm)
-                forced = fork_cells(outlook.base, step) if self.fork and index == 0 else None
+                forced = fork_cells(outlook.base, step, self.fork_temperature) if self.fork and index == 0 else None
                 prediction, commit = self.propose(outlook, forced)
             nfe += getattr(self.model, "passes", 1)
             yield StepEvent(step, prediction, commit, outlook, partial(self.propose, outlook.without_guide(), forced))
