@@ -10,13 +10,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 Named = str | dict[str, Any]  # "odd", or {"name": "odd", "normalize": false}
 Checked = TypeVar("Checked", bound=BaseModel)
+NAMED = ("policy", "objective", "feature", "schedule", "selector")
 PUSH = ("objective", "feature", "schedule", "duplicates", "tolerance", "gradient", "preset")  # how, where alpha says how hard
 
 
-LATER = (
-    "fork_temperature",
-    "prompt_noise",
-)  # came after the first runs were stored
+LATER = ("fork_temperature", "prompt_noise", "pool", "selector")  # came after the first runs were stored
 
 
 class SampleParams(BaseModel):
@@ -44,6 +42,8 @@ class SampleParams(BaseModel):
     duplicates: Literal["break", "skip"] | None = Field(None, description="What to do with samples that say nothing new.")
     tolerance: float | None = Field(None, ge=0, lt=1, description="Residual below which a sample says nothing new.")
     gradient: Literal["normalized", "raw"] = Field("normalized", description="Whether alpha is a distance or a step size.")
+    pool: int | None = Field(None, ge=1, description="Samples drawn per prompt, of which n are kept; default: n.")
+    selector: Named = Field("k_centre", description="Which samples of the pool to keep.")
     preset: Literal["paper"] | None = Field(None, description="The published arithmetic.")
     seed: int = Field(0, description="The same seed gives the same samples.")
 
@@ -60,6 +60,12 @@ class SampleParams(BaseModel):
         """Is nothing pushed apart?"""
         return self.alpha == 0 or _bare(self.objective) == "none"
 
+    def drawn(self, n: int) -> int:
+        """How many samples are drawn where n are kept."""
+        if self.pool is not None and self.pool < n:
+            raise ValueError(f"pool must be at least n, as n of its samples are kept: {self.pool} < {n}")
+        return n if self.pool is None else self.pool
+
     @property
     def objective_name(self) -> str:
         """The objective without its options."""
@@ -67,10 +73,12 @@ class SampleParams(BaseModel):
 
     def canonical(self) -> "SampleParams":
         """The same sampling in its one spelling: plain runs alike whatever their unused settings say, defaults filled in."""
-        changes: dict[str, Any] = {name: _bare(getattr(self, name)) for name in ("policy", "objective", "feature", "schedule")}
+        changes: dict[str, Any] = {name: _bare(getattr(self, name)) for name in NAMED}
         changes["steps"] = self.steps or self.length
         if not self.fork:
             changes["fork_temperature"] = 0.0
+        if self.pool is None:
+            changes["selector"] = type(self).model_fields["selector"].default
         if self.plain:
             changes |= {name: type(self).model_fields[name].default for name in PUSH} | {"objective": "none", "alpha": 0.0}
         return self.model_copy(update=changes)
@@ -122,6 +130,16 @@ class RunSpec(BaseModel):
         if params.seed != 0:
             raise ValueError("the seed of a run is its own field: seed, not params.seed")
         return params
+
+    @model_validator(mode="after")
+    def _enough(self) -> Self:
+        self.params.drawn(self.n)
+        return self
+
+    @property
+    def drawn(self) -> int:
+        """Samples per problem, those that are not kept among them."""
+        return self.params.drawn(self.n)
 
     def canonical(self) -> dict[str, Any]:
         """What the id is made of: paths count by what the files hold."""

@@ -229,7 +229,7 @@ class Sample:
     guided_logprobs: tuple[float, ...]
     seed: int  # of the prompt: the same seed and index give the same sample
     finish_reason: Literal["stop", "length"]  # an end token was written, or not
-    nfe: int  # network evaluations
+    nfe: int  # network evaluations of its own; what a pool cost beside it is not in it
 
 
 @dataclass(frozen=True, slots=True)

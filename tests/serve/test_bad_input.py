@@ -112,10 +112,11 @@ def test_bad_values(http, wrong):
 
 
 def test_what_is_not_served_says_so(http):
-    for path in ("/v1/completions", "/v1/denoise"):
-        assert refused(http.post(path, json=GOOD | {"prompt_noise": 0.5})).startswith("prompt_noise is not served")
-    with pytest.raises(ValueError, match="prompt_noise is not served"):
-        ServeSettings(model="toy", defaults=oddlm.SampleParams(prompt_noise=0.5))
+    for name, value in (("prompt_noise", 0.5), ("pool", 8)):
+        for path in ("/v1/completions", "/v1/denoise"):
+            assert refused(http.post(path, json=GOOD | {name: value})).startswith(f"{name} is not served")
+        with pytest.raises(ValueError, match=f"{name} is not served"):
+            ServeSettings(model="toy", defaults=oddlm.SampleParams(**{name: value}))
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])

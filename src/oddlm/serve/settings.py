@@ -31,6 +31,8 @@ def check_served(params: SampleParams) -> SampleParams:
     """ValueError for what no server does, as its requests share network passes and stream their samples as they come."""
     if params.prompt_noise:
         raise ValueError("prompt_noise is not served: requests share network passes; use oddlm.load(...).generate")
+    if params.pool is not None:
+        raise ValueError("pool is not served: samples are shown as they come; use oddlm.load(...).generate")
     return params
 
 
