@@ -32,6 +32,8 @@ DENOISE = [
     ({"temperature": math.nan}, "temperature must be a number from 0 to 1000, not nan"),
     ({"temperature": 1e40}, "temperature must be a number from 0 to 1000, not 1e+40"),
     ({"order_temperature": -1}, "order_temperature must be a number from 0 to 1000, not -1"),
+    ({"fork_temperature": math.inf}, "fork_temperature must be a number from 0 to 1000, not inf"),
+    ({"fork_temperature": -1}, "fork_temperature must be a number from 0 to 1000, not -1"),
     ({"n": True}, "n must be an integer >= 1, not True"),
     ({"seed": 1.5}, "seed must be an integer, or one per group, not 1.5"),
     ({"top_k": 2.5}, "top_k must be an integer >= 1, not 2.5"),

@@ -249,6 +249,52 @@ def test_fork_gives_sample_j_the_jth_likeliest_cell(toy, guide):
     assert done.nfe == 4
 
 
+def first_cells(model, **options):
+    """(position, token) of every row's first commit."""
+    events: list[oddlm.StepEvent] = []
+    denoise(model, **{"length": 8, "steps": 4, "fork": True, "observe": events.append, **options})
+    positions = events[0].commit.long().argmax(dim=1)
+    return list(zip(positions.tolist(), events[0].prediction.tokens[events[0].commit].tolist(), strict=True))
+
+
+def test_a_warm_fork_draws_cells_without_replacement(toy):
+    cold, warm, hot = (first_cells(toy, prompts=[[5, 6]], n=30, fork_temperature=t, seed=2) for t in (0.0, 1.0, 500.0))
+    assert len(set(warm)) == len(set(hot)) == 30
+    assert len(set(cold) & set(warm)) > len(set(cold) & set(hot)), "the warmer, the less the ranks count"
+    assert cold == first_cells(toy, prompts=[[5, 6]], n=30, seed=2)
+    assert first_cells(toy, prompts=[[5, 6]], n=7, fork_temperature=1.0, seed=2) == warm[:7], "the same for every n"
+    assert first_cells(toy, prompts=[[5, 6]], n=30, fork_temperature=1.0, seed=3) != warm
+
+
+def test_warm_forks_of_prompts_are_their_own_and_the_same_in_every_batch(toy):
+    both = first_cells(toy, prompts=[[5, 6], [5, 6]], n=6, fork_temperature=1.0, seed=[2, 3])
+    assert both[:6] != both[6:]
+    assert both[6:] == first_cells(MicroBatch(toy, 4), prompts=[[5, 6]], n=6, fork_temperature=1.0, seed=[3])
+
+
+def test_a_warm_fork_draws_the_first_cell_in_proportion_to_its_probability():
+    """Gumbel-max over all cells; a group is one draw of the first, sample by sample of the rest."""
+    logits = torch.tensor([[2.0, 0.0, -1.0, 0.0], [1.0, 0.5, 0.0, 0.0]])
+    found = first_cells(Fixed(logits), prompts=[[0]] * 5000, n=2, length=2, steps=2, fork_temperature=1.0)
+    cells = torch.tensor([position * 3 + token for position, token in found]).view(-1, 2)
+    weights = logits[:, :3].double().softmax(dim=-1).flatten() / 2
+    first = np.bincount(cells[:, 0].numpy(), minlength=6)
+    assert stats.chisquare(first, weights.numpy() * 5000).pvalue > P_VALUE
+    expected = (weights[:, None] * weights / (1 - weights[:, None])).fill_diagonal_(0)
+    pairs = np.bincount((cells[:, 0] * 6 + cells[:, 1]).numpy(), minlength=36)
+    off = ~np.eye(6, dtype=bool).flatten()
+    assert (pairs[~off] == 0).all()
+    assert stats.chisquare(pairs[off], expected.flatten().numpy()[off] * 5000).pvalue > P_VALUE
+
+
+def test_more_samples_than_cells_begin_again():
+    logits = torch.tensor([[2.0, 0.0, 0.0], [1.0, 0.5, 0.0]])
+    cells = first_cells(Fixed(logits), prompts=[[0]], n=9, length=2, steps=2, fork_temperature=1.0)
+    assert cells[:4] == cells[4:8]
+    assert cells[8] == cells[0]
+    assert len(set(cells[:4])) == 4
+
+
 def test_fork_stays_inside_the_first_block_and_needs_two_steps(toy):
     done = denoise(toy, [[5]], n=9, length=8, steps=4, block_length=4, fork=True)
     assert ((done.commit_step == 0).long().argmax(dim=1) < 4).all()

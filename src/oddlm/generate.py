@@ -18,6 +18,7 @@ from .params import SampleParams
 from .policies import POLICIES
 from .presets import expanded
 from .sampler import denoise
+from .selection import SELECTORS, keep
 from .types import Denoised, History, Model, Observer, Sample, StepEvent, Tokenizer
 
 Verify = Callable[[Sample], bool]
@@ -58,6 +59,7 @@ class LM:
 
         prompts: texts, or the token ids of each (a chat template's, for instance).
         seeds: one per prompt, in place of params.seed, from which each prompt derives its own.
+        params.pool: so many samples are drawn, and n of them kept, in the order in which params.selector chose them.
         until: called with each new sample, in order, until it accepts one; prompts without an accepted sample get n more, which
         avoid what the earlier ones explored, until they have `max_samples`. A prompt's `took` says how many it needed.
         max_batch: samples that the network sees at a time; it changes nothing but time and memory. None: what the LM says.
@@ -66,24 +68,27 @@ class LM:
         texts = [prompts] if isinstance(prompts, str) else list(prompts)
         ids = encode_prompts(self, texts, params.length)
         n, max_samples = whole("n", n), whole("max_samples", max_samples)
+        drawn = params.drawn(n)
         most = self.max_batch if max_batch is None else max_batch
         max_batch = MAX_BATCH if most is None else whole("max_batch", most)
         if not ids:
             raise ValueError("prompts is empty: give at least one prompt")
-        if until is not None and max_samples < n:
-            raise ValueError(f"max_samples must be at least n: {max_samples} < {n}")
-        if until is not None and getattr(POLICIES.build(params.policy), "parallel", False):
-            raise ValueError(f"policy {params.policy!r} is parallel, so there is no history for `until` to go on from")
+        if params.pool is not None:
+            SELECTORS.build(params.selector)
+        if until is not None:
+            _check_rounds(params, n, max_samples)
         draw = partial(self._draw, params=params, max_batch=max_batch, remember=until is not None)
         draw = partial(draw, observe=observe, progress=progress)
         results = [Samples() for _ in ids]
         given = params.seed if seeds is None else seeds
         seeds = noise.seed_tensor(given, len(ids), torch.device("cpu")).tolist()
-        together = max(1, max_batch // n)
+        together = max(1, max_batch // drawn)
         for first in range(0, len(ids), together):
             some = range(first, min(first + together, len(ids)))
             try:
-                _fill(results, list(some), ids, seeds, draw, n, until, max_samples)
+                _fill(results, list(some), ids, seeds, draw, drawn, until, max_samples)
+                for i in some if params.pool is not None else ():
+                    results[i][:] = keep(results[i], n, params.selector)
             except BaseException as error:  # Ctrl-C too
                 if any(results):
                     error.samples = results  # type: ignore[attr-defined]
@@ -129,6 +134,8 @@ class LM:
             suppress_confidence=model.protected_ids if params.eos == "late" else (),
             order_temperature=params.order_temperature,
             fork=params.fork,
+            fork_temperature=params.fork_temperature,
+            prompt_noise=params.prompt_noise,
             history=history,
             observe=(watch, observe) if callable(observe) else (watch, *(observe or ())),
             progress=progress,
@@ -235,6 +242,16 @@ def repulsion(params: SampleParams) -> Repulsion | None:
         preset="paper" if params.preset == "paper" else None,
     )
     return None if guide.idle else guide
+
+
+def _check_rounds(params: SampleParams, n: int, max_samples: int) -> None:
+    """Can samples be drawn in rounds of n until one is accepted?"""
+    if params.pool is not None:
+        raise ValueError("until looks at samples as they come, a pool is chosen from at the end: give one of them")
+    if max_samples < n:
+        raise ValueError(f"max_samples must be at least n: {max_samples} < {n}")
+    if getattr(POLICIES.build(params.policy), "parallel", False):
+        raise ValueError(f"policy {params.policy!r} is parallel, so there is no history for `until` to go on from")
 
 
 def _fill(

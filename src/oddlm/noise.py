@@ -24,6 +24,8 @@ class Purpose(IntEnum):
     ORDER = 1  # order_temperature
     POLICY = 2  # a policy's own randomness
     DIRECTION = 3  # directions for broken duplicates and probes
+    PROMPT = 4  # prompt_noise
+    FORK = 5  # fork_temperature
 
 
 def tile_elements(device: torch.device, on_cpu: int | None = None) -> int:

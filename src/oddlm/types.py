@@ -18,7 +18,9 @@ class Model(Protocol):
     Prompts are left-padded to `start`: the first start - prompt_lengths[b] positions of row b are padding. The model masks
     them out and counts positions from the first real token. A model may also have `device` (default: cpu), `embedding`
     [V, H] (for features in embedding space), `passes` (network evaluations per call, default 1), `context` (most positions it
-    can see), `name` (by which a history knows it again), `tokenizer` and `session` (see `open_session`).
+    can see), `name` (by which a history knows it again), `tokenizer` and `session` (see `open_session`). Where it has `nudges`
+    and that is true, calls of the model and its sessions take a keyword `nudge` [B, start, H], added to the embeddings of the
+    prompt, and `embedding` is the table of those.
     """
 
     @property
@@ -39,7 +41,7 @@ def identity(model: Model) -> str:
     return str(getattr(model, "name", f"{type(model).__name__} object {id(model):#x}"))
 
 
-Network = Callable[[Tensor, int, Tensor], Tensor]  # a model, or a session of one
+Network = Callable[..., Tensor]  # (tokens, start, prompt_lengths) -> logits: a model, or a session of one
 
 
 def open_session(model: Model, start: int, prompt_lengths: Tensor, length: int, block_length: int) -> Network:
@@ -227,7 +229,7 @@ class Sample:
     guided_logprobs: tuple[float, ...]
     seed: int  # of the prompt: the same seed and index give the same sample
     finish_reason: Literal["stop", "length"]  # an end token was written, or not
-    nfe: int  # network evaluations
+    nfe: int  # network evaluations of its own; what a pool cost beside it is not in it
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ def demo(
 
 @app.command()
 def names() -> None:
-    """List the objectives, features, policies and schedules, with their options and defaults, and what presets stand for."""
+    """List the objectives, features, policies, schedules and selectors, with their options, and what presets stand for."""
     from rich.console import Console
     from rich.table import Table
 
@@ -41,9 +41,10 @@ def names() -> None:
     from ..diversity.objectives import OBJECTIVES
     from ..policies import POLICIES
     from ..presets import ABOUT, AUTO, PAPER, PRESETS
+    from ..selection import SELECTORS
 
     table = Table("kind", "name", "options", "what it does", show_lines=False, pad_edge=False)
-    for registry in (OBJECTIVES, FEATURES, POLICIES, SCHEDULES):
+    for registry in (OBJECTIVES, FEATURES, POLICIES, SCHEDULES, SELECTORS):
         for name in registry.names:
             shared = FEATURE_OPTIONS if registry is FEATURES else {}
             options = ", ".join(f"{k}={v!r}" for k, v in {**registry.options(name), **shared}.items())

@@ -67,13 +67,13 @@ class Session:
         self.layout = layout if padded else layout.unpadded()
 
     @torch.no_grad()
-    def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor) -> Tensor:
+    def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor, nudge: Tensor | None = None) -> Tensor:
         self.canvas.check(tokens, start, prompt_lengths)
-        return self.predict(tokens)
+        return self.predict(tokens, nudge)
 
-    def predict(self, tokens: Tensor) -> Tensor:
+    def predict(self, tokens: Tensor, nudge: Tensor | None) -> Tensor:
         self.computed += tokens.numel()
-        return self.network.predict(tokens, self.canvas.start, self.canvas.prompt_lengths, self.layout)
+        return self.network.predict(tokens, self.canvas.start, self.canvas.prompt_lengths, self.layout, nudge)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,9 @@ class CachedSession(Session):
         self.filling: Filling | None = None
         self.age = self.fillings = 0
 
-    def predict(self, tokens: Tensor) -> Tensor:
+    def predict(self, tokens: Tensor, nudge: Tensor | None) -> Tensor:
+        if nudge is not None:
+            raise ValueError("a cache keeps what it heard of the prompt and takes no nudge: load the model without cache")
         window = self.canvas.open(tokens)
         if window is None and self.filling is not None:
             return self.filling.last_logits()  # all is written: nobody reads them

@@ -18,7 +18,7 @@ from ..types import Observer
 from .engine import Work
 from .errors import ApiError
 from .schema import ChatRequest, CompletionRequest, DenoiseRequest, Message
-from .settings import ServeSettings
+from .settings import ServeSettings, check_served
 
 REGISTRIES: Mapping[str, Registry[Any]] = {
     "objective": OBJECTIVES,
@@ -79,7 +79,7 @@ def sample_params(settings: ServeSettings, given: Mapping[str, Any]) -> SamplePa
     if "steps" not in given and usual.steps is not None:
         default["steps"] = min(usual.steps, {**default, **given}["length"])
     try:
-        params = checked(SampleParams, {"seed": secrets.randbits(32), **default, **given})
+        params = check_served(checked(SampleParams, {"seed": secrets.randbits(32), **default, **given}))
         steps = params.steps or params.length
         if steps > params.length:
             raise ValueError(f"steps {steps} are more than the {params.length} tokens to write: a step writes at least one")

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from ..params import SampleParams, checked
 
@@ -27,6 +27,20 @@ class Limits(BaseModel):
     timeout_s: float = Field(120.0, gt=0, allow_inf_nan=False, description="Seconds a request may take, waiting included.")
 
 
+def check_served(params: SampleParams) -> SampleParams:
+    """ValueError for what no server does, as its requests share network passes and stream their samples as they come."""
+    if params.prompt_noise:
+        raise ValueError("prompt_noise is not served: requests share network passes; use oddlm.load(...).generate")
+    if params.pool is not None:
+        raise ValueError("pool is not served: samples are shown as they come; use oddlm.load(...).generate")
+    return params
+
+
+def _check_given(given: dict[str, Any]) -> dict[str, Any]:
+    check_served(checked(SampleParams, given))
+    return given
+
+
 class ServeSettings(BaseModel):
     """One server."""
 
@@ -34,7 +48,7 @@ class ServeSettings(BaseModel):
 
     model: str
     limits: Limits = Field(default_factory=lambda: Limits.model_validate({}))
-    given: dict[str, Any] = Field(default_factory=dict)  # settings of the sampler that hold where a request says nothing
+    given: Annotated[dict[str, Any], AfterValidator(_check_given)] = Field(default_factory=dict)  # where a request says nothing
     api_key: str | None = Field(None, min_length=1, repr=False)
     host_names: Sequence[str] | None = None  # what the Host header may say; None is anything
     cors: Sequence[str] = ()
