@@ -146,6 +146,52 @@ def test_more_samples_than_dimensions(objective, rule):
     assert (push[4:] == 0).all()
 
 
+def lengths(got: Tensor, logits: Tensor) -> Tensor:
+    """[n]: how far the most moved position of each sample moved."""
+    return (got - logits).norm(dim=-1).amax(dim=-1)
+
+
+@pytest.mark.parametrize("backend", ["reference", "closed_form"])
+@pytest.mark.parametrize("enough", [0.05, 0.4, 3.0])
+def test_a_push_ends_where_a_sample_is_unlike_enough(backend, enough):
+    """Sample 3 repeats sample 1; the others' residuals are written again from the definition."""
+    logits, tokens, masked = random_case(5, n=5, S=4, V=30)
+    for x in (logits, tokens, masked):
+        x[3] = x[1].clone()
+    basis, shares = [], []
+    for k in range(5):
+        v, _ = soft_features(logits[k].numpy(), tokens[k].numpy(), masked[k].numpy(), {"pool": "max_pool"})
+        v = v / np.linalg.norm(v)
+        r = v - sum((np.dot(v, b) * b for b in basis), np.zeros_like(v))
+        shares.append(max(0.0, 1 - np.linalg.norm(r) / enough))
+        if np.linalg.norm(r) > 1e-3:
+            basis.append(r / np.linalg.norm(r))
+    full, eased = (
+        diversify(logits, tokens, masked, alpha=8.0, objective={"name": "odd", "enough": e}, backend=backend)
+        for e in (None, enough)
+    )
+    pushes = torch.tensor(shares)[1:4] * 8.0  # sample 4 meets a drawn direction too
+    torch.testing.assert_close(lengths(eased, logits)[1:4], pushes, rtol=1e-9, atol=1e-9)
+    assert lengths(eased, logits)[3] == pytest.approx(8.0)
+    torch.testing.assert_close(
+        eased[1:4] - logits[1:4], (full - logits)[1:4] * torch.tensor(shares)[1:4, None, None], rtol=1e-9, atol=1e-9
+    )
+    assert enough != 0.05 or torch.equal(eased[1:3], logits[1:3])
+
+
+@pytest.mark.parametrize("objective", ["odd", "odd_sequential"])
+def test_without_enough_nothing_is_spared(objective):
+    logits, tokens, masked = random_case(6, n=5, V=30)
+    plain, none, ample = (
+        diversify(logits, tokens, masked, alpha=8.0, objective={"name": objective, **option})
+        for option in ({}, {"enough": None}, {"enough": 1e9})
+    )
+    assert torch.equal(plain, none)
+    torch.testing.assert_close(ample, plain, rtol=1e-7, atol=1e-7)
+    few = diversify(logits, tokens, masked, alpha=8.0, objective={"name": objective, "enough": 1.5})
+    assert (lengths(few, logits)[1:] < lengths(plain, logits)[1:]).all()
+
+
 def soft_features(x: np.ndarray, tokens: np.ndarray, masked: np.ndarray, o: dict) -> tuple[np.ndarray, float]:
     """Feature and quality of one sample, [S, V] -> [D], written again from the definitions."""
     p = np.exp(x - x.max(-1, keepdims=True))

@@ -72,6 +72,9 @@ CASES = [
     ("dpp", 2, 3, 4, 41, "plain", torch.float32),
     ("dpp", 1, 3, 2, 401, "some identical", torch.float32),
     ("dpp", 1, 1, 1, 41, "-inf", torch.float16),
+    ({"name": "odd", "enough": 1.5}, 2, 4, 3, 41, "plain", torch.float32),
+    ({"name": "odd", "enough": 0.6}, 1, 4, 2, 401, "some identical", torch.bfloat16),
+    ({"name": "odd_sequential", "enough": 1.2}, 1, 3, 3, 41, "one-hot", torch.float32),
 ]
 
 

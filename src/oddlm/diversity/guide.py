@@ -20,7 +20,7 @@ from ..sampling import check_logits
 from ..types import History, Model, Step
 from .features import FEATURES, Feature, Pooling, build_feature
 from .memory import Explored, Form
-from .objectives import OBJECTIVES, build_objective, slope_of, weigh_of
+from .objectives import OBJECTIVES, build_objective, need_of, slope_of, weigh_of
 
 AlphaSchedule = Callable[[Tensor, int], Tensor]  # time left [B] (1 to 0), planned steps -> factor on alpha [B]
 SCHEDULES: Registry[AlphaSchedule] = Registry("schedule")
@@ -201,6 +201,7 @@ class Repulsion:
             objective=objective,
             slope=slope_of(objective),
             weigh=weigh_of(objective),
+            need=need_of(objective),
             sequential=getattr(objective, "sequential", False),
             duplicates=self.duplicate_rule,
             raw_gradient=self.gradient == "raw",

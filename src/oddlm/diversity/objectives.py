@@ -2,11 +2,13 @@
 
 An objective sees a `Batch` (features, quality, the directions of earlier samples) and returns a loss [G, n]; autograd and
 the guide do the rest. Its keyword-only arguments are its hyperparameters. One that also has a `slope`, the derivative of its
-summed loss by features and quality with the same options, runs on the kernels without autograd.
+summed loss by features and quality with the same options, runs on the kernels without autograd. One with a `need` can spare
+samples that are unlike the others already.
 """
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from inspect import signature
 from typing import Any, Literal, TypeVar, cast, get_args
 
 import torch
@@ -15,7 +17,7 @@ from torch import Tensor
 from ..checks import finite, one_of
 from ..kernels.coordinates import Coordinates, Weigh, Weights
 from ..kernels.directions import Directions, find_directions
-from ..kernels.reference import Batch, Objective, Slope
+from ..kernels.reference import Batch, Need, Objective, Slope
 from ..registry import Registry
 
 Quality = Literal["grad", "detached", "none"]
@@ -33,12 +35,13 @@ def mark(
     coupled: bool = False,
     slope: Callable[..., tuple[Tensor, Tensor]] | None = None,
     weigh: Callable[..., Weights] | None = None,
+    need: Callable[..., Need | None] | None = None,
 ) -> Callable[[R], R]:
     """Declare what an objective is.
 
     sequential: it wants one sample at a time, against the others as they are after their own push. coupled: a sample depends
     on later ones too, so there is no going on from an earlier batch. slope: its derivative. weigh: the same in
-    coordinates.
+    coordinates. need: what makes of its options how much of a push a sample needs.
     """
 
     def mark(function: R) -> R:
@@ -46,6 +49,7 @@ def mark(
         function.coupled = coupled  # type: ignore[attr-defined]
         function.slope = slope  # type: ignore[attr-defined]
         function.weigh = weigh  # type: ignore[attr-defined]
+        function.need = need  # type: ignore[attr-defined]
         return function
 
     return mark
@@ -61,6 +65,8 @@ def build_objective(spec: str | Mapping[str, Any] | Objective) -> Objective:
     for name in ("quality_scale", "jitter"):
         if name in options:
             finite(f"objective {name}", options[name])
+    if (enough := options.get("enough")) is not None and finite("objective enough", enough) == 0:
+        raise ValueError("objective enough must be above 0, or None to spare nobody")
     return objective
 
 
@@ -74,9 +80,25 @@ def weigh_of(objective: Objective) -> Weigh | None:
     return cast("Weigh | None", _with_options("weigh", objective))
 
 
+def need_of(objective: Objective) -> Need | None:
+    """How far a built objective spares samples that are unlike the others; None where it spares nobody."""
+    make = _with_options("need", objective)
+    return cast("Need | None", make and make())
+
+
 def _with_options(name: str, objective: Objective) -> Any:
-    function = getattr(objective, name, None)
-    return function and partial(function, **getattr(objective, "keywords", {}))
+    """What an objective was marked with, given the objective's options: to `need` its own, to the others the rest."""
+    function, need = getattr(objective, name, None), getattr(objective, "need", None)
+    if function is None:
+        return None
+    needed = () if need is None else signature(need).parameters
+    options = getattr(objective, "keywords", {})
+    return partial(function, **{k: v for k, v in options.items() if (k in needed) == (name == "need")})
+
+
+def _need(*, enough: float | None = None) -> Need | None:
+    """All of the push where a sample says nothing new, none where its residual is `enough`, a straight line in between."""
+    return None if enough is None else lambda residual: (1 - residual / enough).clamp(min=0)
 
 
 def _odd_slope(
@@ -171,15 +193,32 @@ def none(batch: Batch) -> Tensor:
 
 
 @OBJECTIVES.register
-@mark(slope=_odd_slope, weigh=_odd_weigh)
-def odd(batch: Batch, *, normalize: bool = True, quality: Quality = "grad", quality_scale: float = 1.0) -> Tensor:
-    """Repel each sample from the span of the earlier ones: reward the part of its feature outside that span."""
+@mark(slope=_odd_slope, weigh=_odd_weigh, need=_need)
+def odd(
+    batch: Batch,
+    *,
+    normalize: bool = True,
+    quality: Quality = "grad",
+    quality_scale: float = 1.0,
+    enough: float | None = None,
+) -> Tensor:
+    """Repel each sample from the span of the earlier ones: reward the part of its feature outside that span.
+
+    enough: the residual (0 to 1) at which a sample is unlike enough to be left alone; below it alpha falls in a straight line.
+    """
     return _gain(batch, batch.directions, normalize, quality, quality_scale)
 
 
 @OBJECTIVES.register
-@mark(sequential=True, slope=_odd_slope, weigh=_odd_weigh)
-def odd_sequential(batch: Batch, *, normalize: bool = True, quality: Quality = "grad", quality_scale: float = 1.0) -> Tensor:
+@mark(sequential=True, slope=_odd_slope, weigh=_odd_weigh, need=_need)
+def odd_sequential(
+    batch: Batch,
+    *,
+    normalize: bool = True,
+    quality: Quality = "grad",
+    quality_scale: float = 1.0,
+    enough: float | None = None,
+) -> Tensor:
     """`odd` against the earlier samples as they are after their own push: n passes instead of one."""
     return _gain(batch, batch.directions, normalize, quality, quality_scale)
 

@@ -19,6 +19,7 @@ class Coordinates:
     basis: Tensor  # [G, n, N] float64: the direction of each sample, zero where it was skipped
     guided: Tensor  # [G, n] bool: has a direction, and somebody to be unlike
     duplicate: Tensor  # [G, n] bool: said nothing new
+    residual: Tensor  # [G, n] float64: length of what of the unit feature the samples before it did not say, 0 to 1
     duplicates: Duplicates
 
 

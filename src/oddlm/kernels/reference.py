@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..noise import Purpose, key, normal
 from ..types import Step
-from .coordinates import Weigh
+from .coordinates import Coordinates, Weigh
 from .directions import DirectionNoise, Directions, Duplicates, extend, find_directions
 
 Extract = Callable[[Tensor], tuple[Tensor, Tensor]]  # soft canvas [G, n, S, V] -> (what of it counts, features [G, n, D])
@@ -33,9 +33,15 @@ class Batch:
         """Where each sample is unlike the ones before it."""
         return find_directions(self.features, self.earlier, self.duplicates, self.noise)
 
+    @property
+    def residual(self) -> Tensor:
+        """[G, n]: how much, from 0 to 1."""
+        return self.directions.residual
+
 
 Objective = Callable[[Batch], Tensor]  # -> loss [G, n], to be made small
 Slope = Callable[[Batch], tuple[Tensor, Tensor]]  # -> derivatives of the summed loss: by features [G, n, D], by quality [G, n]
+Need = Callable[[Tensor], Tensor]  # residuals [G, n], 0 to 1 -> the share of alpha [G, n] that each sample needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +53,7 @@ class Repel:
     objective: Objective
     slope: Slope | None  # the objective's derivative, for kernels without autograd
     weigh: Weigh | None  # the same in coordinates, for kernels that keep the features to themselves
+    need: Need | None  # how far a sample that is unlike the others already is spared; None: every push is a full one
     sequential: bool  # one sample at a time, each against the others as they are after their own push
     duplicates: Duplicates
     raw_gradient: bool
@@ -61,6 +68,10 @@ class Repel:
     def for_sample(self, k: int) -> "Repel":
         """The same push on a batch that holds sample k alone."""
         return replace(self, keys=self.keys[:, k : k + 1])
+
+    def eased(self, alpha: Tensor, seen: Batch | Coordinates) -> Tensor:
+        """Alpha [G, n], less where a sample needs less: of the step, since a factor on the loss is divided out again."""
+        return alpha if self.need is None else alpha * self.need(seen.residual).to(alpha.dtype)
 
     def protected_on(self, device: torch.device) -> Tensor:
         return id_tensor(self.protected, device)
@@ -110,7 +121,7 @@ def _all_at_once(
         if not how.raw_gradient:
             largest = gradient.norm(dim=-1).amax(dim=-1)  # [G, n]: each sample moves its most moved position by alpha
             gradient = gradient / largest.clamp(min=1e-8).where(largest > 0, 1.0)[..., None, None]
-        return (x - alpha.to(x.dtype)[..., None, None] * gradient).to(logits.dtype), added
+        return (x - how.eased(alpha, batch).to(x.dtype)[..., None, None] * gradient).to(logits.dtype), added
 
 
 def _one_by_one(
