@@ -59,7 +59,7 @@ def paper(time_left: Tensor, total: int) -> Tensor:
 class Repulsion:
     """A guide: `denoise(..., guide=Repulsion(alpha=16))`.
 
-    objective: odd, odd_sequential, dpp, random_probe or none; feature: max_pool, mean_pool or positional; both also as
+    objective: odd, odd_sequential, dpp, random_probe or none; feature: max_pool, mean_pool, positional or ngrams; both also as
     {"name": ..., option: ...}, a dotted path, or a function. alpha: how far the most moved position of a sample moves (with
     gradient="raw": the bare step size). schedule: how alpha falls over the steps. duplicates: what happens to a sample whose
     unit feature lies within `tolerance` (default 1e-3) of the span of the earlier ones: "break" (default) pushes it along a
@@ -129,7 +129,12 @@ class Repulsion:
     def closed(self) -> bool:
         """Does the closed form apply?"""
         feature = build_feature(self.feature)
-        pooled = feature.pooling is FEATURES.find("max_pool") and feature.space == "probs" and not feature.ignore_ids
+        pooled = (
+            feature.pooling is FEATURES.find("max_pool")
+            and feature.space == "probs"
+            and feature.rank is None
+            and not feature.ignore_ids
+        )
         sloped = slope_of(OBJECTIVES.build(self.objective)) is not None
         return pooled and sloped and self.preset is None
 
