@@ -15,7 +15,7 @@ from oddlm.kernels.reference import Batch
 
 from ..tolerances import EXACT, ILL_CONDITIONED, ORACLE, SINGLE
 
-CLOSED = ["odd", "odd_sequential", "dpp"]
+CLOSED = ["odd", "odd_sequential", "dpp", "random_probe"]
 SPARING = [{"name": "odd", "enough": 0.8}, {"name": "odd_sequential", "enough": 0.5, "normalize": False}]
 
 
@@ -165,10 +165,15 @@ def test_a_slope_is_the_derivative_of_its_loss(spec):
         torch.testing.assert_close(a, b, rtol=ORACLE, atol=ORACLE)
 
 
+def own(batch):
+    """An objective without a slope."""
+    return -batch.quality
+
+
 def test_the_choice_of_kernel():
     g = torch.Generator().manual_seed(0)
     batch = torch.randn(3, 4, 20, generator=g), torch.randint(0, 20, (3, 4), generator=g), torch.ones(3, 4, dtype=torch.bool)
-    for options in ({"feature": "mean_pool"}, {"objective": "random_probe"}, {"preset": "paper"}):
+    for options in ({"feature": "mean_pool"}, {"objective": own}, {"preset": "paper"}):
         diversify(*batch, alpha=1.0, **options)
         with pytest.raises(ValueError, match="backend 'closed_form' needs feature max_pool"):
             diversify(*batch, alpha=1.0, backend="closed_form", **options)

@@ -107,8 +107,8 @@ class Repulsion:
             raise ValueError("backend 'closed_form' needs feature max_pool over probs, an objective with a slope, no preset")
         if self.backend == "triton" and not self.fusible:
             raise ValueError(
-                "backend 'triton' needs feature max_pool over probs without top_k, objective odd, odd_sequential or "
-                "dpp, no preset"
+                "backend 'triton' needs feature max_pool over probs without top_k, an objective with a slope in "
+                "coordinates (odd, odd_sequential, random_probe, dpp), no preset"
             )
         if self.remember is not None:
             self.check_memory()
@@ -208,6 +208,7 @@ class Repulsion:
             weigh=weigh_of(objective),
             need=need_of(objective),
             sequential=getattr(objective, "sequential", False),
+            probes=getattr(objective, "probes", False),
             duplicates=self.duplicate_rule,
             raw_gradient=self.gradient == "raw",
             protected=step.protected if self.protected is None else tuple(self.protected),

@@ -7,6 +7,7 @@ samples that are unlike the others already.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from inspect import signature
 from typing import Any, Literal, TypeVar, cast, get_args
@@ -36,12 +37,14 @@ def mark(
     slope: Callable[..., tuple[Tensor, Tensor]] | None = None,
     weigh: Callable[..., Weights] | None = None,
     need: Callable[..., Need | None] | None = None,
+    probes: bool = False,
 ) -> Callable[[R], R]:
     """Declare what an objective is.
 
     sequential: it wants one sample at a time, against the others as they are after their own push. coupled: a sample depends
     on later ones too, so there is no going on from an earlier batch. slope: its derivative. weigh: the same in
-    coordinates. need: what makes of its options how much of a push a sample needs.
+    coordinates. need: what makes of its options how much of a push a sample needs. probes:
+    its `weigh` wants each sample's noise itself among the rows, not the feature times it.
     """
 
     def mark(function: R) -> R:
@@ -50,6 +53,7 @@ def mark(
         function.slope = slope  # type: ignore[attr-defined]
         function.weigh = weigh  # type: ignore[attr-defined]
         function.need = need  # type: ignore[attr-defined]
+        function.probes = probes  # type: ignore[attr-defined]
         return function
 
     return mark
@@ -104,7 +108,19 @@ def _need(*, enough: float | None = None) -> Need | None:
 def _odd_slope(
     batch: Batch, *, normalize: bool = True, quality: Quality = "grad", quality_scale: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    found = batch.directions
+    return _gain_slope(batch, batch.directions, normalize, quality, quality_scale)
+
+
+def _probe_slope(
+    batch: Batch, *, normalize: bool = True, quality: Quality = "grad", quality_scale: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    return _gain_slope(batch, _probe(batch), normalize, quality, quality_scale)
+
+
+def _gain_slope(
+    batch: Batch, found: Directions, normalize: bool, quality: Quality, quality_scale: float
+) -> tuple[Tensor, Tensor]:
+    """The derivative of `_gain`."""
     v = batch.features.to(torch.float64, copy=True)  # becomes the result: at V = 126464 each [n, V] is 16 MB
     size = v.norm(dim=-1).clamp(min=1e-12) if normalize else torch.ones_like(v[..., 0])
     gain = (v[..., None, :] @ found.vectors[..., None]).flatten(2).squeeze(2) / size  # [G, n]
@@ -150,6 +166,21 @@ def _odd_weigh(seen: Coordinates, *, normalize: bool = True, quality: Quality = 
     return Weights(by_feature, scale * gain if quality == "grad" else torch.zeros_like(gain))
 
 
+def _probe_weigh(
+    seen: Coordinates, *, normalize: bool = True, quality: Quality = "grad", quality_scale: float = 1.0
+) -> Weights:
+    """`_probe_slope` in coordinates: the draws are the probes, made orthogonal to the earlier rows in two passes."""
+    n = seen.quality.shape[1]
+    lengths = seen.inner.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt()
+    probe = _padded(lengths[:, n : 2 * n].reciprocal().diag_embed(), seen, before=n)
+    for _ in range(2):
+        probe = probe - _padded((probe @ seen.inner)[..., 2 * n :], seen, before=2 * n)
+    left = torch.linalg.vecdot(probe @ seen.inner, probe).clamp(min=0).sqrt()
+    guided = (left > seen.duplicates.tolerance) & (lengths[:, 2 * n :] > 0).any(dim=1, keepdim=True)
+    aimed = replace(seen, basis=probe / left.clamp(min=1e-12)[..., None], guided=guided)
+    return _odd_weigh(aimed, normalize=normalize, quality=quality, quality_scale=quality_scale)
+
+
 def _dpp_weigh(
     seen: Coordinates,
     *,
@@ -181,9 +212,9 @@ def _dpp_weigh(
     return Weights(by_feature / size[..., None], by_quality if quality == "grad" else torch.zeros_like(by_quality), rough)
 
 
-def _padded(own: Tensor, seen: Coordinates) -> Tensor:
-    """Coefficients of the first rows as coefficients of all rows."""
-    return torch.nn.functional.pad(own, (0, seen.inner.shape[2] - own.shape[2]))
+def _padded(own: Tensor, seen: Coordinates, before: int = 0) -> Tensor:
+    """Coefficients of some rows, the first or those behind `before` others, as coefficients of all rows."""
+    return torch.nn.functional.pad(own, (before, seen.inner.shape[2] - own.shape[2] - before))
 
 
 @OBJECTIVES.register
@@ -224,12 +255,17 @@ def odd_sequential(
 
 
 @OBJECTIVES.register
-@mark(sequential=True)
-def random_probe(batch: Batch, *, normalize: bool = True, quality: Quality = "grad", quality_scale: float = 1.0) -> Tensor:
+@mark(sequential=True, slope=_probe_slope, weigh=_probe_weigh, need=_need, probes=True)
+def random_probe(
+    batch: Batch,
+    *,
+    normalize: bool = True,
+    quality: Quality = "grad",
+    quality_scale: float = 1.0,
+    enough: float | None = None,
+) -> Tensor:
     """Push each sample along a random direction outside the span of the earlier ones: ODD without its aim."""
-    probe = batch.noise(0, batch.features.shape[2]).to(batch.features)[:, None]
-    found = find_directions(probe, batch.earlier, batch.duplicates, batch.noise)
-    return _gain(batch, found, normalize, quality, quality_scale)
+    return _gain(batch, _probe(batch), normalize, quality, quality_scale)
 
 
 @OBJECTIVES.register
@@ -251,6 +287,12 @@ def dpp(
     eye = torch.eye(u.shape[1], dtype=similarity.dtype, device=u.device)
     loss = torch.logdet(similarity + (1 + jitter) * eye) - torch.logdet(similarity + jitter * eye)
     return loss[:, None] / u.shape[1] * torch.ones_like(q)
+
+
+def _probe(batch: Batch) -> Directions:
+    """A direction drawn for the one sample of a batch; none where the earlier samples fill the space."""
+    probe = batch.noise(0, batch.features.shape[2]).to(batch.features)[:, None]
+    return find_directions(probe, batch.earlier, replace(batch.duplicates, mode="skip"), batch.noise)
 
 
 def _gain(batch: Batch, found: Directions, normalize: bool, quality: Quality, quality_scale: float) -> Tensor:

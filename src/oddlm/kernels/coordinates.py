@@ -1,7 +1,7 @@
 """A batch as its inner products show it: all that an objective needs where nobody wants to touch [n, V] arrays again.
 
-The rows of a group are its n features, n draws (each feature times its noise, for duplicates) and h earlier directions: N in
-all. A vector in their span is a row of N coefficients.
+The rows of a group are its n features, n draws (each feature times its noise, for duplicates; for an objective that probes, the
+noise itself) and h earlier directions: N in all. A vector in their span is a row of N coefficients.
 """
 
 from collections.abc import Callable

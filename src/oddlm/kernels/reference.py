@@ -56,6 +56,7 @@ class Repel:
     weigh: Weigh | None  # the same in coordinates, for kernels that keep the features to themselves
     need: Need | None  # how far a sample that is unlike the others already is spared; None: every push is a full one
     sequential: bool  # one sample at a time, each against the others as they are after their own push
+    probes: bool  # in coordinates the draw of a sample is its noise itself, not its feature times noise
     duplicates: Duplicates
     raw_gradient: bool
     protected: tuple[int, ...]

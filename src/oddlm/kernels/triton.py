@@ -12,7 +12,7 @@ import torch
 import triton
 from torch import Tensor
 
-from ..noise import Purpose, second_keys
+from ..noise import Purpose, normal, second_keys
 from ..types import Step
 from . import triton_device as device
 from .coordinates import Coordinates
@@ -189,6 +189,8 @@ def _plan(
     n, V = logits.shape[1], logits.shape[-1]
     rows = _make_rows(logits, earlier)
     seen = _observe(logits, tokens, masked, keys, columns, rows, None)
+    if how.probes:
+        rows[:, n : 2 * n, :V] = normal(keys, V)
     here = masked.flatten(0, 1)
     peak = (1 / (1 + seen.rest.double())).where(here, 0.0)
     quality = (peak.sum(dim=1) / seen.counts.clamp(min=1)).view(alpha.shape)
