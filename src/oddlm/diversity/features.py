@@ -73,8 +73,10 @@ class Feature:
     @property
     def label(self) -> str:
         """Name and options: two features with the same label measure the same."""
-        options = {**getattr(self.pooling, "keywords", {}), "space": self.space, "rank": self.rank, "top_k": self.top_k}
+        options = {**getattr(self.pooling, "keywords", {}), "space": self.space, "top_k": self.top_k}
         options |= {"ignore_ids": list(self.ignore_ids)}
+        if self.rank is not None:
+            options["rank"] = self.rank
         return f"{getattr(self.pooling, '__name__', self.pooling)} {options}"
 
     def __post_init__(self) -> None:
