@@ -18,6 +18,7 @@ import oddlm
 from oddlm import Repulsion, denoise, denoise_steps
 from oddlm.models.toy import Toy
 from oddlm.models.wrappers import ClassifierFree, MicroBatch
+from oddlm.sampling import filter_logits
 from oddlm.schedule import Schedule
 
 from .tolerances import P_VALUE
@@ -176,6 +177,20 @@ def test_filters(filters, allowed):
     logits = torch.tensor([0.4, 0.3, 0.2, 0.1, 1e-9]).log().expand(8, -1)
     done = denoise(Fixed(logits), [[0]], n=200, length=8, steps=8, temperature=1.0, **filters)
     assert set(done.tokens.flatten().tolist()) == allowed
+
+
+@pytest.mark.parametrize("size", [5, 41, 401])
+@pytest.mark.parametrize(("top_k", "top_p"), [(3, None), (100, 0.9), (None, 0.3), (None, 0.95), (None, 1.0)])
+@pytest.mark.parametrize("sharpness", [0.1, 1.0, 5.0])
+def test_filters_keep_what_a_stable_sort_puts_first(size, top_k, top_p, sharpness):
+    logits = (torch.randn(30, size, generator=torch.Generator().manual_seed(size)) * sharpness * 2).round() / 2  # with ties
+    logits[:, : size // 3] = -torch.inf
+    order = logits.sort(dim=1, descending=True, stable=True)
+    before = order.values.double().softmax(dim=1).cumsum(dim=1) - order.values.double().softmax(dim=1)
+    first = torch.arange(size) < (size if top_k is None else top_k)
+    inside = first & (before < (2.0 if top_p in (None, 1.0) else top_p))
+    kept = filter_logits(logits, top_k, top_p).isfinite()
+    assert torch.equal(kept, torch.zeros_like(inside).scatter(1, order.indices, inside) & logits.isfinite())
 
 
 def test_suppression():

@@ -16,6 +16,7 @@ from .models.wrap import Wrapped
 from .models.wrappers import ClassifierFree, MicroBatch
 from .params import SampleParams
 from .policies import POLICIES
+from .presets import expanded
 from .sampler import denoise
 from .selection import SELECTORS, keep
 from .types import Denoised, History, Model, Observer, Sample, StepEvent, Tokenizer
@@ -63,7 +64,7 @@ class LM:
         avoid what the earlier ones explored, until they have `max_samples`. A prompt's `took` says how many it needed.
         max_batch: samples that the network sees at a time; it changes nothing but time and memory. None: what the LM says.
         """
-        params = SampleParams.model_validate({**(params.model_dump() if params else {}), **settings})
+        params = SampleParams.model_validate({**(params.model_dump() if params else {}), **expanded(settings)})
         texts = [prompts] if isinstance(prompts, str) else list(prompts)
         ids = encode_prompts(self, texts, params.length)
         n, max_samples = whole("n", n), whole("max_samples", max_samples)
@@ -139,22 +140,23 @@ class LM:
             observe=(watch, observe) if callable(observe) else (watch, *(observe or ())),
             progress=progress,
         )
-        return [list(self._samples(done, watch, g, prompt)) for g, prompt in enumerate(which)], done.history
+        here, logprobs = done.to("cpu"), watch.to("cpu")  # once, not once a sample
+        return [list(self._samples(here, logprobs, g, prompt)) for g, prompt in enumerate(which)], done.history
 
     def _samples(self, done: Denoised, watch: "_LogProbs", g: int, prompt: int) -> Iterator[Sample]:
         first = done.history.samples - done.n
-        for i in range(done.n):
-            row = g * done.n + i
-            tokens = done.tokens[row].tolist()
+        mine = slice(g * done.n, (g + 1) * done.n)
+        columns = (x[mine].tolist() for x in (done.tokens, done.commit_step, watch.base, watch.guided))
+        for i, (tokens, commit_steps, base, guided) in enumerate(zip(*columns, strict=True)):
             end = next((p for p, t in enumerate(tokens) if t in self.model.protected_ids), None)
             yield Sample(
                 prompt=prompt,
                 index=first + i,
                 text=self.tokenizer.decode(tokens[:end]),
                 tokens=tuple(tokens),
-                commit_steps=tuple(done.commit_step[row].tolist()),
-                base_logprobs=tuple(watch.base[row].tolist()),
-                guided_logprobs=tuple(watch.guided[row].tolist()),
+                commit_steps=tuple(commit_steps),
+                base_logprobs=tuple(base),
+                guided_logprobs=tuple(guided),
                 seed=int(done.seeds[g]),
                 finish_reason="length" if end is None else "stop",
                 nfe=done.nfe,
@@ -237,7 +239,7 @@ def repulsion(params: SampleParams) -> Repulsion | None:
         duplicates=params.duplicates,
         tolerance=params.tolerance,
         gradient=params.gradient,
-        preset=params.preset,
+        preset="paper" if params.preset == "paper" else None,
     )
     return None if guide.idle else guide
 
@@ -288,3 +290,8 @@ class _LogProbs:
         base, guided = event.logprobs
         first = event.step.index == 0
         self.base, self.guided = (base, guided) if first else (self.base + base, self.guided + guided)
+
+    def to(self, device: str) -> "_LogProbs":
+        moved = _LogProbs()
+        moved.base, moved.guided = self.base.to(device), self.guided.to(device)
+        return moved

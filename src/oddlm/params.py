@@ -8,6 +8,8 @@ from typing import Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from .presets import PresetName, completed
+
 Named = str | dict[str, Any]  # "odd", or {"name": "odd", "normalize": false}
 Checked = TypeVar("Checked", bound=BaseModel)
 NAMED = ("policy", "objective", "feature", "schedule", "selector")
@@ -35,7 +37,7 @@ class SampleParams(BaseModel):
     prompt_noise: float = Field(0.0, ge=0, le=1000, description="Noise on the prompt's embeddings, fading over the steps.")
     eos: Literal["free", "late", "never"] = Field("free", description="When end tokens may be written.")
     guidance: float = Field(0.0, ge=0, description="Classifier-free guidance scale; doubles the network evaluations.")
-    objective: Named = Field("odd", description="What pushes samples apart; 'none' is plain sampling.")
+    objective: Named = Field("auto", description="What pushes samples apart; 'auto' is what we advise, 'none' plain sampling.")
     feature: Named = Field("max_pool", description="What of a sample is compared.")
     alpha: float = Field(8.0, ge=0, description="Force of the push; 0 is plain sampling.")
     schedule: Named = Field("linear", description="How alpha falls over the steps.")
@@ -44,8 +46,14 @@ class SampleParams(BaseModel):
     gradient: Literal["normalized", "raw"] = Field("normalized", description="Whether alpha is a distance or a step size.")
     pool: int | None = Field(None, ge=1, description="Samples drawn per prompt, of which n are kept; default: n.")
     selector: Named = Field("k_centre", description="Which samples of the pool to keep.")
-    preset: Literal["paper"] | None = Field(None, description="The published arithmetic.")
+    preset: PresetName | None = Field(None, description="Settings under one name; 'paper' is the published arithmetic.")
     seed: int = Field(0, description="The same seed gives the same samples.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_name(cls, given: Any) -> Any:
+        """No name of a set of settings is kept, only what it stands for."""
+        return completed(given) if isinstance(given, Mapping) else given
 
     @model_validator(mode="after")
     def _fit(self) -> Self:

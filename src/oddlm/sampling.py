@@ -15,6 +15,7 @@ from .kernels.choice import triton_kernel
 from .kernels.reference import id_tensor, keys_of
 from .types import Guide, Prediction, Step
 
+NUCLEUS = 64  # tokens that hold top_p almost always
 LATE = 1e-3  # what `suppress_confidence` multiplies a confidence with
 
 
@@ -101,17 +102,31 @@ def row_tiles(rows: Tensor, size: int) -> Iterator[Tensor]:
 
 
 def filter_logits(logits: Tensor, top_k: int | None, top_p: float | None) -> Tensor:
-    """Keep the k likeliest tokens, and the smallest set of likeliest tokens that holds probability p; the rest is -inf."""
+    """Keep the k likeliest tokens, and the smallest set of likeliest tokens that holds probability p; the rest is -inf.
+
+    Probability 1 is everything.
+    """
+    top_p = None if top_p == 1 else top_p
     if top_k is None and top_p is None:
         return logits
-    ranked = logits.sort(dim=-1, descending=True, stable=True)
-    keep = torch.ones_like(logits, dtype=torch.bool)
+    total = logits.logsumexp(dim=-1, keepdim=True)
+    many = logits.shape[-1]
+    some = min(many, max(NUCLEUS, top_k or 0))
+    ranked = logits.topk(some).values  # sorting everything costs a GPU more than the rest of a step
+    if top_p is not None and some < many and bool(((ranked - total).exp().sum(dim=-1) < top_p).any()):
+        ranked = logits.sort(dim=-1, descending=True).values
+    keep = torch.ones_like(ranked, dtype=torch.bool)
     if top_k is not None:
         keep[..., top_k:] = False
     if top_p is not None:
-        mass = ranked.values.softmax(dim=-1)
+        mass = (ranked - total).exp()
         keep &= mass.cumsum(dim=-1) - mass < top_p
-    return logits.masked_fill(~torch.zeros_like(keep).scatter(-1, ranked.indices, keep), -torch.inf)
+    kept = keep.sum(dim=-1, keepdim=True)
+    cut = ranked.gather(-1, kept - 1)
+    level = logits == cut
+    wanted = kept - (logits > cut).sum(dim=-1, keepdim=True)  # of the tokens at the cut, the lowest ids
+    first = level & (level.cumsum(dim=-1, dtype=torch.int32) <= wanted)
+    return logits.masked_fill(~((logits > cut) | first), -torch.inf)
 
 
 def predict(outlook: Outlook, *, temperature: float, top_k: int | None, top_p: float | None, needs: str | None) -> Prediction:

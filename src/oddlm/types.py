@@ -4,7 +4,7 @@ B = groups x n rows (the samples of one prompt are neighbours), L generated posi
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
@@ -263,6 +263,11 @@ class Denoised:
     seeds: Tensor  # [G]
     n: int
     history: History  # for `denoise(..., history=...)`
+
+    def to(self, device: str) -> "Denoised":
+        """The same batch elsewhere; its history stays where it is."""
+        moved = {name: getattr(self, name).to(device) for name in ("tokens", "commit_step", "seeds")}
+        return replace(self, **moved)
 
     def groups(self) -> Iterator[Tensor]:
         """The samples of each prompt, [n, L]."""

@@ -11,6 +11,7 @@ from ..diversity.objectives import OBJECTIVES
 from ..generate import LM, repulsion
 from ..params import SampleParams, checked
 from ..policies import POLICIES
+from ..presets import expanded
 from ..registry import Registry
 from ..schedule import Schedule
 from ..types import Observer
@@ -68,15 +69,15 @@ def check_size(request: CompletionRequest | ChatRequest | DenoiseRequest, most: 
 
 def sample_params(settings: ServeSettings, given: Mapping[str, Any]) -> SampleParams:
     """The server's defaults with what the request says, all of it checked."""
+    given = expanded(given)
     for kind, registry in REGISTRIES.items():
         if kind in given:
             check_named(kind, registry, given[kind])
-    default = settings.defaults.model_dump(exclude={"seed"})
-    limits = settings.limits
+    default, usual, limits = expanded(settings.given), settings.defaults, settings.limits
     if "length" not in given:
-        default["length"] = min(default["length"], limits.max_length)
-    if "steps" not in given and default["steps"] is not None:
-        default["steps"] = min(default["steps"], given.get("length", default["length"]))
+        default["length"] = min(usual.length, limits.max_length)
+    if "steps" not in given and usual.steps is not None:
+        default["steps"] = min(usual.steps, {**default, **given}["length"])
     try:
         params = check_served(checked(SampleParams, {"seed": secrets.randbits(32), **default, **given}))
         steps = params.steps or params.length

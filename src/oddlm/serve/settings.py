@@ -3,11 +3,11 @@
 import ipaddress
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Self
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ..params import SampleParams
+from ..params import SampleParams, checked
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
@@ -43,9 +43,7 @@ class ServeSettings(BaseModel):
 
     model: str
     limits: Limits = Field(default_factory=lambda: Limits.model_validate({}))
-    defaults: Annotated[SampleParams, AfterValidator(check_served)] = Field(
-        default_factory=lambda: SampleParams.model_validate({})
-    )
+    given: dict[str, Any] = Field(default_factory=dict)  # settings of the sampler that hold where a request says nothing
     api_key: str | None = Field(None, min_length=1, repr=False)
     host_names: Sequence[str] | None = None  # what the Host header may say; None is anything
     cors: Sequence[str] = ()
@@ -53,6 +51,16 @@ class ServeSettings(BaseModel):
     store: Path | None = None  # the runs that `/runs` shows
     pass_rows: Sequence[Annotated[int, Field(ge=1)]] = Field((4, 8, 16), min_length=1)
     workers: int = Field(1, ge=1)  # network passes side by side
+
+    @model_validator(mode="after")
+    def _served(self) -> Self:
+        check_served(self.defaults)
+        return self
+
+    @property
+    def defaults(self) -> SampleParams:
+        """What a request gets that says nothing."""
+        return checked(SampleParams, self.given)
 
 
 def is_loopback(host: str) -> bool:
