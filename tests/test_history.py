@@ -22,7 +22,9 @@ EXPLORERS = [
 ]
 
 
-@pytest.mark.parametrize("objective", ["odd", "odd_sequential", "random_probe", "none"])
+@pytest.mark.parametrize(
+    "objective", ["odd", "odd_sequential", "random_probe", "none", {"name": "odd", "enough": 0.9}], ids=str
+)
 @pytest.mark.parametrize("explorer", EXPLORERS, ids=str)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_sixteen_and_sixteen_are_a_batch_of_thirty_two(toy, objective, explorer, temperature):

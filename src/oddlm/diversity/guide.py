@@ -21,7 +21,7 @@ from ..sampling import check_logits
 from ..types import History, Model, Step
 from .features import FEATURES, Feature, Pooling, build_feature
 from .memory import Explored, Form
-from .objectives import OBJECTIVES, build_objective, slope_of, weigh_of
+from .objectives import OBJECTIVES, build_objective, need_of, slope_of, weigh_of
 
 AlphaSchedule = Callable[[Tensor, int], Tensor]  # time left [B] (1 to 0), planned steps -> factor on alpha [B]
 SCHEDULES: Registry[AlphaSchedule] = Registry("schedule")
@@ -63,7 +63,7 @@ class Repulsion:
     """A guide: `denoise(..., guide=Repulsion(alpha=16))`.
 
     objective: odd, odd_sequential, dpp, random_probe, none, or "auto" for what we advise, which may bring a feature, an alpha
-    and a schedule of its own where none is given; feature: max_pool (default), mean_pool or positional; both also as
+    and a schedule of its own where none is given; feature: max_pool (default), mean_pool, positional or ngrams; both also as
     {"name": ..., option: ...}, a dotted path, or a function. alpha (default 8): how far the most moved position of a sample
     moves (with gradient="raw": the bare step size). schedule (default linear): how alpha falls over the steps. duplicates: what
     happens to a sample whose unit feature lies within `tolerance` (default 1e-3) of the span of the earlier ones: "break"
@@ -115,8 +115,8 @@ class Repulsion:
             raise ValueError("backend 'closed_form' needs feature max_pool over probs, an objective with a slope, no preset")
         if self.backend == "triton" and not self.fusible:
             raise ValueError(
-                "backend 'triton' needs feature max_pool over probs without top_k, objective odd, odd_sequential or "
-                "dpp, no preset"
+                "backend 'triton' needs feature max_pool over probs without top_k, an objective with a slope in "
+                "coordinates (odd, odd_sequential, random_probe, dpp), no preset"
             )
         if self.remember is not None:
             self.check_memory()
@@ -137,7 +137,12 @@ class Repulsion:
     def closed(self) -> bool:
         """Does the closed form apply?"""
         feature = build_feature(self.feature)
-        pooled = feature.pooling is FEATURES.find("max_pool") and feature.space == "probs" and not feature.ignore_ids
+        pooled = (
+            feature.pooling is FEATURES.find("max_pool")
+            and feature.space == "probs"
+            and feature.rank is None
+            and not feature.ignore_ids
+        )
         sloped = slope_of(OBJECTIVES.build(self.objective)) is not None
         return pooled and sloped and self.preset is None
 
@@ -209,7 +214,9 @@ class Repulsion:
             objective=objective,
             slope=slope_of(objective),
             weigh=weigh_of(objective),
+            need=need_of(objective),
             sequential=getattr(objective, "sequential", False),
+            probes=getattr(objective, "probes", False),
             duplicates=self.duplicate_rule,
             raw_gradient=self.gradient == "raw",
             protected=step.protected if self.protected is None else tuple(self.protected),

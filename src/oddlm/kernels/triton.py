@@ -12,7 +12,7 @@ import torch
 import triton
 from torch import Tensor
 
-from ..noise import Purpose, second_keys
+from ..noise import Purpose, normal, second_keys
 from ..types import Step
 from . import triton_device as device
 from .coordinates import Coordinates
@@ -189,12 +189,15 @@ def _plan(
     n, V = logits.shape[1], logits.shape[-1]
     rows = _make_rows(logits, earlier)
     seen = _observe(logits, tokens, masked, keys, columns, rows, None)
+    if how.probes:
+        rows[:, n : 2 * n, :V] = normal(keys, V)
     here = masked.flatten(0, 1)
     peak = (1 / (1 + seen.rest.double())).where(here, 0.0)
     quality = (peak.sum(dim=1) / seen.counts.clamp(min=1)).view(alpha.shape)
     found = _coordinates(rows, quality, n, how.duplicates)
     assert how.weigh is not None
     weights = how.weigh(found)
+    alpha = how.eased(alpha, found)
     pull = _combine(weights.by_feature, rows, weights.rough, V).flatten(0, 1)
     at_peak, even, force = _forces(rows, pull, seen, here, columns, weights.by_quality, alpha, how.raw_gradient)
     push = Push(
@@ -269,14 +272,15 @@ def _coordinates(rows: Tensor, quality: Tensor, n: int, rule: Duplicates) -> Coo
     basis[:, :h, 2 * n :] = torch.eye(h, dtype=torch.float64, device=rows.device)
     inner_basis[:, :h] = inner[:, 2 * n :]
     kept, duplicate = torch.zeros(2, G, n, dtype=torch.int8, device=rows.device)
+    residual = torch.zeros(G, n, dtype=torch.float64, device=rows.device)
     many = N > 64
     device.find_directions[(G,)](
-        inner, basis, inner_basis, kept, duplicate, n, h, N, rule.tolerance,
+        inner, basis, inner_basis, kept, duplicate, residual, n, h, N, rule.tolerance,
         BREAK=rule.mode == "break", P=max(triton.next_power_of_2(N), 16), TILE=32 if many else 16, num_warps=8 if many else 4,
     )  # fmt: skip
     there = (inner.diagonal(dim1=1, dim2=2)[:, 2 * n :] > 0).sum(dim=1, keepdim=True)
     others = kept.cumsum(dim=1) - kept + there
-    return Coordinates(inner, quality, basis[:, h:], kept.bool() & (others > 0), duplicate.bool(), rule)
+    return Coordinates(inner, quality, basis[:, h:], kept.bool() & (others > 0), duplicate.bool(), residual, rule)
 
 
 def _vectors(found: Coordinates, rows: Tensor, V: int) -> Tensor:

@@ -115,9 +115,11 @@ def _like(default: Any, value: Any) -> bool:
         return type(value) is type(default)
     if isinstance(default, tuple):
         return isinstance(value, list) and all(_like(0, item) for item in value)
+    if default is None:  # an option that is off: who switches it on checks what number it takes
+        return value is None or _like(0.0, value)
     if isinstance(default, float):
         return type(value) in (int, float) and math.isfinite(value) and abs(value) < LARGEST
-    return (value is None and default is None) or (type(value) is int and abs(value) < LARGEST)
+    return type(value) is int and abs(value) < LARGEST
 
 
 def encode(lm: LM, text: str) -> list[int]:

@@ -3,9 +3,9 @@
 import ipaddress
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from ..params import SampleParams, checked
 
@@ -36,6 +36,11 @@ def check_served(params: SampleParams) -> SampleParams:
     return params
 
 
+def _check_given(given: dict[str, Any]) -> dict[str, Any]:
+    check_served(checked(SampleParams, given))
+    return given
+
+
 class ServeSettings(BaseModel):
     """One server."""
 
@@ -43,7 +48,7 @@ class ServeSettings(BaseModel):
 
     model: str
     limits: Limits = Field(default_factory=lambda: Limits.model_validate({}))
-    given: dict[str, Any] = Field(default_factory=dict)  # settings of the sampler that hold where a request says nothing
+    given: Annotated[dict[str, Any], AfterValidator(_check_given)] = Field(default_factory=dict)  # where a request says nothing
     api_key: str | None = Field(None, min_length=1, repr=False)
     host_names: Sequence[str] | None = None  # what the Host header may say; None is anything
     cors: Sequence[str] = ()
@@ -51,11 +56,6 @@ class ServeSettings(BaseModel):
     store: Path | None = None  # the runs that `/runs` shows
     pass_rows: Sequence[Annotated[int, Field(ge=1)]] = Field((4, 8, 16), min_length=1)
     workers: int = Field(1, ge=1)  # network passes side by side
-
-    @model_validator(mode="after")
-    def _served(self) -> Self:
-        check_served(self.defaults)
-        return self
 
     @property
     def defaults(self) -> SampleParams:
