@@ -34,6 +34,30 @@ def problems_of(spec: RunSpec, *, run: bool) -> tuple[Task, list[Problem]]:
     return task, task.problems(split=spec.split, limit=spec.limit, **unsafe)
 
 
+Source = tuple[Any, ...]
+
+
+def source_of(spec: RunSpec) -> Source:
+    return (spec.task, spec.protocol, spec.split, spec.limit)
+
+
+def write_problems(runs: Path) -> None:
+    """The prompts of all runs beside their file: making up minicode's problems takes longer than answering some."""
+    known = {}
+    for spec in specs_of(runs):
+        if (key := json.dumps(source_of(spec))) not in known:
+            known[key] = [[problem.id, problem.prompt] for problem in problems_of(spec, run=False)[1]]
+    runs.with_suffix(".problems.json").write_text(json.dumps(known))
+
+
+def read_problems(runs: Path) -> dict[Source, tuple[Task, list[Problem]]]:
+    path, found = runs.with_suffix(".problems.json"), {}
+    for key, problems in (json.loads(path.read_text()) if path.exists() else {}).items():
+        source = tuple(json.loads(key))
+        found[source] = (find_task(source[0]).under(source[1]), [Problem(*each, target=None) for each in problems])
+    return found
+
+
 @dataclass
 class Drawn:
     """Token sequences by problem, each different one once, and which of them every sample of every run is."""
@@ -66,13 +90,6 @@ class Drawn:
             }
         path.parent.mkdir(parents=True, exist_ok=True)
         np.savez_compressed(path, **arrays)
-
-
-Source = tuple[Any, ...]
-
-
-def source_of(spec: RunSpec) -> Source:
-    return (spec.task, spec.protocol, spec.split, spec.limit)
 
 
 def shares(specs: list[RunSpec], workers: int) -> list[list[RunSpec]]:
@@ -110,7 +127,7 @@ def work(args: argparse.Namespace, part: int) -> None:
     dtype = {"dtype": args.dtype} if args.dtype else {}
     lm = oddlm.load("mini", device=args.device, compiled=args.compiled, **dtype)
     about = {**environment(lm), "dtype": str(lm.model.embedding.dtype), "compiled": args.compiled}
-    drawn, known = Drawn(), {}
+    drawn, known = Drawn(), read_problems(args.runs)
     for number, spec in enumerate(specs):
         task, problems = known.get(source_of(spec)) or known.setdefault(source_of(spec), problems_of(spec, run=False))
         if time.monotonic() - args.began > args.within:
@@ -135,7 +152,8 @@ def work(args: argparse.Namespace, part: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path, help="a sweep's .toml, or a .jsonl of RunSpecs")
-    parser.add_argument("--out", type=Path, required=True, help="folder; a file per worker")
+    parser.add_argument("--out", type=Path, default=Path("drawn"), help="folder; a file per worker")
+    parser.add_argument("--problems", action="store_true", help="draw nothing: write the prompts beside the file of runs")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--dtype", choices=["bf16", "fp16", "fp32"])
     parser.add_argument("--compiled", choices=["fixed", "any"])
@@ -144,6 +162,8 @@ def main() -> None:
     parser.add_argument("--within", type=float, default=float("inf"), help="begin no run after so many seconds")
     args = parser.parse_args()
     args.began = time.monotonic()
+    if args.problems:
+        return write_problems(args.runs)
     spawn = multiprocessing.get_context("spawn")
     processes = [spawn.Process(target=work, args=(args, part)) for part in range(args.workers)]
     for process in processes:
@@ -152,6 +172,7 @@ def main() -> None:
         process.join()
     if any(process.exitcode for process in processes):
         raise SystemExit("a worker failed")
+    return None
 
 
 if __name__ == "__main__":

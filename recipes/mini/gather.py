@@ -115,14 +115,15 @@ def bare_row(spec: RunSpec, group: Group, judge: Judged) -> Row:
     )
 
 
-def store_runs(
-    shard: Shard, runs: list[int], texts: list[list[str]], known: list[dict[str, Score]], folder: Path, bare: bool
-) -> int:
+HAND: list[tuple[Any, ...]] = []  # what forked workers find instead of being sent it: verdicts take long to pickle
+
+
+def store_runs(number: int, part: int, parts: int, folder: Path, bare: bool) -> int:
     """Write some runs of a shard whose answers are judged."""
-    task, problems = problems_of(RunSpec.model_validate(shard.meta[0]["spec"]), run=True)
+    shard, texts, task, problems, judge = HAND[number]
     outline, store = Outline(), Store(folder)
     lm = LM(outline, outline.tokenizer)  # type: ignore[arg-type]
-    judge = Judged(task, {problem.id: own for problem, own in zip(problems, known, strict=True)})
+    runs = range(part, len(shard.meta), parts)
     for run in runs:
         about = shard.meta[run]
         spec = RunSpec.model_validate(about["spec"])
@@ -166,12 +167,12 @@ def main() -> None:
         print(f"{key}: {sum(map(len, answers))} different answers, {time.monotonic() - began:.0f} s", flush=True)
         known = verdicts(task, problems, answers, args.workers, args.check)
         print(f"{key}: judged, {time.monotonic() - began:.0f} s", flush=True)
+        judge = Judged(task, {problem.id: own for problem, own in zip(problems, known, strict=True)})
+        HAND[:] = [(shard, own, task, problems, judge) for shard, own in zip(some, texts, strict=True)]
         with ProcessPoolExecutor(args.workers, multiprocessing.get_context("fork")) as pool:
             jobs = [
-                pool.submit(
-                    store_runs, shard, list(range(part, len(shard.meta), args.workers)), own, known, args.store, args.bare
-                )
-                for shard, own in zip(some, texts, strict=True)
+                pool.submit(store_runs, number, part, args.workers, args.store, args.bare)
+                for number in range(len(some))
                 for part in range(args.workers)
             ]
             print(f"{key}: {sum(job.result() for job in jobs)} runs stored, {time.monotonic() - began:.0f} s", flush=True)
