@@ -39,7 +39,7 @@ def identity(model: Model) -> str:
     return str(getattr(model, "name", f"{type(model).__name__} object {id(model):#x}"))
 
 
-Network = Callable[[Tensor, int, Tensor], Tensor]  # a model, or a session of one
+Network = Callable[..., Tensor]  # a model, or a session of one
 
 
 def open_session(model: Model, start: int, prompt_lengths: Tensor, length: int, block_length: int) -> Network:
@@ -47,10 +47,17 @@ def open_session(model: Model, start: int, prompt_lengths: Tensor, length: int, 
 
     A session is called like the model, with these prompts and the canvas as it stands. It may keep what it likes between
     calls. Only masked positions of what it returns are read, and tokens are chosen only in each row's first unfinished block.
+    One that `is_selective` may be given, as a fourth argument, the masked positions [B, m] counted from `start`, in ascending
+    order, where every row has m of them; it then answers for these alone, [B, m, V].
     A model around a model that passes on all attributes must open sessions of its own, or it is passed by.
     """
     session: Callable[..., Network] | None = getattr(model, "session", None)
     return model if session is None else session(start, prompt_lengths, length, block_length)
+
+
+def is_selective(network: Network) -> bool:
+    """Can it answer for some positions alone? It says so by `selective`."""
+    return bool(getattr(network, "selective", False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +122,9 @@ class Top:
 
 
 class StepLogits(Protocol):
-    """[B, L, V], suppressed: as the network gave them, and after the guide (the same object where there was none)."""
+    """[B, L, V], suppressed: as the network gave them, and after the guide (the same object where there was none). Undefined
+    at committed positions.
+    """
 
     @property
     def base(self) -> Tensor: ...
@@ -136,7 +145,7 @@ class StepEvent:
 
     @property
     def base_logits(self) -> Tensor:
-        """[B, L, V] suppressed, not guided."""
+        """[B, L, V] suppressed, not guided; undefined at committed positions."""
         return self.logits.base
 
     @property

@@ -142,7 +142,7 @@ def drawn(logits, tokens, open_, device, **options):
     never = settings.pop("never", ())
     step = a_step(*on(device, tokens, open_), never=never)
     kernel = fused if device is DEVICE else None
-    outlook = Outlook(logits.to(device), step, Alarm(patient=False), kernel)
+    outlook = Outlook(logits.to(device), None, step, Alarm(patient=False), kernel)
     return predict(outlook, **settings)
 
 

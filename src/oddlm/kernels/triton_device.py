@@ -1,6 +1,7 @@
 """The code that runs on the GPU; `triton.py` launches it, README.md derives it.
 
-Rows are the positions of samples: row = sample * S + position. `table` holds one byte per column, NEVER and PROTECTED flags,
+Rows are the positions of samples: row = sample * S + position. Logits have M lines per sample: one for every position, or (SOME)
+for the masked ones alone, whose `positions` [samples, M] are given in ascending order. `table` holds one byte per column, NEVER and PROTECTED flags,
 and `busy` one per BUSY columns, whether there are any: few have some, and the others are spared the look. Sums run in a fixed
 order (no atomics), so that two runs give the same bits. Loops over columns have constant bounds.
 """
@@ -110,19 +111,64 @@ def row_of_push(row, sample, largest, likeliest, at_peak, even, force):
 
 
 @triton.jit
+def whose(line, positions, M, SOME: tl.constexpr):
+    """Sample and position of a line."""
+    if SOME:
+        position = tl.load(positions + line)
+    else:
+        position = line % M
+    return line // M, position.to(tl.int32)
+
+
+@triton.jit
+def peak_or_nan(largest, rest):
+    """The largest logit; NaN where there was one, which shows in the sum of the others."""
+    largest = tl.where(largest > LOWEST, largest, -float("inf"))
+    return tl.where((rest < float("inf")) | (tl.abs(largest) == float("inf")), largest, float("nan"))
+
+
+@triton.jit
+def survey(masked, tokens, order, counts, owner, stride_owner, S, BLOCK: tl.constexpr):
+    """One sample per program: its masked positions, how many they are, and S as the owner of committed tokens' columns."""
+    sample = tl.program_id(0).to(tl.int64)
+    position = tl.arange(0, BLOCK)
+    valid = position < S
+    here = tl.load(masked + sample * S + position, mask=valid, other=0) != 0
+    rank = tl.cumsum(here.to(tl.int32), axis=0) - 1
+    tl.store(order + sample * S + rank, position.to(tl.int64), mask=here)
+    tl.store(counts + sample, tl.sum(here.to(tl.int32), axis=0))
+    written = valid & (here == 0)
+    token = tl.load(tokens + sample * S + position, mask=written, other=0)
+    tl.store(owner + sample * stride_owner + token, tl.zeros([BLOCK], tl.int32) + S, mask=written)
+
+
+@triton.jit
+def rate_samples(rest, masked, quality, S, BLOCK: tl.constexpr):
+    """quality [samples] float64: mean probability of the likeliest token over the masked rows."""
+    sample = tl.program_id(0).to(tl.int64)
+    position = tl.arange(0, BLOCK)
+    row = sample * S + position
+    here = tl.load(masked + row, mask=position < S, other=0) != 0
+    peak = 1.0 / (1.0 + tl.load(rest + row, mask=here, other=0.0).to(tl.float64))
+    count = tl.maximum(tl.sum(here.to(tl.int32), axis=0), 1)
+    tl.store(quality + sample, tl.sum(tl.where(here, peak, 0.0), axis=0) / count)
+
+
+@triton.jit(do_not_specialize=["M"])
 def measure_rows(
-    logits, stride_sample, stride_position, masked, table, busy, protected, protected_count,
+    logits, stride_sample, stride_line, positions, masked, table, busy, protected, protected_count,
     push_largest, push_likeliest, at_peak, even, force, pull, owner, stride_pull,
     largest, likeliest, rest, power,
-    S, V: tl.constexpr, PUSHED: tl.constexpr, BLOCK: tl.constexpr,
+    S, M, V: tl.constexpr, SOME: tl.constexpr, PUSHED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Softmax statistics of every masked row, in one pass: each lane keeps its own maximum and leaves it out of its sums.
     Protected columns come last, one by one, since they count in one sum and not in the other.
     """
-    row = tl.program_id(0).to(tl.int64)
+    line = tl.program_id(0).to(tl.int64)
+    sample, position = whose(line, positions, M, SOME)
+    row = sample * S + position
     if tl.load(masked + row) != 0:
-        sample, position = row // S, (row % S).to(tl.int32)
-        x_row = logits + sample * stride_sample + (row % S) * stride_position
+        x_row = logits + sample * stride_sample + (line % M) * stride_line
         if PUSHED:
             a, b, c, d, e = row_of_push(row, sample, push_largest, push_likeliest, at_peak, even, force)
             pull_row, owner_row = pull + sample * stride_pull, owner + sample * stride_pull
@@ -166,7 +212,7 @@ def measure_rows(
             first = tl.where(above, extra, first)
             best = tl.where(above, value, best)
             i += 1
-        tl.store(largest + row, tl.where(best > LOWEST, best, -float("inf")))
+        tl.store(largest + row, peak_or_nan(best, total))
         tl.store(likeliest + row, tl.minimum(first, V - 1))
         tl.store(rest + row, total)
         tl.store(power + row, squares / ((1.0 + total) * (1.0 + total)))
@@ -174,14 +220,14 @@ def measure_rows(
 
 @triton.jit
 def pool_columns(
-    logits, stride_sample, stride_position, order, counts, table,
+    logits, stride_sample, stride_line, order, counts, table,
     push_largest, push_likeliest, at_peak, even, force, pull, push_owner, stride_pull,
-    largest, rest, keys, second_keys,
-    rows, stride_group, stride_row, owner, stride_owner,
-    S, n, V: tl.constexpr, PUSHED: tl.constexpr, BLOCK: tl.constexpr, UNROLL: tl.constexpr,
+    largest, rest, keys,
+    rows, stride_group, stride_row, owner, W,
+    S, n, V: tl.constexpr, SOME: tl.constexpr, PUSHED: tl.constexpr, BLOCK: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
-    """Features and draws: the largest probability of each column over a sample's masked rows, who has it, and it times noise.
-    `owner` comes in holding S where a committed token owns the column.
+    """Features and draws: the largest probability of each column over a sample's masked rows, who has it, and it times noise;
+    zeros behind the last column. `owner` [samples, W] comes in holding S where a committed token owns the column.
     """
     sample = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -196,7 +242,11 @@ def pool_columns(
             valid = i + j < count
             position = tl.load(order + sample * S + i + j, mask=valid, other=0)
             row = sample * S + position
-            x = load_logits(logits + sample * stride_sample + position * stride_position, column, inside & valid)
+            if SOME:
+                line = tl.cast(i + j, tl.int64)
+            else:
+                line = position
+            x = load_logits(logits + sample * stride_sample + line * stride_line, column, inside & valid)
             if PUSHED:
                 a, b, c, d, e = row_of_push(row, sample, push_largest, push_likeliest, at_peak, even, force)
                 moved = pushed(
@@ -211,13 +261,14 @@ def pool_columns(
             who = tl.where(more, position.to(tl.int32), who)
         i += UNROLL
     best = tl.where((flags & NEVER) != 0, 0.0, best)
-    held = tl.load(owner + sample * stride_owner + column, mask=inside, other=0).to(tl.int32) == S
+    held = tl.load(owner + sample * W + column, mask=inside, other=0).to(tl.int32) == S
     best = tl.where(held, 1.0, best)
-    tl.store(owner + sample * stride_owner + column, tl.where(held, S, who), mask=inside)
+    tl.store(owner + sample * W + column, tl.where(held, S, who), mask=inside)
     feature = rows + (sample // n) * stride_group + (sample % n) * stride_row
-    tl.store(feature + column, best, mask=inside)
-    noise = normal(tl.load(keys + sample), tl.load(second_keys + sample), column)
-    tl.store(feature + n * stride_row + column, best * noise, mask=inside)
+    tl.store(feature + column, best, mask=column < W)
+    key = tl.load(keys + sample)
+    second_key = mix64((key + 1).to(tl.uint64, bitcast=True)).to(tl.int64, bitcast=True)  # `noise.second_keys`
+    tl.store(feature + n * stride_row + column, best * normal(key, second_key, column), mask=column < W)
 
 
 @triton.jit(do_not_specialize=["N", "chunks"])
@@ -268,19 +319,21 @@ def residual(inner, basis, inner_basis, start, size, upto, N, P: tl.constexpr, T
 
 @triton.jit(do_not_specialize=["n", "h", "N"])
 def find_directions(
-    inner, basis, inner_basis, kept, duplicate, n, h, N, tolerance,
+    inner, basis, inner_basis, guided, duplicate, n, h, N, tolerance,
     BREAK: tl.constexpr, P: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """Gram-Schmidt in the coordinates of the rows [features; draws; earlier], one group per program.
 
     inner [N, N] their inner products; basis [h + n, N] coefficients and inner_basis = basis @ inner, whose first h rows are
-    there already; kept and duplicate [n].
+    there already; guided and duplicate [n]: has a direction and somebody to be unlike, said nothing new.
     """
     group = tl.program_id(0).to(tl.int64)
     inner += group * N * N
     basis += group * (h + n) * N
     inner_basis += group * (h + n) * N
     axis = tl.arange(0, P)
+    earlier = tl.load(inner + axis * N + axis, mask=(axis >= 2 * n) & (axis < N), other=0.0) > 0
+    others = tl.sum(earlier.to(tl.int32), axis=0)
     k = 0
     while k < n:
         own = tl.sqrt(tl.maximum(tl.load(inner + k * N + k), 0.0))
@@ -297,8 +350,9 @@ def find_directions(
         scale = tl.where(new, 1.0 / tl.maximum(left, 1e-12), 0.0)
         tl.store(basis + (h + k) * N + axis, x * scale, mask=axis < N)
         tl.store(inner_basis + (h + k) * N + axis, y * scale, mask=axis < N)
-        tl.store(kept + group * n + k, new.to(tl.int8))
-        tl.store(duplicate + group * n + k, same.to(tl.int8))
+        tl.store(guided + group * n + k, (new & (others > 0)).to(tl.uint8))
+        tl.store(duplicate + group * n + k, same.to(tl.uint8))
+        others += new.to(tl.int32)
         tl.debug_barrier()
         k += 1
 
@@ -395,18 +449,18 @@ def set_forces(
     sample = tl.program_id(0).to(tl.int64)
     position = tl.arange(0, BLOCK)
     valid = position < S
+    row = sample * S + position
+    here = tl.load(masked + row, mask=valid, other=0) != 0
     own = tl.zeros([BLOCK], tl.float64)
     own_v = tl.zeros([BLOCK], tl.float64)
     own_w = tl.zeros([BLOCK], tl.float64)
     i = 0
     while i < chunks:
         part = sums + (sample * chunks + i) * 3 * S + position
-        own += tl.load(part, mask=valid, other=0.0)
-        own_v += tl.load(part + S, mask=valid, other=0.0)
-        own_w += tl.load(part + 2 * S, mask=valid, other=0.0)
+        own += tl.load(part, mask=here, other=0.0)
+        own_v += tl.load(part + S, mask=here, other=0.0)
+        own_w += tl.load(part + 2 * S, mask=here, other=0.0)
         i += 1
-    row = sample * S + position
-    here = tl.load(masked + row, mask=valid, other=0) != 0
     count = tl.maximum(tl.sum(here.to(tl.int32), axis=0), 1)
     left = tl.load(rest + row, mask=valid, other=0.0).to(tl.float64)
     peak = 1.0 / (1.0 + left)
@@ -425,22 +479,24 @@ def set_forces(
     tl.store(force + sample, strength.to(tl.float32))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["M"])
 def draw_tokens(
-    logits, stride_sample, stride_position, opened, table, busy,
-    push_largest, push_likeliest, at_peak, even, force, pull, owner, stride_pull,
+    logits, stride_sample, stride_line, positions, opened, table, busy,
+    push_largest, push_likeliest, at_peak, even, force, pull, owner, stride_pull, push_rest,
     keys, temperature,
-    token, chosen, chosen_base, largest, rest, extra,
-    S, V: tl.constexpr, PUSHED: tl.constexpr, HOT: tl.constexpr, NEEDS: tl.constexpr, BLOCK: tl.constexpr,
+    token, confidence, logprob, base_logprob, extra, largest,
+    S, M, V: tl.constexpr, SOME: tl.constexpr, PUSHED: tl.constexpr, HOT: tl.constexpr, NEEDS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Gumbel-max and softmax statistics of every open row; the pushed logits exist in registers only.
+    """Gumbel-max at every open row, and how probable what was drawn is; the pushed logits exist in registers only.
 
-    NEEDS: 1 also the second largest logit, 2 also the sum of weight * depth for the entropy, in `extra`.
+    NEEDS: what `extra` is, 1 the margin between the two likeliest, 2 the entropy.
     """
-    row = tl.program_id(0).to(tl.int64)
+    line = tl.program_id(0).to(tl.int64)
+    sample, position = whose(line, positions, M, SOME)
+    row = sample * S + position
     if tl.load(opened + row) != 0:
-        sample, position = row // S, (row % S).to(tl.int32)
-        x_row = logits + sample * stride_sample + (row % S) * stride_position
+        x_row = logits + sample * stride_sample + (line % M) * stride_line
         if PUSHED:
             a, b, c, d, e = row_of_push(row, sample, push_largest, push_likeliest, at_peak, even, force)
             pull_row, owner_row = pull + sample * stride_pull, owner + sample * stride_pull
@@ -489,25 +545,32 @@ def draw_tokens(
         this = pick == first
         if not (HOT or PUSHED):
             value = score
-        if not PUSHED:
-            base = value
         tl.store(token + row, tl.minimum(first, V - 1).to(tl.int64))
-        tl.store(chosen + row, tl.max(tl.where(this, value, -float("inf")), axis=0))
-        tl.store(chosen_base + row, tl.max(tl.where(this, base, -float("inf")), axis=0))
 
         peak = tl.max(top, axis=0)
         winner = tl.min(tl.where(top == peak, lane, BLOCK), axis=0)
         fall = peak - top
         weight = tl.exp(-fall)
         others = tl.where((lane == winner) | (top == LOWEST), 0.0, weight)
-        tl.store(largest + row, tl.where(peak > LOWEST, peak, -float("inf")))
-        tl.store(rest + row, tl.sum(sum1 * weight + others, axis=0))
+        rest = tl.sum(sum1 * weight + others, axis=0)
+        total = 1.0 + rest.to(tl.float64)
+        chosen = (tl.max(tl.where(this, value, -float("inf")), axis=0) - peak).to(tl.float64)
+        guided = chosen - tl.log(total)
+        tl.store(largest + row, peak_or_nan(peak, rest))
+        tl.store(confidence + row, tl.exp(chosen) / total)
+        tl.store(logprob + row, guided)
+        if PUSHED:
+            chosen_base = (tl.max(tl.where(this, base, -float("inf")), axis=0) - a).to(tl.float64)
+            tl.store(base_logprob + row, chosen_base - tl.log(1.0 + tl.load(push_rest + row).to(tl.float64)))
+        else:
+            tl.store(base_logprob + row, guided)
         if NEEDS == 1:
             second = tl.max(tl.where(lane == winner, more, top), axis=0)
-            tl.store(extra + row, tl.where(second > LOWEST, second, -float("inf")))
+            tl.store(extra + row, (1.0 - tl.exp((second - peak).to(tl.float64))) / total)
         if NEEDS == 2:
             depth = tl.where(weight == 0.0, 0.0, fall)
-            tl.store(extra + row, tl.sum(weight * (more + depth * sum1) + others * depth, axis=0))
+            depths = tl.sum(weight * (more + depth * sum1) + others * depth, axis=0)
+            tl.store(extra + row, tl.log(total) + depths.to(tl.float64) / total)
 
 
 @triton.jit

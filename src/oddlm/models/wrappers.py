@@ -1,13 +1,14 @@
 """Models around models. The sampler sees one callable and does not know."""
 
-from functools import partial
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..checks import finite, whole
-from ..types import Model, Network, identity, open_session
+from ..types import Model, Network, identity, is_selective, open_session
 
 
 class Wrapper:
@@ -23,6 +24,21 @@ class Wrapper:
         return getattr(self.model, name)
 
 
+@dataclass(frozen=True, slots=True)
+class Joint:
+    """Several sessions as one."""
+
+    parts: Sequence[Network]
+    ask: Callable[..., Tensor]  # (parts, canvas ...) -> logits
+
+    @property
+    def selective(self) -> bool:
+        return all(is_selective(part) for part in self.parts)
+
+    def __call__(self, *canvas: Any) -> Tensor:
+        return self.ask(self.parts, *canvas)
+
+
 class MicroBatch(Wrapper):
     """Show the network at most `max_batch` rows at a time; a guide still sees the whole batch."""
 
@@ -35,12 +51,12 @@ class MicroBatch(Wrapper):
 
     def session(self, start: int, prompt_lengths: Tensor, length: int, block_length: int) -> Network:
         parts = prompt_lengths.split(self.max_batch)
-        return partial(self._cut, [open_session(self.model, start, part, length, block_length) for part in parts])
+        return Joint([open_session(self.model, start, part, length, block_length) for part in parts], self._cut)
 
-    def _cut(self, models: list[Network], tokens: Tensor, start: int, prompt_lengths: Tensor) -> Tensor:
+    def _cut(self, models: Sequence[Network], tokens: Tensor, start: int, *by_row: Tensor) -> Tensor:
         """Each model its rows."""
-        parts = zip(models, tokens.split(self.max_batch), prompt_lengths.split(self.max_batch), strict=True)
-        return torch.cat([model(part, start, lengths) for model, part, lengths in parts])
+        parts = zip(models, *(x.split(self.max_batch) for x in (tokens, *by_row)), strict=True)
+        return torch.cat([model(part, start, *others) for model, part, *others in parts])
 
 
 class ClassifierFree(Wrapper):
@@ -53,15 +69,15 @@ class ClassifierFree(Wrapper):
         self.passes = 2 * getattr(model, "passes", 1)
 
     def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor) -> Tensor:
-        return self._guide(self.model, self.model, tokens, start, prompt_lengths)
+        return self._guide((self.model, self.model), tokens, start, prompt_lengths)
 
     def session(self, start: int, prompt_lengths: Tensor, length: int, block_length: int) -> Network:
         """With the prompt and without are two runs."""
-        seeing, blind = (open_session(self.model, start, prompt_lengths, length, block_length) for _ in range(2))
-        return partial(self._guide, seeing, blind)
+        return Joint([open_session(self.model, start, prompt_lengths, length, block_length) for _ in range(2)], self._guide)
 
-    def _guide(self, seeing: Network, blind: Network, tokens: Tensor, start: int, prompt_lengths: Tensor) -> Tensor:
+    def _guide(self, models: Sequence[Network], tokens: Tensor, start: int, *by_row: Tensor) -> Tensor:
+        seeing, blind = models
         hidden = torch.cat([torch.full_like(tokens[:, :start], self.mask_id), tokens[:, start:]], dim=1)
-        given, without = seeing(tokens, start, prompt_lengths), blind(hidden, start, prompt_lengths)
+        given, without = seeing(tokens, start, *by_row), blind(hidden, start, *by_row)
         guided = without + (1 + self.scale) * (given - without)
         return torch.where(guided.isfinite(), guided, given)  # where one of the two is -inf there is nothing to extrapolate
