@@ -32,7 +32,7 @@ ARROWS = {
     "train": {"models", "registry"},
     "generate": {"checks", "policies", "types", "noise", "params", "sampler", "diversity", "models"},
     "costs": {"models"},
-    "bench": {"types", "costs", "sampler", "diversity", "models"},
+    "bench": {"types", "costs", "sampler", "schedule", "diversity", "models"},
     "demo": {"types", "sampler", "diversity", "models", "generate", "metrics", "sandbox", "tasks"},
     "sandbox": set(),
     "tasks": {"sandbox"},

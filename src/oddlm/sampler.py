@@ -309,4 +309,3 @@ def _network_rows(model: Model, canvas: Tensor) -> tuple[int, int | None]:
     B, T = canvas.shape
     row_bytes: Callable[[int], int] | None = getattr(model, "row_bytes", None)
     return min(B, getattr(model, "max_batch", B)), None if row_bytes is None else row_bytes(T)
-

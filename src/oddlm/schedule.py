@@ -70,7 +70,9 @@ class Schedule:
 
 
 def select(score: Tensor, quota: Tensor | int, step: Step, alarm: Alarm) -> Tensor:
-    """[B, L]: the `quota` (of each row [B], or of all) best open positions (lowest position on ties), and every +inf of a parallel policy."""
+    """[B, L]: the `quota` ([B], or the same for all) best open positions (lowest position on ties), and every +inf of a
+    parallel policy.
+    """
     if score.shape != step.open.shape:
         raise ValueError(f"policy returned scores of shape {tuple(score.shape)}, expected {tuple(step.open.shape)}")
     alarm.check(score.isnan() & step.open, score, _describe)

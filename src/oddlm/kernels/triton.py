@@ -174,7 +174,8 @@ def draw(
             S, M, V=V, SOME=positions is not None, PUSHED=push is not None, HOT=temperature > 0, NEEDS=NEEDS[needs],
             BLOCK=_block(V, 2048), num_warps=8,
         )  # fmt: skip
-    return Drawn(tokens, *figures, largest)
+    confidence, logprob, base_logprob, extra = figures
+    return Drawn(tokens, confidence, logprob, base_logprob, extra, largest)
 
 
 def write(logits: Tensor, masked: Tensor, push: Push) -> Tensor:

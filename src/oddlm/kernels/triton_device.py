@@ -1,9 +1,9 @@
 """The code that runs on the GPU; `triton.py` launches it, README.md derives it.
 
-Rows are the positions of samples: row = sample * S + position. Logits have M lines per sample: one for every position, or (SOME)
-for the masked ones alone, whose `positions` [samples, M] are given in ascending order. `table` holds one byte per column, NEVER and PROTECTED flags,
-and `busy` one per BUSY columns, whether there are any: few have some, and the others are spared the look. Sums run in a fixed
-order (no atomics), so that two runs give the same bits. Loops over columns have constant bounds.
+Rows are the positions of samples: row = sample * S + position. Logits have M lines per sample, one for every position or (SOME)
+for each masked one, whose `positions` [samples, M] come in ascending order. `table` holds one byte per column, NEVER and
+PROTECTED flags, and `busy` one per BUSY columns, whether there are any: few have some, and the others are spared the look. Sums
+run in a fixed order (no atomics), so that two runs give the same bits. Loops over columns have constant bounds.
 """
 
 import triton
@@ -113,10 +113,7 @@ def row_of_push(row, sample, largest, likeliest, at_peak, even, force):
 @triton.jit
 def whose(line, positions, M, SOME: tl.constexpr):
     """Sample and position of a line."""
-    if SOME:
-        position = tl.load(positions + line)
-    else:
-        position = line % M
+    position = tl.load(positions + line) if SOME else line % M
     return line // M, position.to(tl.int32)
 
 
@@ -242,10 +239,7 @@ def pool_columns(
             valid = i + j < count
             position = tl.load(order + sample * S + i + j, mask=valid, other=0)
             row = sample * S + position
-            if SOME:
-                line = tl.cast(i + j, tl.int64)
-            else:
-                line = position
+            line = tl.cast(i + j, tl.int64) if SOME else position
             x = load_logits(logits + sample * stride_sample + line * stride_line, column, inside & valid)
             if PUSHED:
                 a, b, c, d, e = row_of_push(row, sample, push_largest, push_likeliest, at_peak, even, force)
