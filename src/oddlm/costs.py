@@ -85,9 +85,9 @@ def claims(costs: Sequence[Cost]) -> list[str]:
             said.append(
                 f"{name}: the overhead differs by {statistics.median(spreads):.1f} points (median), {max(spreads):.1f} at most"
             )
-    by_n = sorted({(c.n, c.length): c.odd_extra_mib for c in costs if c.odd_extra_mib > 0}.items())
-    if len({n for (n, _), _ in by_n}) > 1:
-        rates = [mib / n for (n, _), mib in by_n]
+    known = [c for c in costs if c.odd_extra_mib > 0]
+    if len({c.n for c in known}) > 1:
+        rates = [c.odd_extra_mib / c.n for c in known]
         said.append(f"memory grows with n: {min(rates):.2f} to {max(rates):.2f} MiB a sample")
     return said
 
