@@ -52,7 +52,7 @@ def test_flops_of_a_network_by_torchs_own_count():
     session = model.session(50, lengths, 8, 8)
     for asked in (8, 3):
         with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
-            session(tokens, 50, lengths, torch.arange(asked).expand(3, -1))
+            session(tokens, 50, lengths, positions=torch.arange(asked).expand(3, -1))
         assert network_flops(model.network.config, 3, 50, 8, asked) == counter.get_total_flops()
     assert network_flops(model.network.config, 3, 50, 8) == network_flops(model.network.config, 3, 50, 8, 8)
 

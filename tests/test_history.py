@@ -12,10 +12,20 @@ from oddlm.models.wrappers import ClassifierFree, MicroBatch
 
 SHAPE = {"length": 12, "steps": 6}
 PROMPTS = [[5, 6], [7, 8, 9]]
+EXPLORERS = [
+    {},
+    {"fork": True},
+    {"fork": True, "fork_temperature": 1.0},
+    {"order_temperature": 1.0},
+    {"prompt_noise": 0.5},
+    {"block_length": 4},
+]
 
 
-@pytest.mark.parametrize("objective", ["odd", "odd_sequential", "random_probe", "none"])
-@pytest.mark.parametrize("explorer", [{}, {"fork": True}, {"order_temperature": 1.0}, {"block_length": 4}], ids=str)
+@pytest.mark.parametrize(
+    "objective", ["odd", "odd_sequential", "random_probe", "none", {"name": "odd", "enough": 0.9}], ids=str
+)
+@pytest.mark.parametrize("explorer", EXPLORERS, ids=str)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_sixteen_and_sixteen_are_a_batch_of_thirty_two(toy, objective, explorer, temperature):
     guide = Repulsion(objective, alpha=16, duplicates="break", remember="exact")

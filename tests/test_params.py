@@ -38,6 +38,10 @@ def test_plain_runs_are_one_run(plain):
         ({"alpha": 8}, {"alpha": 8.0}),
         ({"objective": "odd"}, {"objective": {"name": "odd"}}),
         ({"length": 32}, {"length": 32, "steps": 32}),
+        ({}, {"fork_temperature": 0.5}),
+        ({}, {"selector": "first"}),
+        ({"pool": 32}, {"pool": 32, "selector": {"name": "k_centre"}}),
+        ({"fork": True}, {"fork": True, "fork_temperature": 0, "prompt_noise": 0}),
         ({}, {"loading": {"raw": False, "cache": None}}),
         ({"data": "a/x.jsonl", "data_digest": "00"}, {"data": "b/y.jsonl", "data_digest": "00"}),
         ({"task": "a/own.jsonl", "data_digest": "00"}, {"task": "own.jsonl", "data_digest": "00"}),
@@ -58,6 +62,12 @@ DIFFERENT = [
     {"limit": 5},
     {"seed": 1},
     {"steps": 32},
+    {"prompt_noise": 0.5},
+    {"fork": True},
+    {"fork": True, "fork_temperature": 0.5},
+    {"pool": 32},
+    {"pool": 17},
+    {"pool": 32, "selector": "first"},
     {"model": "mini"},
     {"task": "gsm8k"},
     {"task": None},
@@ -85,7 +95,33 @@ def test_the_id_outlives_the_process_and_the_file():
     assert checked(RunSpec, json.loads(one.model_dump_json())).id == one.id
     code = f"from oddlm.params import *; print(RunSpec.model_validate_json({one.model_dump_json()!r}).id)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == one.id
-    assert spec().id == "1cf5a16eb66a", "stored runs are no longer found by the commands that made them: is that meant?"
+    assert spec(objective="odd").id == "1cf5a16eb66a", (
+        "stored runs are no longer found by the commands that made them: is that meant?"
+    )
+
+
+PINNED = {
+    "5963f0b769e8": {"model": "mini", "seed": 3, "params": {"alpha": 0, "temperature": 1.0, "fork": True}},
+    "4e95c0f5d89d": {
+        "model": "mini",
+        "task": "minicode",
+        "split": "tune",
+        "params": {"objective": {"name": "dpp"}, "order_temperature": 0.5, "length": 32, "steps": 16},
+    },
+    "6685edc33594": {
+        "model": "GSAI-ML/LLaDA-8B-Instruct",
+        "task": "gsm8k",
+        "loading": {"cache": "dual"},
+        "params": {"preset": "paper", "eos": "late"},
+    },
+}
+
+
+@pytest.mark.parametrize("pinned", PINNED)
+def test_fields_that_came_later_leave_the_ids_of_stored_runs_alone(pinned):
+    content = {"task": "countdown", **PINNED[pinned]}
+    assert checked(RunSpec, content).id == pinned
+    assert checked(RunSpec, json.loads(checked(RunSpec, content).model_dump_json())).id == pinned
 
 
 @given(st.integers(), st.text(max_size=20), st.text(max_size=20))
@@ -105,6 +141,8 @@ def test_problem_seeds_depend_on_seed_and_problem_alone(seed, one, other):
         ({"model": "toy", "n": 0}, "n: Input should be greater than or equal to 1, not 0"),
         ({"model": "toy", "params": {"alpha": -1}}, r"params\.alpha: Input should be greater than or equal to 0, not -1"),
         ({"model": "toy", "params": {"alpha": float("nan")}}, r"params\.alpha: Input should be a finite number"),
+        ({"model": "toy", "params": {"pool": 15}}, "pool must be at least n, as n of its samples are kept: 15 < 16"),
+        ({"model": "toy", "params": {"pool": 0}}, r"params\.pool: Input should be greater than or equal to 1, not 0"),
         ({"model": "toy", "params": {"seed": 3}}, "the seed of a run is its own field"),
         ({}, "model: Field required"),
         ({"model": "toy", "loading": {"dtype": "bf17"}}, r"loading\.dtype: Input should be 'bf16', 'fp16', 'fp32' or 'fp64'"),

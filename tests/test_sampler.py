@@ -18,6 +18,7 @@ import oddlm
 from oddlm import Repulsion, denoise, denoise_steps
 from oddlm.models.toy import Toy
 from oddlm.models.wrappers import ClassifierFree, MicroBatch
+from oddlm.sampling import filter_logits
 from oddlm.schedule import Schedule
 
 from .tolerances import P_VALUE
@@ -178,6 +179,20 @@ def test_filters(filters, allowed):
     assert set(done.tokens.flatten().tolist()) == allowed
 
 
+@pytest.mark.parametrize("size", [5, 41, 401])
+@pytest.mark.parametrize(("top_k", "top_p"), [(3, None), (100, 0.9), (None, 0.3), (None, 0.95), (None, 1.0)])
+@pytest.mark.parametrize("sharpness", [0.1, 1.0, 5.0])
+def test_filters_keep_what_a_stable_sort_puts_first(size, top_k, top_p, sharpness):
+    logits = (torch.randn(30, size, generator=torch.Generator().manual_seed(size)) * sharpness * 2).round() / 2  # with ties
+    logits[:, : size // 3] = -torch.inf
+    order = logits.sort(dim=1, descending=True, stable=True)
+    before = order.values.double().softmax(dim=1).cumsum(dim=1) - order.values.double().softmax(dim=1)
+    first = torch.arange(size) < (size if top_k is None else top_k)
+    inside = first & (before < (2.0 if top_p in (None, 1.0) else top_p))
+    kept = filter_logits(logits, top_k, top_p).isfinite()
+    assert torch.equal(kept, torch.zeros_like(inside).scatter(1, order.indices, inside) & logits.isfinite())
+
+
 def test_suppression():
     eos = 2
     logits = torch.randn(8, 9, generator=torch.Generator().manual_seed(1))
@@ -232,6 +247,52 @@ def test_fork_gives_sample_j_the_jth_likeliest_cell(toy, guide):
     assert first[:, 1].tolist() == (ranked // toy.vocab_size).tolist()
     assert events[0].prediction.tokens[events[0].commit].tolist() == (ranked % toy.vocab_size).tolist()
     assert done.nfe == 4
+
+
+def first_cells(model, **options):
+    """(position, token) of every row's first commit."""
+    events: list[oddlm.StepEvent] = []
+    denoise(model, **{"length": 8, "steps": 4, "fork": True, "observe": events.append, **options})
+    positions = events[0].commit.long().argmax(dim=1)
+    return list(zip(positions.tolist(), events[0].prediction.tokens[events[0].commit].tolist(), strict=True))
+
+
+def test_a_warm_fork_draws_cells_without_replacement(toy):
+    cold, warm, hot = (first_cells(toy, prompts=[[5, 6]], n=30, fork_temperature=t, seed=2) for t in (0.0, 1.0, 500.0))
+    assert len(set(warm)) == len(set(hot)) == 30
+    assert len(set(cold) & set(warm)) > len(set(cold) & set(hot)), "the warmer, the less the ranks count"
+    assert cold == first_cells(toy, prompts=[[5, 6]], n=30, seed=2)
+    assert first_cells(toy, prompts=[[5, 6]], n=7, fork_temperature=1.0, seed=2) == warm[:7], "the same for every n"
+    assert first_cells(toy, prompts=[[5, 6]], n=30, fork_temperature=1.0, seed=3) != warm
+
+
+def test_warm_forks_of_prompts_are_their_own_and_the_same_in_every_batch(toy):
+    both = first_cells(toy, prompts=[[5, 6], [5, 6]], n=6, fork_temperature=1.0, seed=[2, 3])
+    assert both[:6] != both[6:]
+    assert both[6:] == first_cells(MicroBatch(toy, 4), prompts=[[5, 6]], n=6, fork_temperature=1.0, seed=[3])
+
+
+def test_a_warm_fork_draws_the_first_cell_in_proportion_to_its_probability():
+    """Gumbel-max over all cells; a group is one draw of the first, sample by sample of the rest."""
+    logits = torch.tensor([[2.0, 0.0, -1.0, 0.0], [1.0, 0.5, 0.0, 0.0]])
+    found = first_cells(Fixed(logits), prompts=[[0]] * 5000, n=2, length=2, steps=2, fork_temperature=1.0)
+    cells = torch.tensor([position * 3 + token for position, token in found]).view(-1, 2)
+    weights = logits[:, :3].double().softmax(dim=-1).flatten() / 2
+    first = np.bincount(cells[:, 0].numpy(), minlength=6)
+    assert stats.chisquare(first, weights.numpy() * 5000).pvalue > P_VALUE
+    expected = (weights[:, None] * weights / (1 - weights[:, None])).fill_diagonal_(0)
+    pairs = np.bincount((cells[:, 0] * 6 + cells[:, 1]).numpy(), minlength=36)
+    off = ~np.eye(6, dtype=bool).flatten()
+    assert (pairs[~off] == 0).all()
+    assert stats.chisquare(pairs[off], expected.flatten().numpy()[off] * 5000).pvalue > P_VALUE
+
+
+def test_more_samples_than_cells_begin_again():
+    logits = torch.tensor([[2.0, 0.0, 0.0], [1.0, 0.5, 0.0]])
+    cells = first_cells(Fixed(logits), prompts=[[0]], n=9, length=2, steps=2, fork_temperature=1.0)
+    assert cells[:4] == cells[4:8]
+    assert cells[8] == cells[0]
+    assert len(set(cells[:4])) == 4
 
 
 def test_fork_stays_inside_the_first_block_and_needs_two_steps(toy):

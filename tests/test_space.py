@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from oddlm.params import SampleParams, checked
-from oddlm.space import DEFAULT, draw, read_space
+from oddlm.space import DEFAULT, draw, read_settings, read_space
 
 
 class Dice:
@@ -64,6 +64,71 @@ def test_numbers_have_three_digits_and_stay_inside():
         settings = draw(space, {}, Dice(seed))
         assert 0.99949 <= settings["temperature"] <= 0.99999
         assert float(f"{settings['order_temperature']:.3g}") == settings["order_temperature"]
+
+
+class Told:
+    """A trial that suggests what it was told."""
+
+    def __init__(self, suggested: dict[str, object]) -> None:
+        self._suggested = suggested
+
+    def suggest_categorical(self, name, choices):
+        assert self._suggested[name] in choices
+        return self._suggested[name]
+
+    def suggest_float(self, name, low, high, *, log):
+        assert low <= self._suggested[name] <= high
+        return self._suggested[name]
+
+    def suggest_int(self, name, low, high, *, log):
+        return self.suggest_float(name, low, high, log=log)
+
+
+def test_what_can_be_drawn_can_be_told():
+    given = [
+        *DEFAULT,
+        "steps=4..8",
+        "fork=true,false",
+        "top_p=0.9,1",
+        'policy=["margin", {"name": "threshold", "threshold": 0.8}]',
+    ]
+    space = {axis.name: axis for axis in read_space(given, {})}
+    for seed in range(40):
+        drawn = draw(tuple(space.values()), {}, Dice(seed))
+        told = {k: v for name, value in drawn.items() for k, v in space[name].suggested(value).items()}
+        assert draw(tuple(space.values()), {}, Told(told)) == drawn
+
+
+@pytest.mark.parametrize(
+    ("axis", "value"),
+    [
+        ("alpha=1..128:log", 0),
+        ("alpha=0,1..128:log", 0.5),
+        ("alpha=0,1..128:log", "8"),
+        ("alpha=0,1..128:log", 1.2345),
+        ("temperature=0..2", True),
+        ("steps=4..8", 4.5),
+        ("top_k=1,2", True),
+        ("policy=margin,random", {"name": "margin", "x": 1}),
+    ],
+)
+def test_what_is_not_in_the_space(axis, value):
+    with pytest.raises(ValueError, match=f"is not in the space {axis}"):
+        read_space([axis], {})[0].suggested(value)
+
+
+def test_settings_in_words_and_in_json():
+    assert read_settings("alpha=8, fork=true,policy=margin") == {"alpha": 8, "fork": True, "policy": "margin"}
+    assert read_settings('{"policy": {"name": "threshold", "threshold": 0.8}}') == {
+        "policy": {"name": "threshold", "threshold": 0.8}
+    }
+    for text, message in (
+        ("alpha", "settings are NAME=VALUE,NAME=VALUE"),
+        ("a=1,,b=2", "settings are"),
+        ("{1}", "is no JSON object"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            read_settings(text)
 
 
 @pytest.mark.parametrize(

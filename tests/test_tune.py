@@ -22,12 +22,12 @@ from oddlm import load
 from oddlm import study as studies
 from oddlm.evaluate import Runner
 from oddlm.params import RunSpec, checked
-from oddlm.space import read_space
+from oddlm.space import draw, read_space
 from oddlm.store import Store
 from oddlm.study import living_process
 from oddlm.tasks import find_task
 from oddlm.trackers import tracking
-from oddlm.tune import Plan, counted, open_study, outcomes, tally, tune, tuning_problems
+from oddlm.tune import Plan, _sampler, counted, open_study, outcomes, planned, tally, tune, tuning_problems
 
 from .own_task import HILLS, LEAKY, TASK, Hills
 from .test_cli_eval import oddlm  # noqa: F401
@@ -184,6 +184,115 @@ def test_a_trial_that_may_still_run_is_left_alone_and_counted(tmp_path, process)
     assert [t.state.name for t in again.get_trials()] == ["RUNNING"]
     assert counted(again) == 1
     assert [len(tried(search(tmp_path, trials, plan()))) for trials in (1, 3)] == [0, 2]
+
+
+MIXED = [*SPACE, "block_length=1,2,5", "alpha=0,4..8:log", "schedule=linear,cosine"]
+MIXED_FIRST = ({"temperature": 1.5, "top_k": 40, "alpha": 5, "block_length": 1}, {"block_length": 5})
+
+
+def mixed(**changes) -> Plan:
+    """A random search with all there is: two runs per trial, settings that do not go together, some to try first."""
+    space = {"space": read_space(MIXED, {}), "fixed": {"length": 2}, "seeds": (0, 1)}
+    return plan(**space | {"search": "random", "first": MIXED_FIRST} | changes)
+
+
+def runs_of(study) -> list[tuple[str, ...]]:
+    """By trial that counts."""
+    trials = [t for t in study.get_trials() if t.state.name in ("COMPLETE", "PRUNED")]
+    return [tuple(t.user_attrs.get("result", {"runs": ()})["runs"]) for t in trials]
+
+
+def foretold(plan: Plan, trials: int) -> list[tuple[str, ...]]:
+    return [tuple(spec.id for spec in specs) for specs in planned(plan, trials)]
+
+
+def test_a_random_search_is_known_beforehand(tmp_path):
+    ahead = planned(mixed(), 9)
+    assert runs_of(search(tmp_path, 9, mixed())) == [tuple(spec.id for spec in specs) for specs in ahead]
+    first = ahead[0][0].params
+    assert (first.temperature, first.top_k, first.alpha, first.block_length) == (1.5, 40, 5, 1)
+    assert ahead[1] == (), "length 2 has no blocks of 5"
+    assert [spec.seed for spec in ahead[0]] == [0, 1]
+    assert planned(mixed(), 4) == ahead[:4]
+    assert len({specs for specs in ahead if specs}) == sum(map(bool, ahead)) > 3
+    other = planned(mixed(seed=1), 9)
+    assert other[0][0].params.top_k == first.top_k
+    assert other[2:] != ahead[2:]
+    with pytest.raises(ValueError, match="only a random search is known beforehand"):
+        planned(plan(), 3)
+
+
+@pytest.mark.parametrize("drawn", [0, 1, 2])
+def test_a_random_trial_that_is_killed_while_it_draws_goes_on_with_the_same(tmp_path, drawn):
+    random = plan(search="random")
+    url = f"sqlite:///{tmp_path}/tune.db"
+    open_study(url, "s", random)
+    study = optuna.load_study(study_name="s", storage=url)  # without a heartbeat
+    for place in range(2):
+        trial = study.ask()
+        trial.set_user_attr("process", living_process(os.getpid()) | {"started": "1"})
+        study.sampler = _sampler(random, place)
+        draw(random.space[:drawn], {}, trial)
+    again = search(tmp_path, 5, random)
+    assert tally(again) == {"complete": 5, "pruned": 0, "fail": 2, "running": 0, "waiting": 0}
+    assert runs_of(again) == foretold(random, 5)
+
+
+def test_over_a_store_that_holds_all_runs_it_draws_nothing(oddlm, monkeypatch):  # noqa: F811
+    """They were made elsewhere, last first."""
+    command = [*HILL, "--n", "2", "--limit", "3", "--search", "random", "--seeds", "0,1", "--first", "temperature=2,top_k=40"]
+    command += [word for axis in SPACE for word in ("--space", axis)] + ["--set", "alpha=0"]
+    code, out, err = oddlm(*command, "--trials", "4", "--dry-run")
+    assert (code, err) == (0, "")
+    lines = list(map(json.loads, out.splitlines()))
+    assert [line["trial"] for line in lines] == [0, 1, 2, 3]
+    assert (lines[0]["params"]["temperature"], lines[0]["params"]["top_k"]) == (2, 40)
+    assert not Path("runs").exists()
+    base = checked(RunSpec, {"model": HILL[3], "task": HILL[1], "split": "tune", "n": 2, "limit": 3})
+    fixed = {"length": 2, "alpha": 0}
+    ahead = planned(Plan(base, fixed, read_space(SPACE, {}), (0, 1), 2, {}, 0, "random", ({"temperature": 2, "top_k": 40},)), 4)
+    assert [line["runs"] for line in lines] == [[spec.id for spec in specs] for specs in ahead]
+    runner = Runner(Store(Path("runs")), lambda: load(HILL[3]))
+    for specs in reversed(ahead):
+        for spec in reversed(specs):
+            runner.run(spec, HILLS, HILLS.load(split="tune", limit=3))
+
+    def fail(self):
+        raise RuntimeError("the model was loaded")
+
+    monkeypatch.setattr(Hills, "__init__", fail)
+    code, out, err = oddlm(*command, "--trials", "4", "--json", "out.json")
+    assert (code, err.count("trial ")) == (0, 4), err
+    result = json.loads(Path("out.json").read_text())
+    assert result["trials"]["complete"] == 4
+    assert {tuple(s["runs"]) for s in result["settings"]} == {tuple(line["runs"]) for line in lines}
+    with pytest.raises(RuntimeError, match="the model was loaded"):
+        oddlm(*command, "--trials", "5")
+
+
+def test_settings_to_try_first_come_first_and_teach_the_search(tmp_path):
+    known = ({"temperature": 2.5, "top_k": 40}, {"top_k": 1})
+    study = search(tmp_path, 4, plan(first=known))
+    trials = study.get_trials()
+    assert trials[0].params == {"temperature": 2.5, "top_k": "40"}
+    assert trials[1].params["top_k"] == "1"
+    assert tried(study)[2:] != tried(study)[:2]
+    assert outcomes(study)[0].params.temperature == 2.5
+
+
+def test_studies_of_before_open_as_they_were(tmp_path):
+    names = [plan().name, plan(floors={1: 0.2}, seed=3, seeds=(0, 1)).name]
+    assert [name[-8:] for name in names] == ["99c92103", "86492282"], "a study is found by its plan: is that meant?"
+    search(tmp_path, 1, plan())
+    for changes, message in (
+        ({"search": "random"}, "study 's' has search None"),
+        ({"first": ({"top_k": 1},)}, "has first None"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            open_study(f"sqlite:///{tmp_path}/tune.db", "s", plan(**changes))
+    (tmp_path / "first").mkdir()
+    for _ in range(2):
+        open_study(f"sqlite:///{tmp_path}/first/tune.db", "s", mixed())
 
 
 @pytest.fixture(scope="module")
@@ -395,6 +504,13 @@ SHORT = [*HILL, "--trials", "1", "--limit", "2", "--n", "2"]
             [*SHORT, "--storage", "postgresql://me:secret@127.0.0.1:9/d"],
             "storage postgresql+psycopg://me:***@127.0.0.1:9/d cannot",
         ),
+        ([*SHORT, "--first", "alpha"], "settings are NAME=VALUE,NAME=VALUE or a JSON object, not 'alpha'"),
+        ([*SHORT, "--first", "alfa=1"], "unknown field 'alfa'; known: length"),
+        ([*SHORT, "--first", "alpha=200"], "alpha 200 is not in the space alpha=0,1..128:log"),
+        ([*SHORT, "--first", "alpha=-1"], "alpha: Input should be greater than or equal to 0, not -1"),
+        ([*SHORT, "--first", "alpha=8,fork=true"], "fork is False in every trial, and True in one to try first: search it too"),
+        ([*SHORT, "--space", "block_length=1,5", "--first", "block_length=5"], "block_length 5 does not divide length 2"),
+        ([*SHORT, "--dry-run"], "what tpe tries depends on what came out before: only a random search is known beforehand"),
         ([*SHORT, "--track", "wanb"], "unknown tracker 'wanb'; known: wandb, mlflow, tensorboard"),
     ],
 )

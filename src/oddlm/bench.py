@@ -170,7 +170,7 @@ class _Lanes:
         places = torch.arange(self.length, device=canvas.device).repeat(self.n, 1)
         for count in self.asked():
             with torch.no_grad():
-                yield session(canvas, PROMPT, lengths, *(() if count == self.length else (places[:, :count],)))
+                yield session(canvas, PROMPT, lengths, **({} if count == self.length else {"positions": places[:, :count]}))
 
     def run(self, seed: int) -> list[tuple[float, ...]]:
         """Per round the ms of the three; without the first, which fills the pipeline, where there are more."""

@@ -16,6 +16,7 @@ from . import metrics
 from .generate import LM, repulsion
 from .params import RunSpec
 from .policies import POLICIES
+from .selection import SELECTORS
 from .store import Row, SampleRow, Store, StoreError, Summary, Writer
 from .tasks import Problem, Score, Task
 from .types import Sample, identity
@@ -59,7 +60,7 @@ def draw(lm: LM, spec: RunSpec, task: Task | None, problems: Sequence[Problem]) 
     began = time.perf_counter()
     prompts = [_shown(task, problem) for problem in problems]
     seeds = [spec.problem_seed(problem.id) for problem in problems]
-    room = spec.n * len(problems) if len(problems) > 1 else None  # who asks for many problems has room for them
+    room = spec.drawn * len(problems) if len(problems) > 1 else None  # who asks for many problems has room for them
     rows = lm.max_batch or room
     try:
         samples = lm.generate(prompts, spec.n, params=spec.params, seeds=seeds, progress=False, max_batch=rows)
@@ -98,7 +99,7 @@ def make_row(
         problem=group.problem.id,
         prompt=group.prompt,
         seed=spec.problem_seed(group.problem.id),
-        nfe=group.samples[0].nfe,
+        nfe=-(-group.samples[0].nfe * spec.drawn // spec.n),
         seconds=group.seconds,
         score_seconds=time.perf_counter() - began,
         diversity=diversity,
@@ -176,6 +177,9 @@ def check_spec(spec: RunSpec) -> None:
     """ValueError for names and values that sampling would refuse, before anything is loaded or run."""
     repulsion(spec.params)
     POLICIES.build(spec.params.policy)
+    spec.params.drawn(spec.n)  # refuses a pool that is too small
+    if spec.params.pool is not None:
+        SELECTORS.build(spec.params.selector)
 
 
 def check_problems(task: Task | None, problems: Sequence[Problem]) -> None:

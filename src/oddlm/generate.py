@@ -16,7 +16,9 @@ from .models.wrap import Wrapped
 from .models.wrappers import ClassifierFree, MicroBatch
 from .params import SampleParams
 from .policies import POLICIES
+from .presets import expanded
 from .sampler import denoise
+from .selection import SELECTORS, keep
 from .types import Denoised, History, Model, Observer, Sample, StepEvent, Tokenizer
 
 Verify = Callable[[Sample], bool]
@@ -57,32 +59,36 @@ class LM:
 
         prompts: texts, or the token ids of each (a chat template's, for instance).
         seeds: one per prompt, in place of params.seed, from which each prompt derives its own.
+        params.pool: so many samples are drawn, and n of them kept, in the order in which params.selector chose them.
         until: called with each new sample, in order, until it accepts one; prompts without an accepted sample get n more, which
         avoid what the earlier ones explored, until they have `max_samples`. A prompt's `took` says how many it needed.
         max_batch: samples that the network sees at a time; it changes nothing but time and memory. None: what the LM says.
         """
-        params = SampleParams.model_validate({**(params.model_dump() if params else {}), **settings})
+        params = SampleParams.model_validate({**(params.model_dump() if params else {}), **expanded(settings)})
         texts = [prompts] if isinstance(prompts, str) else list(prompts)
         ids = encode_prompts(self, texts, params.length)
         n, max_samples = whole("n", n), whole("max_samples", max_samples)
+        drawn = params.drawn(n)
         most = self.max_batch if max_batch is None else max_batch
         max_batch = MAX_BATCH if most is None else whole("max_batch", most)
         if not ids:
             raise ValueError("prompts is empty: give at least one prompt")
-        if until is not None and max_samples < n:
-            raise ValueError(f"max_samples must be at least n: {max_samples} < {n}")
-        if until is not None and getattr(POLICIES.build(params.policy), "parallel", False):
-            raise ValueError(f"policy {params.policy!r} is parallel, so there is no history for `until` to go on from")
+        if params.pool is not None:
+            SELECTORS.build(params.selector)
+        if until is not None:
+            _check_rounds(params, n, max_samples)
         draw = partial(self._draw, params=params, max_batch=max_batch, remember=until is not None)
         draw = partial(draw, observe=observe, progress=progress)
         results = [Samples() for _ in ids]
         given = params.seed if seeds is None else seeds
         seeds = noise.seed_tensor(given, len(ids), torch.device("cpu")).tolist()
-        together = max(1, max_batch // n)
+        together = max(1, max_batch // drawn)
         for first in range(0, len(ids), together):
             some = range(first, min(first + together, len(ids)))
             try:
-                _fill(results, list(some), ids, seeds, draw, n, until, max_samples)
+                _fill(results, list(some), ids, seeds, draw, drawn, until, max_samples)
+                for i in some if params.pool is not None else ():
+                    results[i][:] = keep(results[i], n, params.selector)
             except BaseException as error:  # Ctrl-C too
                 if any(results):
                     error.samples = results  # type: ignore[attr-defined]
@@ -128,26 +134,29 @@ class LM:
             suppress_confidence=model.protected_ids if params.eos == "late" else (),
             order_temperature=params.order_temperature,
             fork=params.fork,
+            fork_temperature=params.fork_temperature,
+            prompt_noise=params.prompt_noise,
             history=history,
             observe=(watch, observe) if callable(observe) else (watch, *(observe or ())),
             progress=progress,
         )
-        return [list(self._samples(done, watch, g, prompt)) for g, prompt in enumerate(which)], done.history
+        here, logprobs = done.to("cpu"), watch.to("cpu")  # once, not once a sample
+        return [list(self._samples(here, logprobs, g, prompt)) for g, prompt in enumerate(which)], done.history
 
     def _samples(self, done: Denoised, watch: "_LogProbs", g: int, prompt: int) -> Iterator[Sample]:
         first = done.history.samples - done.n
-        for i in range(done.n):
-            row = g * done.n + i
-            tokens = done.tokens[row].tolist()
+        mine = slice(g * done.n, (g + 1) * done.n)
+        columns = (x[mine].tolist() for x in (done.tokens, done.commit_step, watch.base, watch.guided))
+        for i, (tokens, commit_steps, base, guided) in enumerate(zip(*columns, strict=True)):
             end = next((p for p, t in enumerate(tokens) if t in self.model.protected_ids), None)
             yield Sample(
                 prompt=prompt,
                 index=first + i,
                 text=self.tokenizer.decode(tokens[:end]),
                 tokens=tuple(tokens),
-                commit_steps=tuple(done.commit_step[row].tolist()),
-                base_logprobs=tuple(watch.base[row].tolist()),
-                guided_logprobs=tuple(watch.guided[row].tolist()),
+                commit_steps=tuple(commit_steps),
+                base_logprobs=tuple(base),
+                guided_logprobs=tuple(guided),
                 seed=int(done.seeds[g]),
                 finish_reason="length" if end is None else "stop",
                 nfe=done.nfe,
@@ -230,9 +239,19 @@ def repulsion(params: SampleParams) -> Repulsion | None:
         duplicates=params.duplicates,
         tolerance=params.tolerance,
         gradient=params.gradient,
-        preset=params.preset,
+        preset="paper" if params.preset == "paper" else None,
     )
     return None if guide.idle else guide
+
+
+def _check_rounds(params: SampleParams, n: int, max_samples: int) -> None:
+    """Can samples be drawn in rounds of n until one is accepted?"""
+    if params.pool is not None:
+        raise ValueError("until looks at samples as they come, a pool is chosen from at the end: give one of them")
+    if max_samples < n:
+        raise ValueError(f"max_samples must be at least n: {max_samples} < {n}")
+    if getattr(POLICIES.build(params.policy), "parallel", False):
+        raise ValueError(f"policy {params.policy!r} is parallel, so there is no history for `until` to go on from")
 
 
 def _fill(
@@ -271,3 +290,8 @@ class _LogProbs:
         base, guided = event.logprobs
         first = event.step.index == 0
         self.base, self.guided = (base, guided) if first else (self.base + base, self.guided + guided)
+
+    def to(self, device: str) -> "_LogProbs":
+        moved = _LogProbs()
+        moved.base, moved.guided = self.base.to(device), self.guided.to(device)
+        return moved

@@ -24,6 +24,10 @@ class Purpose(IntEnum):
     ORDER = 1  # order_temperature
     POLICY = 2  # a policy's own randomness
     DIRECTION = 3  # directions for broken duplicates and probes
+    PROMPT = 4  # prompt_noise
+    FORK = 5  # fork_temperature
+    REDUCTION = 6  # a feature's fewer dimensions
+    SKETCH = 7  # a feature's n-grams
 
 
 def tile_elements(device: torch.device, on_cpu: int | None = None) -> int:
@@ -102,6 +106,11 @@ def _exponential(keys: Tensor, size: int) -> Tensor:
 def gumbel(keys: Tensor, size: int) -> Tensor:
     """Standard Gumbel noise, float32 [..., size]."""
     return _exponential(keys, size).log_().neg_()
+
+
+def signs(keys: Tensor, size: int) -> Tensor:
+    """+1 or -1, float32 [..., size]."""
+    return (_bits(keys, size) >> 31).mul_(2).add_(1).to(torch.float32)
 
 
 def second_keys(keys: Tensor) -> Tensor:

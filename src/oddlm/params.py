@@ -8,9 +8,15 @@ from typing import Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from .presets import PresetName, completed
+
 Named = str | dict[str, Any]  # "odd", or {"name": "odd", "normalize": false}
 Checked = TypeVar("Checked", bound=BaseModel)
+NAMED = ("policy", "objective", "feature", "schedule", "selector")
 PUSH = ("objective", "feature", "schedule", "duplicates", "tolerance", "gradient", "preset")  # how, where alpha says how hard
+
+
+LATER = ("fork_temperature", "prompt_noise", "pool", "selector")  # came after the first runs were stored
 
 
 class SampleParams(BaseModel):
@@ -27,17 +33,27 @@ class SampleParams(BaseModel):
     policy: Named = Field("low_confidence", description="Which positions to commit.")
     order_temperature: float = Field(0.0, ge=0, le=1000, description="Noise on the order in which positions are committed.")
     fork: bool = Field(False, description="Sample j starts from the j-th likeliest single token.")
+    fork_temperature: float = Field(0.0, ge=0, le=1000, description="Of the fork: its tokens are drawn, all different.")
+    prompt_noise: float = Field(0.0, ge=0, le=1000, description="Noise on the prompt's embeddings, fading over the steps.")
     eos: Literal["free", "late", "never"] = Field("free", description="When end tokens may be written.")
     guidance: float = Field(0.0, ge=0, description="Classifier-free guidance scale; doubles the network evaluations.")
-    objective: Named = Field("odd", description="What pushes samples apart; 'none' is plain sampling.")
+    objective: Named = Field("auto", description="What pushes samples apart; 'auto' is what we advise, 'none' plain sampling.")
     feature: Named = Field("max_pool", description="What of a sample is compared.")
     alpha: float = Field(8.0, ge=0, description="Force of the push; 0 is plain sampling.")
     schedule: Named = Field("linear", description="How alpha falls over the steps.")
     duplicates: Literal["break", "skip"] | None = Field(None, description="What to do with samples that say nothing new.")
     tolerance: float | None = Field(None, ge=0, lt=1, description="Residual below which a sample says nothing new.")
     gradient: Literal["normalized", "raw"] = Field("normalized", description="Whether alpha is a distance or a step size.")
-    preset: Literal["paper"] | None = Field(None, description="The published arithmetic.")
+    pool: int | None = Field(None, ge=1, description="Samples drawn per prompt, of which n are kept; default: n.")
+    selector: Named = Field("k_centre", description="Which samples of the pool to keep.")
+    preset: PresetName | None = Field(None, description="Settings under one name; 'paper' is the published arithmetic.")
     seed: int = Field(0, description="The same seed gives the same samples.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_name(cls, given: Any) -> Any:
+        """No name of a set of settings is kept, only what it stands for."""
+        return completed(given) if isinstance(given, Mapping) else given
 
     @model_validator(mode="after")
     def _fit(self) -> Self:
@@ -52,6 +68,12 @@ class SampleParams(BaseModel):
         """Is nothing pushed apart?"""
         return self.alpha == 0 or _bare(self.objective) == "none"
 
+    def drawn(self, n: int) -> int:
+        """How many samples are drawn where n are kept."""
+        if self.pool is not None and self.pool < n:
+            raise ValueError(f"pool must be at least n, as n of its samples are kept: {self.pool} < {n}")
+        return n if self.pool is None else self.pool
+
     @property
     def objective_name(self) -> str:
         """The objective without its options."""
@@ -59,11 +81,20 @@ class SampleParams(BaseModel):
 
     def canonical(self) -> "SampleParams":
         """The same sampling in its one spelling: plain runs alike whatever their unused settings say, defaults filled in."""
-        changes: dict[str, Any] = {name: _bare(getattr(self, name)) for name in ("policy", "objective", "feature", "schedule")}
+        changes: dict[str, Any] = {name: _bare(getattr(self, name)) for name in NAMED}
         changes["steps"] = self.steps or self.length
+        if not self.fork:
+            changes["fork_temperature"] = 0.0
+        if self.pool is None:
+            changes["selector"] = type(self).model_fields["selector"].default
         if self.plain:
             changes |= {name: type(self).model_fields[name].default for name in PUSH} | {"objective": "none", "alpha": 0.0}
         return self.model_copy(update=changes)
+
+    @property
+    def silent(self) -> set[str]:
+        """The later fields that have their defaults: a setting that uses none is known as it was before there were any."""
+        return {name for name in LATER if getattr(self, name) == type(self).model_fields[name].default}
 
 
 class Loading(BaseModel):
@@ -108,13 +139,23 @@ class RunSpec(BaseModel):
             raise ValueError("the seed of a run is its own field: seed, not params.seed")
         return params
 
+    @model_validator(mode="after")
+    def _enough(self) -> Self:
+        self.params.drawn(self.n)
+        return self
+
+    @property
+    def drawn(self) -> int:
+        """Samples per problem, those that are not kept among them."""
+        return self.params.drawn(self.n)
+
     def canonical(self) -> dict[str, Any]:
         """What the id is made of: paths count by what the files hold."""
-        loading = self.loading.options()
+        loading, params = self.loading.options(), self.params.canonical()
         content = {
             **self.model_dump(mode="json", exclude={"params", "loading"}),
             **({"loading": loading} if loading else {}),  # a run that sets none of it is what it was before there was any
-            "params": self.params.canonical().model_dump(mode="json"),
+            "params": params.model_dump(mode="json", exclude=params.silent),
         }
         if self.split is None:
             del content["split"]

@@ -13,6 +13,7 @@ from .alarm import Alarm, memory_advice
 from .checks import finite, ids, whole
 from .policies import POLICIES
 from .progress import step_progress
+from .prompt_noise import prompt_nudge
 from .sampling import Outlook, delay, fork_cells, look, predict, probability
 from .schedule import Schedule, select
 from .types import (
@@ -52,6 +53,8 @@ class Options(TypedDict, total=False):
     suppress_confidence: Collection[int]
     order_temperature: float
     fork: bool
+    fork_temperature: float
+    prompt_noise: float
     history: History | None
 
 
@@ -99,6 +102,8 @@ def denoise_steps(
     suppress_confidence: Collection[int] = (),
     order_temperature: float = 0.0,
     fork: bool = False,
+    fork_temperature: float = 0.0,
+    prompt_noise: float = 0.0,
     history: History | None = None,
 ) -> Generator[StepEvent, None, Denoised]:
     """`denoise`, one step per `next()`, so that a caller can stop between two. Arguments are checked at once.
@@ -114,14 +119,19 @@ def denoise_steps(
     suppress: ids that are never written (MASK never is). suppress_confidence: ids that are written late.
     order_temperature: Gumbel noise on the log-score that picks positions.
     fork: step 0 commits one cell per sample, the j-th likeliest (position, token) for sample j.
+    fork_temperature: of the fork: its cells are drawn without replacement, not ranked.
+    prompt_noise: noise on the embeddings of the prompt, as a share of their length, that fades over the steps (models with
+        `nudges`: those of this package, without a cache).
     history: `history` of a Denoised with the same prompts and settings; the samples go on from there, n more per prompt.
     """
     schedule = Schedule.plan(length, steps, block_length, fork=fork)
     policy = POLICIES.build(policy)
     n = whole("n", n)
-    for name, value in (("temperature", temperature), ("order_temperature", order_temperature)):
+    heats = {"temperature": temperature, "order_temperature": order_temperature, "fork_temperature": fork_temperature}
+    for name, value in heats.items():
         finite(name, value, most=HOTTEST)
     _check_filters(top_k, top_p)
+    _check_prompt_noise(model, prompt_noise)
     _check_ids(model, suppress, suppress_confidence)
     canvas, prompt_lengths = lay_canvas(model, prompts, n, schedule.length)
     seeds = noise.seed_tensor(seed, len(prompts), canvas.device)
@@ -154,6 +164,8 @@ def denoise_steps(
         late=torch.tensor(sorted(suppress_confidence), dtype=torch.long, device=canvas.device),
         order_temperature=order_temperature,
         fork=fork,
+        fork_temperature=fork_temperature,
+        prompt_noise=prompt_noise,
         made_with=made_with,
     )
     return reverse.run(canvas, prompt_lengths)
@@ -177,6 +189,8 @@ class _Reverse:
     late: Tensor  # ids that are written late
     order_temperature: float
     fork: bool
+    fork_temperature: float
+    prompt_noise: float
     made_with: Mapping[str, Any]
 
     @torch.no_grad()
@@ -191,7 +205,7 @@ class _Reverse:
             step = self.step(index, canvas[:, start:], masked)
             with memory_advice(step, self.model.vocab_size, _item_bytes(self.model), *_network_rows(self.model, canvas)):
                 outlook = look(*self.ask(model, canvas, start, prompt_lengths, step), step, self.guide, alarm)
-                forced = fork_cells(outlook.base, step) if self.fork and index == 0 else None
+                forced = fork_cells(outlook.base, step, self.fork_temperature) if self.fork and index == 0 else None
                 prediction, commit = self.propose(outlook, forced)
             nfe += getattr(self.model, "passes", 1)
             yield StepEvent(step, prediction, commit, outlook, partial(self.propose, outlook.without_guide(), forced))
@@ -210,7 +224,10 @@ class _Reverse:
         B, L = step.tokens.shape
         m = self.counts[step.index] if self.counts is not None and is_selective(network) else L
         positions = None if m == L else step.masked.byte().argsort(dim=1, descending=True, stable=True)[:, :m].contiguous()
-        logits = network(canvas, start, prompt_lengths, *(() if positions is None else (positions,)))
+        aside = {} if positions is None else {"positions": positions}
+        if self.prompt_noise and start:
+            aside["nudge"] = prompt_nudge(canvas[:, :start], prompt_lengths, step, self.prompt_noise)
+        logits = network(canvas, start, prompt_lengths, **aside)
         if logits.shape != (expected := (B, m, self.model.vocab_size)):
             raise ValueError(f"model returned logits {tuple(logits.shape)}, expected {expected}")
         return logits, positions
@@ -286,6 +303,14 @@ def _check_filters(top_k: int | None, top_p: float | None) -> None:
         whole("top_k", top_k)
     if top_p is not None and not 0 < top_p <= 1:
         raise ValueError(f"top_p must lie in (0, 1] or be None, not {top_p!r}")
+
+
+def _check_prompt_noise(model: Model, scale: float) -> None:
+    if finite("prompt_noise", scale, most=HOTTEST) and not getattr(model, "nudges", False):
+        raise ValueError(
+            "prompt_noise needs a model whose prompt embeddings can be nudged: mini, toy, or a checkpoint, loaded "
+            f"without a cache, not {identity(model)}"
+        )
 
 
 def _check_history(history: History | None, made_with: Mapping[str, Any], parallel: bool) -> None:

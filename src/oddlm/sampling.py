@@ -15,6 +15,7 @@ from .kernels.choice import triton_kernel
 from .kernels.reference import id_tensor, keys_of
 from .types import Guide, Prediction, Step
 
+NUCLEUS = 64  # tokens that hold top_p almost always
 LATE = 1e-3  # what `suppress_confidence` multiplies a confidence with
 
 
@@ -107,17 +108,31 @@ def row_tiles(rows: Tensor, size: int) -> Iterator[Tensor]:
 
 
 def filter_logits(logits: Tensor, top_k: int | None, top_p: float | None) -> Tensor:
-    """Keep the k likeliest tokens, and the smallest set of likeliest tokens that holds probability p; the rest is -inf."""
+    """Keep the k likeliest tokens, and the smallest set of likeliest tokens that holds probability p; the rest is -inf.
+
+    Probability 1 is everything.
+    """
+    top_p = None if top_p == 1 else top_p
     if top_k is None and top_p is None:
         return logits
-    ranked = logits.sort(dim=-1, descending=True, stable=True)
-    keep = torch.ones_like(logits, dtype=torch.bool)
+    total = logits.logsumexp(dim=-1, keepdim=True)
+    many = logits.shape[-1]
+    some = min(many, max(NUCLEUS, top_k or 0))
+    ranked = logits.topk(some).values  # sorting everything costs a GPU more than the rest of a step
+    if top_p is not None and some < many and bool(((ranked - total).exp().sum(dim=-1) < top_p).any()):
+        ranked = logits.sort(dim=-1, descending=True).values
+    keep = torch.ones_like(ranked, dtype=torch.bool)
     if top_k is not None:
         keep[..., top_k:] = False
     if top_p is not None:
-        mass = ranked.values.softmax(dim=-1)
+        mass = (ranked - total).exp()
         keep &= mass.cumsum(dim=-1) - mass < top_p
-    return logits.masked_fill(~torch.zeros_like(keep).scatter(-1, ranked.indices, keep), -torch.inf)
+    kept = keep.sum(dim=-1, keepdim=True)
+    cut = ranked.gather(-1, kept - 1)
+    level = logits == cut
+    wanted = kept - (logits > cut).sum(dim=-1, keepdim=True)  # of the tokens at the cut, the lowest ids
+    first = level & (level.cumsum(dim=-1, dtype=torch.int32) <= wanted)
+    return logits.masked_fill(~((logits > cut) | first), -torch.inf)
 
 
 def predict(outlook: Outlook, *, temperature: float, top_k: int | None, top_p: float | None, needs: str | None) -> Prediction:
@@ -205,29 +220,39 @@ def probability(logits: Tensor, tokens: Tensor, where: Tensor) -> Tensor:
     return result
 
 
-def fork_cells(logits: Tensor, step: Step) -> tuple[Tensor, Tensor]:
+def fork_cells(logits: Tensor, step: Step, temperature: float = 0.0) -> tuple[Tensor, Tensor]:
     """Sample j's forced first commit: the j-th likeliest (position, token) cell, protected ids excluded.
 
-    Returns tokens [B, L] and commit [B, L], one True per row. Ties go to the lowest position, then the lowest token.
+    With a temperature, likeliest after Gumbel noise that the samples of a prompt share: their cells are then drawn without
+    replacement. Returns tokens [B, L] and commit [B, L], one True per row. Ties go to the lowest position, then to the lowest
+    token.
     """
-    V = logits.shape[-1]
+    L, V = logits.shape[1:]
     tokens, commit = step.tokens.clone(), torch.zeros_like(step.open)
     protected = id_tensor(step.protected, logits.device)
-    _, samples = step.address()
+    seeds, samples = step.address()
+    keys = noise.key(seeds[:, None], 0, step.index, noise.Purpose.FORK, torch.arange(L, device=logits.device))  # [B, L]
+    deepest = min(step.first_sample + step.n, L * V)
     for rows in row_tiles(torch.arange(len(logits), device=logits.device), logits[0].numel()):
         cells = logits[rows].to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(dim=-1)
         cells = cells.masked_fill(~step.open[rows, :, None], -torch.inf)
         allowed = cells.index_fill(-1, protected, -torch.inf)
         some = allowed.isfinite().flatten(1).any(dim=1)  # otherwise every cell is protected, and one of them it must be
-        cells = allowed.where(some[:, None, None], cells).flatten(1)
-        cell = _ranked(cells, samples[rows] % cells.isfinite().sum(dim=1))
+        cells = allowed.where(some[:, None, None], cells)
+        if temperature > 0:
+            cells = cells + temperature * noise.gumbel(keys[rows], V).to(cells.dtype)
+        cells = cells.flatten(1)
+        cell = _ranked(cells, samples[rows] % cells.isfinite().sum(dim=1), deepest)
         tokens[rows, cell // V], commit[rows, cell // V] = cell % V, True
     return tokens, commit
 
 
-def _ranked(values: Tensor, rank: Tensor) -> Tensor:
-    """[R]: column of the rank-th largest of values [R, C], lowest column first on ties, without sorting everything."""
-    cut = values.topk(int(rank.max()) + 1).values.gather(1, rank[:, None])
+def _ranked(values: Tensor, rank: Tensor, deepest: int) -> Tensor:
+    """[R]: column of the rank-th largest of values [R, C], lowest column first on ties, without sorting everything.
+
+    deepest: above all ranks, so that nobody has to ask the device for the largest.
+    """
+    cut = values.topk(deepest).values.gather(1, rank[:, None])
     level = values == cut
     wanted = rank - (values > cut).sum(dim=1) + 1
     nth = level & (level.cumsum(dim=1, dtype=torch.int32) == wanted[:, None])

@@ -46,8 +46,16 @@ class Range:
     def draw(self, name: str, trial: Suggest) -> float:
         if self.whole:
             return trial.suggest_int(name, int(self.low), int(self.high), log=self.log)
-        number = float(f"{trial.suggest_float(name, self.low, self.high, log=self.log):.{DIGITS}g}")
-        return min(max(number, self.low), self.high)
+        return self._rounded(trial.suggest_float(name, self.low, self.high, log=self.log))
+
+    def holds(self, value: Any) -> bool:
+        """Can it be drawn?"""
+        if isinstance(value, bool) or not isinstance(value, int | float) or not self.low <= value <= self.high:
+            return False
+        return value == (int(value) if self.whole else self._rounded(value))
+
+    def _rounded(self, number: float) -> float:
+        return min(max(float(f"{number:.{DIGITS}g}"), self.low), self.high)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +77,22 @@ class Axis:
         if chosen < len(self.values):
             return self.values[chosen]
         assert self.span is not None
-        return self.span.draw(f"{self.name} in {self.span}", trial)
+        return self.span.draw(self._inside, trial)
+
+    def suggested(self, value: Any) -> dict[str, Any]:
+        """What a trial suggests where this value is drawn; ValueError for one that is not in the space."""
+        for known in self.values:
+            if (known, isinstance(known, bool)) == (value, isinstance(value, bool)):
+                return {self.name: _label(known)}
+        if self.span is None or not self.span.holds(value):
+            digits = "" if self.span is None or self.span.whole else f", whose range is drawn with {DIGITS} digits"
+            raise ValueError(f"{self.name} {_label(value)} is not in the space {self}{digits}")
+        return {self.name: str(self.span), self._inside: value} if self.values else {self.name: value}
+
+    @property
+    def _inside(self) -> str:
+        """What the number of the range is called where values stand beside it."""
+        return f"{self.name} in {self.span}"
 
     def examples(self) -> tuple[Any, ...]:
         """All values, and the ends of the range: what has to be legal."""
@@ -111,6 +134,19 @@ def read_space(given: Sequence[str], fixed: Mapping[str, Any]) -> tuple[Axis, ..
         if name in fixed:
             raise ValueError(f"{name} is fixed and in the space: leave one out")
     return space
+
+
+def read_settings(text: str) -> dict[str, Any]:
+    """`{"alpha": 8, "policy": "margin"}`, or `alpha=8,policy=margin`."""
+    if text.startswith("{"):
+        try:
+            return dict(json.loads(text))
+        except ValueError as error:
+            raise ValueError(f"{text!r} is no JSON object ({error})") from None
+    pairs = [pair.partition("=") for pair in text.split(",")]
+    if not all(name.strip() and equals for name, equals, _ in pairs):
+        raise ValueError(f"settings are NAME=VALUE,NAME=VALUE or a JSON object, not {text!r}")
+    return {name.strip(): json_or_text(value.strip()) for name, _, value in pairs}
 
 
 def _from_toml(path: Path) -> dict[str, Any]:

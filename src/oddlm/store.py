@@ -73,7 +73,7 @@ class Row(_File):
     problem: Text
     prompt: Text
     seed: int
-    nfe: int
+    nfe: int  # per sample that was kept, rounded up: those of a pool that were not have cost as much
     seconds: float  # of drawing its samples
     score_seconds: float
     diversity: Mapping[str, Number]

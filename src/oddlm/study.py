@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 RETRIES = 2  # of a trial whose process was killed: a setting that kills it every time is given up
 HEARTBEAT_S, GRACE_S = 20, 120  # a process on another machine that has been silent for longer is dead
 CONNECT_S = 5
-PROCESS, RETRY = "process", "retry"  # attributes of a trial
+PROCESS, RETRY, PLACE = "process", "retry", "place"  # attributes of a trial
 
 
 def optuna_library() -> Any:
@@ -23,6 +23,7 @@ def optuna_library() -> Any:
         import optuna
     except ImportError as error:
         raise ValueError("tuning needs the extra 'tune': pip install 'oddlm[tune]'") from error
+    optuna.logging.set_verbosity(optuna.logging.ERROR)  # what happens to trials is told by the command
     return optuna
 
 
@@ -72,7 +73,15 @@ def retry(study: "optuna.Study", trial: "optuna.Trial | optuna.trial.FrozenTrial
     """The same settings again, in the next trial."""
     tried = trial.user_attrs.get(RETRY, 0)
     if tried < RETRIES:
-        study.enqueue_trial(trial.params, user_attrs={RETRY: tried + 1})
+        study.enqueue_trial(trial.params, user_attrs={RETRY: tried + 1, PLACE: place_of(study, trial)})
+
+
+def place_of(study: "optuna.Study", trial: "optuna.Trial | optuna.trial.FrozenTrial") -> int:
+    """Which trial it is, not counting retries, which have the place of what they repeat."""
+    if PLACE in trial.user_attrs:
+        return int(trial.user_attrs[PLACE])
+    earlier = [t for t in study.get_trials(deepcopy=False) if t.number < trial.number]
+    return trial.number - sum(RETRY in t.user_attrs for t in earlier)
 
 
 def living_process(pid: int) -> dict[str, Any] | None:

@@ -1,4 +1,4 @@
-"""Tuning: Optuna's TPE over the settings of a sampler, on problems that are never reported on.
+"""Tuning: Optuna's TPE, or chance, over the settings of a sampler, on problems that are never reported on.
 
 A study lives in a database. Its trials are runs in the store like any other; a killed trial is taken up where it was.
 """
@@ -10,20 +10,22 @@ import os
 import re
 import shlex
 import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from . import metrics
 from .evaluate import Runner, check_spec
 from .params import RunSpec, SampleParams, check_fields, checked
+from .presets import completed
 from .space import Axis, draw
-from .store import Row, RunHeldError
-from .study import PROCESS, RETRY, bury, living_process, open_storage, optuna_library, retry
+from .store import Row, RunHeldError, Store
+from .study import PROCESS, bury, living_process, open_storage, optuna_library, place_of, retry
 from .tasks import Problem, Task
 from .trackers import Tracker, followed
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 REPORTED = "test"
 PLAN, RESULT, REASON = "plan", "result", "reason"  # attributes of a study and its trials
+Search = Literal["tpe", "random"]
 Watch = Callable[[RunSpec, Row, bool], None]
 Ended = Callable[["optuna.Study", "optuna.trial.FrozenTrial"], None]
 
@@ -47,6 +50,8 @@ class Plan:
     k: int  # Pass@k is to be large
     floors: Mapping[int, float]  # by k, the least Pass@k may be
     seed: int = 0  # of the search
+    search: Search = "tpe"  # "random": what a trial tries depends on the seed and its place alone
+    first: tuple[Mapping[str, Any], ...] = ()  # settings to try before the search; what they leave open is drawn
 
     def content(self) -> dict[str, Any]:
         """What processes that share a study must agree on."""
@@ -59,6 +64,8 @@ class Plan:
             "space": sorted(map(str, self.space)),
             "fixed": dict(sorted(self.fixed.items())),
             "seed": self.seed,
+            **({} if self.search == "tpe" else {"search": self.search}),  # a plan of before there was a choice is what it was
+            **({"first": [dict(sorted(settings.items())) for settings in self.first]} if self.first else {}),
         }
 
     @property
@@ -86,6 +93,23 @@ class Plan:
         for k in (self.k, *self.floors):
             if k > self.base.n:
                 raise ValueError(f"pass@{k} needs at least {k} samples per problem, not {self.base.n}: give a larger --n")
+        for settings in self.first:
+            check_fields(SampleParams, settings)
+            self.suggested(settings)
+            if {axis.name for axis in self.space} <= settings.keys():
+                check_spec(self.specs(checked(SampleParams, {**self.fixed, **settings}))[0])
+
+    def suggested(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """What a trial suggests that draws these settings; ValueError where none of this plan can."""
+        axes = {axis.name: axis for axis in self.space}
+        fixed = completed(self.fixed)
+        for name in [name for name in settings if name not in axes]:
+            always = fixed.get(name, SampleParams.model_fields[name].default)
+            if settings[name] != always:
+                raise ValueError(
+                    f"{name} is {always!r} in every trial, and {settings[name]!r} in one to try first: search it too"
+                )
+        return {k: v for name, value in settings.items() if name in axes for k, v in axes[name].suggested(value).items()}
 
 
 @dataclass(frozen=True)
@@ -143,7 +167,6 @@ def tuning_problems(task: Task, split: str, *, limit: int | None, **options: Any
 def open_study(url: str, name: str, plan: Plan) -> "optuna.Study":
     """The study of that name, new or as it was left. ValueError where the storage does not answer or the plan is another."""
     library = optuna_library()
-    library.logging.set_verbosity(library.logging.ERROR)  # what happens to trials is told by the command
     sampler = library.samplers.TPESampler(multivariate=False)
     study: optuna.Study = library.create_study(
         study_name=name, storage=open_storage(url), sampler=sampler, direction="maximize", load_if_exists=True
@@ -161,6 +184,26 @@ def open_study(url: str, name: str, plan: Plan) -> "optuna.Study":
         )
     bury(study)
     return study
+
+
+def planned(plan: Plan, trials: int) -> list[tuple[RunSpec, ...]]:
+    """The runs of the first so many trials, which a random search knows before it begins; none where settings do not go
+    together. They may be made anywhere, in any order: a search over a store that holds them draws nothing.
+    """
+    if plan.search != "random":
+        raise ValueError("what tpe tries depends on what came out before: only a random search is known beforehand")
+    found: list[tuple[RunSpec, ...]] = []
+    for place in range(trials):
+        try:
+            found.append(tuple(_propose(plan, _rehearsal(plan, place))))
+        except ValueError:
+            found.append(())
+    return found
+
+
+def foreseen(plan: Plan, trials: int, store: Store) -> bool:
+    """Does the store hold everything that the search will ask for, as far as that can be known?"""
+    return plan.search == "random" and all(store.complete(spec) for specs in planned(plan, trials) for spec in specs)
 
 
 def tune(
@@ -277,11 +320,9 @@ def _attempt(
 ) -> float:
     optuna = optuna_library()
     trial.set_user_attr(PROCESS, living_process(os.getpid()))
-    trial.study.sampler = optuna.samplers.TPESampler(seed=_search_seed(plan.seed, trial), multivariate=False)
+    trial.study.sampler = _sampler(plan, place_of(trial.study, trial))
     try:
-        params = checked(SampleParams, draw(plan.space, plan.fixed, trial))
-        specs = plan.specs(params)
-        check_spec(specs[0])
+        specs = _propose(plan, trial)
     except ValueError as error:  # settings that do not go together
         trial.set_user_attr(REASON, str(error))
         raise optuna.TrialPruned(str(error)) from error
@@ -301,7 +342,7 @@ def _attempt(
     trial.set_user_attr(
         RESULT,
         {
-            "params": params.canonical().model_dump(mode="json"),
+            "params": specs[0].params.model_dump(mode="json"),
             "runs": [spec.id for spec in specs],
             "passed": {f"pass@{k}": share for k, share in passed.items()},
             "solved": solved.tolist(),
@@ -316,8 +357,42 @@ def _mean_pass(correct: Sequence[Sequence[Sequence[bool]]], k: int) -> float:
     return float(sum(metrics.pass_at_k(verdicts, k).mean() for verdicts in correct) / len(correct))
 
 
-def _search_seed(seed: int, trial: "optuna.Trial") -> int:
-    """A trial's own: what it draws depends on the seed, its place and the trials before it, not on who was killed when."""
-    earlier = [t for t in trial.study.get_trials(deepcopy=False) if t.number < trial.number]
-    place = trial.number - sum(RETRY in t.user_attrs for t in earlier)
+def _propose(plan: Plan, trial: "optuna.Trial") -> list[RunSpec]:
+    """The runs of what a trial draws; ValueError for settings that do not go together."""
+    specs = plan.specs(checked(SampleParams, draw(plan.space, plan.fixed, trial)))
+    check_spec(specs[0])
+    return specs
+
+
+def _sampler(plan: Plan, place: int) -> Any:
+    """Of one trial: what it draws depends on seed, place and, for tpe, the trials before it, not on who was killed when."""
+    if plan.search == "random":  # all of it: a trial that was killed while it drew has some already, and goes on with the rest
+        trial = _rehearsal(plan, place)
+        draw(plan.space, plan.fixed, trial)
+        return _fixing(trial.params, optuna_library().samplers.RandomSampler(seed=0))
+    tpe = optuna_library().samplers.TPESampler(seed=_search_seed(plan.seed, place), multivariate=False)
+    return _fixing(_first(plan, place), tpe)
+
+
+def _rehearsal(plan: Plan, place: int) -> "optuna.Trial":
+    """A trial of a random search, in no database."""
+    library = optuna_library()
+    chance = library.samplers.RandomSampler(seed=_search_seed(plan.seed, place))
+    trial: optuna.Trial = library.create_study(sampler=_fixing(_first(plan, place), chance)).ask()
+    return trial
+
+
+def _first(plan: Plan, place: int) -> dict[str, Any]:
+    return plan.suggested(plan.first[place]) if place < len(plan.first) else {}
+
+
+def _fixing(known: dict[str, Any], rest: Any) -> Any:
+    """A sampler that suggests what is known, and leaves the rest to another."""
+    library = optuna_library()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", library.exceptions.ExperimentalWarning)
+        return library.samplers.PartialFixedSampler(known, rest) if known else rest
+
+
+def _search_seed(seed: int, place: int) -> int:
     return int.from_bytes(hashlib.sha256(f"{seed}\0{place}".encode()).digest()[:4], "big")

@@ -4,7 +4,7 @@ B = groups x n rows (the samples of one prompt are neighbours), L generated posi
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol
 
@@ -18,7 +18,9 @@ class Model(Protocol):
     Prompts are left-padded to `start`: the first start - prompt_lengths[b] positions of row b are padding. The model masks
     them out and counts positions from the first real token. A model may also have `device` (default: cpu), `embedding`
     [V, H] (for features in embedding space), `passes` (network evaluations per call, default 1), `context` (most positions it
-    can see), `name` (by which a history knows it again), `tokenizer` and `session` (see `open_session`).
+    can see), `name` (by which a history knows it again), `tokenizer` and `session` (see `open_session`). Where it has `nudges`
+    and that is true, calls of the model and its sessions take a keyword `nudge` [B, start, H], added to the embeddings of the
+    prompt, and `embedding` is the table of those.
     """
 
     @property
@@ -39,7 +41,7 @@ def identity(model: Model) -> str:
     return str(getattr(model, "name", f"{type(model).__name__} object {id(model):#x}"))
 
 
-Network = Callable[..., Tensor]  # a model, or a session of one
+Network = Callable[..., Tensor]  # (tokens, start, prompt_lengths) -> logits: a model, or a session of one
 
 
 def open_session(model: Model, start: int, prompt_lengths: Tensor, length: int, block_length: int) -> Network:
@@ -47,8 +49,8 @@ def open_session(model: Model, start: int, prompt_lengths: Tensor, length: int, 
 
     A session is called like the model, with these prompts and the canvas as it stands. It may keep what it likes between
     calls. Only masked positions of what it returns are read, and tokens are chosen only in each row's first unfinished block.
-    One that `is_selective` may be given, as a fourth argument, the masked positions [B, m] counted from `start`, in ascending
-    order, where every row has m of them; it then answers for these alone, [B, m, V].
+    One that `is_selective` takes a keyword `positions` [B, m]: the masked positions counted from `start`, in ascending order,
+    where every row has m of them; it then answers for these alone, [B, m, V].
     A model around a model that passes on all attributes must open sessions of its own, or it is passed by.
     """
     session: Callable[..., Network] | None = getattr(model, "session", None)
@@ -236,7 +238,7 @@ class Sample:
     guided_logprobs: tuple[float, ...]
     seed: int  # of the prompt: the same seed and index give the same sample
     finish_reason: Literal["stop", "length"]  # an end token was written, or not
-    nfe: int  # network evaluations
+    nfe: int  # network evaluations of its own; what a pool cost beside it is not in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,6 +272,11 @@ class Denoised:
     seeds: Tensor  # [G]
     n: int
     history: History  # for `denoise(..., history=...)`
+
+    def to(self, device: str) -> "Denoised":
+        """The same batch elsewhere; its history stays where it is."""
+        moved = {name: getattr(self, name).to(device) for name in ("tokens", "commit_step", "seeds")}
+        return replace(self, **moved)
 
     def groups(self) -> Iterator[Tensor]:
         """The samples of each prompt, [n, L]."""

@@ -10,11 +10,14 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from oddlm import diversify
+from oddlm.diversity.maps import signs
+from oddlm.noise import Purpose
 
 from ..tolerances import EXACT, SINGLE, SLOPE
 
 OBJECTIVES = ["odd", "odd_sequential", "dpp", "random_probe"]
 FEATURES = ["max_pool", "mean_pool", "positional"]
+REDUCED = ["ngrams", {"name": "ngrams", "order": 3, "size": 40}, {"name": "max_pool", "rank": 16}]
 
 
 def random_case(seed: int, n: int = 4, S: int = 5, V: int = 11, share: float = 0.7) -> tuple[Tensor, Tensor, Tensor]:
@@ -45,7 +48,7 @@ def cases(draw) -> dict:
     elif kind == "committed rows":
         masked[::2] = False
     protected = draw(st.sampled_from([(), (0,), (int(logits[0, 0].argmax()), 1)]))
-    options = {"objective": draw(st.sampled_from(OBJECTIVES)), "feature": draw(st.sampled_from(FEATURES))}
+    options = {"objective": draw(st.sampled_from(OBJECTIVES)), "feature": draw(st.sampled_from([*FEATURES, *REDUCED]))}
     options |= {"duplicates": draw(st.sampled_from(["break", "skip"])), "alpha": draw(st.sampled_from([0.5, 16.0]))}
     dtype = draw(st.sampled_from([torch.float64, torch.float32]))
     batch = {"logits": logits.to(dtype), "tokens": tokens, "masked": masked, "n": n}
@@ -146,6 +149,52 @@ def test_more_samples_than_dimensions(objective, rule):
     assert (push[4:] == 0).all()
 
 
+def lengths(got: Tensor, logits: Tensor) -> Tensor:
+    """[n]: how far the most moved position of each sample moved."""
+    return (got - logits).norm(dim=-1).amax(dim=-1)
+
+
+@pytest.mark.parametrize("backend", ["reference", "closed_form"])
+@pytest.mark.parametrize("enough", [0.05, 0.4, 3.0])
+def test_a_push_ends_where_a_sample_is_unlike_enough(backend, enough):
+    """Sample 3 repeats sample 1; the others' residuals are written again from the definition."""
+    logits, tokens, masked = random_case(5, n=5, S=4, V=30)
+    for x in (logits, tokens, masked):
+        x[3] = x[1].clone()
+    basis, shares = [], []
+    for k in range(5):
+        v, _ = soft_features(logits[k].numpy(), tokens[k].numpy(), masked[k].numpy(), {"pool": "max_pool"})
+        v = v / np.linalg.norm(v)
+        r = v - sum((np.dot(v, b) * b for b in basis), np.zeros_like(v))
+        shares.append(max(0.0, 1 - np.linalg.norm(r) / enough))
+        if np.linalg.norm(r) > 1e-3:
+            basis.append(r / np.linalg.norm(r))
+    full, eased = (
+        diversify(logits, tokens, masked, alpha=8.0, objective={"name": "odd", "enough": e}, backend=backend)
+        for e in (None, enough)
+    )
+    pushes = torch.tensor(shares)[1:4] * 8.0  # sample 4 meets a drawn direction too
+    torch.testing.assert_close(lengths(eased, logits)[1:4], pushes, rtol=1e-9, atol=1e-9)
+    assert lengths(eased, logits)[3] == pytest.approx(8.0)
+    torch.testing.assert_close(
+        eased[1:4] - logits[1:4], (full - logits)[1:4] * torch.tensor(shares)[1:4, None, None], rtol=1e-9, atol=1e-9
+    )
+    assert enough != 0.05 or torch.equal(eased[1:3], logits[1:3])
+
+
+@pytest.mark.parametrize("objective", ["odd", "odd_sequential"])
+def test_without_enough_nothing_is_spared(objective):
+    logits, tokens, masked = random_case(6, n=5, V=30)
+    plain, none, ample = (
+        diversify(logits, tokens, masked, alpha=8.0, objective={"name": objective, **option})
+        for option in ({}, {"enough": None}, {"enough": 1e9})
+    )
+    assert torch.equal(plain, none)
+    torch.testing.assert_close(ample, plain, rtol=1e-7, atol=1e-7)
+    few = diversify(logits, tokens, masked, alpha=8.0, objective={"name": objective, "enough": 1.5})
+    assert (lengths(few, logits)[1:] < lengths(plain, logits)[1:]).all()
+
+
 def soft_features(x: np.ndarray, tokens: np.ndarray, masked: np.ndarray, o: dict) -> tuple[np.ndarray, float]:
     """Feature and quality of one sample, [S, V] -> [D], written again from the definitions."""
     p = np.exp(x - x.max(-1, keepdims=True))
@@ -160,9 +209,25 @@ def soft_features(x: np.ndarray, tokens: np.ndarray, masked: np.ndarray, o: dict
     if o["pool"] == "positional":
         angle = np.arange(len(x)) * (np.pi / 2) / 64
         v = np.concatenate([np.cos(angle) @ z, np.sin(angle) @ z])
+    elif o["pool"] == "ngrams":
+        order, size = o.get("order", 2), o.get("size", 256)
+        table = signs(z.shape[1], order * size, Purpose.SKETCH, torch.device("cpu")).double().numpy()
+        words = [z @ table[:, i * size : (i + 1) * size] for i in range(order)]
+        v = sum(np.prod([words[i][s + i] for i in range(order) if s + i < len(z)], axis=0) for s in range(len(z)))
+        v = v / np.sqrt(size)
     else:
         v = z.max(0) if o["pool"] == "max_pool" else z.mean(0)
+    if o.get("rank"):
+        v = v @ signs(len(v), o["rank"], Purpose.REDUCTION, torch.device("cpu")).double().numpy() / np.sqrt(o["rank"])
     return v, quality
+
+
+def cleaned(embedding: np.ndarray) -> np.ndarray:
+    """Centred, without the leading direction (of fewer than 200), unit rows."""
+    x = embedding - embedding.mean(0)
+    leading = np.linalg.svd(x, full_matrices=False)[2][:1]
+    x = x - x @ leading.T @ leading
+    return x / np.linalg.norm(x, axis=1, keepdims=True)
 
 
 OPTIONS = [
@@ -174,6 +239,14 @@ OPTIONS = [
     {"pool": "mean_pool", "top_k": 4, "ignore_ids": [1, 5]},
     {"pool": "max_pool", "space": "embedding"},
     {"pool": "mean_pool", "space": "embedding", "quality_scale": 2.5},
+    {"pool": "ngrams"},
+    {"pool": "ngrams", "size": 7, "order": 3, "quality": "detached"},
+    {"pool": "ngrams", "space": "embedding", "size": 12, "objective": "dpp"},
+    {"pool": "max_pool", "rank": 5},
+    {"pool": "positional", "rank": 8, "top_k": 4},
+    {"pool": "ngrams", "rank": 6, "ignore_ids": [2]},
+    {"pool": "mean_pool", "space": "semantic"},
+    {"pool": "max_pool", "space": "semantic", "rank": 4},
     {"pool": "max_pool", "objective": "dpp", "kernel": "paper"},
     {"pool": "max_pool", "objective": "dpp", "quality_scale": 3.0, "jitter": 1e-2},
     {"pool": "positional", "objective": "dpp", "quality": "none"},
@@ -185,17 +258,19 @@ OPTIONS = [
 def test_the_raw_gradient_is_the_slope_of_the_loss(o):
     logits, tokens, masked = random_case(5, n=3, S=4, V=9)
     g = torch.Generator().manual_seed(1)
-    embedding = torch.randn(9, 6, generator=g, dtype=torch.float64) if o.get("space") == "embedding" else None
+    embedding = torch.randn(9, 6, generator=g, dtype=torch.float64) if "space" in o else None
     objective = {k: o[k] for k in ("normalize", "quality", "quality_scale", "kernel", "jitter") if k in o}
     objective["name"] = o.get("objective", "odd")
-    feature = {"name": o["pool"], **{k: o[k] for k in ("space", "top_k", "ignore_ids") if k in o}}
+    feature = {"name": o["pool"], **{k: o[k] for k in ("space", "top_k", "ignore_ids", "rank", "size", "order") if k in o}}
     got = diversify(
         logits, tokens, masked, alpha=1.0, objective=objective, feature=feature, gradient="raw", embedding=embedding
     )
     slope = (logits - got).numpy()
 
     x0, t, m = logits.numpy(), tokens.numpy(), masked.numpy()
-    settings = {**o, **({"embedding": embedding.numpy()} if embedding is not None else {})}
+    settings = dict(o)
+    if embedding is not None:
+        settings["embedding"] = cleaned(embedding.numpy()) if o["space"] == "semantic" else embedding.numpy()
 
     def observe(x):
         v, q = (np.array(y) for y in zip(*(soft_features(x[k], t[k], m[k], settings) for k in range(3)), strict=True))

@@ -72,6 +72,6 @@ def test_triton_by_name_says_why_it_cannot_be_had():
         diversify(*batch, alpha=1.0, backend="triton")
     with pytest.raises(ValueError, match=r"it computes in single precision, the logits are torch\.float64"):
         diversify(batch[0].double(), *batch[1:], alpha=1.0, backend="triton")
-    for options in ({"feature": "mean_pool"}, {"feature": {"name": "max_pool", "top_k": 3}}, {"objective": "random_probe"}):
+    for options in ({"feature": "mean_pool"}, {"feature": {"name": "max_pool", "top_k": 3}}, {"preset": "paper"}):
         with pytest.raises(ValueError, match="backend 'triton' needs feature max_pool"):
             diversify(*batch, alpha=1.0, backend="triton", **options)

@@ -15,7 +15,8 @@ from oddlm.kernels.reference import Batch
 
 from ..tolerances import EXACT, ILL_CONDITIONED, ORACLE, SINGLE
 
-CLOSED = ["odd", "odd_sequential", "dpp"]
+CLOSED = ["odd", "odd_sequential", "dpp", "random_probe"]
+SPARING = [{"name": "odd", "enough": 0.8}, {"name": "odd_sequential", "enough": 0.5, "normalize": False}]
 
 
 def both(logits, tokens, masked, **options):
@@ -46,7 +47,7 @@ def cases(draw):
     elif kind == "-inf":
         logits = logits.masked_fill(torch.rand(V, generator=g) < 0.3, -math.inf)
         logits[..., 0] = 0.0
-    options = {"objective": draw(st.sampled_from(CLOSED)), "duplicates": draw(st.sampled_from(["break", "skip"]))}
+    options = {"objective": draw(st.sampled_from([*CLOSED, *SPARING])), "duplicates": draw(st.sampled_from(["break", "skip"]))}
     options["feature"] = {"name": "max_pool", "top_k": draw(st.sampled_from([None, None, 1, 3, 5000]))}
     options["protected"] = draw(st.sampled_from([(), (1,), (int(logits[0, 0].argmax()), 0)]))
     return (logits, tokens, masked), options | {"n": n, "alpha": 8.0}, kind
@@ -66,7 +67,7 @@ def test_equals_the_reference(case):
     assert difference.max() <= (ILL_CONDITIONED if hard else ORACLE) * options["alpha"]
 
 
-@pytest.mark.parametrize("objective", CLOSED)
+@pytest.mark.parametrize("objective", [*CLOSED, *SPARING], ids=str)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("duplicates", ["break", "skip"])
 def test_lower_precision(objective, dtype, duplicates):
@@ -106,7 +107,7 @@ def test_options(objective, options, gradient):
     torch.testing.assert_close(closed, reference, rtol=ORACLE, atol=ORACLE)
 
 
-@pytest.mark.parametrize("objective", CLOSED)
+@pytest.mark.parametrize("objective", [*CLOSED, *SPARING], ids=str)
 def test_tiles_do_not_show(objective, monkeypatch):
     g = torch.Generator().manual_seed(7)
     batch = (
@@ -164,10 +165,15 @@ def test_a_slope_is_the_derivative_of_its_loss(spec):
         torch.testing.assert_close(a, b, rtol=ORACLE, atol=ORACLE)
 
 
+def own(batch):
+    """An objective without a slope."""
+    return -batch.quality
+
+
 def test_the_choice_of_kernel():
     g = torch.Generator().manual_seed(0)
     batch = torch.randn(3, 4, 20, generator=g), torch.randint(0, 20, (3, 4), generator=g), torch.ones(3, 4, dtype=torch.bool)
-    for options in ({"feature": "mean_pool"}, {"objective": "random_probe"}, {"preset": "paper"}):
+    for options in ({"feature": "mean_pool"}, {"objective": own}, {"preset": "paper"}):
         diversify(*batch, alpha=1.0, **options)
         with pytest.raises(ValueError, match="backend 'closed_form' needs feature max_pool"):
             diversify(*batch, alpha=1.0, backend="closed_form", **options)

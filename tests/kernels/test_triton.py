@@ -74,6 +74,12 @@ CASES = [
     ("dpp", 2, 3, 4, 41, "plain", torch.float32),
     ("dpp", 1, 3, 2, 401, "some identical", torch.float32),
     ("dpp", 1, 1, 1, 41, "-inf", torch.float16),
+    ("random_probe", 2, 3, 4, 41, "plain", torch.float32),
+    ("random_probe", 1, 4, 2, 401, "identical", torch.bfloat16),
+    ({"name": "random_probe", "normalize": False, "enough": 1.5}, 1, 3, 3, 401, "one-hot", torch.float32),
+    ({"name": "odd", "enough": 1.5}, 2, 4, 3, 41, "plain", torch.float32),
+    ({"name": "odd", "enough": 0.6}, 1, 4, 2, 401, "some identical", torch.bfloat16),
+    ({"name": "odd_sequential", "enough": 1.2}, 1, 3, 3, 41, "one-hot", torch.float32),
 ]
 
 
@@ -115,7 +121,7 @@ def test_options(options):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["plain", "one-hot", "identical", "some identical"])
-@pytest.mark.parametrize("objective", ["odd", "odd_sequential", "dpp"])
+@pytest.mark.parametrize("objective", ["odd", "odd_sequential", "random_probe", "dpp"])
 def test_a_large_vocabulary(objective, kind):
     for n, S, V, dtype in ((16, 8, 126464, torch.bfloat16), (5, 3, 126464, torch.float32), (33, 2, 1271, torch.float16)):
         compare(objective, 1, n, S, V, kind, dtype)
@@ -205,6 +211,7 @@ RUNS = [
     {"guide": None, "temperature": 1.0},
     {"guide": Repulsion(alpha=16), "temperature": 0.0},
     {"guide": Repulsion("odd_sequential", alpha=16), "temperature": 0.7, "block_length": 3, "suppress": [5]},
+    {"guide": Repulsion("random_probe", alpha=16), "temperature": 0.5, "suppress": [5]},
     {"guide": Repulsion("dpp", alpha=16), "temperature": 0.5, "policy": "entropy", "suppress_confidence": [1]},
     {"guide": Repulsion(alpha=16), "temperature": 1.0, "policy": "threshold", "order_temperature": 0.5, "n": 2},
     {"guide": Repulsion(alpha=16), "temperature": 1.0, "fork": True, "steps": 2, "n": 2},

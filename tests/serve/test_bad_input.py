@@ -15,6 +15,7 @@ from schemathesis.specs.openapi.checks import response_schema_conformance, statu
 import oddlm
 from oddlm.models.mini import Mini
 from oddlm.serve.schema import ErrorAnswer
+from oddlm.serve.settings import ServeSettings
 
 from .conftest import Served, limits, running
 
@@ -97,8 +98,14 @@ def test_malformed_bodies(http, path, body):
         {"feature": {"name": "max_pool", "ignore_ids": [10**6]}},
         {"feature": {"name": "positional", "scale": 1e400}},
         {"feature": {"name": "max_pool", "top_k": -1}},
+        {"feature": {"name": "max_pool", "top_k": 2.5}},
+        {"feature": {"name": "max_pool", "rank": 10**6}},
+        {"feature": {"name": "ngrams", "size": 10**6}},
+        {"feature": {"name": "ngrams", "order": 9}},
+        {"objective": {"name": "odd", "enough": -1.0}},
         {"schedule": "os:system"},
         {"policy": {"name": "threshold", "threshold": None}},
+        {"prompt_noise": -1},
         {"messages": []},
         {"stream": "yes"},
     ],
@@ -107,6 +114,14 @@ def test_malformed_bodies(http, path, body):
 def test_bad_values(http, wrong):
     body = json.dumps(GOOD | wrong)
     refused(http.post("/v1/completions", content=body, headers=JSON), 400, 404)
+
+
+def test_what_is_not_served_says_so(http):
+    for name, value in (("prompt_noise", 0.5), ("pool", 8)):
+        for path in ("/v1/completions", "/v1/denoise"):
+            assert refused(http.post(path, json=GOOD | {name: value})).startswith(f"{name} is not served")
+        with pytest.raises(ValueError, match=f"{name} is not served"):
+            ServeSettings(model="toy", defaults=oddlm.SampleParams(**{name: value}))
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])

@@ -242,7 +242,8 @@ def _default(name: str) -> Any:
 
 
 def _cell_key(bench: str, params: SampleParams, n: int) -> str:
-    return hashlib.sha256(f"{bench}\0{params.canonical().model_dump_json()}\0{n}".encode()).hexdigest()[:12]
+    params = params.canonical()
+    return hashlib.sha256(f"{bench}\0{params.model_dump_json(exclude=params.silent)}\0{n}".encode()).hexdigest()[:12]
 
 
 def _cell(

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from ..store import Row
     from ..tasks import Task
 
+ALPHAS = "0,8,16"
 OWN = ("length", "steps", "alpha", "temperature", "objective", "seed")
 
 
@@ -50,9 +51,21 @@ def evaluate(
     task: TaskName,
     model: ModelName = "toy",
     n: Annotated[int, typer.Option(help="Samples per problem.", min=1)] = 16,
-    alpha: Annotated[str, typer.Option(help="Forces of the push, parted by commas; plain sampling runs always.")] = "0,8,16",
-    temperature: Annotated[str, typer.Option(help="Temperatures, parted by commas; 0 is the argmax.")] = "0.5",
-    objective: Annotated[str, typer.Option(help="What pushes samples apart, parted by commas: see `oddlm names`.")] = "odd",
+    alpha: Annotated[
+        str | None,
+        typer.Option(
+            help="Forces of the push, parted by commas; plain sampling runs always.  "
+            "[default: what preset or objective say, or 0,8,16]"
+        ),
+    ] = None,
+    temperature: Annotated[
+        str | None,
+        typer.Option(help="Temperatures, parted by commas; 0 is the argmax.  [default: what the preset says, or 0.5]"),
+    ] = None,
+    objective: Annotated[
+        str | None,
+        typer.Option(help="What pushes samples apart, parted by commas: see `oddlm names`.  [default: the preset's or auto]"),
+    ] = None,
     seeds: Annotated[str, typer.Option(help="Each setting runs once per seed.")] = "0",
     limit: Limit = None,
     data: Data = None,
@@ -97,8 +110,7 @@ def evaluate(
     check_out(json_out)
     chosen = find_task(task, scorer=scorer, unsafe=unsafe).under(protocol)
     fixed = settings(set_, OWN) | present(length=length or chosen.length, steps=steps or chosen.steps)
-    axes: dict[str, list[Any]] = {"temperature": listed("temperature", temperature, float)}
-    axes |= {"objective": _objectives(objective), "alpha": listed("alpha", alpha, float)}
+    axes = _axes(fixed, alpha, temperature, objective)
     what = {
         "model": model,
         "loading": options.loading,
@@ -133,6 +145,21 @@ def evaluate(
         typer.echo(f"oddlm: {message}. The same command goes on from there.", err=True)
         raise typer.Exit(130) from None
     _report(done, chosen, n, shown, show, json_out)
+
+
+def _axes(fixed: dict[str, Any], alpha: str | None, temperature: str | None, objective: str | None) -> dict[str, list[Any]]:
+    """What runs in all combinations. Without an alpha, that of the preset or of every objective, else ALPHAS."""
+    from ..presets import completed
+
+    axes: dict[str, list[Any]] = {}
+    if temperature is not None:
+        axes["temperature"] = listed("temperature", temperature, float)
+    if objective is not None:
+        axes["objective"] = _objectives(objective)
+    settled = [completed({**fixed, **present(objective=one)}) for one in axes.get("objective", [None])]
+    if alpha is not None or not all("alpha" in one for one in settled):
+        axes["alpha"] = listed("alpha", ALPHAS if alpha is None else alpha, float)
+    return axes
 
 
 def _objectives(text: str) -> list[Any]:

@@ -32,7 +32,7 @@ def demo(
 
 @app.command()
 def names() -> None:
-    """List the objectives, features, policies and schedules, with their options and defaults."""
+    """List the objectives, features, policies, schedules and selectors, with their options, and what presets stand for."""
     from rich.console import Console
     from rich.table import Table
 
@@ -40,12 +40,20 @@ def names() -> None:
     from ..diversity.guide import SCHEDULES
     from ..diversity.objectives import OBJECTIVES
     from ..policies import POLICIES
+    from ..presets import ABOUT, AUTO, PAPER, PRESETS
+    from ..selection import SELECTORS
 
     table = Table("kind", "name", "options", "what it does", show_lines=False, pad_edge=False)
-    for registry in (OBJECTIVES, FEATURES, POLICIES, SCHEDULES):
+    for registry in (OBJECTIVES, FEATURES, POLICIES, SCHEDULES, SELECTORS):
         for name in registry.names:
             shared = FEATURE_OPTIONS if registry is FEATURES else {}
             options = ", ".join(f"{k}={v!r}" for k, v in {**registry.options(name), **shared}.items())
             table.add_row(registry.kind, name, options, (registry.find(name).__doc__ or "").split("\n")[0])
         table.add_section()
+    for kind, name, stands_for in [
+        ("objective", "auto", AUTO),
+        ("preset", "paper", PAPER),
+        *(("preset", *p) for p in PRESETS.items()),
+    ]:
+        table.add_row(kind, name, ", ".join(f"{k}={v!r}" for k, v in stands_for.items()), ABOUT[name])
     Console().print(table)

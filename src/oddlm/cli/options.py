@@ -29,13 +29,26 @@ ModelName = Annotated[
 StoreFolder = Annotated[Path, typer.Option("--store", help="The folder of runs.")]
 Length = Annotated[int | None, typer.Option(help="Tokens per sample; default: what the task says, or 64.", min=1)]
 Steps = Annotated[int | None, typer.Option(help="Network evaluations per sample; default: one per token.", min=1)]
-Alpha = Annotated[float, typer.Option(help="Force of the push; 0 is plain sampling.")]
-Temperature = Annotated[float, typer.Option(help="Of the choice of tokens; 0 is the argmax.")]
-Objective = Annotated[str, typer.Option(help="What pushes samples apart (see `oddlm names`); 'none' is plain sampling.")]
+Alpha = Annotated[
+    float | None, typer.Option(help="Force of the push; 0 is plain sampling.  [default: what preset or objective say, or 8]")
+]
+Temperature = Annotated[
+    float | None, typer.Option(help="Of the choice of tokens; 0 is the argmax.  [default: what the preset says, or 0.5]")
+]
+Objective = Annotated[
+    str | None,
+    typer.Option(
+        help="What pushes samples apart (see `oddlm names`); 'none' is plain sampling.  [default: the preset's or auto]"
+    ),
+]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same samples.")]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="Any other setting of the sampler, such as policy=margin. Repeatable."),
+    typer.Option(
+        "--set",
+        metavar="NAME=VALUE",
+        help="Any other setting of the sampler, such as policy=margin; preset=NAME is a set of them. Repeatable.",
+    ),
 ]
 Track = Annotated[
     list[str] | None, typer.Option("--track", help="Tell wandb, mlflow or tensorboard how runs go (extras). Repeatable.")

@@ -50,9 +50,9 @@ def record(
     protocol: Protocol = None,
     model: ModelName = "mini",
     n: Annotated[int, typer.Option(help="Samples.", min=1)] = 8,
-    alpha: Alpha = 8.0,
-    temperature: Temperature = 0.5,
-    objective: Objective = "odd",
+    alpha: Alpha = None,
+    temperature: Temperature = None,
+    objective: Objective = None,
     length: Length = None,
     steps: Steps = None,
     seed: Seed = 0,
@@ -77,7 +77,7 @@ def record(
         raise ValueError(f"cannot write {out}: {'it is a file' if out.exists() else 'its parent folder does not exist'}")
     chosen, problems = (None, [None]) if task is None else _problems(task, protocol, problem, limit)
     given = {"length": length or (chosen.length if chosen else 64), **present(steps=steps)}
-    given |= {"alpha": alpha, "temperature": temperature, "objective": objective, "seed": seed}
+    given |= {"seed": seed, **present(alpha=alpha, temperature=temperature, objective=objective)}
     params = checked(SampleParams, settings(set_, OWN) | given)
     prompts = [prompt or ""] if chosen is None else [chosen.prompt(one) for one in problems if one is not None]
     from ..serve.recording import Recording, write_copy

@@ -47,9 +47,9 @@ def sample(
     prompt: Annotated[str, typer.Argument(help="What the samples answer.")],
     model: ModelName = "toy",
     n: Annotated[int, typer.Option(help="Samples.", min=1)] = 8,
-    alpha: Alpha = 8.0,
-    temperature: Temperature = 0.5,
-    objective: Objective = "odd",
+    alpha: Alpha = None,
+    temperature: Temperature = None,
+    objective: Objective = None,
     length: Length = None,
     steps: Steps = None,
     seed: Seed = 0,
@@ -73,7 +73,7 @@ def sample(
     from ..views import Denoising
 
     params = settings(set_, OWN) | present(length=length, steps=steps)
-    params |= {"alpha": alpha, "temperature": temperature, "objective": objective}
+    params |= present(alpha=alpha, temperature=temperature, objective=objective)
     digest = hashlib.sha256(prompt.encode("utf-8", "surrogateescape")).hexdigest()
     spec = _spec(model=model, loading=options.loading, n=n, seed=seed, params=params, data_digest=digest)
     runner = Runner(Store(store), options.loader(model, [prompt], spec.params.length))
@@ -101,9 +101,9 @@ def generate(
     out: Annotated[Path, typer.Option("--out", help="JSONL of samples, one per line, with the id of their prompt.")],
     model: ModelName = "toy",
     n: Annotated[int, typer.Option(help="Samples per prompt.", min=1)] = 16,
-    alpha: Alpha = 8.0,
-    temperature: Temperature = 0.5,
-    objective: Objective = "odd",
+    alpha: Alpha = None,
+    temperature: Temperature = None,
+    objective: Objective = None,
     length: Length = None,
     steps: Steps = None,
     seed: Seed = 0,
@@ -132,7 +132,7 @@ def generate(
         Problem(str(row.get("id", i)), text_field(prompts, line, row, "prompt"), None) for i, (line, row) in enumerate(rows)
     ]
     params = settings(set_, OWN) | present(length=length, steps=steps)
-    params |= {"alpha": alpha, "temperature": temperature, "objective": objective}
+    params |= present(alpha=alpha, temperature=temperature, objective=objective)
     what = {"model": model, "loading": options.loading, "n": n, "seed": seed, "params": params}
     spec = _spec(**what, data=str(prompts), data_digest=digest(prompts))
     lm = options.loader(model, [problem.prompt for problem in problems], spec.params.length)

@@ -63,10 +63,12 @@ def serve(
         Store(store).ids()  # a folder that is none is told at once
     limits: dict[str, Any] = {"max_n": max_n, "max_steps": max_steps, "max_length": max_length, "max_prompt": max_prompt}
     limits |= {"max_body": max_body, "max_rows": max_rows, "max_queue": max_queue, "timeout_s": timeout}
+    given = settings(set_, ("seed",))
+    checked(SampleParams, given)
     content = {
         "model": name or model,
         "limits": checked(Limits, limits),
-        "defaults": checked(SampleParams, settings(set_, ("seed",))),
+        "given": given,
         "api_key": api_key,
         "host_names": (*LOOPBACK_NAMES, host, *(host_name or ())) if is_loopback(host) else None,
         "cors": cors or (),

@@ -5,7 +5,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -58,6 +58,17 @@ def tune(
     metric: Annotated[str | None, typer.Option(help="What to make large: pass@k.  [default: pass@n]")] = None,
     floor: Annotated[list[str] | None, typer.Option(help="What must not be lost, such as pass@1=0.3. Repeatable.")] = None,
     space: Annotated[list[str] | None, typer.Option(help=SPACE_HELP)] = None,
+    search: Annotated[
+        Literal["tpe", "random"],
+        typer.Option(help="tpe learns from what it has tried; random is known beforehand (--dry-run) and may run anywhere."),
+    ] = "tpe",
+    first: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SETTINGS",
+            help='Try this before the search: alpha=8,temperature=1 or {"alpha": 8}; what it leaves open is drawn. Repeatable.',
+        ),
+    ] = None,
     set_: Settings = None,
     n: Annotated[int, typer.Option(help="Samples per problem.", min=1)] = 16,
     seeds: Annotated[str, typer.Option(help="Each trial runs once per seed.")] = "0",
@@ -74,6 +85,9 @@ def tune(
     ] = None,
     study: Annotated[str | None, typer.Option(help="Its name in the storage; default: one that says what it is about.")] = None,
     seed: Annotated[int, typer.Option(help="Of the search: the same seed tries the same settings, in one process.")] = 0,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With --search random: print the trials as lines of JSON, and run none.")
+    ] = False,
     top: Annotated[int, typer.Option(help="Show so many settings.", min=1)] = 5,
     json_out: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
     store: StoreFolder = FOLDER,
@@ -86,36 +100,43 @@ def tune(
 ) -> None:
     """Search the settings of the sampler for the largest Pass@k, on problems that are not those to report on.
 
-    Optuna's TPE proposes settings; each is a run in the store like any other. The same command goes on where it was stopped, by
-    Ctrl-C or kill -9, and settings that have run already cost nothing. With a PostgreSQL storage many machines share a study.
+    Optuna's TPE, or chance (--search random), proposes settings; each is a run in the store like any other. The same command
+    goes on where it was stopped, by Ctrl-C or kill -9, and settings that have run already cost nothing. With a PostgreSQL
+    storage many machines share a study.
 
     Example: oddlm tune countdown --model mini --trials 20 --limit 50 --floor pass@1=0.2
     """
     from ..evaluate import Runner
-    from ..space import DEFAULT, read_space
+    from ..presets import expanded
+    from ..space import DEFAULT, read_settings, read_space
     from ..store import Store
     from ..tasks import find_task
     from ..trackers import tracking
-    from ..tune import REPORTED, Plan, counted, open_study, parse_floor, parse_metric, tuning_problems
-    from ..tune import tune as search
+    from ..tune import REPORTED, Plan, counted, foreseen, open_study, parse_floor, parse_metric, tuning_problems
+    from ..tune import tune as run
 
     check_out(json_out)
     chosen = find_task(task, scorer=scorer, unsafe=unsafe).under(protocol)
     given = settings(set_, OWN) | present(length=length, steps=steps)
     axes = read_space(DEFAULT if space is None else space, given)
-    usual = present(length=chosen.length, steps=chosen.steps)
-    fixed = {name: value for name, value in usual.items() if name not in {axis.name for axis in axes}} | given
+    usual = present(length=chosen.length, steps=chosen.steps) | expanded(given)
+    fixed = {name: value for name, value in usual.items() if name not in {axis.name for axis in axes}}
     what = {"model": model, "loading": options.loading, "task": task, "protocol": protocol, "scorer": scorer}
     base = _base(what | {"exclude_train": exclude_train, "split": split, "n": n, "limit": limit}, data)
     floors = dict(map(parse_floor, floor or ()))
     numbers = tuple(dict.fromkeys(listed("seeds", seeds, int)))
-    plan = Plan(base, fixed, axes, numbers, parse_metric(metric or f"pass@{n}"), floors, seed)
+    begin = tuple(expanded(read_settings(text)) for text in first or ())
+    plan = Plan(base, fixed, axes, numbers, parse_metric(metric or f"pass@{n}"), floors, seed, search, begin)
     plan.check()
+    if dry_run:
+        _foretell(plan, trials)
+        return
     reading = {"data": data, "exclude_train": exclude_train, "unsafe": unsafe}
     problems = tuning_problems(chosen, split, limit=limit, **reading)
     lm = options.loader(model, [chosen.prompt(problem) for problem in problems], plan.longest)
     runner = Runner(Store(store), lm, workers=workers, together=together)
-    runner.lm()  # a model that does not load leaves no study behind
+    if not foreseen(plan, trials, runner.store):
+        runner.lm()  # a model that does not load leaves no study behind
     runner.store.check()
     opened = open_study(storage or f"sqlite:///{store / 'tune.db'}", study or plan.name, plan)
     stopped = False
@@ -123,7 +144,7 @@ def tune(
     try:
         with tracking(track or (), store) as tracker, problem_bar(left) as tick:
             say = partial(_say, [axis.name for axis in axes])
-            search(plan, opened, trials, runner, chosen, problems, tracker, partial(_tell, tick), say)
+            run(plan, opened, trials, runner, chosen, problems, tracker, partial(_tell, tick), say)
     except KeyboardInterrupt:
         stopped = True
     apart = not {p.id for p in chosen.problems(**reading)} & {p.id for p in problems}
@@ -132,6 +153,14 @@ def tune(
         typer.echo("oddlm: stopped. The same command goes on from there.", err=True)
         raise typer.Exit(130)
     raise typer.Exit(0 if found else 1)
+
+
+def _foretell(plan: "Plan", trials: int) -> None:
+    from ..tune import planned
+
+    for number, specs in enumerate(planned(plan, trials)):
+        params = specs[0].params.model_dump(mode="json", exclude={"seed"}) if specs else None  # None: they do not go together
+        typer.echo(json.dumps({"trial": number, "runs": [spec.id for spec in specs], "params": params}))
 
 
 def _base(what: dict[str, Any], data: Path | None) -> "RunSpec":

@@ -2,17 +2,20 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from math import pi
+from math import pi, sqrt
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from ..checks import ids, one_of, whole
+from ..noise import Purpose
 from ..registry import Registry
+from .maps import meanings, signs
 
 Pooling = Callable[[Tensor], Tensor]  # [..., S, C] -> [..., D]
-Space = Literal["probs", "embedding"]
+Space = Literal["probs", "embedding", "semantic"]
+MOST = 1024  # dimensions of a random projection: its table has so many numbers per token, and requests may ask for it
 
 FEATURES: Registry[Pooling] = Registry("feature")
 
@@ -37,33 +40,62 @@ def positional(canvas: Tensor, *, scale: int = 64) -> Tensor:
     return torch.cat([(canvas * wave.to(canvas.dtype)[:, None]).sum(dim=-2) for wave in (angles.cos(), angles.sin())], dim=-1)
 
 
+@FEATURES.register
+def ngrams(canvas: Tensor, *, size: int = 256, order: int = 2) -> Tensor:
+    """A soft bag of pairs (order 3: triples) of neighbours, which knows the order of tokens, in `size` dimensions.
+
+    A tensor sketch: the product of one random projection per place in the n-gram keeps inner products of the bags themselves,
+    which have V^order columns (Pham and Pagh 2013). Behind the last position stands an end that all answers have in common.
+    """
+    table = signs(canvas.shape[-1], order * size, Purpose.SKETCH, canvas.device).to(canvas.dtype)
+    first, *others = torch.split(canvas @ table, size, dim=-1)  # each [..., S, size]
+    for shift, other in enumerate(others, start=1):
+        first = first * torch.nn.functional.pad(other[..., shift:, :], (0, 0, 0, min(shift, other.shape[-2])), value=1.0)
+    return first.sum(dim=-2) / sqrt(size)
+
+
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """A pooling and what it is shown: probabilities or their mean embedding, all tokens or some."""
+    """A pooling and what it is shown: probabilities, their mean embedding, or their mean meaning (`maps.meanings` of the same
+    embedding); all tokens or some.
+
+    rank: the pooled vector is projected to so many dimensions by random signs, which keeps cosines up to about 1 / sqrt(rank)
+    (Johnson and Lindenstrauss 1984). Principal directions would have to be fitted to each model, and probabilities have none
+    worth keeping; signs serve every space alike.
+    """
 
     pooling: Pooling
     space: Space = "probs"
     top_k: int | None = None  # only the k likeliest tokens of a position count; they are not renormalised
     ignore_ids: tuple[int, ...] = ()  # columns that never count
+    rank: int | None = None
 
     @property
     def label(self) -> str:
         """Name and options: two features with the same label measure the same."""
         options = {**getattr(self.pooling, "keywords", {}), "space": self.space, "top_k": self.top_k}
         options |= {"ignore_ids": list(self.ignore_ids)}
+        if self.rank is not None:
+            options["rank"] = self.rank
         return f"{getattr(self.pooling, '__name__', self.pooling)} {options}"
 
     def __post_init__(self) -> None:
         one_of("feature space", self.space, get_args(Space))
         if self.top_k is not None:
             whole("feature top_k", self.top_k)
+        options = getattr(self.pooling, "keywords", {}) if getattr(self.pooling, "__module__", None) == __name__ else {}
+        for name, value in (("rank", self.rank), ("size", options.get("size"))):
+            if value is not None and whole(f"feature {name}", value) > MOST:
+                raise ValueError(f"feature {name} must be at most {MOST}, not {value!r}")
+        if options.get("order", 2) not in (2, 3):
+            raise ValueError(f"feature order must be 2 or 3, not {options['order']!r}")
 
     def check(self, vocab_size: int, embedding: Tensor | None) -> None:
         """Refuse a vocabulary or an embedding that does not fit."""
         ids("feature ignore_ids", self.ignore_ids, vocab_size)
-        if self.space == "embedding" and (embedding is None or embedding.dim() != 2 or len(embedding) != vocab_size):
+        if self.space != "probs" and (embedding is None or embedding.dim() != 2 or len(embedding) != vocab_size):
             shape = None if embedding is None else tuple(embedding.shape)
-            raise ValueError(f"feature space 'embedding' needs embedding of shape [{vocab_size}, H], got {shape}")
+            raise ValueError(f"feature space {self.space!r} needs embedding of shape [{vocab_size}, H], got {shape}")
 
     def extract(self, canvas: Tensor, embedding: Tensor | None) -> tuple[Tensor, Tensor]:
         """Soft canvas [..., S, V] -> (the part that counts, features [..., D])."""
@@ -72,10 +104,22 @@ class Feature:
         if self.top_k is not None and self.top_k < canvas.shape[-1]:
             likeliest = canvas.detach().sort(dim=-1, descending=True, stable=True).indices[..., : self.top_k]
             canvas = canvas * torch.zeros_like(canvas).scatter(-1, likeliest, 1.0)
-        if self.space == "embedding":
-            assert embedding is not None
-            return canvas, self.pooling(canvas @ embedding.detach().to(canvas.dtype, copy=True))
-        return canvas, self.pooling(canvas)
+        return canvas, self._reduced(self.pooling(self._seen(canvas, embedding)))
+
+    def _seen(self, canvas: Tensor, embedding: Tensor | None) -> Tensor:
+        """What is pooled, [..., S, V or H]."""
+        if self.space == "probs":
+            return canvas
+        assert embedding is not None
+        if self.space == "semantic":
+            return canvas @ meanings(embedding).to(canvas.dtype)
+        return canvas @ embedding.detach().to(canvas.dtype, copy=True)
+
+    def _reduced(self, pooled: Tensor) -> Tensor:
+        D = pooled.shape[-1]
+        if self.rank is None or self.rank >= D:
+            return pooled
+        return pooled @ signs(D, self.rank, Purpose.REDUCTION, pooled.device).to(pooled.dtype) / sqrt(self.rank)
 
 
 FEATURE_OPTIONS = {f.name: f.default for f in fields(Feature) if f.name != "pooling"}  # of every feature

@@ -15,12 +15,13 @@ from ..kernels import choice, reference
 from ..kernels.choice import Backend
 from ..kernels.directions import Duplicates, extend
 from ..kernels.reference import Objective
+from ..presets import expanded
 from ..registry import Registry
 from ..sampling import check_logits
 from ..types import History, Model, Step
 from .features import FEATURES, Feature, Pooling, build_feature
 from .memory import Explored, Form
-from .objectives import OBJECTIVES, build_objective, slope_of, weigh_of
+from .objectives import OBJECTIVES, build_objective, need_of, slope_of, weigh_of
 
 AlphaSchedule = Callable[[Tensor, int], Tensor]  # time left [B] (1 to 0), planned steps -> factor on alpha [B]
 SCHEDULES: Registry[AlphaSchedule] = Registry("schedule")
@@ -28,6 +29,8 @@ SCHEDULES: Registry[AlphaSchedule] = Registry("schedule")
 DuplicateMode = Literal["break", "skip"]
 Gradient = Literal["normalized", "raw"]
 Preset = Literal["paper"]
+OPEN: Any = None  # not given: what goes with the objective "auto", else what is usual
+USUAL: Mapping[str, Any] = {"feature": "max_pool", "alpha": 8.0, "schedule": "linear", "gradient": "normalized"}
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -59,11 +62,13 @@ def paper(time_left: Tensor, total: int) -> Tensor:
 class Repulsion:
     """A guide: `denoise(..., guide=Repulsion(alpha=16))`.
 
-    objective: odd, odd_sequential, dpp, random_probe or none; feature: max_pool, mean_pool or positional; both also as
-    {"name": ..., option: ...}, a dotted path, or a function. alpha: how far the most moved position of a sample moves (with
-    gradient="raw": the bare step size). schedule: how alpha falls over the steps. duplicates: what happens to a sample whose
-    unit feature lies within `tolerance` (default 1e-3) of the span of the earlier ones: "break" (default) pushes it along a
-    seeded random direction, "skip" leaves it. protected ids and the embedding come from the model unless given here.
+    objective: odd, odd_sequential, dpp, random_probe, none, or "auto" for what we advise, which may bring a feature, an alpha
+    and a schedule of its own where none is given; feature: max_pool (default), mean_pool, positional or ngrams; both also as
+    {"name": ..., option: ...}, a dotted path, or a function. alpha (default 8): how far the most moved position of a sample
+    moves (with gradient="raw": the bare step size). schedule (default linear): how alpha falls over the steps. duplicates: what
+    happens to a sample whose unit feature lies within `tolerance` (default 1e-3) of the span of the earlier ones: "break"
+    (default) pushes it along a seeded random direction, "skip" leaves it. protected ids and the embedding come from the model
+    unless given here.
     preset="paper" keeps the published arithmetic: the precision of the logits, residuals up to 1e-6 skipped.
     backend: "auto" takes the closed form where it applies (as fused Triton kernels on a GPU) and autograd elsewhere; "triton",
     "closed_form" and "reference" can be asked for by name.
@@ -72,12 +77,12 @@ class Repulsion:
     """
 
     objective: str | Mapping[str, Any] | Objective = "odd"
-    feature: str | Mapping[str, Any] | Pooling | Feature = "max_pool"
-    alpha: float = 8.0
-    schedule: str | Mapping[str, Any] | AlphaSchedule = "linear"
+    feature: str | Mapping[str, Any] | Pooling | Feature = OPEN
+    alpha: float = OPEN
+    schedule: str | Mapping[str, Any] | AlphaSchedule = OPEN
     duplicates: DuplicateMode | None = None
     tolerance: float | None = None
-    gradient: Gradient = "normalized"
+    gradient: Gradient = OPEN
     protected: Collection[int] | None = None
     embedding: Tensor | None = None
     preset: Preset | None = None
@@ -85,7 +90,10 @@ class Repulsion:
     remember: Form | None = None
 
     def __post_init__(self) -> None:
-        """Refuse bad settings at once, not at the first step."""
+        """Settle what is open, and refuse bad settings at once, not at the first step."""
+        push = {name: getattr(self, name) for name in ("objective", "duplicates", "tolerance", *USUAL)}
+        for name, value in {**USUAL, **expanded({k: v for k, v in push.items() if v is not OPEN})}.items():
+            object.__setattr__(self, name, value)
         build_objective(self.objective)
         build_feature(self.feature)
         SCHEDULES.build(self.schedule)
@@ -107,8 +115,8 @@ class Repulsion:
             raise ValueError("backend 'closed_form' needs feature max_pool over probs, an objective with a slope, no preset")
         if self.backend == "triton" and not self.fusible:
             raise ValueError(
-                "backend 'triton' needs feature max_pool over probs without top_k, objective odd, odd_sequential or "
-                "dpp, no preset"
+                "backend 'triton' needs feature max_pool over probs without top_k, an objective with a slope in "
+                "coordinates (odd, odd_sequential, random_probe, dpp), no preset"
             )
         if self.remember is not None:
             self.check_memory()
@@ -129,7 +137,12 @@ class Repulsion:
     def closed(self) -> bool:
         """Does the closed form apply?"""
         feature = build_feature(self.feature)
-        pooled = feature.pooling is FEATURES.find("max_pool") and feature.space == "probs" and not feature.ignore_ids
+        pooled = (
+            feature.pooling is FEATURES.find("max_pool")
+            and feature.space == "probs"
+            and feature.rank is None
+            and not feature.ignore_ids
+        )
         sloped = slope_of(OBJECTIVES.build(self.objective)) is not None
         return pooled and sloped and self.preset is None
 
@@ -211,7 +224,9 @@ class Repulsion:
             objective=objective,
             slope=slope_of(objective),
             weigh=weigh_of(objective),
+            need=need_of(objective),
             sequential=getattr(objective, "sequential", False),
+            probes=getattr(objective, "probes", False),
             duplicates=self.duplicate_rule,
             raw_gradient=self.gradient == "raw",
             protected=step.protected if self.protected is None else tuple(self.protected),
@@ -250,12 +265,12 @@ def diversify(
     *,
     alpha: float,
     objective: str | Mapping[str, Any] | Objective = "odd",
-    feature: str | Mapping[str, Any] | Pooling | Feature = "max_pool",
+    feature: str | Mapping[str, Any] | Pooling | Feature = OPEN,
     n: int | None = None,
     protected: Collection[int] = (),
     duplicates: DuplicateMode | None = None,
     tolerance: float | None = None,
-    gradient: Gradient = "normalized",
+    gradient: Gradient = OPEN,
     seed: int | Sequence[int] = 0,
     step: int = 0,
     embedding: Tensor | None = None,
@@ -273,6 +288,7 @@ def diversify(
     `history`. The other arguments are those of `Repulsion`. Returns new logits of the same dtype; committed positions and
     all other inputs stay as they are.
     """
+    finite("alpha", alpha)
     guide = Repulsion(
         objective=objective,
         feature=feature,
@@ -286,7 +302,7 @@ def diversify(
         backend=backend,
     )
     n = _check_batch(logits, tokens, masked, n, protected)
-    build_feature(feature).check(logits.shape[-1], embedding)
+    build_feature(guide.feature).check(logits.shape[-1], embedding)
     for name, value in (("history", history), ("record", record)):
         if value is not None and not isinstance(value, Explored):
             raise ValueError(f"{name} must be an oddlm.Explored, not {type(value).__name__}")

@@ -2,11 +2,14 @@
 
 An objective sees a `Batch` (features, quality, the directions of earlier samples) and returns a loss [G, n]; autograd and
 the guide do the rest. Its keyword-only arguments are its hyperparameters. One that also has a `slope`, the derivative of its
-summed loss by features and quality with the same options, runs on the kernels without autograd.
+summed loss by features and quality with the same options, runs on the kernels without autograd. One with a `need` can spare
+samples that are unlike the others already.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
+from inspect import signature
 from typing import Any, Literal, TypeVar, cast, get_args
 
 import torch
@@ -15,7 +18,7 @@ from torch import Tensor
 from ..checks import finite, one_of
 from ..kernels.coordinates import Coordinates, Weigh, Weights
 from ..kernels.directions import Directions, find_directions
-from ..kernels.reference import Batch, Objective, Slope
+from ..kernels.reference import Batch, Need, Objective, Slope
 from ..registry import Registry
 
 Quality = Literal["grad", "detached", "none"]
@@ -33,12 +36,15 @@ def mark(
     coupled: bool = False,
     slope: Callable[..., tuple[Tensor, Tensor]] | None = None,
     weigh: Callable[..., Weights] | None = None,
+    need: Callable[..., Need | None] | None = None,
+    probes: bool = False,
 ) -> Callable[[R], R]:
     """Declare what an objective is.
 
     sequential: it wants one sample at a time, against the others as they are after their own push. coupled: a sample depends
     on later ones too, so there is no going on from an earlier batch. slope: its derivative. weigh: the same in
-    coordinates.
+    coordinates. need: what makes of its options how much of a push a sample needs. probes:
+    its `weigh` wants each sample's noise itself among the rows, not the feature times it.
     """
 
     def mark(function: R) -> R:
@@ -46,6 +52,8 @@ def mark(
         function.coupled = coupled  # type: ignore[attr-defined]
         function.slope = slope  # type: ignore[attr-defined]
         function.weigh = weigh  # type: ignore[attr-defined]
+        function.need = need  # type: ignore[attr-defined]
+        function.probes = probes  # type: ignore[attr-defined]
         return function
 
     return mark
@@ -61,6 +69,8 @@ def build_objective(spec: str | Mapping[str, Any] | Objective) -> Objective:
     for name in ("quality_scale", "jitter"):
         if name in options:
             finite(f"objective {name}", options[name])
+    if (enough := options.get("enough")) is not None and finite("objective enough", enough) == 0:
+        raise ValueError("objective enough must be above 0, or None to spare nobody")
     return objective
 
 
@@ -74,15 +84,43 @@ def weigh_of(objective: Objective) -> Weigh | None:
     return cast("Weigh | None", _with_options("weigh", objective))
 
 
+def need_of(objective: Objective) -> Need | None:
+    """How far a built objective spares samples that are unlike the others; None where it spares nobody."""
+    make = _with_options("need", objective)
+    return cast("Need | None", make and make())
+
+
 def _with_options(name: str, objective: Objective) -> Any:
-    function = getattr(objective, name, None)
-    return function and partial(function, **getattr(objective, "keywords", {}))
+    """What an objective was marked with, given the objective's options: to `need` its own, to the others the rest."""
+    function, need = getattr(objective, name, None), getattr(objective, "need", None)
+    if function is None:
+        return None
+    needed = () if need is None else signature(need).parameters
+    options = getattr(objective, "keywords", {})
+    return partial(function, **{k: v for k, v in options.items() if (k in needed) == (name == "need")})
+
+
+def _need(*, enough: float | None = None) -> Need | None:
+    """All of the push where a sample says nothing new, none where its residual is `enough`, a straight line in between."""
+    return None if enough is None else lambda residual: (1 - residual / enough).clamp(min=0)
 
 
 def _odd_slope(
     batch: Batch, *, normalize: bool = True, quality: Quality = "grad", quality_scale: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    found = batch.directions
+    return _gain_slope(batch, batch.directions, normalize, quality, quality_scale)
+
+
+def _probe_slope(
+    batch: Batch, *, normalize: bool = True, quality: Quality = "grad", quality_scale: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    return _gain_slope(batch, _probe(batch), normalize, quality, quality_scale)
+
+
+def _gain_slope(
+    batch: Batch, found: Directions, normalize: bool, quality: Quality, quality_scale: float
+) -> tuple[Tensor, Tensor]:
+    """The derivative of `_gain`."""
     v = batch.features.to(torch.float64, copy=True)  # becomes the result: at V = 126464 each [n, V] is 16 MB
     size = v.norm(dim=-1).clamp(min=1e-12) if normalize else torch.ones_like(v[..., 0])
     gain = (v[..., None, :] @ found.vectors[..., None]).flatten(2).squeeze(2) / size  # [G, n]
@@ -130,6 +168,21 @@ def _odd_weigh(seen: Coordinates, *, normalize: bool = True, quality: Quality = 
     return Weights(by_feature, scale * gain if quality == "grad" else torch.zeros_like(gain))
 
 
+def _probe_weigh(
+    seen: Coordinates, *, normalize: bool = True, quality: Quality = "grad", quality_scale: float = 1.0
+) -> Weights:
+    """`_probe_slope` in coordinates: the draws are the probes, made orthogonal to the earlier rows in two passes."""
+    n = seen.quality.shape[1]
+    lengths = seen.inner.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt()
+    probe = _padded(lengths[:, n : 2 * n].reciprocal().diag_embed(), seen, before=n)
+    for _ in range(2):
+        probe = probe - _padded((probe @ seen.inner)[..., 2 * n :], seen, before=2 * n)
+    left = torch.linalg.vecdot(probe @ seen.inner, probe).clamp(min=0).sqrt()
+    guided = (left > seen.duplicates.tolerance) & (lengths[:, 2 * n :] > 0).any(dim=1, keepdim=True)
+    aimed = replace(seen, basis=probe / left.clamp(min=1e-12)[..., None], guided=guided)
+    return _odd_weigh(aimed, normalize=normalize, quality=quality, quality_scale=quality_scale)
+
+
 def _dpp_weigh(
     seen: Coordinates,
     *,
@@ -161,9 +214,9 @@ def _dpp_weigh(
     return Weights(by_feature / size[..., None], by_quality if quality == "grad" else torch.zeros_like(by_quality), rough)
 
 
-def _padded(own: Tensor, seen: Coordinates) -> Tensor:
-    """Coefficients of the first rows as coefficients of all rows."""
-    return torch.nn.functional.pad(own, (0, seen.inner.shape[2] - own.shape[2]))
+def _padded(own: Tensor, seen: Coordinates, before: int = 0) -> Tensor:
+    """Coefficients of some rows, the first or those behind `before` others, as coefficients of all rows."""
+    return torch.nn.functional.pad(own, (before, seen.inner.shape[2] - own.shape[2] - before))
 
 
 @OBJECTIVES.register
@@ -173,26 +226,48 @@ def none(batch: Batch) -> Tensor:
 
 
 @OBJECTIVES.register
-@mark(slope=_odd_slope, weigh=_odd_weigh)
-def odd(batch: Batch, *, normalize: bool = True, quality: Quality = "grad", quality_scale: float = 1.0) -> Tensor:
-    """Repel each sample from the span of the earlier ones: reward the part of its feature outside that span."""
+@mark(slope=_odd_slope, weigh=_odd_weigh, need=_need)
+def odd(
+    batch: Batch,
+    *,
+    normalize: bool = True,
+    quality: Quality = "grad",
+    quality_scale: float = 1.0,
+    enough: float | None = None,
+) -> Tensor:
+    """Repel each sample from the span of the earlier ones: reward the part of its feature outside that span.
+
+    enough: the residual (0 to 1) at which a sample is unlike enough to be left alone; below it alpha falls in a straight line.
+    """
     return _gain(batch, batch.directions, normalize, quality, quality_scale)
 
 
 @OBJECTIVES.register
-@mark(sequential=True, slope=_odd_slope, weigh=_odd_weigh)
-def odd_sequential(batch: Batch, *, normalize: bool = True, quality: Quality = "grad", quality_scale: float = 1.0) -> Tensor:
+@mark(sequential=True, slope=_odd_slope, weigh=_odd_weigh, need=_need)
+def odd_sequential(
+    batch: Batch,
+    *,
+    normalize: bool = True,
+    quality: Quality = "grad",
+    quality_scale: float = 1.0,
+    enough: float | None = None,
+) -> Tensor:
     """`odd` against the earlier samples as they are after their own push: n passes instead of one."""
     return _gain(batch, batch.directions, normalize, quality, quality_scale)
 
 
 @OBJECTIVES.register
-@mark(sequential=True)
-def random_probe(batch: Batch, *, normalize: bool = True, quality: Quality = "grad", quality_scale: float = 1.0) -> Tensor:
+@mark(sequential=True, slope=_probe_slope, weigh=_probe_weigh, need=_need, probes=True)
+def random_probe(
+    batch: Batch,
+    *,
+    normalize: bool = True,
+    quality: Quality = "grad",
+    quality_scale: float = 1.0,
+    enough: float | None = None,
+) -> Tensor:
     """Push each sample along a random direction outside the span of the earlier ones: ODD without its aim."""
-    probe = batch.noise(0, batch.features.shape[2]).to(batch.features)[:, None]
-    found = find_directions(probe, batch.earlier, batch.duplicates, batch.noise)
-    return _gain(batch, found, normalize, quality, quality_scale)
+    return _gain(batch, _probe(batch), normalize, quality, quality_scale)
 
 
 @OBJECTIVES.register
@@ -214,6 +289,12 @@ def dpp(
     eye = torch.eye(u.shape[1], dtype=similarity.dtype, device=u.device)
     loss = torch.logdet(similarity + (1 + jitter) * eye) - torch.logdet(similarity + jitter * eye)
     return loss[:, None] / u.shape[1] * torch.ones_like(q)
+
+
+def _probe(batch: Batch) -> Directions:
+    """A direction drawn for the one sample of a batch; none where the earlier samples fill the space."""
+    probe = batch.noise(0, batch.features.shape[2]).to(batch.features)[:, None]
+    return find_directions(probe, batch.earlier, replace(batch.duplicates, mode="skip"), batch.noise)
 
 
 def _gain(batch: Batch, found: Directions, normalize: bool, quality: Quality, quality_scale: float) -> Tensor:

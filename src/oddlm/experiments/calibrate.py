@@ -45,9 +45,18 @@ def _time(bench: Bench, batch: Batch) -> float:
 def _kind(spec: RunSpec) -> tuple[Any, ...]:
     """What the time of a group depends on."""
     params = spec.params
-    return (spec.model, spec.loading, spec.task, spec.n, params.length, params.steps, repr(params.objective), params.guidance)
+    return (
+        spec.model,
+        spec.loading,
+        spec.task,
+        spec.drawn,
+        params.length,
+        params.steps,
+        repr(params.objective),
+        params.guidance,
+    )
 
 
 def _tokens(spec: RunSpec) -> int:
     """Tokens that the network computes for a group."""
-    return spec.n * spec.params.length * (spec.params.steps or spec.params.length)
+    return spec.drawn * spec.params.length * (spec.params.steps or spec.params.length)

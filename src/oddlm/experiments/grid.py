@@ -93,7 +93,7 @@ def expand(content: Mapping[str, Any], where: str, data: Mapping[str, Path]) -> 
             for variant in variants(_named({**shared, **grid, "params": _merged(shared, grid)})):
                 point = checked(Point, variant)
                 asked.add(point.task.name)
-                spec = _spec(point, data.get(point.task.name))
+                spec = _spec(point, variant, data.get(point.task.name))
                 found.setdefault(spec.id, spec)
         except ValueError as error:
             raise ValueError(f"{place}: {error}") from error
@@ -149,7 +149,7 @@ def _named(grid: dict[str, Any]) -> dict[str, Any]:
     return {key: table(value) if key in ("model", "task") else value for key, value in grid.items()}
 
 
-def _spec(point: Point, data: Path | None) -> RunSpec:
+def _spec(point: Point, variant: Mapping[str, Any], data: Path | None) -> RunSpec:
     table = point.task
     task = find_task(table.name, scorer=table.scorer).under(table.protocol)
     given = data or (Path(table.data) if table.data else None)
@@ -167,12 +167,12 @@ def _spec(point: Point, data: Path | None) -> RunSpec:
             "n": point.n,
             "limit": table.limit or point.limit,
             "seed": point.seed,
-            "params": _params(point, task).canonical(),
+            "params": _params(variant, task).canonical(),
         },
     )
 
 
-def _params(point: Point, task: Task) -> SampleParams:
-    given = [params.model_dump(exclude_unset=True) for params in (point.params, point.task.params)]
+def _params(variant: Mapping[str, Any], task: Task) -> SampleParams:
+    """As they stand in the file: what a preset or the objective brings must not hide what another table says."""
     of_task = {"length": task.length} | ({"steps": task.steps} if task.steps else {})
-    return checked(SampleParams, {**of_task, **given[0], **given[1]})
+    return checked(SampleParams, {**of_task, **variant["params"], **variant["task"].get("params", {})})

@@ -72,7 +72,7 @@ def _push(
     batch = Batch(features, quality, earlier, how.duplicates, how.noise)
     by_feature, by_quality = how.slope(batch)
     into, x, by_feature = guided.view(-1, S, V), logits.flatten(0, 1), by_feature.view(-1, V)
-    by_quality, alpha = by_quality.flatten(), alpha.flatten()
+    by_quality, alpha = by_quality.flatten(), how.eased(alpha, batch).flatten()
     for rows, some in zip(seen, _samples(masked, V), strict=True):
         _update(into[some], x[some], by_feature[some], by_quality[some], alpha[some], rows, how, buffers)
     return batch.directions.vectors if how.remember else None

@@ -29,6 +29,7 @@ class Directions:
     vectors: Tensor  # [G, n, D]: orthonormal, zero where a sample was skipped
     guided: Tensor  # [G, n] bool: has a direction, and somebody to be unlike
     duplicate: Tensor  # [G, n] bool: said nothing new
+    residual: Tensor  # [G, n]: length of what of the unit feature the samples before it did not say, 0 to 1
 
 
 @torch.no_grad()
@@ -43,9 +44,11 @@ def find_directions(features: Tensor, earlier: Tensor | None, rule: Duplicates, 
     sizes = basis[:, h:].norm(dim=-1)
     basis[:, h:] /= sizes.clamp(min=1e-12).where(sizes > 0, 1.0)[..., None]
     kept, duplicate = (torch.zeros(G, n, dtype=torch.bool, device=features.device) for _ in range(2))
+    residuals = torch.zeros_like(sizes)
     for k in range(n):
         before, unit = basis[:, : h + k], basis[:, h + k]
         direction, residual = _unit(_project_out(unit, before, rule.native))
+        residuals[:, k] = residual
         new = residual > rule.tolerance
         if not new.all():
             duplicate[:, k] = ~new & (sizes[:, k] > 0)
@@ -58,7 +61,7 @@ def find_directions(features: Tensor, earlier: Tensor | None, rule: Duplicates, 
         kept[:, k] = new
         basis[:, h + k] = direction
     others = kept.cumsum(dim=1) - kept.long() + basis[:, :h].any(dim=2).sum(dim=1, keepdim=True)
-    return Directions(basis[:, h:], kept & (others > 0), duplicate)
+    return Directions(basis[:, h:], kept & (others > 0), duplicate, residuals)
 
 
 def extend(earlier: Tensor | None, vectors: Tensor) -> Tensor:

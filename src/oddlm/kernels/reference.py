@@ -3,18 +3,19 @@
 Shapes: G groups of n samples, S positions, V vocabulary, D feature size.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
 
-from ..noise import Purpose, key, normal
+from ..noise import Purpose, key, normal, tile_elements
 from ..types import Step
-from .coordinates import Weigh
+from .coordinates import Coordinates, Weigh
 from .directions import DirectionNoise, Directions, Duplicates, extend, find_directions
 
+CELLS = 1 << 23  # of logits in a pass: autograd holds about a dozen arrays of that size
 Extract = Callable[[Tensor], tuple[Tensor, Tensor]]  # soft canvas [G, n, S, V] -> (what of it counts, features [G, n, D])
 
 
@@ -33,9 +34,15 @@ class Batch:
         """Where each sample is unlike the ones before it."""
         return find_directions(self.features, self.earlier, self.duplicates, self.noise)
 
+    @property
+    def residual(self) -> Tensor:
+        """[G, n]: how much, from 0 to 1."""
+        return self.directions.residual
+
 
 Objective = Callable[[Batch], Tensor]  # -> loss [G, n], to be made small
 Slope = Callable[[Batch], tuple[Tensor, Tensor]]  # -> derivatives of the summed loss: by features [G, n, D], by quality [G, n]
+Need = Callable[[Tensor], Tensor]  # residuals [G, n], 0 to 1 -> the share of alpha [G, n] that each sample needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +54,9 @@ class Repel:
     objective: Objective
     slope: Slope | None  # the objective's derivative, for kernels without autograd
     weigh: Weigh | None  # the same in coordinates, for kernels that keep the features to themselves
+    need: Need | None  # how far a sample that is unlike the others already is spared; None: every push is a full one
     sequential: bool  # one sample at a time, each against the others as they are after their own push
+    probes: bool  # in coordinates the draw of a sample is its noise itself, not its feature times noise
     duplicates: Duplicates
     raw_gradient: bool
     protected: tuple[int, ...]
@@ -61,6 +70,10 @@ class Repel:
     def for_sample(self, k: int) -> "Repel":
         """The same push on a batch that holds sample k alone."""
         return replace(self, keys=self.keys[:, k : k + 1])
+
+    def eased(self, alpha: Tensor, seen: Batch | Coordinates) -> Tensor:
+        """Alpha [G, n], less where a sample needs less: of the step, since a factor on the loss is divided out again."""
+        return alpha if self.need is None else alpha * self.need(seen.residual).to(alpha.dtype)
 
     def protected_on(self, device: torch.device) -> Tensor:
         return id_tensor(self.protected, device)
@@ -86,46 +99,63 @@ def repel(
 
     Works under `no_grad` and `inference_mode`; the inputs are copied, never changed.
     """
+    push = _one_by_one if how.sequential else _all_at_once
+    added = []
     with torch.inference_mode(False), torch.enable_grad():
         tokens, masked, alpha = tokens.clone(), masked.clone(), alpha.clone()
-        known = logits.detach().masked_fill(~masked[..., None], 0.0)  # committed logits are undefined
-        step = _one_by_one if how.sequential else _all_at_once
-        guided, added = step(known, tokens, masked, alpha, None if earlier is None else earlier.clone(), how)
-    return torch.where(masked[..., None], guided, logits.detach()), added
+        earlier = None if earlier is None else earlier.clone()
+        guided = torch.empty_like(logits, memory_format=torch.contiguous_format)
+        for some in _groups(logits, how.sequential):
+            before, mine = None if earlier is None else earlier[some], replace(how, keys=how.keys[some])
+            added.append(push(guided[some], logits.detach()[some], tokens[some], masked[some], alpha[some], before, mine))
+    return guided, torch.cat([x for x in added if x is not None]) if how.remember else None
+
+
+def _groups(logits: Tensor, sequential: bool) -> Iterator[slice]:
+    """Slices of the groups: as many at a time as autograd has room for, at least one."""
+    G, n, S, V = logits.shape
+    some = max(1, tile_elements(logits.device, CELLS) // ((1 if sequential else n) * S * V))
+    return (slice(i, i + some) for i in range(0, G, some))
 
 
 def _all_at_once(
-    logits: Tensor, tokens: Tensor, masked: Tensor, alpha: Tensor, earlier: Tensor | None, how: Repel
-) -> tuple[Tensor, Tensor | None]:
+    guided: Tensor, logits: Tensor, tokens: Tensor, masked: Tensor, alpha: Tensor, earlier: Tensor | None, how: Repel
+) -> Tensor | None:
+    """Write the pushed `logits` into `guided`; the directions added, where wanted."""
+    known = logits.masked_fill(~masked[..., None], 0.0)  # committed logits are undefined
     native = how.duplicates.native
-    x = logits.to(logits.dtype if native else torch.promote_types(logits.dtype, torch.float32)).requires_grad_()
+    x = known.to(logits.dtype if native else torch.promote_types(logits.dtype, torch.float32)).requires_grad_()
     batch = _observe(x, tokens, masked, earlier, how)
     loss = how.objective(batch).sum()
     added = batch.directions.vectors if how.remember else None
     if not loss.requires_grad:
-        return logits, added
+        guided.copy_(logits)
+        return added
     (gradient,) = torch.autograd.grad(loss, x)
     with torch.no_grad():
         gradient = gradient.index_fill(-1, how.protected_on(x.device), 0.0).masked_fill(~masked[..., None], 0.0)
         if not how.raw_gradient:
             largest = gradient.norm(dim=-1).amax(dim=-1)  # [G, n]: each sample moves its most moved position by alpha
             gradient = gradient / largest.clamp(min=1e-8).where(largest > 0, 1.0)[..., None, None]
-        return (x - alpha.to(x.dtype)[..., None, None] * gradient).to(logits.dtype), added
+        moved = (x - how.eased(alpha, batch).to(x.dtype)[..., None, None] * gradient).to(logits.dtype)
+        guided.copy_(torch.where(masked[..., None], moved, logits))
+    return added
 
 
 def _one_by_one(
-    logits: Tensor, tokens: Tensor, masked: Tensor, alpha: Tensor, earlier: Tensor | None, how: Repel
-) -> tuple[Tensor, Tensor]:
-    moved = []
+    guided: Tensor, logits: Tensor, tokens: Tensor, masked: Tensor, alpha: Tensor, earlier: Tensor | None, how: Repel
+) -> Tensor:
     basis_rule = Duplicates("skip", how.duplicates.tolerance, how.duplicates.native)
-    for k in range(logits.shape[1]):
-        one = slice(k, k + 1)
-        mine = how.for_sample(k)
-        moved.append(_all_at_once(logits[:, one], tokens[:, one], masked[:, one], alpha[:, one], earlier, mine)[0])
-        after = _observe(moved[-1], tokens[:, one], masked[:, one], earlier, mine).features.detach()
+    n = logits.shape[1]
+    for k in range(n):
+        one, mine = slice(k, k + 1), how.for_sample(k)
+        here = tokens[:, one], masked[:, one]
+        _all_at_once(guided[:, one], logits[:, one], *here, alpha[:, one], earlier, mine)
+        with torch.no_grad():
+            after = _observe(guided[:, one], *here, earlier, mine).features
         earlier = extend(earlier, find_directions(after, earlier, basis_rule, mine.noise).vectors)
     assert earlier is not None
-    return torch.cat(moved, dim=1), earlier[:, -len(moved) :]
+    return earlier[:, -n:]
 
 
 def _observe(x: Tensor, tokens: Tensor, masked: Tensor, earlier: Tensor | None, how: Repel) -> Batch:

@@ -12,7 +12,7 @@ import torch
 import triton
 from torch import Tensor
 
-from ..noise import Purpose
+from ..noise import Purpose, normal
 from ..types import Step
 from . import triton_device as device
 from .coordinates import Coordinates
@@ -204,11 +204,14 @@ def _plan(
     n, V = logits.shape[1], logits.shape[-1]
     rows = _make_rows(logits, earlier)
     seen = _observe(lines, tokens, masked, keys, columns, rows, None)
+    if how.probes:
+        rows[:, n : 2 * n, :V] = normal(keys, V)
     here = masked.flatten(0, 1)
     quality = _rate(seen.rest, here).view(alpha.shape)
     found = _coordinates(rows, quality, n, how.duplicates)
     assert how.weigh is not None
     weights = how.weigh(found)
+    alpha = how.eased(alpha, found)
     pull = _combine(weights.by_feature, rows, weights.rough, V).flatten(0, 1)
     at_peak, even, force = _forces(rows, pull, seen, here, columns, weights.by_quality, alpha, how.raw_gradient)
     push = Push(
@@ -296,12 +299,13 @@ def _coordinates(rows: Tensor, quality: Tensor, n: int, rule: Duplicates) -> Coo
         basis[:, :h] = torch.eye(N, dtype=torch.float64, device=rows.device)[2 * n :]
         inner_basis[:, :h] = inner[:, 2 * n :]
     guided, duplicate = torch.empty(2, G, n, dtype=torch.bool, device=rows.device)
+    residual = torch.empty(G, n, dtype=torch.float64, device=rows.device)
     many = N > 64
     device.find_directions[(G,)](
-        inner, basis, inner_basis, _flat(guided), _flat(duplicate), n, h, N, rule.tolerance,
+        inner, basis, inner_basis, _flat(guided), _flat(duplicate), residual, n, h, N, rule.tolerance,
         BREAK=rule.mode == "break", P=max(triton.next_power_of_2(N), 16), TILE=32 if many else 16, num_warps=8 if many else 4,
     )  # fmt: skip
-    return Coordinates(inner, quality, basis[:, h:], guided, duplicate, rule)
+    return Coordinates(inner, quality, basis[:, h:], guided, duplicate, residual, rule)
 
 
 def _vectors(found: Coordinates, rows: Tensor, V: int) -> Tensor:

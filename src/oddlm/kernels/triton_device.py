@@ -313,13 +313,13 @@ def residual(inner, basis, inner_basis, start, size, upto, N, P: tl.constexpr, T
 
 @triton.jit(do_not_specialize=["n", "h", "N"])
 def find_directions(
-    inner, basis, inner_basis, guided, duplicate, n, h, N, tolerance,
+    inner, basis, inner_basis, guided, duplicate, residuals, n, h, N, tolerance,
     BREAK: tl.constexpr, P: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """Gram-Schmidt in the coordinates of the rows [features; draws; earlier], one group per program.
 
     inner [N, N] their inner products; basis [h + n, N] coefficients and inner_basis = basis @ inner, whose first h rows are
-    there already; guided and duplicate [n]: has a direction and somebody to be unlike, said nothing new.
+    there already; guided, duplicate and residuals [n] as in `Coordinates`.
     """
     group = tl.program_id(0).to(tl.int64)
     inner += group * N * N
@@ -333,6 +333,7 @@ def find_directions(
         own = tl.sqrt(tl.maximum(tl.load(inner + k * N + k), 0.0))
         size = tl.where(own > 0, tl.maximum(own, 1e-12), 1.0)
         x, y, left = residual(inner, basis, inner_basis, k, size, h + k, N, P, TILE)
+        tl.store(residuals + group * n + k, left)
         new = left > tolerance
         same = (left <= tolerance) & (own > 0)
         if BREAK:  # noqa: SIM102 -- known when compiling; the other is not

@@ -69,13 +69,20 @@ class Session:
         self.layout = layout if padded else layout.unpadded()
 
     @torch.no_grad()
-    def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor, positions: Tensor | None = None) -> Tensor:
+    def __call__(
+        self,
+        tokens: Tensor,
+        start: int,
+        prompt_lengths: Tensor,
+        nudge: Tensor | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
         self.canvas.check(tokens, start, prompt_lengths)
-        return self.predict(tokens, positions)
+        return self.predict(tokens, nudge, positions)
 
-    def predict(self, tokens: Tensor, positions: Tensor | None) -> Tensor:
+    def predict(self, tokens: Tensor, nudge: Tensor | None, positions: Tensor | None) -> Tensor:
         self.computed += tokens.numel()
-        return self.network.predict(tokens, self.canvas.start, self.canvas.prompt_lengths, self.layout, positions)
+        return self.network.predict(tokens, self.canvas.start, self.canvas.prompt_lengths, self.layout, nudge, positions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +114,9 @@ class CachedSession(Session):
         self.filling: Filling | None = None
         self.age = self.fillings = 0
 
-    def predict(self, tokens: Tensor, positions: Tensor | None) -> Tensor:
+    def predict(self, tokens: Tensor, nudge: Tensor | None, positions: Tensor | None) -> Tensor:
+        if nudge is not None:
+            raise ValueError("a cache keeps what it heard of the prompt and takes no nudge: load the model without cache")
         assert positions is None
         window = self.canvas.open(tokens)
         if window is None and self.filling is not None:

@@ -57,10 +57,11 @@ class Native:
         self.context, self.tokenizer = context, tokenizer
         self.device = network.device
         self.embedding = network.embed.weight.detach()
+        self.nudges = cache is None  # what was kept would answer to the nudge of an earlier step
 
     @torch.no_grad()
-    def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor) -> Tensor:
-        logits: Tensor = self.network(tokens, start, prompt_lengths)
+    def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor, nudge: Tensor | None = None) -> Tensor:
+        logits: Tensor = self.network(tokens, start, prompt_lengths, nudge)
         return logits
 
     def session(self, start: int, prompt_lengths: Tensor, length: int, block_length: int) -> Session:

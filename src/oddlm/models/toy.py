@@ -5,6 +5,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from .transformer import nudged
+
 
 class ToyTokenizer:
     """Words `t0`, `t1`, ... are the tokens; any other word is one of them by its length."""
@@ -53,6 +55,7 @@ class Toy:
         self.tokenizer = ToyTokenizer(vocab_size)
         self.context = 1024
         self.device = torch.device("cpu")
+        self.nudges = True
         self.embedding = draw(vocab_size, width)  # [V, H]
         self.embedding[self.mask_id] *= 0.25  # a mask says little
         self._weight = draw(2 * reach + 1, width) / (2 * reach + 1) ** 0.5  # by relative distance
@@ -60,10 +63,11 @@ class Toy:
         self._place = draw(64, width)
         self._reach = reach
 
-    def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor) -> Tensor:
+    def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor, nudge: Tensor | None = None) -> Tensor:
         T = tokens.shape[1]
         place = torch.arange(T) - (start - prompt_lengths)[:, None]  # [B, T], negative on padding
-        heard = self.embedding[tokens] * (place >= 0)[..., None]
+        said = self.embedding[tokens] if nudge is None else nudged(self.embedding[tokens], nudge)
+        heard = said * (place >= 0)[..., None]
         padded = torch.nn.functional.pad(heard, (0, 0, self._reach, self._reach))
         context = sum(weight * padded[:, offset : offset + T] for offset, weight in enumerate(self._weight))
         hidden = torch.as_tensor(context)[:, start:] + self._place[place[:, start:] % len(self._place)]

@@ -148,15 +148,22 @@ class Transformer(nn.Module):
         """Where logits come out."""
         return self.norm.weight.device
 
-    def forward(self, tokens: Tensor, start: int, prompt_lengths: Tensor) -> Tensor:
-        return self.predict(tokens, start, prompt_lengths, self.layout(tokens.shape[1], start, prompt_lengths))
+    def forward(self, tokens: Tensor, start: int, prompt_lengths: Tensor, nudge: Tensor | None = None) -> Tensor:
+        return self.predict(tokens, start, prompt_lengths, self.layout(tokens.shape[1], start, prompt_lengths), nudge)
 
     def predict(
-        self, tokens: Tensor, start: int, prompt_lengths: Tensor, layout: Layout, positions: Tensor | None = None
+        self,
+        tokens: Tensor,
+        start: int,
+        prompt_lengths: Tensor,
+        layout: Layout,
+        nudge: Tensor | None = None,
+        positions: Tensor | None = None,
     ) -> Tensor:
         """`forward`, with a layout that is known already; positions [B, m], counted from `start`: for these alone."""
         asked = start - 1 if self.config.shift and start > 0 else start
-        x = self.predictors(self.outputs(tokens, layout, asked=asked, fed=False), start - asked, prompt_lengths)
+        x = self.outputs(tokens, layout, asked=asked, fed=False, nudge=nudge)
+        x = self.predictors(x, start - asked, prompt_lengths)
         if positions is not None:
             x = x.gather(1, positions[..., None].expand(-1, -1, x.shape[2]))
         last: Block = self.blocks[-1]  # type: ignore[assignment]
@@ -170,12 +177,15 @@ class Transformer(nn.Module):
         recall: Callable[[int, Tensor, Tensor], Pair] | None = None,
         asked: int = 0,
         fed: bool = True,
+        nudge: Tensor | None = None,
     ) -> Tensor:
         """What the last block says of the positions from `asked` on, [B, T - asked, width]; fed: after its `feed`.
 
         recall: (layer, keys, values) of these tokens -> the keys and values that they listen to, if not to each other's.
+        nudge: added to the embeddings of the first tokens.
         """
         x: Tensor = self.embed(tokens.to(self.embed.weight.device))
+        x = x if nudge is None else nudged(x, nudge)
         for i, block in enumerate(self.blocks):
             here = next(block.parameters()).device  # blocks may live on several devices
             x, layout = x.to(here), layout.to(here)
@@ -206,6 +216,12 @@ class Transformer(nn.Module):
         x = self.norm(x)
         logits = F.linear(x, self.embed.weight) if self.head is None else self.head(x)
         return logits if self.config.logit_scale == 1.0 else logits * self.config.logit_scale
+
+
+def nudged(x: Tensor, nudge: Tensor) -> Tensor:
+    """x [B, T, H] with `nudge` [B, start, H] added to the first positions."""
+    start = nudge.shape[1]
+    return torch.cat([x[:, :start] + nudge.to(x.device, x.dtype), x[:, start:]], dim=1)
 
 
 def rotary(place: Tensor, head: int, theta: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -29,14 +29,14 @@ class Joint:
     """Several sessions as one."""
 
     parts: Sequence[Network]
-    ask: Callable[..., Tensor]  # (parts, canvas ...) -> logits
+    ask: Callable[..., Tensor]  # (parts, tokens, start, prompt_lengths, ...) -> logits
 
     @property
     def selective(self) -> bool:
         return all(is_selective(part) for part in self.parts)
 
-    def __call__(self, *canvas: Any) -> Tensor:
-        return self.ask(self.parts, *canvas)
+    def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor, **aside: Tensor) -> Tensor:
+        return self.ask(self.parts, tokens, start, prompt_lengths, **aside)
 
 
 class MicroBatch(Wrapper):
@@ -46,17 +46,20 @@ class MicroBatch(Wrapper):
         super().__init__(model)
         self.max_batch = whole("max_batch", max_batch)
 
-    def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor) -> Tensor:
-        return self._cut([self.model] * -(-len(tokens) // self.max_batch), tokens, start, prompt_lengths)
+    def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor, **aside: Tensor) -> Tensor:
+        return self._cut([self.model] * -(-len(tokens) // self.max_batch), tokens, start, prompt_lengths, **aside)
 
     def session(self, start: int, prompt_lengths: Tensor, length: int, block_length: int) -> Network:
         parts = prompt_lengths.split(self.max_batch)
         return Joint([open_session(self.model, start, part, length, block_length) for part in parts], self._cut)
 
-    def _cut(self, models: Sequence[Network], tokens: Tensor, start: int, *by_row: Tensor) -> Tensor:
+    def _cut(self, models: Sequence[Network], tokens: Tensor, start: int, prompt_lengths: Tensor, **aside: Tensor) -> Tensor:
         """Each model its rows."""
-        parts = zip(models, *(x.split(self.max_batch) for x in (tokens, *by_row)), strict=True)
-        return torch.cat([model(part, start, *others) for model, part, *others in parts])
+        by_row = (x.split(self.max_batch) for x in (tokens, prompt_lengths, *aside.values()))
+        parts = zip(models, *by_row, strict=True)
+        return torch.cat(
+            [model(some, start, lengths, **dict(zip(aside, rest, strict=True))) for model, some, lengths, *rest in parts]
+        )
 
 
 class ClassifierFree(Wrapper):
@@ -68,16 +71,17 @@ class ClassifierFree(Wrapper):
         self.name += f" with guidance {scale:g}"
         self.passes = 2 * getattr(model, "passes", 1)
 
-    def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor) -> Tensor:
-        return self._guide((self.model, self.model), tokens, start, prompt_lengths)
+    def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor, **aside: Tensor) -> Tensor:
+        return self._guide((self.model, self.model), tokens, start, prompt_lengths, **aside)
 
     def session(self, start: int, prompt_lengths: Tensor, length: int, block_length: int) -> Network:
         """With the prompt and without are two runs."""
         return Joint([open_session(self.model, start, prompt_lengths, length, block_length) for _ in range(2)], self._guide)
 
-    def _guide(self, models: Sequence[Network], tokens: Tensor, start: int, *by_row: Tensor) -> Tensor:
+    def _guide(self, models: Sequence[Network], tokens: Tensor, start: int, prompt_lengths: Tensor, **aside: Tensor) -> Tensor:
         seeing, blind = models
         hidden = torch.cat([torch.full_like(tokens[:, :start], self.mask_id), tokens[:, start:]], dim=1)
-        given, without = seeing(tokens, start, *by_row), blind(hidden, start, *by_row)
+        given = seeing(tokens, start, prompt_lengths, **aside)
+        without = blind(hidden, start, prompt_lengths, **{name: x for name, x in aside.items() if name != "nudge"})
         guided = without + (1 + self.scale) * (given - without)
         return torch.where(guided.isfinite(), guided, given)  # where one of the two is -inf there is nothing to extrapolate

@@ -106,6 +106,7 @@ class Job:
 class _Door(Wrapper):
     """The model as a request sees it: its calls go to the engine."""
 
+    nudges = False  # nor could the nudge of one request go along
     session = None  # what a caching model keeps of one request is of no use in a pass with others
 
     def __init__(self, engine: "Engine") -> None:

@@ -11,13 +11,14 @@ from ..diversity.objectives import OBJECTIVES
 from ..generate import LM, repulsion
 from ..params import SampleParams, checked
 from ..policies import POLICIES
+from ..presets import expanded
 from ..registry import Registry
 from ..schedule import Schedule
 from ..types import Observer
 from .engine import Work
 from .errors import ApiError
 from .schema import ChatRequest, CompletionRequest, DenoiseRequest, Message
-from .settings import ServeSettings
+from .settings import ServeSettings, check_served
 
 REGISTRIES: Mapping[str, Registry[Any]] = {
     "objective": OBJECTIVES,
@@ -68,17 +69,17 @@ def check_size(request: CompletionRequest | ChatRequest | DenoiseRequest, most: 
 
 def sample_params(settings: ServeSettings, given: Mapping[str, Any]) -> SampleParams:
     """The server's defaults with what the request says, all of it checked."""
+    given = expanded(given)
     for kind, registry in REGISTRIES.items():
         if kind in given:
             check_named(kind, registry, given[kind])
-    default = settings.defaults.model_dump(exclude={"seed"})
-    limits = settings.limits
+    default, usual, limits = expanded(settings.given), settings.defaults, settings.limits
     if "length" not in given:
-        default["length"] = min(default["length"], limits.max_length)
-    if "steps" not in given and default["steps"] is not None:
-        default["steps"] = min(default["steps"], given.get("length", default["length"]))
+        default["length"] = min(usual.length, limits.max_length)
+    if "steps" not in given and usual.steps is not None:
+        default["steps"] = min(usual.steps, {**default, **given}["length"])
     try:
-        params = checked(SampleParams, {"seed": secrets.randbits(32), **default, **given})
+        params = check_served(checked(SampleParams, {"seed": secrets.randbits(32), **default, **given}))
         steps = params.steps or params.length
         if steps > params.length:
             raise ValueError(f"steps {steps} are more than the {params.length} tokens to write: a step writes at least one")
@@ -114,9 +115,11 @@ def _like(default: Any, value: Any) -> bool:
         return type(value) is type(default)
     if isinstance(default, tuple):
         return isinstance(value, list) and all(_like(0, item) for item in value)
+    if default is None:  # an option that is off: who switches it on checks what number it takes
+        return value is None or _like(0.0, value)
     if isinstance(default, float):
         return type(value) in (int, float) and math.isfinite(value) and abs(value) < LARGEST
-    return (value is None and default is None) or (type(value) is int and abs(value) < LARGEST)
+    return type(value) is int and abs(value) < LARGEST
 
 
 def encode(lm: LM, text: str) -> list[int]:

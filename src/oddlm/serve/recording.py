@@ -75,6 +75,8 @@ def record(
     """Both runs, with verdicts where a task can tell."""
     if params.plain:
         raise ValueError("alpha 0 and objective 'none' push nothing apart: there is nothing to compare; give an alpha above 0")
+    if params.pool is not None:
+        raise ValueError("a recording shows every sample as it comes: there is no pool to choose from")
     score = None if task is None or problem is None else lambda text: task.score(problem, text)
     plain = SampleParams.model_validate({**params.model_dump(), "alpha": 0.0})
     origin = None if task is None or problem is None else problem_of(task, problem)

@@ -3,11 +3,11 @@
 import ipaddress
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from ..params import SampleParams
+from ..params import SampleParams, checked
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
@@ -27,6 +27,20 @@ class Limits(BaseModel):
     timeout_s: float = Field(120.0, gt=0, allow_inf_nan=False, description="Seconds a request may take, waiting included.")
 
 
+def check_served(params: SampleParams) -> SampleParams:
+    """ValueError for what no server does, as its requests share network passes and stream their samples as they come."""
+    if params.prompt_noise:
+        raise ValueError("prompt_noise is not served: requests share network passes; use oddlm.load(...).generate")
+    if params.pool is not None:
+        raise ValueError("pool is not served: samples are shown as they come; use oddlm.load(...).generate")
+    return params
+
+
+def _check_given(given: dict[str, Any]) -> dict[str, Any]:
+    check_served(checked(SampleParams, given))
+    return given
+
+
 class ServeSettings(BaseModel):
     """One server."""
 
@@ -34,7 +48,7 @@ class ServeSettings(BaseModel):
 
     model: str
     limits: Limits = Field(default_factory=lambda: Limits.model_validate({}))
-    defaults: SampleParams = Field(default_factory=lambda: SampleParams.model_validate({}))
+    given: Annotated[dict[str, Any], AfterValidator(_check_given)] = Field(default_factory=dict)  # where a request says nothing
     api_key: str | None = Field(None, min_length=1, repr=False)
     host_names: Sequence[str] | None = None  # what the Host header may say; None is anything
     cors: Sequence[str] = ()
@@ -42,6 +56,11 @@ class ServeSettings(BaseModel):
     store: Path | None = None  # the runs that `/runs` shows
     pass_rows: Sequence[Annotated[int, Field(ge=1)]] = Field((4, 8, 16), min_length=1)
     workers: int = Field(1, ge=1)  # network passes side by side
+
+    @property
+    def defaults(self) -> SampleParams:
+        """What a request gets that says nothing."""
+        return checked(SampleParams, self.given)
 
 
 def is_loopback(host: str) -> bool:

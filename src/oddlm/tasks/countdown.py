@@ -19,7 +19,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from .base import Problem, Score, Task
-from .data import first, read_jsonl, text_field
+from .data import EXPLORATION, first, read_jsonl, text_field
 
 Split = Literal["train", "tune", "test"]
 
@@ -251,6 +251,12 @@ def _input(path: Path, number: int, row: dict[str, Any]) -> str:
     return text
 
 
+def _exploration(numbers: int) -> dict[str, Any]:
+    """Problems of their own (docs/exploration.md), and 8 of the mini model's tokens for each step of an answer."""
+    length = 8 * (numbers - 1)
+    return {"load": partial(load, numbers=numbers, seed=EXPLORATION), "length": length, "steps": length // 2}
+
+
 # One token per character: three steps of at most 13 characters, two commas, an end.
 TASK = Task(
     name="countdown",
@@ -263,5 +269,6 @@ TASK = Task(
         "few_shot": {"prompt": few_shot_prompt},
         "3_numbers": {"load": partial(load, numbers=3)},
         "5_numbers": {"load": partial(load, numbers=5)},
+        **{f"exploration_{numbers}": _exploration(numbers) for numbers in SIZES},
     },
 )

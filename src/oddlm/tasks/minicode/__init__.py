@@ -13,7 +13,7 @@ from typing import Any
 
 from ...sandbox import Limits, require_sandbox, run_python
 from ..base import Problem, Score, Task
-from ..data import first
+from ..data import EXPLORATION, first
 from .grammar import UNDEFINED, Composition, Split, Values, draw, neighbours, probes, shorter, side, values
 from .reading import read_answer
 from .writing import FUNCTION, write_body, write_prompt
@@ -161,5 +161,8 @@ TASK = Task(
     score=score,
     length=64,
     code=True,
-    protocols={"3_operations": {"load": partial(load, operations=3), "steps": 16}},
+    protocols={
+        "3_operations": {"load": partial(load, operations=3), "steps": 16},
+        "exploration": {"load": partial(load, operations=3, count=500, seed=EXPLORATION), "steps": 16},  # docs/exploration.md
+    },
 )

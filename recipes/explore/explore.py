@@ -1,0 +1,259 @@
+"""The experiments behind docs/exploration.md, stage by stage. Drawing wants a GPU (recipes/mini/draw.py), the rest does not:
+
+python recipes/explore/explore.py plan --out tune.jsonl
+python recipes/mini/draw.py tune.jsonl --device cuda --dtype fp16 --compiled fixed --workers 6 --together 300 --out drawn/
+python recipes/mini/gather.py drawn/ --store runs
+python recipes/explore/explore.py tune --store runs            # `oddlm tune` of every method; writes results/tune.json
+python recipes/explore/explore.py choose                       # results/chosen.json, from the tuning split alone
+python recipes/explore/explore.py report --out report.jsonl    # the runs on the report split: draw and gather them as above
+python recipes/explore/explore.py collect --store runs         # results/report.npz: a bit for every sample
+python recipes/explore/tables.py                               # every number of docs/exploration.md, and its figures
+"""
+
+import argparse
+import json
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from methods import METHODS, TASKS, base_space, base_start
+
+from oddlm import tune
+from oddlm.evaluate import Runner
+from oddlm.params import RunSpec, SampleParams
+from oddlm.selection import SELECTORS
+from oddlm.space import read_space
+from oddlm.store import Row, Store
+from oddlm.tasks import find_task
+from oddlm.trackers import tracking
+from oddlm.types import Sample
+
+RESULTS = Path(__file__).parent / "results"
+N = 16
+TRIALS = 16
+LIMIT = 300  # problems of a trial; the split has 500
+SEEDS = range(8)
+DEEP = ("plain", "order", "fork", "odd", "odd_order", "odd_fork")  # also with 64 samples, on countdown-4
+POOLS = (17, 32)
+SHAKEN = ("countdown-4", "minicode")  # tasks on which settings are put off
+FLOORS = {"default": -0.08, "careful": -0.015}  # how much Pass@1 may lie below tuned plain sampling's, on the tuning split
+
+
+def plan_of(task: str, method: str) -> tune.Plan:
+    name, protocol, length, _ = TASKS[task]
+    what = METHODS[method]
+    fixed = {"length": length, "steps": find_task(name).under(protocol).steps, **what.fixed}
+    axes = {**base_space(task, what), **what.space}
+    space = read_space([f"{axis}={json.dumps(v) if isinstance(v, list) else v}" for axis, v in axes.items()], fixed)
+    base = RunSpec(model="mini", task=name, protocol=protocol, split="tune", n=N, limit=LIMIT)
+    return tune.Plan(base, fixed, space, (0,), N, {}, search="random", first=(base_start(task, what),))
+
+
+def plan(args: argparse.Namespace) -> None:
+    """Trial by trial, so that what is drawn until time runs out are as many trials of every method."""
+    trials = {(task, method): tune.planned(plan_of(task, method), TRIALS) for task in TASKS for method in METHODS}
+    write_specs([run for place in range(TRIALS) for own in trials.values() for run in own[place]], args.out)
+
+
+def write_specs(runs: list[RunSpec], path: Path) -> None:
+    different = {run.id: run for run in runs}
+    path.write_text("".join(run.model_dump_json() + "\n" for run in different.values()))
+    print(f"{len(different)} runs in {path}")
+
+
+def search(args: argparse.Namespace) -> None:
+    """The search of every method on every task: what the store holds is not drawn again."""
+    import oddlm
+
+    found = []
+    for name in TASKS:
+        task, protocol, _, _ = TASKS[name]
+        problems = tune.tuning_problems(find_task(task).under(protocol), "tune", limit=LIMIT)
+        for method in METHODS:
+            aim = plan_of(name, method)
+            with tempfile.TemporaryDirectory() as folder:
+                study = tune.open_study(f"sqlite:///{folder}/study.db", "study", aim)
+                runner = Runner(Store(args.store), lambda: oddlm.load("mini", device=args.device), together=LIMIT)
+                with tracking((), args.store) as tracker:
+                    tune.tune(aim, study, TRIALS, runner, find_task(task).under(protocol), problems, tracker)
+                outcomes = tune.outcomes(study)
+            best = outcomes[0]
+            print(f"{name:12} {method:15} pass@1 {best.passed['pass@1']:.3f} pass@16 {best.passed['pass@16']:.3f}", flush=True)
+            found += [
+                {"task": name, "method": method, "place": place_of(aim, o), **o.passed, "params": stated(o.params)}
+                for o in outcomes
+            ]
+    (RESULTS / "tune.json").write_text("[\n" + ",\n".join(json.dumps(row) for row in found) + "\n]\n")
+
+
+def place_of(aim: tune.Plan, outcome: tune.Outcome) -> int:
+    """Which trial it was: the same method tries the same at the same place of every task."""
+    ids = [tuple(spec.id for spec in specs) for specs in tune.planned(aim, TRIALS)]
+    return ids.index(outcome.runs)
+
+
+def stated(params: SampleParams) -> dict[str, Any]:
+    return params.model_dump(mode="json", exclude_defaults=True, exclude={"seed"})
+
+
+def choose(args: argparse.Namespace) -> None:
+    """Of every method the setting with the largest Pass@16 on each task; and two settings for all tasks, the default and the
+    careful one: the largest mean Pass@16 of those whose mean Pass@1 keeps the floor."""
+    rows = json.loads((RESULTS / "tune.json").read_text())
+    best = {
+        task: {m: max((r for r in rows if (r["task"], r["method"]) == (task, m)), key=lambda r: (r["pass@16"], r["pass@1"]))
+               for m in METHODS}
+        for task in TASKS
+    }  # fmt: skip
+    chosen: dict[str, Any] = {task: {m: row["params"] for m, row in own.items()} for task, own in best.items()}
+    plain = np.mean([best[task]["plain"]["pass@1"] for task in TASKS])
+    means: dict[tuple[str, int], dict[str, Any]] = {}
+    for key in {(r["method"], r["place"]) for r in rows}:
+        own = [r for r in rows if (r["method"], r["place"]) == key]
+        if len({r["task"] for r in own}) == len(TASKS):
+            means[key] = {k: float(np.mean([r[k] for r in own])) for k in ("pass@1", "pass@16")} | {"rows": own}
+    presets = {}
+    for name, room in FLOORS.items():
+        kept = {key: mean for key, mean in means.items() if mean["pass@1"] >= plain + room}
+        method, place = max(kept, key=lambda key: kept[key]["pass@16"])
+        mean = kept[method, place]
+        presets[name] = {"method": method, "place": place, "pass@1": mean["pass@1"], "pass@16": mean["pass@16"]}
+        for row in mean["rows"]:
+            chosen[row["task"]][name] = row["params"]
+    chosen["presets"] = presets
+    (RESULTS / "chosen.json").write_text(json.dumps(chosen, indent=1) + "\n")
+    print(json.dumps(presets, indent=1))
+
+
+@dataclass(frozen=True)
+class Named:
+    """A run of the report and what it is for."""
+
+    task: str
+    method: str
+    variant: str  # "" as tuned, or what is put off
+    seed: int
+    spec: RunSpec
+
+
+def report_runs() -> Iterator[Named]:
+    chosen = json.loads((RESULTS / "chosen.json").read_text())
+    for task in TASKS:
+        for method, params in chosen[task].items():
+            for seed in SEEDS:
+                deep = task == "countdown-4" and method in (*DEEP, *chosen["presets"])
+                n = 64 if deep else 32 if method == "plain" else N
+                yield named(task, method, "", seed, params, n)
+    for task in SHAKEN:
+        for method in ("plain", "order", "odd", *chosen["presets"]):
+            for variant, params in shaken(chosen[task][method], TASKS[task][2]).items():
+                for seed in (0, 1):
+                    yield named(task, method, variant, seed, params, N)
+        half = {**chosen[task]["plain"], "steps": steps_of(task) // 2}
+        for seed in SEEDS:
+            yield named(task, "plain", "half the steps", seed, half, 32)
+
+
+def steps_of(task: str) -> int:
+    name, protocol, _, _ = TASKS[task]
+    return int(find_task(name).under(protocol).steps or 0)
+
+
+def shaken(params: dict[str, Any], length: int) -> dict[str, dict[str, Any]]:
+    """Settings that are off: alpha by 4, temperature by 2, half the steps."""
+    full = SampleParams.model_validate(params)
+    found = {}
+    if not full.plain:
+        found |= {f"alpha x {factor:g}": {**params, "alpha": full.alpha * factor} for factor in (0.25, 4.0)}
+    if full.temperature > 0:
+        found |= {f"temperature x {f:g}": {**params, "temperature": full.temperature * f} for f in (0.5, 2.0)}
+    return found | {"half the steps": {**params, "steps": (full.steps or length) // 2}}
+
+
+def named(task: str, method: str, variant: str, seed: int, params: dict[str, Any], n: int) -> Named:
+    name, protocol, _, _ = TASKS[task]
+    spec = RunSpec(
+        model="mini",
+        task=name,
+        protocol=protocol,
+        split="test",
+        n=n,
+        limit=500,
+        seed=seed,
+        params=SampleParams.model_validate(params).canonical(),
+    )
+    return Named(task, method, variant, seed, spec)
+
+
+def report(args: argparse.Namespace) -> None:
+    write_specs([run.spec for run in report_runs()], args.out)
+
+
+def collect(args: argparse.Namespace) -> None:
+    """A bit for every sample, right or not, and how many of a problem's texts are different."""
+    store = Store(args.store)
+    meta, right, distinct = [], [], []
+    for run in report_runs():
+        if not store.complete(run.spec):
+            print(f"missing: {run.task} {run.method} {run.variant} seed {run.seed}")
+            continue
+        rows = store.read(run.spec.id).rows
+        seconds = sum(row.seconds for row in rows)
+        verdicts = np.array([row.correct for row in rows])
+        for name, chosen in selections(run, rows, verdicts).items():
+            about = {"task": run.task, "method": name, "variant": run.variant, "seed": run.seed, "seconds": round(seconds, 3)}
+            meta.append({**about, "nfe": rows[0].nfe, "n": chosen.shape[1], "params": stated(run.spec.params)})
+            right.append(np.packbits(np.take_along_axis(verdicts, chosen, axis=1), axis=1))
+            distinct.append(
+                np.array([len({row.samples[i].text for i in own[:N]}) for row, own in zip(rows, chosen, strict=True)])
+            )
+    arrays = {f"right{i}": x for i, x in enumerate(right)} | {
+        f"distinct{i}": x.astype(np.uint8) for i, x in enumerate(distinct)
+    }
+    np.savez_compressed(RESULTS / "report.npz", meta=np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8), **arrays)
+    print(f"{len(meta)} runs in {RESULTS / 'report.npz'}")
+
+
+def selections(run: Named, rows: tuple[Row, ...] | list[Row], verdicts: np.ndarray) -> dict[str, np.ndarray]:
+    """The samples of a run, [problems, n], and of plain sampling's pools those that k-centre keeps."""
+    problems, n = verdicts.shape
+    everything = np.tile(np.arange(n), (problems, 1))
+    if run.method != "plain" or n < max(POOLS):
+        return {run.method: everything}
+    kept = {}
+    if run.variant == "":
+        kept["plain"] = everything
+    for pool in POOLS:
+        if run.variant == "" or pool == max(POOLS):
+            kept[f"k_centre_{pool}"] = np.array([centres(row, pool) for row in rows])
+            kept[f"pool_{pool}"] = everything[:, :pool]
+    return kept
+
+
+def centres(row: Row, pool: int) -> list[int]:
+    seen = [Sample(0, i, s.text, (), (), (), (), row.seed, "stop", row.nfe) for i, s in enumerate(row.samples[:pool])]
+    return list(SELECTORS.find("k_centre")(seen, N))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    stages = parser.add_subparsers(required=True)
+    for name, stage in (("plan", plan), ("tune", search), ("choose", choose), ("report", report), ("collect", collect)):
+        own = stages.add_parser(name)
+        own.set_defaults(stage=stage)
+        if name in ("plan", "report"):
+            own.add_argument("--out", type=Path, required=True, help=".jsonl of RunSpecs")
+        if name in ("tune", "collect"):
+            own.add_argument("--store", type=Path, required=True)
+        if name == "tune":
+            own.add_argument("--device", default="cpu")
+    args = parser.parse_args()
+    RESULTS.mkdir(exist_ok=True)
+    args.stage(args)
+
+
+if __name__ == "__main__":
+    main()

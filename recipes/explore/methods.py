@@ -1,0 +1,79 @@
+"""The methods of docs/exploration.md, each as what it fixes and what is tuned. All share the knobs of plain sampling."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+TASKS = {  # name: (task, protocol, tokens, which ends suit plain sampling: the start of every search)
+    "countdown-3": ("countdown", "exploration_3", 16, "late"),
+    "countdown-4": ("countdown", "exploration_4", 24, "late"),
+    "countdown-5": ("countdown", "exploration_5", 32, "late"),
+    "minicode": ("minicode", "exploration", 64, "free"),
+}
+PUSH = {"alpha": "1..32:log", "schedule": ["linear", "constant", "cosine"]}
+
+
+@dataclass(frozen=True)
+class Method:
+    """fixed: settings that make it what it is; space: what is tuned besides plain sampling's knobs; start: where from."""
+
+    fixed: dict[str, Any] = field(default_factory=dict)
+    space: dict[str, Any] = field(default_factory=dict)
+    start: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def pushes(self) -> bool:
+        return "alpha" in self.space
+
+
+def _plain(fixed: dict[str, Any] | None = None, space: dict[str, Any] | None = None, **start: Any) -> Method:
+    return Method({"objective": "none", "alpha": 0.0, **(fixed or {})}, space or {}, start)
+
+
+def _odd(fixed: dict[str, Any] | None = None, space: dict[str, Any] | None = None, **start: Any) -> Method:
+    both = {"alpha": 8.0, "schedule": "linear", **start}
+    objective = {} if "objective" in (space or {}) else {"objective": "odd"}
+    return Method({**objective, **(fixed or {})}, {**PUSH, **(space or {})}, both)
+
+
+def _feature(*features: dict[str, Any]) -> Method:
+    return _odd({}, {"feature": list(features)}, feature=features[0])
+
+
+METHODS = {
+    "plain": _plain(),
+    "order": _plain({}, {"order_temperature": "0.1..3:log"}, order_temperature=1.0),
+    "fork": _plain({"fork": True}),
+    "fork_drawn": _plain({"fork": True}, {"fork_temperature": "0.1..3:log"}, fork_temperature=1.0),
+    "prompt_noise": _plain({}, {"prompt_noise": "0.05..2:log"}, prompt_noise=0.5),
+    "odd": _odd(),
+    "odd_sequential": _odd({"objective": "odd_sequential"}),
+    "dpp": _odd({"objective": "dpp"}),
+    "random_probe": _odd({"objective": "random_probe"}),
+    "odd_semantic": _feature({"name": "mean_pool", "space": "semantic"}, {"name": "max_pool", "space": "semantic"}),
+    "odd_reduced": _feature({"name": "max_pool", "rank": 128}, {"name": "max_pool", "rank": 32}),
+    "odd_ngrams": _feature({"name": "ngrams"}, {"name": "ngrams", "order": 3}),
+    "odd_enough": _odd(
+        {},
+        {"objective": [{"name": "odd", "enough": enough} for enough in (0.25, 0.5, 1.0)]},
+        objective={"name": "odd", "enough": 0.5},
+    ),
+    "odd_order": _odd({}, {"order_temperature": "0.1..3:log"}, order_temperature=0.5),
+    "odd_fork": _odd({"fork": True}),
+}
+
+
+def base_space(task: str, method: Method) -> dict[str, Any]:
+    """Plain sampling's knobs. Steps are none of them: all methods have the same network evaluations."""
+    length = TASKS[task][2]
+    knobs = {
+        "policy": ["low_confidence", "margin", "entropy"],
+        "eos": ["free", "late"],
+        "block_length": [None, length // 2],
+        "temperature": "0..2",
+    }
+    return knobs if method.pushes else {**knobs, "top_p": [None, 0.9]}
+
+
+def base_start(task: str, method: Method) -> dict[str, Any]:
+    known = {"policy": "low_confidence", "eos": TASKS[task][3], "block_length": None, "temperature": 1.0}
+    return {**known, **({} if method.pushes else {"top_p": None}), **method.start}

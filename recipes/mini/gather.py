@@ -1,0 +1,154 @@
+"""What `draw.py` drew, scored and put into a store: each different answer to a problem is judged once, programs many to a
+sandbox. Runs that the store holds already stay as they are.
+
+    python recipes/mini/gather.py drawn/ --store runs
+"""
+
+import argparse
+import json
+import multiprocessing
+import time
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from compare import check_verdicts, right_answers
+from draw import problems_of
+
+from oddlm.evaluate import Group, make_row, summary
+from oddlm.generate import LM
+from oddlm.params import RunSpec
+from oddlm.store import Store
+from oddlm.tasks import Problem, Score, Task
+from oddlm.types import Sample
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The runs of one file that share their problems."""
+
+    meta: list[dict[str, Any]]
+    texts: list[np.ndarray]  # by problem, [different sequences, length]
+    which: np.ndarray  # [problems, runs, n]
+
+    def key(self) -> str:
+        spec = self.meta[0]["spec"]
+        return json.dumps([spec[k] for k in ("task", "protocol", "split", "limit")])
+
+
+def read_shards(folder: Path) -> Iterator[Shard]:
+    for path in sorted(folder.glob("*.npz")):
+        with np.load(path) as file:
+            for number in range(sum(name.startswith("meta") for name in file)):
+                ends = np.cumsum(file[f"counts{number}"])[:-1]
+                meta = json.loads(file[f"meta{number}"].tobytes())
+                yield Shard(meta, np.split(file[f"texts{number}"], ends), file[f"which{number}"])
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A judge who has seen everything."""
+
+    task: Task
+    known: dict[str, dict[str, Score]]
+
+    def __call__(self, problem: Problem, texts: list[str]) -> list[Score]:
+        return [self.known[problem.id][text] for text in texts]
+
+
+class Outline:
+    """As much of a model as texts need."""
+
+    def __init__(self) -> None:
+        from oddlm.models.mini import MiniTokenizer
+
+        self.tokenizer = MiniTokenizer()
+        self.protected_ids = (self.tokenizer.eos_id, self.tokenizer.pad_id)
+
+    def text(self, tokens: list[int]) -> str:
+        end = next((i for i, token in enumerate(tokens) if token in self.protected_ids), None)
+        return self.tokenizer.decode(tokens[:end])
+
+
+def verdicts(task: Task, problems: list[Problem], answers: list[list[str]], workers: int, check: int) -> list[dict[str, Score]]:
+    """By problem, the score of each answer."""
+    with ThreadPoolExecutor(workers) as pool:
+        if not task.code:
+            return [{text: task.score(problem, text) for text in own} for problem, own in zip(problems, answers, strict=True)]
+        right = list(pool.map(partial(right_answers, task), problems, answers))
+    check_verdicts(task, problems, answers, right, check)
+    return [dict(zip(own, scores_of(problem, own, good), strict=True))
+            for problem, own, good in zip(problems, answers, right, strict=True)]  # fmt: skip
+
+
+def scores_of(problem: Problem, answers: list[str], right: set[str]) -> list[Score]:
+    from oddlm.tasks.minicode.reading import read_answer
+
+    read = [read_answer(text, problem.prompt) for text in answers]
+    return [
+        Score(text in right, found and found[0], "passes all checks" if text in right else "does not pass all checks")
+        for text, found in zip(answers, read, strict=True)
+    ]
+
+
+def store_runs(shard: Shard, runs: list[int], texts: list[list[str]], known: list[dict[str, Score]], folder: Path) -> int:
+    """Write some runs of a shard whose answers are judged."""
+    task, problems = problems_of(RunSpec.model_validate(shard.meta[0]["spec"]), run=True)
+    outline, store = Outline(), Store(folder)
+    lm = LM(outline, outline.tokenizer)  # type: ignore[arg-type]
+    judge = Judged(task, {problem.id: own for problem, own in zip(problems, known, strict=True)})
+    for run in runs:
+        about = shard.meta[run]
+        spec = RunSpec.model_validate(about["spec"])
+        if store.complete(spec):
+            continue
+        rows = []
+        for p, problem in enumerate(problems):
+            chosen = shard.which[p, run]
+            samples = [
+                Sample(0, i, texts[p][c], tuple(tokens), (), (), (), spec.problem_seed(problem.id),
+                       "stop" if set(tokens) & set(outline.protected_ids) else "length", about["nfe"])
+                for i, (c, tokens) in enumerate(zip(chosen, shard.texts[p][chosen].tolist(), strict=True))
+            ]  # fmt: skip
+            group = Group(problem, task.prompt(problem), samples, about["seconds"] / len(problems))
+            rows.append(make_row(lm, spec, group, judge))
+        with store.open(spec, len(problems)) as writer:
+            writer.start(about["environment"])
+            writer.append(*[row for row in rows if row.problem not in writer.rows])
+            writer.finish(summary(spec, rows, scored=True))
+    return len(runs)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("drawn", type=Path)
+    parser.add_argument("--store", type=Path, required=True)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--check", type=int, default=100, help="answers that the task scores again, one by one")
+    args = parser.parse_args()
+    shards: dict[str, list[Shard]] = {}
+    for shard in read_shards(args.drawn):
+        shards.setdefault(shard.key(), []).append(shard)
+    outline, began = Outline(), time.monotonic()
+    for key, some in shards.items():
+        task, problems = problems_of(RunSpec.model_validate(some[0].meta[0]["spec"]), run=True)
+        texts = [[[outline.text(row) for row in own.tolist()] for own in shard.texts] for shard in some]
+        answers = [sorted({text for own in texts for text in own[p]}) for p in range(len(problems))]
+        print(f"{key}: {sum(map(len, answers))} different answers, {time.monotonic() - began:.0f} s", flush=True)
+        known = verdicts(task, problems, answers, args.workers, args.check)
+        print(f"{key}: judged, {time.monotonic() - began:.0f} s", flush=True)
+        with ProcessPoolExecutor(args.workers, multiprocessing.get_context("fork")) as pool:
+            jobs = [
+                pool.submit(store_runs, shard, list(range(part, len(shard.meta), args.workers)), own, known, args.store)
+                for shard, own in zip(some, texts, strict=True)
+                for part in range(args.workers)
+            ]
+            print(f"{key}: {sum(job.result() for job in jobs)} runs stored, {time.monotonic() - began:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()
