@@ -28,6 +28,7 @@ RUNS = [
     {"policy": "entropy", "block_length": 6, "guide": Repulsion("odd_sequential", alpha=8), "order_temperature": 0.5},
     {"guide": Repulsion("dpp", alpha=8, backend="reference"), "suppress": [3], "top_k": 5},
     {"guide": Repulsion(alpha=8, feature="mean_pool"), "suppress_confidence": [1], "steps": 12},
+    {"guide": Repulsion({"name": "odd", "enough": 0.5}), "prompt_noise": 0.5},
     {"policy": "threshold", "guide": Repulsion(alpha=8)},
 ]
 
@@ -48,8 +49,8 @@ class Dense(Wrapper):
     def session(self, *run):
         session = open_session(self.model, *run)
 
-        def answer(tokens, start, prompt_lengths):
-            logits = session(tokens, start, prompt_lengths)
+        def answer(tokens, start, prompt_lengths, **aside):
+            logits = session(tokens, start, prompt_lengths, **aside)
             return logits if self.fill is None else logits.masked_fill((tokens[:, start:] != MASK)[..., None], self.fill)
 
         return answer
@@ -80,7 +81,7 @@ def test_every_policy_and_guide_writes_the_same_tokens(shape, options):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("wrap", WRAPS)
 def test_so_do_models_around_models(wrap, dtype):
-    options = {"guide": Repulsion(alpha=8), "block_length": 4}
+    options = {"guide": Repulsion(alpha=8), "block_length": 4, "prompt_noise": 0.5}
     wrapped = WRAPS[wrap](model("shift", dtype))
     assert is_selective(open_session(wrapped, 4, torch.tensor([4, 1, 0]), 12, 4))
     same(run(wrapped, **options), run(Dense(WRAPS[wrap](model("shift", dtype))), **options))

@@ -162,6 +162,7 @@ class _Lanes:
             return [self.length] * self.steps
         return Schedule.plan(self.length, self.steps, None, fork=False).counts(fork=False)[:-1]
 
+    @torch.no_grad()
     def network(self) -> Iterator[Tensor]:
         """The network alone, at each step for as many positions as the samplers ask."""
         canvas, lengths = lay_canvas(self.model, [_prompt()], self.n, self.length)
@@ -169,8 +170,7 @@ class _Lanes:
         session = open_session(self.model, PROMPT, lengths, self.length, self.length)
         places = torch.arange(self.length, device=canvas.device).repeat(self.n, 1)
         for count in self.asked():
-            with torch.no_grad():
-                yield session(canvas, PROMPT, lengths, **({} if count == self.length else {"positions": places[:, :count]}))
+            yield session(canvas, PROMPT, lengths, **({} if count == self.length else {"positions": places[:, :count]}))
 
     def run(self, seed: int) -> list[tuple[float, ...]]:
         """Per round the ms of the three; without the first, which fills the pipeline, where there are more."""

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ..noise import Purpose, normal
 from ..types import Step
+from . import triton_algebra as algebra
 from . import triton_device as device
 from .coordinates import Coordinates
 from .directions import Duplicates, extend
@@ -257,7 +258,7 @@ def _observe(
     order = torch.empty(G * n, S, dtype=torch.int64, device=x.device)
     counts = torch.empty(G * n, dtype=torch.int32, device=x.device)
     owner = torch.zeros(G * n, W, dtype=torch.int16 if S < 1 << 15 else torch.int32, device=x.device)
-    device.survey[(G * n,)](
+    algebra.survey[(G * n,)](
         _flat(here), tokens.flatten(0, 1).contiguous(), order, counts, owner, W, S, BLOCK=_lanes(S), num_warps=4
     )
     block = _block(V, 512)
@@ -272,7 +273,7 @@ def _rate(rest: Tensor, masked: Tensor) -> Tensor:
     """[B] float64: the quality of each sample."""
     B, S = rest.shape
     quality = torch.empty(B, dtype=torch.float64, device=rest.device)
-    device.rate_samples[(B,)](rest, _flat(masked), quality, S, BLOCK=_lanes(S), num_warps=4)
+    algebra.rate_samples[(B,)](rest, _flat(masked), quality, S, BLOCK=_lanes(S), num_warps=4)
     return quality
 
 
@@ -283,7 +284,7 @@ def _inner(rows: Tensor) -> Tensor:
     if W % length:
         length = CELL
     parts = torch.empty(G, W // length, N, N, dtype=torch.float64, device=rows.device)
-    device.multiply_rows[(triton.cdiv(N, tile) ** 2, W // length, G)](
+    algebra.multiply_rows[(triton.cdiv(N, tile) ** 2, W // length, G)](
         rows, rows.stride(0), rows.stride(1), parts, N, W // length, LENGTH=length, TILE=tile, BLOCK=64, num_warps=4
     )
     return parts.sum(dim=1)
@@ -301,7 +302,7 @@ def _coordinates(rows: Tensor, quality: Tensor, n: int, rule: Duplicates) -> Coo
     guided, duplicate = torch.empty(2, G, n, dtype=torch.bool, device=rows.device)
     residual = torch.empty(G, n, dtype=torch.float64, device=rows.device)
     many = N > 64
-    device.find_directions[(G,)](
+    algebra.find_directions[(G,)](
         inner, basis, inner_basis, _flat(guided), _flat(duplicate), residual, n, h, N, rule.tolerance,
         BREAK=rule.mode == "break", P=max(triton.next_power_of_2(N), 16), TILE=32 if many else 16, num_warps=8 if many else 4,
     )  # fmt: skip
@@ -318,7 +319,7 @@ def _combine(weights: Tensor, rows: Tensor, rough: Tensor | None, V: int) -> Ten
     G, n, N = weights.shape
     pull = torch.empty(G, n, rows.shape[2], dtype=torch.float32, device=rows.device)
     block, tile = 64, 16 if n <= 16 else 32
-    device.combine_rows[(triton.cdiv(V, block), triton.cdiv(n, tile), G)](
+    algebra.combine_rows[(triton.cdiv(V, block), triton.cdiv(n, tile), G)](
         weights.contiguous(), rows, rows.stride(0), rows.stride(1), weights if rough is None else rough.contiguous(),
         pull, pull.stride(1), n, N, V=V, ROUGH=rough is not None, TILE=tile, DEPTH=16, BLOCK=block, num_warps=4,
     )  # fmt: skip
@@ -342,16 +343,16 @@ def _forces(
     owner, strides = seen.owner, (pull.stride(0), seen.owner.stride(0))
     peaks, at_peak, even = torch.empty(3, B, S, dtype=torch.float32, device=pull.device)
     force = torch.empty(B, dtype=torch.float32, device=pull.device)
-    device.take_peaks[(B, triton.cdiv(S, 128))](
+    algebra.take_peaks[(B, triton.cdiv(S, 128))](
         pull, strides[0], owner, strides[1], seen.likeliest, here, peaks, S, BLOCK=128, num_warps=4
     )
     tile, block, chunks = 8, 256, triton.cdiv(V, CHUNK)
     sums = torch.empty(B, chunks, 3, S, dtype=torch.float64, device=pull.device)  # of masked rows
-    device.sum_by_owner[(B, triton.cdiv(S, tile), chunks)](
+    algebra.sum_by_owner[(B, triton.cdiv(S, tile), chunks)](
         rows, rows.stride(0), rows.stride(1), pull, strides[0], owner, strides[1], columns.flags, sums, seen.order, seen.counts,
         S, n, chunks, V=V, LENGTH=min(CHUNK, triton.cdiv(V, block) * block), TILE=tile, BLOCK=block, num_warps=4,
     )  # fmt: skip
-    device.set_forces[(B,)](
+    algebra.set_forces[(B,)](
         sums, peaks, seen.likeliest, seen.rest, seen.power, here, columns.flags,
         by_quality.double().contiguous(), alpha.double().contiguous(), at_peak, even, force,
         S, chunks, RAW=raw, BLOCK=_lanes(S), num_warps=4,
