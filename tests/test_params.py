@@ -95,9 +95,7 @@ def test_the_id_outlives_the_process_and_the_file():
     assert checked(RunSpec, json.loads(one.model_dump_json())).id == one.id
     code = f"from oddlm.params import *; print(RunSpec.model_validate_json({one.model_dump_json()!r}).id)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == one.id
-    assert spec(objective="odd").id == "1cf5a16eb66a", (
-        "stored runs are no longer found by the commands that made them: is that meant?"
-    )
+    assert spec(objective="odd").id == "1cf5a16eb66a", "stored runs are no longer found by the commands that made them"
 
 
 PINNED = {

@@ -157,5 +157,8 @@ def test_plain_sampling_marks_nothing():
 
 
 def test_labels():
-    told = [views.label(checked(SampleParams, p)) for p in ({"alpha": 0}, {}, {"objective": {"name": "odd", "quality": True}})]
+    told = [
+        views.label(checked(SampleParams, p))
+        for p in ({"alpha": 0}, {"objective": "odd"}, {"objective": {"name": "odd", "quality": True}})
+    ]
     assert told == ["plain T0.5", "odd α8 T0.5", "odd α8 T0.5"]

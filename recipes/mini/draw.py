@@ -68,30 +68,61 @@ class Drawn:
         np.savez_compressed(path, **arrays)
 
 
+Source = tuple[Any, ...]
+
+
+def source_of(spec: RunSpec) -> Source:
+    return (spec.task, spec.protocol, spec.split, spec.limit)
+
+
+def shares(specs: list[RunSpec], workers: int) -> list[list[RunSpec]]:
+    """The runs of each worker, in their order. Problems keep to as few workers as may be, since every shape is compiled anew."""
+    costs: dict[Source, float] = {}
+    for spec in specs:
+        work = spec.n * (spec.limit or 1) * spec.params.length * (spec.params.steps or spec.params.length)
+        costs[source_of(spec)] = costs.get(source_of(spec), 0.0) + work
+    loads, mine = [0.0] * workers, [set[Source]() for _ in range(workers)]
+    for source in sorted(costs, key=costs.__getitem__, reverse=True):
+        crew = max(1, round(workers * costs[source] / sum(costs.values())))
+        for i in sorted(range(workers), key=loads.__getitem__)[:crew]:
+            loads[i] += costs[source] / crew
+            mine[i].add(source)
+    crews = {source: [i for i in range(workers) if source in mine[i]] for source in costs}
+    turns, found = dict.fromkeys(costs, 0), [list[RunSpec]() for _ in range(workers)]
+    for spec in specs:
+        crew = crews[source_of(spec)]
+        found[crew[turns[source_of(spec)] % len(crew)]].append(spec)
+        turns[source_of(spec)] += 1
+    return found
+
+
 def work(args: argparse.Namespace, part: int) -> None:
     import torch
 
     import oddlm
 
-    specs = specs_of(args.runs)[part :: args.workers]
+    specs = shares(specs_of(args.runs), args.workers)[part]
     if not specs:
         return
     if args.device != "cpu":
         torch.set_float32_matmul_precision("high")
+    torch._dynamo.config.recompile_limit = 64
     dtype = {"dtype": args.dtype} if args.dtype else {}
     lm = oddlm.load("mini", device=args.device, compiled=args.compiled, **dtype)
     about = {**environment(lm), "dtype": str(lm.model.embedding.dtype), "compiled": args.compiled}
     drawn, known = Drawn(), {}
     for number, spec in enumerate(specs):
-        source = (spec.task, spec.protocol, spec.split, spec.limit)
-        task, problems = known.get(source) or known.setdefault(source, problems_of(spec, run=False))
+        task, problems = known.get(source_of(spec)) or known.setdefault(source_of(spec), problems_of(spec, run=False))
         if time.monotonic() - args.began > args.within:
             print(f"part {part}: time is up, {len(specs) - number} of {len(specs)} runs are missing", flush=True)
             break
-        start = time.monotonic()
-        groups = []
-        for first in range(0, len(problems), args.together):
-            groups += draw(lm, spec, task, problems[first : first + args.together])
+        start, groups = time.monotonic(), []
+        try:
+            for first in range(0, len(problems), args.together):
+                groups += draw(lm, spec, task, problems[first : first + args.together])
+        except Exception as error:  # one run that fails does not take the others with it
+            print(f"part {part} failed: {spec.model_dump_json()}: {error}", flush=True)
+            continue
         seconds = time.monotonic() - start
         drawn.tokens.append(np.array([[sample.tokens for sample in group.samples] for group in groups]))
         nfe = groups[0].samples[0].nfe

@@ -22,7 +22,7 @@ from draw import problems_of
 from oddlm.evaluate import Group, make_row, summary
 from oddlm.generate import LM
 from oddlm.params import RunSpec
-from oddlm.store import Store
+from oddlm.store import Row, SampleRow, Store
 from oddlm.tasks import Problem, Score, Task
 from oddlm.types import Sample
 
@@ -95,7 +95,29 @@ def scores_of(problem: Problem, answers: list[str], right: set[str]) -> list[Sco
     ]
 
 
-def store_runs(shard: Shard, runs: list[int], texts: list[list[str]], known: list[dict[str, Score]], folder: Path) -> int:
+def bare_row(spec: RunSpec, group: Group, judge: Judged) -> Row:
+    """The verdicts alone: how much the samples differ takes ten times as long to say."""
+    scores = judge(group.problem, [sample.text for sample in group.samples])
+    rows = [
+        SampleRow(index=s.index, text=s.text, length=len(s.tokens), finish_reason=s.finish_reason, correct=score.correct)
+        for s, score in zip(group.samples, scores, strict=True)
+    ]
+    seed, nfe = spec.problem_seed(group.problem.id), group.samples[0].nfe
+    return Row(
+        problem=group.problem.id,
+        prompt=group.prompt,
+        seed=seed,
+        nfe=nfe,
+        seconds=group.seconds,
+        score_seconds=0.0,
+        diversity={},
+        samples=tuple(rows),
+    )
+
+
+def store_runs(
+    shard: Shard, runs: list[int], texts: list[list[str]], known: list[dict[str, Score]], folder: Path, bare: bool
+) -> int:
     """Write some runs of a shard whose answers are judged."""
     task, problems = problems_of(RunSpec.model_validate(shard.meta[0]["spec"]), run=True)
     outline, store = Outline(), Store(folder)
@@ -115,7 +137,7 @@ def store_runs(shard: Shard, runs: list[int], texts: list[list[str]], known: lis
                 for i, (c, tokens) in enumerate(zip(chosen, shard.texts[p][chosen].tolist(), strict=True))
             ]  # fmt: skip
             group = Group(problem, task.prompt(problem), samples, about["seconds"] / len(problems))
-            rows.append(make_row(lm, spec, group, judge))
+            rows.append(bare_row(spec, group, judge) if bare else make_row(lm, spec, group, judge))
         with store.open(spec, len(problems)) as writer:
             writer.start(about["environment"])
             writer.append(*[row for row in rows if row.problem not in writer.rows])
@@ -128,11 +150,14 @@ def main() -> None:
     parser.add_argument("drawn", type=Path)
     parser.add_argument("--store", type=Path, required=True)
     parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--bare", action="store_true", help="verdicts alone, no measures of diversity")
+    parser.add_argument("--task", help="only the runs of this task")
     parser.add_argument("--check", type=int, default=100, help="answers that the task scores again, one by one")
     args = parser.parse_args()
     shards: dict[str, list[Shard]] = {}
     for shard in read_shards(args.drawn):
-        shards.setdefault(shard.key(), []).append(shard)
+        if args.task in (None, shard.meta[0]["spec"]["task"]):
+            shards.setdefault(shard.key(), []).append(shard)
     outline, began = Outline(), time.monotonic()
     for key, some in shards.items():
         task, problems = problems_of(RunSpec.model_validate(some[0].meta[0]["spec"]), run=True)
@@ -143,7 +168,9 @@ def main() -> None:
         print(f"{key}: judged, {time.monotonic() - began:.0f} s", flush=True)
         with ProcessPoolExecutor(args.workers, multiprocessing.get_context("fork")) as pool:
             jobs = [
-                pool.submit(store_runs, shard, list(range(part, len(shard.meta), args.workers)), own, known, args.store)
+                pool.submit(
+                    store_runs, shard, list(range(part, len(shard.meta), args.workers)), own, known, args.store, args.bare
+                )
                 for shard, own in zip(some, texts, strict=True)
                 for part in range(args.workers)
             ]

@@ -96,7 +96,7 @@ params = {eos = "never", steps = 8}
 
 
 def test_a_run_has_the_id_that_eval_gives_it():
-    (spec,) = grid('model = "toy"\ntask = "countdown"\nparams = {alpha = 8, temperature = 1}')
+    (spec,) = grid('model = "toy"\ntask = "countdown"\nparams = {objective = "odd", alpha = 8, temperature = 1}')
     params = {"length": 48, "alpha": 8.0, "temperature": 1.0, "objective": "odd"}
     assert spec.id == checked(RunSpec, {"model": "toy", "task": "countdown", "n": 16, "params": params}).id
 

@@ -121,7 +121,7 @@ def test_what_is_not_served_says_so(http):
         for path in ("/v1/completions", "/v1/denoise"):
             assert refused(http.post(path, json=GOOD | {name: value})).startswith(f"{name} is not served")
         with pytest.raises(ValueError, match=f"{name} is not served"):
-            ServeSettings(model="toy", defaults=oddlm.SampleParams(**{name: value}))
+            ServeSettings(model="toy", given={name: value})
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
