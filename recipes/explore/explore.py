@@ -68,17 +68,18 @@ def search(args: argparse.Namespace) -> None:
     """The search of every method on every task: what the store holds is not drawn again."""
     import oddlm
 
-    found = []
+    found, store = [], Store(args.store)
     for name in TASKS:
         task, protocol, _, _ = TASKS[name]
+        trials = TRIALS if args.draw else min(leading(store, plan_of(name, method)) for method in METHODS)
         problems = tune.tuning_problems(find_task(task).under(protocol), "tune", limit=LIMIT)
         for method in METHODS:
             aim = plan_of(name, method)
             with tempfile.TemporaryDirectory() as folder:
                 study = tune.open_study(f"sqlite:///{folder}/study.db", "study", aim)
-                runner = Runner(Store(args.store), lambda: oddlm.load("mini", device=args.device), together=LIMIT)
+                runner = Runner(store, lambda: oddlm.load("mini", device=args.device), together=LIMIT)
                 with tracking((), args.store) as tracker:
-                    tune.tune(aim, study, TRIALS, runner, find_task(task).under(protocol), problems, tracker)
+                    tune.tune(aim, study, trials, runner, find_task(task).under(protocol), problems, tracker)
                 outcomes = tune.outcomes(study)
             best = outcomes[0]
             print(f"{name:12} {method:15} pass@1 {best.passed['pass@1']:.3f} pass@16 {best.passed['pass@16']:.3f}", flush=True)
@@ -87,6 +88,12 @@ def search(args: argparse.Namespace) -> None:
                 for o in outcomes
             ]
     (RESULTS / "tune.json").write_text("[\n" + ",\n".join(json.dumps(row) for row in found) + "\n]\n")
+
+
+def leading(store: Store, aim: tune.Plan) -> int:
+    """How many of the first trials the store holds."""
+    held = [all(map(store.complete, specs)) for specs in tune.planned(aim, TRIALS)]
+    return [*held, False].index(False)
 
 
 def place_of(aim: tune.Plan, outcome: tune.Outcome) -> int:
@@ -249,6 +256,9 @@ def main() -> None:
         if name in ("tune", "collect"):
             own.add_argument("--store", type=Path, required=True)
         if name == "tune":
+            own.add_argument(
+                "--draw", action="store_true", help="draw what the store lacks; else all methods have as many trials"
+            )
             own.add_argument("--device", default="cpu")
     args = parser.parse_args()
     RESULTS.mkdir(exist_ok=True)

@@ -76,7 +76,7 @@ def source_of(spec: RunSpec) -> Source:
 
 
 def shares(specs: list[RunSpec], workers: int) -> list[list[RunSpec]]:
-    """The runs of each worker, in their order. Problems keep to as few workers as may be, since every shape is compiled anew."""
+    """The runs of each worker, in their order. Problems keep to few workers, since every shape is compiled anew."""
     costs: dict[Source, float] = {}
     for spec in specs:
         work = spec.n * (spec.limit or 1) * spec.params.length * (spec.params.steps or spec.params.length)

@@ -1,0 +1,290 @@
+"""Every number of docs/exploration.md, out of results/tune.json and results/report.npz, and its figures.
+
+python recipes/explore/tables.py                      # Markdown
+python recipes/explore/tables.py --figures docs/figures
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from methods import METHODS, TASKS
+
+from oddlm import metrics
+
+RESULTS = Path(__file__).parent / "results"
+N = 16
+DEPTHS = (1, 2, 4, 8, 16)
+DEEP = (1, 2, 4, 8, 16, 32, 64)
+AIMS = {"default": (8, -10), "careful": (4, -2)}  # gain of Pass@16, change of Pass@1: points
+LABELS = {
+    "plain": "plain",
+    "order": "order temperature",
+    "fork": "fork",
+    "fork_drawn": "fork, drawn (ours)",
+    "prompt_noise": "prompt noise (TAPS)",
+    "odd": "ODD",
+    "odd_sequential": "ODD sequential",
+    "dpp": "DPP",
+    "random_probe": "random probe",
+    "odd_semantic": "ODD, semantic features",
+    "odd_reduced": "ODD, reduced features",
+    "odd_ngrams": "ODD, n-grams (ours)",
+    "odd_enough": "ODD, enough (ours)",
+    "odd_order": "ODD + order temperature",
+    "odd_fork": "ODD + fork",
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """All seeds of one method on one task."""
+
+    verdicts: np.ndarray  # [seeds, problems, n]
+    distinct: np.ndarray  # [seeds, problems]: of the first N texts
+
+    def passed(self, k: int) -> np.ndarray:
+        """[problems], mean over the seeds."""
+        first = self.verdicts[:, :, : max(k, N)]  # Pass@1 is of the N samples, whatever was drawn besides
+        return np.mean([metrics.pass_at_k(own, k) for own in first], axis=0)
+
+    @property
+    def coverage(self) -> float:
+        """Share of the problems that some seed solves."""
+        return float(metrics.coverage([own[:, :N] for own in self.verdicts]).mean())
+
+
+def read() -> dict[tuple[str, str, str], Cell]:
+    """By task, method and what is put off."""
+    with np.load(RESULTS / "report.npz") as file:
+        meta = json.loads(file["meta"].tobytes())
+        found: dict[tuple[str, str, str], list[tuple[np.ndarray, np.ndarray]]] = {}
+        for i, about in enumerate(meta):
+            bits = np.unpackbits(file[f"right{i}"], axis=1)[:, : about["n"]].astype(bool)
+            found.setdefault((about["task"], about["method"], about["variant"]), []).append((bits, file[f"distinct{i}"]))
+    cells = {}
+    for key, runs in found.items():
+        n = min(bits.shape[1] for bits, _ in runs)
+        cells[key] = Cell(np.stack([bits[:, :n] for bits, _ in runs]), np.stack([distinct for _, distinct in runs]))
+    return cells
+
+
+def percent(values: np.ndarray | float) -> str:
+    return f"{100 * float(np.mean(values)):.1f}"
+
+
+def against(own: np.ndarray, other: np.ndarray) -> str:
+    bounds = metrics.paired_interval(own, other)
+    return f"{100 * bounds.mean:+.1f} [{100 * bounds.low:+.1f}, {100 * bounds.high:+.1f}]"
+
+
+def row(*cells: Any) -> None:
+    print("| " + " | ".join(map(str, cells)) + " |")
+
+
+def head(*names: str) -> None:
+    print()
+    row(*names)
+    row(*["---"] * len(names))
+
+
+def tuning() -> None:
+    rows = json.loads((RESULTS / "tune.json").read_text())
+    print("\n### Tuning split: the best trial of each method, Pass@1 / Pass@16 in per cent, and how many trials there were")
+    head("method", *TASKS, "trials")
+    for method in METHODS:
+        own = [[r for r in rows if (r["task"], r["method"]) == (task, method)] for task in TASKS]
+        best = [max(some, key=lambda r: (r["pass@16"], r["pass@1"])) for some in own]
+        row(
+            LABELS[method],
+            *[f"{percent(b['pass@1'])} / {percent(b['pass@16'])}" for b in best],
+            "/".join(str(len(some)) for some in own),
+        )
+
+
+def main_table(cells: dict[tuple[str, str, str], Cell], task: str, names: Sequence[str]) -> None:
+    plain = cells[task, "plain", ""]
+    seeds, problems, _ = plain.verdicts.shape
+    print(f"\n### {task}, report split ({problems} problems, per cent)")
+    head("method", "seeds", *[f"Pass@{k}" for k in DEPTHS], "Pass@16 - plain", "Pass@1 - plain", "coverage", "different of 16")
+    for name in names:
+        if (task, name, "") not in cells:
+            continue
+        cell = cells[task, name, ""]
+        seeds = len(cell.verdicts)
+        same = Cell(plain.verdicts[:seeds], plain.distinct[:seeds])  # the seeds that both have
+        row(
+            LABELS.get(name, f"**{name}**"),
+            seeds,
+            *[percent(cell.passed(k)) for k in DEPTHS],
+            "" if name == "plain" else against(cell.passed(N), same.passed(N)),
+            "" if name == "plain" else against(cell.passed(1), same.passed(1)),
+            percent(cell.coverage),
+            f"{cell.distinct.mean():.1f}",
+        )
+
+
+def wins(cells: dict[tuple[str, str, str], Cell], names: Sequence[str]) -> None:
+    print(
+        "\n### Wins and losses against tuned plain sampling: problems of 500 that only one of the two solves, mean over seeds"
+    )
+    head("method", *[f"{task}: won, lost" for task in TASKS])
+    for name in names:
+        if name == "plain":
+            continue
+        own = []
+        for task in TASKS:
+            if (task, name, "") not in cells:
+                own.append("")
+                continue
+            mine = cells[task, name, ""].verdicts[:, :, :N].any(axis=2)
+            plain = cells[task, "plain", ""].verdicts[: len(mine), :, :N].any(axis=2)
+            own.append(f"{(mine & ~plain).sum(axis=1).mean():.1f}, {(plain & ~mine).sum(axis=1).mean():.1f}")
+        row(LABELS.get(name, f"**{name}**"), *own)
+
+
+def deep(cells: dict[tuple[str, str, str], Cell]) -> None:
+    print("\n### countdown-4, up to 64 samples of one batch: Pass@k in per cent")
+    head("method", *[f"k = {k}" for k in DEEP], "Pass@64 - plain")
+    plain = cells["countdown-4", "plain", ""]
+    for (task, name, variant), cell in cells.items():
+        if task == "countdown-4" and not variant and cell.verdicts.shape[2] == 64:
+            gain = "" if name == "plain" else against(cell.passed(64), plain.passed(64))
+            row(LABELS.get(name, f"**{name}**"), *[percent(cell.passed(k)) for k in DEEP], gain)
+
+
+def pools(cells: dict[tuple[str, str, str], Cell]) -> None:
+    print("\n### Over-generation on plain sampling: of a pool, 16 by k-centre, the first 16, and the oracle (all of the pool)")
+    head("task", "pool", "steps", "evaluations", "k-centre Pass@1", "Pass@16", "Pass@16 - plain", "first 16", "oracle")
+    for task in TASKS:
+        plain = cells[task, "plain", ""]
+        for pool, variant in ((17, ""), (32, ""), (32, "half the steps")):
+            if (task, f"k_centre_{pool}", variant) not in cells:
+                continue
+            kept, all_ = cells[task, f"k_centre_{pool}", variant], cells[task, f"pool_{pool}", variant]
+            cost = pool / N * (0.5 if variant else 1.0)
+            row(
+                task,
+                pool,
+                variant or "all",
+                f"x {cost:.2f}",
+                percent(kept.passed(1)),
+                percent(kept.passed(N)),
+                against(kept.passed(N), plain.passed(N)),
+                percent(all_.passed(N)),
+                percent(all_.verdicts.any(axis=2)),
+            )
+
+
+def robustness(cells: dict[tuple[str, str, str], Cell]) -> None:
+    variants = sorted({variant for _, _, variant in cells if variant})
+    for task in sorted({task for task, _, variant in cells if variant}):
+        print(f"\n### {task}: what is lost when a setting is off, Pass@16 minus that of the setting as tuned, points")
+        head("method", *variants)
+        for name in dict.fromkeys(name for t, name, variant in cells if t == task and variant):
+            if name.startswith(("k_centre", "pool")):
+                continue
+            own = []
+            for variant in variants:
+                off = cells.get((task, name, variant))
+                tuned = cells[task, name, ""]
+                own.append("" if off is None else against(off.passed(N), np.mean(
+                    [metrics.pass_at_k(x[:, :N], N) for x in tuned.verdicts[: len(off.verdicts)]], axis=0)))  # fmt: skip
+            row(LABELS.get(name, f"**{name}**"), *own)
+
+
+def aims(cells: dict[tuple[str, str, str], Cell]) -> None:
+    print("\n### countdown-4: the two settings of the package against tuned plain sampling, points")
+    head("setting", "Pass@16", "aim", "Pass@1", "aim", "reached")
+    plain = cells["countdown-4", "plain", ""]
+    for name, (gain, cost) in AIMS.items():
+        cell = cells["countdown-4", name, ""]
+        more = metrics.paired_interval(cell.passed(N), plain.passed(N))
+        less = metrics.paired_interval(cell.passed(1), plain.passed(1))
+        reached = 100 * more.mean >= gain and more.low > 0 and 100 * less.mean >= cost
+        gained, lost = (against(cell.passed(k), plain.passed(k)) for k in (N, 1))
+        row(name, gained, f">= +{gain}", lost, f">= {cost}", "yes" if reached else "no")
+
+
+def timing() -> None:
+    path = RESULTS / "timing.json"
+    if not path.exists():
+        return
+    rows = json.loads(path.read_text())
+    plain = np.median([r["seconds"] for r in rows if r["method"] == "plain"])
+    print("\n### countdown-4: seconds for 500 problems x 16 samples on one H200, one process, and beside plain sampling")
+    head("method", "seconds (median of runs)", "over plain")
+    for method in dict.fromkeys(r["method"] for r in rows):
+        seconds = np.median([r["seconds"] for r in rows if r["method"] == method])
+        row(LABELS.get(method, f"**{method}**"), f"{seconds:.2f}", f"x {seconds / plain:.2f}")
+
+
+def figures(cells: dict[tuple[str, str, str], Cell], names: Sequence[str], folder: Path) -> None:
+    from matplotlib.figure import Figure
+
+    from oddlm.analysis.plots import COLOURS, MARKS, WIDTH, draw
+
+    shown = [name for name in names if not name.startswith("k_centre")]
+    style = {name: {"color": COLOURS[i % len(COLOURS)], "marker": MARKS[i % len(MARKS)]} for i, name in enumerate(shown)}
+    style["plain"] = {"color": "black", "marker": "o"}
+
+    def pareto() -> Figure:
+        figure = Figure(figsize=(WIDTH, 5.4), layout="constrained")
+        axes = figure.subplots(2, 2).flatten()
+        for axis, task in zip(axes, TASKS, strict=True):
+            for name in shown:
+                if (task, name, "") in cells:
+                    cell = cells[task, name, ""]
+                    x, y = (100 * cell.passed(k).mean() for k in (1, N))
+                    big = {"s": 60, "edgecolors": "black", "zorder": 3} if name in AIMS else {"s": 22}
+                    axis.scatter(x, y, label=LABELS.get(name, name), **style[name], **big)
+            axis.set(title=task, xlabel="Pass@1 (%)", ylabel="Pass@16 (%)")
+        handles, labels = axes[1].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=3)
+        return figure
+
+    def depth() -> Figure:
+        figure = Figure(figsize=(WIDTH, 3.2), layout="constrained")
+        axis = figure.subplots()
+        for (task, name, variant), cell in cells.items():
+            if task == "countdown-4" and not variant and cell.verdicts.shape[2] == 64:
+                ks = [k for k in DEEP if k > 1]
+                axis.plot(ks, [100 * cell.passed(k).mean() for k in ks], label=LABELS.get(name, name), **style[name])
+        axis.set_xscale("log", base=2)
+        axis.set_xticks([2, 4, 8, 16, 32, 64], ["2", "4", "8", "16", "32", "64"])
+        axis.set(xlabel="k samples", ylabel="Pass@k (%)", title="countdown-4, report split")
+        axis.legend(loc="lower right")
+        return figure
+
+    folder.mkdir(parents=True, exist_ok=True)
+    draw(pareto, folder / "exploration-pareto")
+    draw(depth, folder / "exploration-depth")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--figures", type=Path, help="also draw the figures into this folder")
+    args = parser.parse_args()
+    tuning()
+    if not (RESULTS / "report.npz").exists():
+        return
+    cells = read()
+    names = [*METHODS, *AIMS]
+    aims(cells)
+    for task in TASKS:
+        main_table(cells, task, names)
+    wins(cells, names)
+    deep(cells)
+    pools(cells)
+    robustness(cells)
+    timing()
+    if args.figures:
+        figures(cells, names, args.figures)
+
+
+if __name__ == "__main__":
+    main()
