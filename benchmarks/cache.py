@@ -26,7 +26,10 @@ import oddlm
 from oddlm import noise
 from oddlm.kernels import closed_form
 from oddlm.metrics import paired_interval, pass_at_1, pass_at_k
+from oddlm.models.architecture import Keys
+from oddlm.models.llada import LLADA
 from oddlm.models.native import Native
+from oddlm.models.published import LLADA_8B
 from oddlm.models.transformer import Transformer, TransformerConfig
 from oddlm.tasks import countdown
 
@@ -41,7 +44,7 @@ METHODS: dict[str, dict[str, Any]] = {"plain": {"objective": "none"}, "odd, alph
 LENGTH = 24
 SHAPES = {  # network, then prompt, length, block length, steps
     "mini": (TransformerConfig(1799, 256, 7, 4, 704), (128, 128, 32, 32)),
-    "8b": (TransformerConfig(126464, 4096, 32, 32, 12288, tied=False), (512, 128, 32, 32)),
+    "8b": (LLADA.config(Keys("LLADA_8B", LLADA_8B)), (512, 128, 32, 32)),
 }
 
 

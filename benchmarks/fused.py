@@ -111,7 +111,7 @@ def main() -> None:
                     continue
 
                 def call(logits: Any = logits, guide: Any = guide, step: Step = step, temperature: float = temperature) -> Any:
-                    outlook = look(logits, step, guide, Alarm(patient=True))
+                    outlook = look(logits, None, step, guide, Alarm(patient=True))
                     return predict(outlook, temperature=temperature, top_k=None, top_p=None, needs=None)
 
                 read = cells * (1 if guide is None else 3)

@@ -9,7 +9,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from typer.testing import CliRunner
 
-from oddlm.bench import build_model, expand, grid_cells
+from oddlm.bench import MODELS, SHAPES, build_model, expand, grid_cells, overhead
 from oddlm.cli import app
 from oddlm.costs import Cost, aims_table, claims, network_flops
 from oddlm.models.native import Native
@@ -32,7 +32,10 @@ def test_claims():
     flat, memory = claims(costs)
     assert flat == "flat in the number of steps: the overhead differs by 3.0 points (median), 3.0 at most"
     assert memory == "memory grows with n: 2.00 to 2.00 MiB a sample"
-    assert "independent of the model" in claims([COST, replace(COST, model="b")])[0]
+    other = replace(COST, model="b", odd_extra_mib=12.0)
+    independent, memory = claims([*costs, other])[1:]
+    assert independent.startswith("independent of the model")
+    assert memory == "memory grows with n: 2.00 to 3.00 MiB a sample"
 
 
 def test_aims_stand_beside_what_has_them():
@@ -46,9 +49,27 @@ def test_aims_stand_beside_what_has_them():
 def test_flops_of_a_network_by_torchs_own_count():
     model = build_model("tiny", torch.device("cpu"), "float32", "none")
     tokens, lengths = torch.zeros(3, 50 + 8, dtype=torch.long), torch.full((3,), 50)
-    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
-        model(tokens, 50, lengths)
-    assert network_flops(model.network.config, 3, 50, 8) == counter.get_total_flops()
+    session = model.session(50, lengths, 8, 8)
+    for asked in (8, 3):
+        with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+            session(tokens, 50, lengths, positions=torch.arange(asked).expand(3, -1))
+        assert network_flops(model.network.config, 3, 50, 8, asked) == counter.get_total_flops()
+    assert network_flops(model.network.config, 3, 50, 8) == network_flops(model.network.config, 3, 50, 8, 8)
+
+
+def test_the_network_alone_answers_for_as_many_positions_as_the_samplers_ask(monkeypatch):
+    model = build_model("tiny", torch.device("cpu"), "float32", "none")
+    head, seen = model.network.logits, []
+    monkeypatch.setattr(model.network, "logits", lambda x: seen.append(x.shape[1]) or head(x))
+    list(overhead(model, [(2, 8, 4)], dtype="float32", alpha=8.0, temperature=1.0, repeats=1))
+    assert seen[-12:] == [8, 8, 8, 6, 6, 6, 4, 4, 4, 2, 2, 2]
+
+
+def test_the_papers_grid_takes_two_networks():
+    assert MODELS["paper"].split(",") == ["llada-8b", "dream-7b"]
+    assert {MODELS[None], MODELS["aims"]} == {"llada-8b"}
+    assert SHAPES["llada-8b"].vocab_size == 126464
+    assert SHAPES["dream-7b"].shift
 
 
 def test_quantised_shapes_can_be_built():

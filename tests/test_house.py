@@ -35,7 +35,7 @@ ARROWS = {
     "selection": {"types", "registry", "metrics"},
     "generate": {"checks", "policies", "presets", "types", "noise", "params", "sampler", "selection", "diversity", "models"},
     "costs": {"models"},
-    "bench": {"types", "costs", "sampler", "diversity", "models"},
+    "bench": {"types", "costs", "sampler", "schedule", "diversity", "models"},
     "demo": {"types", "sampler", "diversity", "models", "generate", "metrics", "sandbox", "tasks"},
     "sandbox": set(),
     "tasks": {"sandbox"},

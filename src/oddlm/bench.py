@@ -9,31 +9,32 @@ from functools import partial
 from itertools import permutations, product
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .costs import AIMS, Ceilings, Cost, network_flops
 from .diversity.guide import Repulsion
-from .models import load_model
+from .models import load_model, published
+from .models.architecture import Keys
 from .models.device import chosen_device
+from .models.dream import DREAM
+from .models.llada import LLADA
 from .models.native import COMPILED, Native
 from .models.quant import QUANTIZATIONS, assign, prepare
 from .models.transformer import Transformer, TransformerConfig
 from .sampler import denoise_steps, lay_canvas
-from .types import Guide, Model, open_session
+from .schedule import Schedule
+from .types import Guide, Model, is_selective, open_session
 
 SHAPES = {  # random weights: what a network says does not change how long it takes
-    "llada-8b": TransformerConfig(
-        vocab_size=126464, width=4096, layers=32, heads=32, hidden=12288, tied=False, wide_rotary=True
-    ),
-    "dream-7b": TransformerConfig(
-        vocab_size=152064, width=3584, layers=28, heads=28, hidden=18944, kv_heads=4, qkv_bias=True, tied=False, shift=True
-    ),
+    "llada-8b": LLADA.config(Keys("LLADA_8B", published.LLADA_8B)),
+    "dream-7b": DREAM.config(Keys("DREAM_7B", published.DREAM_7B)),
     "1b": TransformerConfig(vocab_size=126464, width=2048, layers=16, heads=16, hidden=5632),
     "tiny": TransformerConfig(vocab_size=2048, width=64, layers=2, heads=2, hidden=128),
 }
 DTYPES = ("bfloat16", "float16", "float32", *QUANTIZATIONS)
 PAPER = {"n": (4, 16, 64), "length": (8, 32, 128), "steps": (4, 8, 16)}  # the paper's grid, steps <= length
 GRIDS = ("paper", "aims")
+MODELS = {None: "llada-8b", "paper": "llada-8b,dream-7b", "aims": "llada-8b"}  # by grid: two to see whether they differ
 COMPILE = (*COMPILED, "none")
 PROMPT = 150
 
@@ -91,7 +92,8 @@ def overhead(
         network, plain, odd = (statistics.median(times) for times in zip(*rounds, strict=True))
         shares = sorted(100 * (b / a - 1) for _, a, b in rounds)
         low, high = _interval(shares)
-        teraflops, plain_gb, odd_gb = _work(model, *cell[:2])
+        asked = lanes.asked()
+        teraflops, plain_gb, odd_gb = _work(model, *cell[:2], statistics.mean(asked[1:] or asked))
         yield Cost(
             model=str(getattr(model, "name", type(model).__name__)),
             dtype=dtype,
@@ -153,13 +155,27 @@ class _Lanes:
         for _ in self.sampling(guide, min(2, self.steps)):
             pass
 
-    def run(self, seed: int) -> list[tuple[float, ...]]:
-        """Per round the ms of the three; without the first, which fills the pipeline, where there are more."""
+    def asked(self) -> list[int]:
+        """For how many positions of a sample the network answers at each step."""
+        _, lengths = lay_canvas(self.model, [_prompt()], self.n, self.length)
+        if not is_selective(open_session(self.model, PROMPT, lengths, self.length, self.length)):
+            return [self.length] * self.steps
+        return Schedule.plan(self.length, self.steps, None, fork=False).counts(fork=False)[:-1]
+
+    @torch.no_grad()
+    def network(self) -> Iterator[Tensor]:
+        """The network alone, at each step for as many positions as the samplers ask."""
         canvas, lengths = lay_canvas(self.model, [_prompt()], self.n, self.length)
         canvas[:, PROMPT:].random_(5, self.model.vocab_size)  # on rows that are alike a GPU is faster
-        network = torch.no_grad()(open_session(self.model, PROMPT, lengths, self.length, self.length))
-        runs = [self.sampling(guide, self.steps, seed) for guide in self.guides]
-        lanes = [partial(network, canvas, PROMPT, lengths), *(partial(next, run) for run in runs)]
+        session = open_session(self.model, PROMPT, lengths, self.length, self.length)
+        places = torch.arange(self.length, device=canvas.device).repeat(self.n, 1)
+        for count in self.asked():
+            yield session(canvas, PROMPT, lengths, **({} if count == self.length else {"positions": places[:, :count]}))
+
+    def run(self, seed: int) -> list[tuple[float, ...]]:
+        """Per round the ms of the three; without the first, which fills the pipeline, where there are more."""
+        runs = [self.network(), *(self.sampling(guide, self.steps, seed) for guide in self.guides)]
+        lanes = [partial(next, run) for run in runs]
         orders = list(permutations(range(len(lanes))))
         marks, taken = _Marks(_device(self.model).type == "cuda"), []
         for i in range(self.steps):
@@ -177,15 +193,15 @@ def _prompt() -> list[int]:
     return [5 + i % 32 for i in range(PROMPT)]
 
 
-def _work(model: Model, n: int, length: int) -> tuple[float, float, float]:
-    """Teraflops of the network, and the fewest gigabytes of a step, plain and ODD."""
+def _work(model: Model, n: int, length: int, asked: float) -> tuple[float, float, float]:
+    """Teraflops of the network, and the fewest gigabytes of a step, plain and ODD, with logits of `asked` positions."""
     if not isinstance(model, Native):
         return 0.0, 0.0, 0.0
     network = model.network
     read = [network.blocks, network.norm, network.embed if network.head is None else network.head]
     weights = sum(p.nbytes for part in read for p in part.parameters())
-    logits = n * length * model.vocab_size * model.embedding.element_size()
-    flops = network_flops(network.config, n, PROMPT, length)
+    logits = n * asked * model.vocab_size * model.embedding.element_size()
+    flops = network_flops(network.config, n, PROMPT, length, asked)
     return flops / 1e12, (weights + 2 * logits) / 1e9, (weights + 4 * logits) / 1e9
 
 

@@ -27,7 +27,7 @@ class Cost:
     pairs: int
     plain_mib: float  # peak beside weights
     odd_extra_mib: float  # peak of ODD above that of plain
-    teraflops: float  # of the network; 0 where its shape is not known, as are the next three
+    teraflops: float  # of the network, mean over the steps timed; 0 where its shape is not known, as are the next three
     plain_gb: float  # the fewest bytes: weights read, logits written and read once
     odd_gb: float  # read three times
     floor_ms: float  # the longer of FLOPs over the measured matrix rate and ODD's bytes over the measured bandwidth
@@ -60,14 +60,16 @@ class Ceilings:
     matrix_rate: float
 
 
-def network_flops(config: TransformerConfig, n: int, prompt: int, length: int) -> int:
-    """Of one evaluation: products and attention; the last block answers for generated positions alone, the head too."""
-    T, inner = prompt + length, config.heads * config.head
-    heard = config.width * (inner + 2 * config.key_heads * config.head)
-    answered = inner * config.width + 3 * config.width * config.hidden
-    rows = T * (config.layers - 1) + length
-    products = config.layers * T * heard + rows * answered + length * config.width * config.vocab_size
-    return 2 * n * (products + 2 * rows * T * inner)
+def network_flops(config: TransformerConfig, n: int, prompt: int, length: int, asked: float | None = None) -> float:
+    """Of one evaluation: products and attention. In the last block generated positions alone listen; its feed-forward part
+    and the head run on `asked` of them (default: all).
+    """
+    T, inner, asked = prompt + length, config.heads * config.head, length if asked is None else asked
+    listening, fed = T * (config.layers - 1) + length, T * (config.layers - 1) + asked
+    products: float = config.layers * T * config.width * (inner + 2 * config.key_heads * config.head)
+    products += listening * inner * config.width + fed * 3 * config.width * config.hidden
+    products += asked * config.width * config.vocab_size
+    return 2 * n * (products + 2 * listening * T * inner)
 
 
 def claims(costs: Sequence[Cost]) -> list[str]:
@@ -83,9 +85,9 @@ def claims(costs: Sequence[Cost]) -> list[str]:
             said.append(
                 f"{name}: the overhead differs by {statistics.median(spreads):.1f} points (median), {max(spreads):.1f} at most"
             )
-    by_n = sorted({(c.n, c.length): c.odd_extra_mib for c in costs if c.odd_extra_mib > 0}.items())
-    if len({n for (n, _), _ in by_n}) > 1:
-        rates = [mib / n for (n, _), mib in by_n]
+    known = [c for c in costs if c.odd_extra_mib > 0]
+    if len({c.n for c in known}) > 1:
+        rates = [c.odd_extra_mib / c.n for c in known]
         said.append(f"memory grows with n: {min(rates):.2f} to {max(rates):.2f} MiB a sample")
     return said
 

@@ -16,7 +16,21 @@ from .progress import step_progress
 from .prompt_noise import prompt_nudge
 from .sampling import Outlook, delay, fork_cells, look, predict, probability
 from .schedule import Schedule, select
-from .types import Denoised, Guide, History, Model, Observer, Policy, Prediction, Step, StepEvent, identity, open_session
+from .types import (
+    Denoised,
+    Guide,
+    History,
+    Model,
+    Network,
+    Observer,
+    Policy,
+    Prediction,
+    Step,
+    StepEvent,
+    identity,
+    is_selective,
+    open_session,
+)
 
 Prompt = Sequence[int] | Tensor
 HOTTEST = 1000.0  # beyond, Gumbel noise would overflow where it matters
@@ -140,6 +154,7 @@ def denoise_steps(
         schedule=schedule,
         policy=policy,
         parallel=parallel,
+        counts=None if parallel else schedule.counts(fork=fork),
         guide=guide,
         n=n,
         seeds=seeds,
@@ -164,6 +179,7 @@ class _Reverse:
     schedule: Schedule
     policy: Policy
     parallel: bool
+    counts: list[int] | None  # masked positions of every row before each step; a parallel policy's are not known
     guide: Guide | None
     n: int
     seeds: Tensor
@@ -188,9 +204,7 @@ class _Reverse:
                 break
             step = self.step(index, canvas[:, start:], masked)
             with memory_advice(step, self.model.vocab_size, _item_bytes(self.model), *_network_rows(self.model, canvas)):
-                aside = self.aside(canvas[:, :start], prompt_lengths, step)
-                logits = _shaped(model(canvas, start, prompt_lengths, **aside), step, self.model)  # [B, L, V]
-                outlook = look(logits, step, self.guide, alarm)
+                outlook = look(*self.ask(model, canvas, start, prompt_lengths, step), step, self.guide, alarm)
                 forced = fork_cells(outlook.base, step, self.fork_temperature) if self.fork and index == 0 else None
                 prediction, commit = self.propose(outlook, forced)
             nfe += getattr(self.model, "passes", 1)
@@ -203,11 +217,20 @@ class _Reverse:
         history = History(self.first_sample + self.n, self.made_with, getattr(self.guide, "memory", None))
         return Denoised(canvas[:, start:], commit_step, nfe, self.seeds, self.n, history)
 
-    def aside(self, prompts: Tensor, prompt_lengths: Tensor, step: Step) -> dict[str, Tensor]:
-        """What the network is told beside the canvas."""
-        if not self.prompt_noise or not prompts.shape[1]:
-            return {}
-        return {"nudge": prompt_nudge(prompts, prompt_lengths, step, self.prompt_noise)}
+    def ask(
+        self, network: Network, canvas: Tensor, start: int, prompt_lengths: Tensor, step: Step
+    ) -> tuple[Tensor, Tensor | None]:
+        """Logits [B, m, V] and their positions [B, m]: the masked ones, where network and schedule allow, else all (None)."""
+        B, L = step.tokens.shape
+        m = self.counts[step.index] if self.counts is not None and is_selective(network) else L
+        positions = None if m == L else step.masked.byte().argsort(dim=1, descending=True, stable=True)[:, :m].contiguous()
+        aside = {} if positions is None else {"positions": positions}
+        if self.prompt_noise and start:
+            aside["nudge"] = prompt_nudge(canvas[:, :start], prompt_lengths, step, self.prompt_noise)
+        logits = network(canvas, start, prompt_lengths, **aside)
+        if logits.shape != (expected := (B, m, self.model.vocab_size)):
+            raise ValueError(f"model returned logits {tuple(logits.shape)}, expected {expected}")
+        return logits, positions
 
     def propose(self, outlook: Outlook, forced: tuple[Tensor, Tensor] | None) -> tuple[Prediction, Tensor]:
         """What this step writes with these logits, and where."""
@@ -220,7 +243,8 @@ class _Reverse:
         if self.order_temperature > 0:
             keys = noise.key(*step.address(), step.index, noise.Purpose.ORDER)
             score = score + self.order_temperature * noise.gumbel(keys, self.schedule.length)
-        return prediction, select(score, self.schedule.quota(step), step, outlook.alarm)
+        quota = self.schedule.quota(step) if self.counts is None else self.counts[step.index] - self.counts[step.index + 1]
+        return prediction, select(score, quota, step, outlook.alarm)
 
     def step(self, index: int, tokens: Tensor, masked: Tensor) -> Step:
         return Step(
@@ -310,10 +334,3 @@ def _network_rows(model: Model, canvas: Tensor) -> tuple[int, int | None]:
     B, T = canvas.shape
     row_bytes: Callable[[int], int] | None = getattr(model, "row_bytes", None)
     return min(B, getattr(model, "max_batch", B)), None if row_bytes is None else row_bytes(T)
-
-
-def _shaped(logits: Tensor, step: Step, model: Model) -> Tensor:
-    expected = (*step.tokens.shape, model.vocab_size)
-    if logits.shape != expected:
-        raise ValueError(f"model returned logits {tuple(logits.shape)}, expected {expected}")
-    return logits

@@ -31,7 +31,7 @@ def check_peaks(peak: Tensor, masked: Tensor, name: str, alarm: Alarm | None) ->
         what = {torch.inf: "+inf", -torch.inf: "nothing but -inf"}.get(value, "NaN")
         return f"{name} hold {what} at row {row}, position {position}"
 
-    (alarm or Alarm(patient=False)).check(masked & ~peak.isfinite(), peak, describe)
+    (alarm or Alarm(patient=False)).check(masked & ~(peak.abs() < torch.inf), peak, describe)
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,8 @@ class Outlook:
     only once somebody asks.
     """
 
-    network: Tensor  # [B, L, V] as they came
+    network: Tensor  # [B, m, V] as they came
+    positions: Tensor | None  # [B, m]: whose they are, the masked ones; None: all, m = L
     step: Step
     alarm: Alarm
     kernel: Any  # `kernels.triton`, where it can draw from these logits
@@ -49,8 +50,11 @@ class Outlook:
 
     @cached_property
     def base(self) -> Tensor:
-        """[B, L, V] suppressed, not guided."""
-        return self.network.index_fill(-1, id_tensor(self.step.never, self.network.device), -torch.inf)
+        """[B, L, V] suppressed, not guided; undefined at committed positions."""
+        never = id_tensor(self.step.never, self.network.device)
+        if self.positions is None:
+            return self.network.index_fill(-1, never, -torch.inf)
+        return spread(self.network, self.step.masked).index_fill_(-1, never, -torch.inf)
 
     @cached_property
     def guided(self) -> Tensor:
@@ -64,14 +68,21 @@ class Outlook:
         return replace(self, push=None, written=None)
 
 
-def look(network: Tensor, step: Step, guide: Guide | None, alarm: Alarm) -> Outlook:
-    """Guide the network's logits, fused where guide and device allow it."""
-    outlook = Outlook(network, step, alarm, triton_kernel(network))
+def spread(rows: Tensor, masked: Tensor) -> Tensor:
+    """[B, L, V] from the rows [B, m, V] of m masked positions each; a committed position repeats one of them."""
+    B, m, V = rows.shape
+    place = (masked.cumsum(dim=1) - 1).clamp(min=0) + m * torch.arange(B, device=rows.device)[:, None]
+    return rows.reshape(B * m, V).index_select(0, place.flatten()).view(*masked.shape, V)
+
+
+def look(network: Tensor, positions: Tensor | None, step: Step, guide: Guide | None, alarm: Alarm) -> Outlook:
+    """Guide the network's logits [B, m, V] of these positions (None: all), fused where guide and device allow it."""
+    outlook = Outlook(network, positions, step, alarm, triton_kernel(network))
     if outlook.kernel is not None and guide is None:
         return outlook
     fused = getattr(guide, "fused", None)
-    if outlook.kernel is not None and fused is not None and (push := fused(network, step)) is not None:
-        check_peaks(_peak(push.largest, push.rest), step.masked, "logits", alarm)
+    if outlook.kernel is not None and fused is not None and (push := fused(network, positions, step)) is not None:
+        check_peaks(push.largest, step.masked, "logits", alarm)
         return replace(outlook, push=push)
     check_logits(outlook.base, step.masked, alarm=alarm)
     return outlook if guide is None else replace(outlook, written=_checked(guide(outlook.base, step), outlook))
@@ -89,11 +100,6 @@ def _checked(guided: Tensor, outlook: Outlook) -> Tensor | None:
         guided = guided.index_fill(-1, never, -torch.inf)
     check_logits(guided, step.masked, "the guide's logits", outlook.alarm)
     return guided
-
-
-def _peak(largest: Tensor, rest: Tensor) -> Tensor:
-    """The largest logit, or NaN where there was one: it shows in the sum of the others."""
-    return largest.where(rest.isfinite() | largest.isinf(), torch.nan)
 
 
 def row_tiles(rows: Tensor, size: int) -> Iterator[Tensor]:
@@ -163,23 +169,16 @@ def predict(outlook: Outlook, *, temperature: float, top_k: int | None, top_p: f
 
 def _draw_fused(outlook: Outlook, temperature: float, needs: str | None) -> Prediction:
     """The same in one pass, by a kernel that keeps noise and guided logits to itself."""
-    step, push = outlook.step, outlook.push
-    source = outlook.network if outlook.written is None else outlook.written
-    drawn = outlook.kernel.draw(source, step, push, temperature=temperature, needs=needs)
-    name = "logits" if push is None else "the guide's logits"
-    check_peaks(_peak(drawn.largest, drawn.rest), step.open, name, outlook.alarm)
-    total = 1 + drawn.rest.double()
-    fall, second = (drawn.value - drawn.largest).double(), (drawn.extra - drawn.largest).double()
-    logprob = fall - total.log()
-    base_logprob = logprob
-    if push is not None:
-        base_logprob = (drawn.base - push.largest).double() - push.rest.double().log1p()
+    step, push, written = outlook.step, outlook.push, outlook.written
+    source = (outlook.network, outlook.positions) if written is None else (written, None)
+    drawn = outlook.kernel.draw(*source, step, push, temperature=temperature, needs=needs)
+    check_peaks(drawn.largest, step.open, "logits" if push is None else "the guide's logits", outlook.alarm)
     return Prediction(
-        tokens=drawn.token.where(step.open, step.tokens),
-        confidence=(fall.exp() / total).where(step.open, 0.0),
-        margin=((1 - second.exp()) / total).where(step.open, 0.0) if needs == "margin" else None,
-        entropy=(total.log() + drawn.extra.double() / total).where(step.open, 0.0) if needs == "entropy" else None,
-        logprobs=None if outlook.written is not None else (base_logprob, logprob),
+        tokens=drawn.tokens,
+        confidence=drawn.confidence,
+        margin=drawn.extra if needs == "margin" else None,
+        entropy=drawn.extra if needs == "entropy" else None,
+        logprobs=None if written is not None else (drawn.base_logprob, drawn.logprob),
     )
 
 

@@ -48,6 +48,16 @@ class Schedule:
         first = pending & (pending.cumsum(dim=1) == 1)
         return (blocks & first[..., None]).flatten(1)
 
+    def counts(self, *, fork: bool) -> list[int]:
+        """Masked positions of every row before each step, and after the last, where no policy commits more than its quota."""
+        counts = [self.length]
+        for index in range(self.steps):
+            block, written = divmod(self.length - counts[-1], self.block_length)
+            left = (block + 1) * self.steps_per_block - index
+            quota = -(-(self.block_length - written) // left)
+            counts.append(counts[-1] - (1 if fork and index == 0 else quota))
+        return counts
+
     def quota(self, step: Step) -> Tensor:
         """[B]: open positions over the steps left to their block, rounded up.
 
@@ -59,16 +69,18 @@ class Schedule:
         return quota
 
 
-def select(score: Tensor, quota: Tensor, step: Step, alarm: Alarm) -> Tensor:
-    """[B, L]: the `quota` best open positions (lowest position on ties), and every +inf of a parallel policy."""
+def select(score: Tensor, quota: Tensor | int, step: Step, alarm: Alarm) -> Tensor:
+    """[B, L]: the `quota` ([B], or the same for all) best open positions (lowest position on ties), and every +inf of a
+    parallel policy.
+    """
     if score.shape != step.open.shape:
         raise ValueError(f"policy returned scores of shape {tuple(score.shape)}, expected {tuple(step.open.shape)}")
     alarm.check(score.isnan() & step.open, score, _describe)
     score = score.double()
     among = score.clamp(min=torch.finfo(score.dtype).min).masked_fill(~step.open, -torch.inf)
     ranked = among.sort(dim=1, descending=True, stable=True).indices
-    best = torch.arange(score.shape[1], device=score.device) < quota[:, None]
-    commit = torch.zeros_like(step.open).scatter(1, ranked, best)
+    best = torch.arange(score.shape[1], device=score.device) < (quota if isinstance(quota, int) else quota[:, None])
+    commit = torch.zeros_like(step.open).scatter(1, ranked, best.expand_as(ranked))
     if step.parallel:
         commit = commit | score.isposinf()
     return commit & step.open

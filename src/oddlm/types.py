@@ -49,10 +49,17 @@ def open_session(model: Model, start: int, prompt_lengths: Tensor, length: int, 
 
     A session is called like the model, with these prompts and the canvas as it stands. It may keep what it likes between
     calls. Only masked positions of what it returns are read, and tokens are chosen only in each row's first unfinished block.
+    One that `is_selective` takes a keyword `positions` [B, m]: the masked positions counted from `start`, in ascending order,
+    where every row has m of them; it then answers for these alone, [B, m, V].
     A model around a model that passes on all attributes must open sessions of its own, or it is passed by.
     """
     session: Callable[..., Network] | None = getattr(model, "session", None)
     return model if session is None else session(start, prompt_lengths, length, block_length)
+
+
+def is_selective(network: Network) -> bool:
+    """Can it answer for some positions alone? It says so by `selective`."""
+    return bool(getattr(network, "selective", False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +124,9 @@ class Top:
 
 
 class StepLogits(Protocol):
-    """[B, L, V], suppressed: as the network gave them, and after the guide (the same object where there was none)."""
+    """[B, L, V], suppressed: as the network gave them, and after the guide (the same object where there was none). Undefined
+    at committed positions.
+    """
 
     @property
     def base(self) -> Tensor: ...
@@ -138,7 +147,7 @@ class StepEvent:
 
     @property
     def base_logits(self) -> Tensor:
-        """[B, L, V] suppressed, not guided."""
+        """[B, L, V] suppressed, not guided; undefined at committed positions."""
         return self.logits.base
 
     @property

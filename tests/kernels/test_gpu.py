@@ -5,25 +5,20 @@ import torch
 
 import oddlm
 from oddlm import Repulsion, denoise
+from oddlm.models.native import Native
 from oddlm.models.transformer import Transformer, TransformerConfig
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:Synchronization debug mode")]
 
 
-class Small:
+class Small(Native):
     """A random transformer over a large vocabulary."""
 
-    mask_id, protected_ids, name = 0, (1, 2), "small"
-
     def __init__(self, dtype=torch.bfloat16):
-        self.vocab_size, self.device = 126464, torch.device("cuda")
         torch.manual_seed(0)
-        config = TransformerConfig(self.vocab_size, width=128, layers=2, heads=2, hidden=256)
-        self.network = Transformer(config).to(self.device, dtype).eval()
-        self.network.embed.weight.data.mul_(20)
-
-    def __call__(self, tokens, start, prompt_lengths):
-        return self.network(tokens, start, prompt_lengths)
+        network = Transformer(TransformerConfig(126464, width=128, layers=2, heads=2, hidden=256)).to("cuda", dtype)
+        network.embed.weight.data.mul_(20)
+        super().__init__(network, name="small", mask_id=0, protected_ids=(1, 2))
 
 
 @pytest.mark.parametrize("objective", ["odd", "odd_sequential", "dpp"])
@@ -71,6 +66,8 @@ def test_two_runs_have_the_same_bits(objective):
 
 def test_a_late_nan_is_still_an_error():
     class Bad(Small):
+        session = None
+
         def __call__(self, *args):
             logits = super().__call__(*args)
             logits[2, 7, 100] = torch.nan

@@ -11,8 +11,10 @@ from oddlm import Repulsion, denoise, diversify, noise
 from oddlm.alarm import Alarm
 from oddlm.diversity.memory import Explored
 from oddlm.kernels import triton as fused
+from oddlm.models.native import Native
 from oddlm.models.toy import Toy
-from oddlm.sampling import Outlook, predict
+from oddlm.models.transformer import Transformer, TransformerConfig
+from oddlm.sampling import Outlook, look, predict
 from oddlm.types import Step
 
 from ..tolerances import FUSED, P_VALUE, SINGLE
@@ -148,7 +150,7 @@ def drawn(logits, tokens, open_, device, **options):
     never = settings.pop("never", ())
     step = a_step(*on(device, tokens, open_), never=never)
     kernel = fused if device is DEVICE else None
-    outlook = Outlook(logits.to(device), step, Alarm(patient=False), kernel)
+    outlook = Outlook(logits.to(device), None, step, Alarm(patient=False), kernel)
     return predict(outlook, **settings)
 
 
@@ -226,6 +228,48 @@ def test_a_run_writes_the_tokens_of_the_cpu(options, monkeypatch):
     expected = denoise(toy, [[5, 6], [7]], **settings)
     assert got.tokens.tolist() == expected.tokens.tolist()
     assert got.commit_step.tolist() == expected.commit_step.tolist()
+
+
+def few(S, count, rows):
+    """[rows, S]: as many masked positions in each row, and where they are."""
+    order = torch.rand(rows, S, generator=torch.Generator().manual_seed(2)).argsort(dim=1)
+    positions = order[:, :count].sort(dim=1).values
+    return torch.zeros(rows, S, dtype=torch.bool).scatter(1, positions, True), positions
+
+
+@pytest.mark.parametrize("needs", ["margin", "entropy"])
+@pytest.mark.parametrize("objective", [None, "odd", "odd_sequential", "dpp"])
+def test_logits_of_masked_positions_alone_give_the_same_bits(objective, needs):
+    logits, tokens, _ = batch(1, 3, 7, 401, "one-hot")
+    masked, positions = few(7, 3, 3)
+    lines = logits.gather(1, positions[..., None].expand(-1, -1, 401))
+    logits[~masked] = torch.nan
+    logits, lines, tokens, masked, positions = on(DEVICE, logits, lines, tokens, masked, positions)
+    guide, step = objective and Repulsion(objective, alpha=8), a_step(tokens, masked, never=(0,))
+    options = {"temperature": 0.7, "top_k": None, "top_p": None, "needs": needs}
+    one, other = (look(x, where, step, guide, Alarm(patient=False)) for x, where in ((logits, None), (lines, positions)))
+    for a, b in ((one, other), (one.without_guide(), other.without_guide())):
+        wanted, got = predict(a, **options), predict(b, **options)
+        assert torch.equal(got.tokens, wanted.tokens)
+        for x, y in zip(
+            (got.confidence, getattr(got, needs), *got.logprobs),
+            (wanted.confidence, getattr(wanted, needs), *wanted.logprobs),
+            strict=True,
+        ):
+            assert torch.equal(x, y)
+    assert torch.equal(other.guided[masked], one.guided[masked])
+
+
+def test_a_network_asked_for_masked_positions_writes_the_tokens_of_the_cpu(monkeypatch):
+    torch.manual_seed(0)
+    network = Transformer(TransformerConfig(60, width=32, layers=2, heads=4, hidden=48, shift=True))
+    for parameter in network.parameters():
+        torch.nn.init.normal_(parameter, std=0.25)
+    settings = {"n": 3, "length": 6, "steps": 4, "temperature": 0.7, "guide": Repulsion(alpha=8)}
+    got = denoise(Native(network.to(DEVICE), name="x", mask_id=59, protected_ids=(1,)), [[5, 6], [7]], **settings)
+    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    expected = denoise(Native(network.to("cpu"), name="x", mask_id=59, protected_ids=(1,)), [[5, 6], [7]], **settings)
+    assert got.tokens.tolist() == expected.tokens.tolist()
 
 
 def test_two_pushes_have_the_same_bits():

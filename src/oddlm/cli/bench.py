@@ -22,8 +22,12 @@ def bench() -> None:
 @bench_app.command()
 def overhead(
     model: Annotated[
-        str, typer.Option(help="Shapes with random weights (llada-8b, dream-7b, 1b, tiny) or models' names, parted by commas.")
-    ] = "llada-8b",
+        str | None,
+        typer.Option(
+            help="Shapes with random weights (llada-8b, dream-7b, 1b, tiny) or models' names, parted by commas. Default: "
+            "llada-8b; the paper's grid takes dream-7b too."
+        ),
+    ] = None,
     n: Annotated[str, typer.Option("--n", help="Samples, parted by commas.")] = "16",
     length: Annotated[str, typer.Option(help="Tokens per sample, parted by commas.")] = "64",
     steps: Annotated[str, typer.Option(help="Network evaluations, parted by commas; never more than tokens.")] = "8",
@@ -50,7 +54,7 @@ def overhead(
     """
     import torch
 
-    from ..bench import COMPILE, DTYPES, GRIDS, build_model, expand, grid_cells, machine
+    from ..bench import COMPILE, DTYPES, GRIDS, MODELS, build_model, expand, grid_cells, machine
     from ..bench import overhead as measure
     from ..checks import one_of
     from ..costs import Cost, aims_table, claims, draw, markdown, write_csv
@@ -65,7 +69,7 @@ def overhead(
         grid_cells(grid) if grid else expand(*(listed(o, v, int) for o, v in (("n", n), ("length", length), ("steps", steps))))
     )
     where, called = machine(device)
-    names = listed("model", model, str)
+    names = listed("model", model or MODELS[grid], str)
     about = (
         f"{datetime.now():%Y-%m-%d}, {called}, torch {torch.__version__}, temperature {temperature:g}, alpha {alpha:g}, "
         f"{repeats} runs"

@@ -187,12 +187,22 @@ class Repulsion:
         guided: Tensor = self._run(kernel, kernel.repel, logits, step, history, record)
         return guided.flatten(0, 1)
 
-    def fused(self, logits: Tensor, step: Step, history: Explored | None = None, record: Explored | None = None) -> Any:
-        """`push` as a `kernels.triton.Push`, which forms the guided logits where they are needed; None where that cannot be."""
+    def fused(
+        self,
+        logits: Tensor,
+        positions: Tensor | None,
+        step: Step,
+        history: Explored | None = None,
+        record: Explored | None = None,
+    ) -> Any:
+        """`push` as a `kernels.triton.Push`, which forms the guided logits where they are needed; None where that cannot be.
+
+        positions [B, m]: whose logits these are; None: all.
+        """
         kernel = choice.choose(self.backend, logits, closed=self.closed, fused=self.fusible)
         if not hasattr(kernel, "plan"):
             return None
-        return self._run(kernel, partial(kernel.plan, never=step.never), logits, step, history, record)
+        return self._run(kernel, partial(kernel.plan, positions=positions, never=step.never), logits, step, history, record)
 
     @torch.no_grad()
     def _run(
@@ -244,8 +254,8 @@ class Remembering:
     def __call__(self, logits: Tensor, step: Step) -> Tensor:
         return self.repulsion.push(logits, step, self.earlier, self.memory)
 
-    def fused(self, logits: Tensor, step: Step) -> Any:
-        return self.repulsion.fused(logits, step, self.earlier, self.memory)
+    def fused(self, logits: Tensor, positions: Tensor | None, step: Step) -> Any:
+        return self.repulsion.fused(logits, positions, step, self.earlier, self.memory)
 
 
 def diversify(

@@ -158,11 +158,13 @@ def _odd_weigh(seen: Coordinates, *, normalize: bool = True, quality: Quality = 
     """`_odd_slope` in coordinates."""
     n = seen.quality.shape[1]
     own = seen.inner[:, :n]
-    size = own.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt().clamp(min=1e-12) if normalize else torch.ones_like(seen.quality)
+    size = own.diagonal(dim1=1, dim2=2).clamp(min=1e-24).sqrt() if normalize else torch.ones_like(seen.quality)
     gain = torch.linalg.vecdot(own, seen.basis) / size  # [G, n]
-    scale = torch.where(seen.guided, -quality_scale, 0.0)
-    weights = seen.basis - _padded((gain / size).diag_embed(), seen) if normalize else seen.basis
-    by_feature = weights * (scale * _quality(seen, quality) / size)[..., None]
+    scale = seen.guided * -quality_scale
+    factor = scale * _quality(seen, quality) / size
+    by_feature = seen.basis * factor[..., None]
+    if normalize:
+        by_feature.diagonal(dim1=1, dim2=2).addcmul_(factor, gain / size, value=-1)
     return Weights(by_feature, scale * gain if quality == "grad" else torch.zeros_like(gain))
 
 

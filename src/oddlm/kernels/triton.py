@@ -12,8 +12,9 @@ import torch
 import triton
 from torch import Tensor
 
-from ..noise import Purpose, normal, second_keys
+from ..noise import Purpose, normal
 from ..types import Step
+from . import triton_algebra as algebra
 from . import triton_device as device
 from .coordinates import Coordinates
 from .directions import Duplicates, extend
@@ -22,6 +23,8 @@ from .reference import Repel
 CELL = 512  # rows are padded to a multiple of it
 CHUNK = 4096  # columns that one program sums by owner
 NEEDS = {None: 0, "margin": 1, "entropy": 2}
+
+Lines = tuple[Tensor, Tensor | None]  # logits [G, n, m, V] and their positions [G, n, m]; None: all positions, m = S
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +40,7 @@ class Columns:
 class Push:
     """How the masked rows of B samples move: what forms the pushed logits, cell by cell, from the logits themselves."""
 
-    largest: Tensor  # [B, S] largest logit
+    largest: Tensor  # [B, S] largest logit; NaN where there was one
     likeliest: Tensor  # [B, S] int32: its column
     rest: Tensor  # [B, S]: sum of exp(x - largest) over the other columns
     at_peak: Tensor  # [B, S]: what the likeliest column loses
@@ -63,14 +66,14 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What the sampling kernel leaves behind, [B, S] each, undefined where not open."""
+    """What the sampling kernel leaves behind, [B, S] each; where not open the tokens as they are, and zeros."""
 
-    token: Tensor  # int64
-    value: Tensor  # its pushed logit
-    base: Tensor  # its logit
-    largest: Tensor  # largest pushed logit
-    rest: Tensor  # sum of exp(x - largest) over the other columns
-    extra: Tensor  # the second largest logit, or what the entropy needs
+    tokens: Tensor  # int64
+    confidence: Tensor  # float64, as the next three: the token's probability after the push
+    logprob: Tensor  # its logarithm
+    base_logprob: Tensor  # the same before the push
+    extra: Tensor  # margin or entropy, where needed
+    largest: Tensor  # largest pushed logit; NaN where there was one
 
 
 @lru_cache(maxsize=64)
@@ -112,17 +115,22 @@ def plan(
     alpha: Tensor,
     earlier: Tensor | None,
     how: Repel,
+    positions: Tensor | None = None,
     never: tuple[int, ...] = (),
 ) -> tuple[Push, Tensor | None]:
-    """The push of logits [G, n, S, V] (see `reference.repel`), and the directions added, where wanted."""
+    """The push of logits [G, n, S, V] (see `reference.repel`), and the directions added, where wanted.
+
+    positions [G * n, m]: the logits are [G, n, m, V], of the masked positions of each sample, in ascending order.
+    """
     columns = columns_of(logits.shape[-1], never, how.protected, logits.device)
+    lines = logits, None if positions is None else positions.view(logits.shape[:3])
     with _current(logits):
         make = _plan_one_by_one if how.sequential else _plan
-        return make(logits, tokens, masked, alpha, earlier, how, how.keys, columns)
+        return make(lines, tokens, masked, alpha, earlier, how, how.keys, columns)
 
 
 def _plan_one_by_one(
-    logits: Tensor,
+    lines: Lines,
     tokens: Tensor,
     masked: Tensor,
     alpha: Tensor,
@@ -133,12 +141,13 @@ def _plan_one_by_one(
 ) -> tuple[Push, Tensor | None]:
     """Each sample against the others as they are after their own push."""
     pushes = []
+    logits, positions = lines
     for k in range(logits.shape[1]):
         one = slice(k, k + 1)
-        part = logits[:, one], tokens[:, one], masked[:, one]
+        part = (logits[:, one], None if positions is None else positions[:, one]), tokens[:, one], masked[:, one]
         push, _ = _plan(*part, alpha[:, one], earlier, how, keys[:, one], columns)
         pushes.append(push)
-        rows = _make_rows(part[0], earlier)
+        rows = _make_rows(part[0][0], earlier)
         _observe(*part, keys[:, one], columns, rows, push)
         skip = Duplicates("skip", how.duplicates.tolerance)
         found = _coordinates(rows, torch.zeros_like(alpha[:, one]), 1, skip)
@@ -147,21 +156,27 @@ def _plan_one_by_one(
     return _join(pushes), earlier[:, -len(pushes) :]
 
 
-def draw(logits: Tensor, step: Step, push: Push | None, *, temperature: float, needs: str | None) -> Drawn:
-    """Gumbel-max tokens at the open positions of logits [B, S, V]."""
-    B, S, V = logits.shape
+def draw(
+    logits: Tensor, positions: Tensor | None, step: Step, push: Push | None, *, temperature: float, needs: str | None
+) -> Drawn:
+    """Gumbel-max tokens at the open positions of logits [B, S, V], or [B, m, V] of these positions."""
+    B, M, V = logits.shape
+    S = step.tokens.shape[1]
     logits = _last_dense(logits)
     columns = columns_of(V, step.never, (), logits.device) if push is None else push.columns
-    token = torch.zeros(B, S, dtype=torch.int64, device=logits.device)
-    value, base, largest, rest, extra = torch.zeros(5, B, S, dtype=torch.float32, device=logits.device)
+    tokens = step.tokens.clone(memory_format=torch.contiguous_format)
+    figures = torch.zeros(4, B, S, dtype=torch.float64, device=logits.device)
+    largest = torch.zeros(B, S, dtype=torch.float32, device=logits.device)
     keys = keys_of(step, Purpose.TOKEN, S)
     with _current(logits):
-        device.draw_tokens[(B * S,)](
-            logits, logits.stride(0), logits.stride(1), _flat(step.open), columns.flags, columns.busy, *_of(push, logits),
-            keys, temperature, token, value, base, largest, rest, extra,
-            S, V=V, PUSHED=push is not None, HOT=temperature > 0, NEEDS=NEEDS[needs], BLOCK=_block(V, 2048), num_warps=8,
+        device.draw_tokens[(B * M,)](
+            logits, logits.stride(0), logits.stride(1), _some(positions, logits), _flat(step.open), columns.flags, columns.busy,
+            *_of(push, logits), logits if push is None else push.rest, keys, temperature, tokens, *figures, largest,
+            S, M, V=V, SOME=positions is not None, PUSHED=push is not None, HOT=temperature > 0, NEEDS=NEEDS[needs],
+            BLOCK=_block(V, 2048), num_warps=8,
         )  # fmt: skip
-    return Drawn(token, value, base, largest, rest, extra)
+    confidence, logprob, base_logprob, extra = figures
+    return Drawn(tokens, confidence, logprob, base_logprob, extra, largest)
 
 
 def write(logits: Tensor, masked: Tensor, push: Push) -> Tensor:
@@ -177,7 +192,7 @@ def write(logits: Tensor, masked: Tensor, push: Push) -> Tensor:
 
 
 def _plan(
-    logits: Tensor,
+    lines: Lines,
     tokens: Tensor,
     masked: Tensor,
     alpha: Tensor,
@@ -186,14 +201,14 @@ def _plan(
     keys: Tensor,
     columns: Columns,
 ) -> tuple[Push, Tensor | None]:
+    logits = lines[0]
     n, V = logits.shape[1], logits.shape[-1]
     rows = _make_rows(logits, earlier)
-    seen = _observe(logits, tokens, masked, keys, columns, rows, None)
+    seen = _observe(lines, tokens, masked, keys, columns, rows, None)
     if how.probes:
         rows[:, n : 2 * n, :V] = normal(keys, V)
     here = masked.flatten(0, 1)
-    peak = (1 / (1 + seen.rest.double())).where(here, 0.0)
-    quality = (peak.sum(dim=1) / seen.counts.clamp(min=1)).view(alpha.shape)
+    quality = _rate(seen.rest, here).view(alpha.shape)
     found = _coordinates(rows, quality, n, how.duplicates)
     assert how.weigh is not None
     weights = how.weigh(found)
@@ -218,36 +233,48 @@ def _make_rows(logits: Tensor, earlier: Tensor | None) -> Tensor:
     """[G, n + n + h, W]: room for features and draws, and the earlier directions."""
     G, n, _, V = logits.shape
     h = 0 if earlier is None else earlier.shape[1]
-    rows = torch.zeros(G, 2 * n + h, triton.cdiv(V + 1, CELL) * CELL, dtype=torch.float32, device=logits.device)
+    rows = torch.empty(G, 2 * n + h, triton.cdiv(V, CELL) * CELL, dtype=torch.float32, device=logits.device)
     if earlier is not None:
-        rows[:, 2 * n :, :V] = earlier
+        rows[:, 2 * n :, :V], rows[:, 2 * n :, V:] = earlier, 0.0
     return rows
 
 
 def _observe(
-    logits: Tensor, tokens: Tensor, masked: Tensor, keys: Tensor, columns: Columns, rows: Tensor, push: Push | None
+    lines: Lines, tokens: Tensor, masked: Tensor, keys: Tensor, columns: Columns, rows: Tensor, push: Push | None
 ) -> Rows:
     """Statistics and owners of the logits, pushed if there is a push; features and draws are written into `rows`."""
-    G, n, S, V = logits.shape
-    W = rows.shape[2]
+    logits, positions = lines
+    G, n, M, V = logits.shape
+    S, W = tokens.shape[2], rows.shape[2]
     x, here, keys = _last_dense(logits.flatten(0, 1)), masked.flatten(0, 1), keys.flatten().contiguous()
-    largest, rest, power = torch.zeros(3, G * n, S, dtype=torch.float32, device=x.device)
-    likeliest = torch.zeros(G * n, S, dtype=torch.int32, device=x.device)
+    figures = torch.zeros(4, G * n, S, dtype=torch.float32, device=x.device)
+    largest, rest, power, likeliest = *figures[:3], figures[3].view(torch.int32)
     strides = x.stride(0), x.stride(1)
-    moved = {"PUSHED": push is not None}
-    device.measure_rows[(G * n * S,)](
-        x, *strides, _flat(here), columns.flags, columns.busy, columns.protected, len(columns.protected), *_of(push, x),
-        largest, likeliest, rest, power, S, V=V, BLOCK=_block(V, 2048), num_warps=8, **moved,
+    how = {"SOME": positions is not None, "PUSHED": push is not None}
+    device.measure_rows[(G * n * M,)](
+        x, *strides, _some(positions, x), _flat(here), columns.flags, columns.busy, columns.protected, len(columns.protected),
+        *_of(push, x), largest, likeliest, rest, power, S, M, V=V, BLOCK=_block(V, 2048), num_warps=8, **how,
     )  # fmt: skip
-    order, counts = here.byte().argsort(dim=1, descending=True, stable=True), here.sum(dim=1)
+    order = torch.empty(G * n, S, dtype=torch.int64, device=x.device)
+    counts = torch.empty(G * n, dtype=torch.int32, device=x.device)
     owner = torch.zeros(G * n, W, dtype=torch.int16 if S < 1 << 15 else torch.int32, device=x.device)
-    owner.scatter_(1, tokens.flatten(0, 1).where(~here, V), S)  # column V takes what is not committed
+    algebra.survey[(G * n,)](
+        _flat(here), tokens.flatten(0, 1).contiguous(), order, counts, owner, W, S, BLOCK=_lanes(S), num_warps=4
+    )
     block = _block(V, 512)
-    device.pool_columns[(G * n, triton.cdiv(V, block))](
-        x, *strides, order, counts, columns.flags, *_of(push, x), largest, rest, keys, second_keys(keys),
-        rows, rows.stride(0), rows.stride(1), owner, W, S, n, V=V, BLOCK=block, UNROLL=4, num_warps=4, **moved,
+    device.pool_columns[(G * n, triton.cdiv(W, block))](
+        x, *strides, order, counts, columns.flags, *_of(push, x), largest, rest, keys,
+        rows, rows.stride(0), rows.stride(1), owner, W, S, n, V=V, BLOCK=block, UNROLL=4, num_warps=4, **how,
     )  # fmt: skip
     return Rows(largest, likeliest, rest, power, owner, order, counts)
+
+
+def _rate(rest: Tensor, masked: Tensor) -> Tensor:
+    """[B] float64: the quality of each sample."""
+    B, S = rest.shape
+    quality = torch.empty(B, dtype=torch.float64, device=rest.device)
+    algebra.rate_samples[(B,)](rest, _flat(masked), quality, S, BLOCK=_lanes(S), num_warps=4)
+    return quality
 
 
 def _inner(rows: Tensor) -> Tensor:
@@ -257,7 +284,7 @@ def _inner(rows: Tensor) -> Tensor:
     if W % length:
         length = CELL
     parts = torch.empty(G, W // length, N, N, dtype=torch.float64, device=rows.device)
-    device.multiply_rows[(triton.cdiv(N, tile) ** 2, W // length, G)](
+    algebra.multiply_rows[(triton.cdiv(N, tile) ** 2, W // length, G)](
         rows, rows.stride(0), rows.stride(1), parts, N, W // length, LENGTH=length, TILE=tile, BLOCK=64, num_warps=4
     )
     return parts.sum(dim=1)
@@ -268,19 +295,18 @@ def _coordinates(rows: Tensor, quality: Tensor, n: int, rule: Duplicates) -> Coo
     G, N, _ = rows.shape
     h = N - 2 * n
     inner = _inner(rows)
-    basis, inner_basis = torch.zeros(2, G, h + n, N, dtype=torch.float64, device=rows.device)
-    basis[:, :h, 2 * n :] = torch.eye(h, dtype=torch.float64, device=rows.device)
-    inner_basis[:, :h] = inner[:, 2 * n :]
-    kept, duplicate = torch.zeros(2, G, n, dtype=torch.int8, device=rows.device)
-    residual = torch.zeros(G, n, dtype=torch.float64, device=rows.device)
+    basis, inner_basis = torch.empty(2, G, h + n, N, dtype=torch.float64, device=rows.device)
+    if h:
+        basis[:, :h] = torch.eye(N, dtype=torch.float64, device=rows.device)[2 * n :]
+        inner_basis[:, :h] = inner[:, 2 * n :]
+    guided, duplicate = torch.empty(2, G, n, dtype=torch.bool, device=rows.device)
+    residual = torch.empty(G, n, dtype=torch.float64, device=rows.device)
     many = N > 64
-    device.find_directions[(G,)](
-        inner, basis, inner_basis, kept, duplicate, residual, n, h, N, rule.tolerance,
+    algebra.find_directions[(G,)](
+        inner, basis, inner_basis, _flat(guided), _flat(duplicate), residual, n, h, N, rule.tolerance,
         BREAK=rule.mode == "break", P=max(triton.next_power_of_2(N), 16), TILE=32 if many else 16, num_warps=8 if many else 4,
     )  # fmt: skip
-    there = (inner.diagonal(dim1=1, dim2=2)[:, 2 * n :] > 0).sum(dim=1, keepdim=True)
-    others = kept.cumsum(dim=1) - kept + there
-    return Coordinates(inner, quality, basis[:, h:], kept.bool() & (others > 0), duplicate.bool(), residual, rule)
+    return Coordinates(inner, quality, basis[:, h:], guided, duplicate, residual, rule)
 
 
 def _vectors(found: Coordinates, rows: Tensor, V: int) -> Tensor:
@@ -293,7 +319,7 @@ def _combine(weights: Tensor, rows: Tensor, rough: Tensor | None, V: int) -> Ten
     G, n, N = weights.shape
     pull = torch.empty(G, n, rows.shape[2], dtype=torch.float32, device=rows.device)
     block, tile = 64, 16 if n <= 16 else 32
-    device.combine_rows[(triton.cdiv(V, block), triton.cdiv(n, tile), G)](
+    algebra.combine_rows[(triton.cdiv(V, block), triton.cdiv(n, tile), G)](
         weights.contiguous(), rows, rows.stride(0), rows.stride(1), weights if rough is None else rough.contiguous(),
         pull, pull.stride(1), n, N, V=V, ROUGH=rough is not None, TILE=tile, DEPTH=16, BLOCK=block, num_warps=4,
     )  # fmt: skip
@@ -317,19 +343,19 @@ def _forces(
     owner, strides = seen.owner, (pull.stride(0), seen.owner.stride(0))
     peaks, at_peak, even = torch.empty(3, B, S, dtype=torch.float32, device=pull.device)
     force = torch.empty(B, dtype=torch.float32, device=pull.device)
-    device.take_peaks[(B, triton.cdiv(S, 128))](
+    algebra.take_peaks[(B, triton.cdiv(S, 128))](
         pull, strides[0], owner, strides[1], seen.likeliest, here, peaks, S, BLOCK=128, num_warps=4
     )
     tile, block, chunks = 8, 256, triton.cdiv(V, CHUNK)
-    sums = torch.zeros(B, chunks, 3, S, dtype=torch.float64, device=pull.device)
-    device.sum_by_owner[(B, triton.cdiv(S, tile), chunks)](
+    sums = torch.empty(B, chunks, 3, S, dtype=torch.float64, device=pull.device)  # of masked rows
+    algebra.sum_by_owner[(B, triton.cdiv(S, tile), chunks)](
         rows, rows.stride(0), rows.stride(1), pull, strides[0], owner, strides[1], columns.flags, sums, seen.order, seen.counts,
         S, n, chunks, V=V, LENGTH=min(CHUNK, triton.cdiv(V, block) * block), TILE=tile, BLOCK=block, num_warps=4,
     )  # fmt: skip
-    device.set_forces[(B,)](
+    algebra.set_forces[(B,)](
         sums, peaks, seen.likeliest, seen.rest, seen.power, here, columns.flags,
         by_quality.double().contiguous(), alpha.double().contiguous(), at_peak, even, force,
-        S, chunks, RAW=raw, BLOCK=max(triton.next_power_of_2(S), 16), num_warps=4,
+        S, chunks, RAW=raw, BLOCK=_lanes(S), num_warps=4,
     )  # fmt: skip
     return at_peak, even, force
 
@@ -351,6 +377,11 @@ def _of(push: Push | None, instead: Tensor) -> tuple[Any, ...]:
     return push.largest, push.likeliest, push.at_peak, push.even, push.force, pull, owner, pull.stride(0)
 
 
+def _some(positions: Tensor | None, instead: Tensor) -> Tensor:
+    """Positions as an argument of a kernel."""
+    return instead if positions is None else positions.contiguous()
+
+
 def _current(tensor: Tensor) -> AbstractContextManager[Any]:
     """Triton launches on the current device, whatever its arguments say."""
     return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
@@ -363,6 +394,11 @@ def _last_dense(logits: Tensor) -> Tensor:
 def _flat(flags: Tensor) -> Tensor:
     """Booleans as bytes."""
     return flags.contiguous().view(torch.uint8)
+
+
+def _lanes(S: int) -> int:
+    """Of a program that holds all positions of a sample."""
+    return int(max(16, triton.next_power_of_2(S)))
 
 
 def _block(V: int, most: int) -> int:

@@ -1,8 +1,9 @@
-"""The code that runs on the GPU; `triton.py` launches it, README.md derives it.
+"""The passes over the logits, as they run on the GPU; `triton.py` launches them, README.md derives them.
 
-Rows are the positions of samples: row = sample * S + position. `table` holds one byte per column, NEVER and PROTECTED flags,
-and `busy` one per BUSY columns, whether there are any: few have some, and the others are spared the look. Sums run in a fixed
-order (no atomics), so that two runs give the same bits. Loops over columns have constant bounds.
+Rows are the positions of samples: row = sample * S + position. Logits have M lines per sample, one for every position or (SOME)
+for each masked one, whose `positions` [samples, M] come in ascending order. `table` holds one byte per column, NEVER and
+PROTECTED flags, and `busy` one per BUSY columns, whether there are any: few have some, and the others are spared the look. Sums
+run in a fixed order (no atomics), so that two runs give the same bits. Loops over columns have constant bounds.
 """
 
 import triton
@@ -110,19 +111,34 @@ def row_of_push(row, sample, largest, likeliest, at_peak, even, force):
 
 
 @triton.jit
+def whose(line, positions, M, SOME: tl.constexpr):
+    """Sample and position of a line."""
+    position = tl.load(positions + line) if SOME else line % M
+    return line // M, position.to(tl.int32)
+
+
+@triton.jit
+def peak_or_nan(largest, rest):
+    """The largest logit; NaN where there was one, which shows in the sum of the others."""
+    largest = tl.where(largest > LOWEST, largest, -float("inf"))
+    return tl.where((rest < float("inf")) | (tl.abs(largest) == float("inf")), largest, float("nan"))
+
+
+@triton.jit(do_not_specialize=["M"])
 def measure_rows(
-    logits, stride_sample, stride_position, masked, table, busy, protected, protected_count,
+    logits, stride_sample, stride_line, positions, masked, table, busy, protected, protected_count,
     push_largest, push_likeliest, at_peak, even, force, pull, owner, stride_pull,
     largest, likeliest, rest, power,
-    S, V: tl.constexpr, PUSHED: tl.constexpr, BLOCK: tl.constexpr,
+    S, M, V: tl.constexpr, SOME: tl.constexpr, PUSHED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Softmax statistics of every masked row, in one pass: each lane keeps its own maximum and leaves it out of its sums.
     Protected columns come last, one by one, since they count in one sum and not in the other.
     """
-    row = tl.program_id(0).to(tl.int64)
+    line = tl.program_id(0).to(tl.int64)
+    sample, position = whose(line, positions, M, SOME)
+    row = sample * S + position
     if tl.load(masked + row) != 0:
-        sample, position = row // S, (row % S).to(tl.int32)
-        x_row = logits + sample * stride_sample + (row % S) * stride_position
+        x_row = logits + sample * stride_sample + (line % M) * stride_line
         if PUSHED:
             a, b, c, d, e = row_of_push(row, sample, push_largest, push_likeliest, at_peak, even, force)
             pull_row, owner_row = pull + sample * stride_pull, owner + sample * stride_pull
@@ -166,7 +182,7 @@ def measure_rows(
             first = tl.where(above, extra, first)
             best = tl.where(above, value, best)
             i += 1
-        tl.store(largest + row, tl.where(best > LOWEST, best, -float("inf")))
+        tl.store(largest + row, peak_or_nan(best, total))
         tl.store(likeliest + row, tl.minimum(first, V - 1))
         tl.store(rest + row, total)
         tl.store(power + row, squares / ((1.0 + total) * (1.0 + total)))
@@ -174,14 +190,14 @@ def measure_rows(
 
 @triton.jit
 def pool_columns(
-    logits, stride_sample, stride_position, order, counts, table,
+    logits, stride_sample, stride_line, order, counts, table,
     push_largest, push_likeliest, at_peak, even, force, pull, push_owner, stride_pull,
-    largest, rest, keys, second_keys,
-    rows, stride_group, stride_row, owner, stride_owner,
-    S, n, V: tl.constexpr, PUSHED: tl.constexpr, BLOCK: tl.constexpr, UNROLL: tl.constexpr,
+    largest, rest, keys,
+    rows, stride_group, stride_row, owner, W,
+    S, n, V: tl.constexpr, SOME: tl.constexpr, PUSHED: tl.constexpr, BLOCK: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
-    """Features and draws: the largest probability of each column over a sample's masked rows, who has it, and it times noise.
-    `owner` comes in holding S where a committed token owns the column.
+    """Features and draws: the largest probability of each column over a sample's masked rows, who has it, and it times noise;
+    zeros behind the last column. `owner` [samples, W] comes in holding S where a committed token owns the column.
     """
     sample = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -196,7 +212,8 @@ def pool_columns(
             valid = i + j < count
             position = tl.load(order + sample * S + i + j, mask=valid, other=0)
             row = sample * S + position
-            x = load_logits(logits + sample * stride_sample + position * stride_position, column, inside & valid)
+            line = tl.cast(i + j, tl.int64) if SOME else position
+            x = load_logits(logits + sample * stride_sample + line * stride_line, column, inside & valid)
             if PUSHED:
                 a, b, c, d, e = row_of_push(row, sample, push_largest, push_likeliest, at_peak, even, force)
                 moved = pushed(
@@ -211,237 +228,34 @@ def pool_columns(
             who = tl.where(more, position.to(tl.int32), who)
         i += UNROLL
     best = tl.where((flags & NEVER) != 0, 0.0, best)
-    held = tl.load(owner + sample * stride_owner + column, mask=inside, other=0).to(tl.int32) == S
+    held = tl.load(owner + sample * W + column, mask=inside, other=0).to(tl.int32) == S
     best = tl.where(held, 1.0, best)
-    tl.store(owner + sample * stride_owner + column, tl.where(held, S, who), mask=inside)
+    tl.store(owner + sample * W + column, tl.where(held, S, who), mask=inside)
     feature = rows + (sample // n) * stride_group + (sample % n) * stride_row
-    tl.store(feature + column, best, mask=inside)
-    noise = normal(tl.load(keys + sample), tl.load(second_keys + sample), column)
-    tl.store(feature + n * stride_row + column, best * noise, mask=inside)
+    tl.store(feature + column, best, mask=column < W)
+    key = tl.load(keys + sample)
+    second_key = mix64((key + 1).to(tl.uint64, bitcast=True)).to(tl.int64, bitcast=True)  # `noise.second_keys`
+    tl.store(feature + n * stride_row + column, best * normal(key, second_key, column), mask=column < W)
 
 
-@triton.jit(do_not_specialize=["N", "chunks"])
-def multiply_rows(
-    rows, stride_group, stride_row, parts, N, chunks, LENGTH: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """parts [G, chunks, N, N]: inner products of the rows over one chunk of columns, in float64."""
-    tiles = tl.cdiv(N, TILE)
-    i = (tl.program_id(0) // tiles) * TILE + tl.arange(0, TILE)
-    j = (tl.program_id(0) % tiles) * TILE + tl.arange(0, TILE)
-    chunk = tl.program_id(1)
-    group = tl.program_id(2).to(tl.int64)
-    rows += group * stride_group + chunk * LENGTH
-    total = tl.zeros([TILE, TILE], tl.float64)
-    for start in range(0, LENGTH, BLOCK):
-        column = start + tl.arange(0, BLOCK)
-        a = tl.load(rows + i[:, None] * stride_row + column[None, :], mask=(i < N)[:, None], other=0.0)
-        b = tl.load(rows + j[:, None] * stride_row + column[None, :], mask=(j < N)[:, None], other=0.0)
-        total = tl.dot(a.to(tl.float64), tl.trans(b.to(tl.float64)), total, out_dtype=tl.float64)
-    place = parts + (group * chunks + chunk) * N * N + i[:, None] * N + j[None, :]
-    tl.store(place, total, mask=(i < N)[:, None] & (j < N)[None, :])
-
-
-@triton.jit
-def residual(inner, basis, inner_basis, start, size, upto, N, P: tl.constexpr, TILE: tl.constexpr):
-    """Row `start`, made a unit vector, less its components along the first `upto` basis rows, twice: coefficients, inner
-    products with all rows, and the length.
-    """
-    axis = tl.arange(0, P)
-    within = axis < N
-    x = tl.where(axis == start, 1.0 / size, 0.0).to(tl.float64)
-    y = tl.load(inner + start * N + axis, mask=within, other=0.0) / size
-    for _ in tl.static_range(2):
-        x_before = x
-        j = 0
-        while j < upto:
-            rows = j + tl.arange(0, TILE)
-            cell = rows[:, None] * N + axis[None, :]
-            valid = (rows < upto)[:, None] & within[None, :]
-            b = tl.load(basis + cell, mask=valid, other=0.0)
-            by = tl.load(inner_basis + cell, mask=valid, other=0.0)
-            along = tl.sum(by * x_before[None, :], axis=1)
-            x -= tl.sum(along[:, None] * b, axis=0)
-            y -= tl.sum(along[:, None] * by, axis=0)
-            j += TILE
-    return x, y, tl.sqrt(tl.maximum(tl.sum(x * y, axis=0), 0.0))
-
-
-@triton.jit(do_not_specialize=["n", "h", "N"])
-def find_directions(
-    inner, basis, inner_basis, kept, duplicate, residuals, n, h, N, tolerance,
-    BREAK: tl.constexpr, P: tl.constexpr, TILE: tl.constexpr,
-):  # fmt: skip
-    """Gram-Schmidt in the coordinates of the rows [features; draws; earlier], one group per program.
-
-    inner [N, N] their inner products; basis [h + n, N] coefficients and inner_basis = basis @ inner, whose first h rows are
-    there already; kept, duplicate and residuals [n].
-    """
-    group = tl.program_id(0).to(tl.int64)
-    inner += group * N * N
-    basis += group * (h + n) * N
-    inner_basis += group * (h + n) * N
-    axis = tl.arange(0, P)
-    k = 0
-    while k < n:
-        own = tl.sqrt(tl.maximum(tl.load(inner + k * N + k), 0.0))
-        size = tl.where(own > 0, tl.maximum(own, 1e-12), 1.0)
-        x, y, left = residual(inner, basis, inner_basis, k, size, h + k, N, P, TILE)
-        tl.store(residuals + group * n + k, left)
-        new = left > tolerance
-        same = (left <= tolerance) & (own > 0)
-        if BREAK:  # noqa: SIM102 -- known when compiling; the other is not
-            if same:
-                own = tl.sqrt(tl.maximum(tl.load(inner + (n + k) * N + n + k), 0.0))
-                size = tl.where(own > 0, tl.maximum(own, 1e-12), 1.0)
-                x, y, left = residual(inner, basis, inner_basis, n + k, size, h + k, N, P, TILE)
-                new = left > tolerance
-        scale = tl.where(new, 1.0 / tl.maximum(left, 1e-12), 0.0)
-        tl.store(basis + (h + k) * N + axis, x * scale, mask=axis < N)
-        tl.store(inner_basis + (h + k) * N + axis, y * scale, mask=axis < N)
-        tl.store(kept + group * n + k, new.to(tl.int8))
-        tl.store(duplicate + group * n + k, same.to(tl.int8))
-        tl.debug_barrier()
-        k += 1
-
-
-@triton.jit(do_not_specialize=["n", "N"])
-def combine_rows(
-    weights, rows, stride_group, stride_row, rough, pull, stride_pull, n, N, V: tl.constexpr,
-    ROUGH: tl.constexpr, TILE: tl.constexpr, DEPTH: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """pull = feature * (weights @ rows), in float64 inside; rough: duplicates whose features are roughened by their noise."""
-    column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    inside = column < V
-    k = tl.program_id(1) * TILE + tl.arange(0, TILE)
-    group = tl.program_id(2).to(tl.int64)
-    rows += group * stride_group
-    total = tl.zeros([TILE, BLOCK], tl.float64)
-    j = 0
-    while j < N:
-        row = j + tl.arange(0, DEPTH)
-        weight = tl.load(
-            weights + (group * n + k)[:, None] * N + row[None, :], mask=(k < n)[:, None] & (row < N)[None, :], other=0.0
-        )
-        part = tl.load(rows + row[:, None] * stride_row + column[None, :], mask=(row < N)[:, None] & inside[None, :], other=0.0)
-        total = tl.dot(weight, part.to(tl.float64), total, out_dtype=tl.float64)
-        j += DEPTH
-    cell = k.to(tl.int64)[:, None] * stride_row + column[None, :]
-    valid = (k < n)[:, None] & inside[None, :]
-    feature = tl.load(rows + cell, mask=valid, other=0.0).to(tl.float64)
-    result = feature * total
-    if ROUGH:
-        draw = tl.load(rows + n * stride_row + cell, mask=valid, other=0.0).to(tl.float64)
-        result += tl.load(rough + group * n + k, mask=k < n, other=0.0)[:, None] * draw * total
-    place = (group * n + k)[:, None] * stride_pull + column[None, :]
-    tl.store(pull + place, result.to(tl.float32), mask=valid)
-
-
-@triton.jit
-def take_peaks(pull, stride_pull, owner, stride_owner, likeliest, masked, peaks, S, BLOCK: tl.constexpr):
-    """Move what a row pulls at its likeliest column, where it owns it, from `pull` to peaks [B, S]."""
-    sample = tl.program_id(0).to(tl.int64)
-    position = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    valid = position < S
-    here = tl.load(masked + sample * S + position, mask=valid, other=0) != 0
-    column = tl.load(likeliest + sample * S + position, mask=valid, other=0)
-    mine = here & (tl.load(owner + sample * stride_owner + column).to(tl.int32) == position)
-    taken = tl.load(pull + sample * stride_pull + column, mask=mine, other=0.0)
-    tl.store(peaks + sample * S + position, taken, mask=valid)
-    tl.store(pull + sample * stride_pull + column, tl.zeros_like(taken), mask=mine)
-
-
-@triton.jit
-def sum_by_owner(
-    rows, stride_group, stride_row, pull, stride_pull, owner, stride_owner, table, sums, order, counts,
-    S, n, chunks, V: tl.constexpr, LENGTH: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """sums [sample, chunk, 3, S] over the columns that each masked row owns: of w, and of v w and w^2 without protected
-    columns. A lane adds few numbers, in float32; the lanes are added in float64.
-    """
-    sample = tl.program_id(0).to(tl.int64)
-    first = tl.program_id(1) * TILE
-    count = tl.load(counts + sample)
-    if first < count:
-        rank = first + tl.arange(0, TILE)
-        position = tl.load(order + sample * S + rank, mask=rank < count, other=-1).to(tl.int32)
-        chunk = tl.program_id(2)
-        feature = rows + (sample // n) * stride_group + (sample % n) * stride_row
-        w_sum = tl.zeros([TILE, BLOCK], tl.float32)
-        vw_sum = tl.zeros([TILE, BLOCK], tl.float32)
-        ww_sum = tl.zeros([TILE, BLOCK], tl.float32)
-        for start in range(0, LENGTH, BLOCK):
-            column = chunk * LENGTH + start + tl.arange(0, BLOCK)
-            inside = column < V
-            w = tl.load(pull + sample * stride_pull + column, mask=inside, other=0.0)
-            v = tl.load(feature + column, mask=inside, other=0.0)
-            who = tl.load(owner + sample * stride_owner + column, mask=inside, other=S).to(tl.int32)
-            w_free = tl.where((load_flags(table, column, inside) & PROTECTED) != 0, 0.0, w)
-            mine = who[None, :] == position[:, None]
-            w_sum += tl.where(mine, w[None, :], 0.0)
-            vw_sum += tl.where(mine, (v * w_free)[None, :], 0.0)
-            ww_sum += tl.where(mine, (w_free * w_free)[None, :], 0.0)
-        out = sums + (sample * chunks + chunk) * 3 * S + position
-        valid = position >= 0
-        tl.store(out, tl.sum(w_sum.to(tl.float64), axis=1), mask=valid)
-        tl.store(out + S, tl.sum(vw_sum.to(tl.float64), axis=1), mask=valid)
-        tl.store(out + 2 * S, tl.sum(ww_sum.to(tl.float64), axis=1), mask=valid)
-
-
-@triton.jit
-def set_forces(
-    sums, peaks, likeliest, rest, power, masked, table, by_quality, alpha, at_peak, even, force,
-    S, chunks, RAW: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """From the sums by owner to what each row gains and loses, one sample per program."""
-    sample = tl.program_id(0).to(tl.int64)
-    position = tl.arange(0, BLOCK)
-    valid = position < S
-    own = tl.zeros([BLOCK], tl.float64)
-    own_v = tl.zeros([BLOCK], tl.float64)
-    own_w = tl.zeros([BLOCK], tl.float64)
-    i = 0
-    while i < chunks:
-        part = sums + (sample * chunks + i) * 3 * S + position
-        own += tl.load(part, mask=valid, other=0.0)
-        own_v += tl.load(part + S, mask=valid, other=0.0)
-        own_w += tl.load(part + 2 * S, mask=valid, other=0.0)
-        i += 1
-    row = sample * S + position
-    here = tl.load(masked + row, mask=valid, other=0) != 0
-    count = tl.maximum(tl.sum(here.to(tl.int32), axis=0), 1)
-    left = tl.load(rest + row, mask=valid, other=0.0).to(tl.float64)
-    peak = 1.0 / (1.0 + left)
-    slope = tl.load(by_quality + sample) / count + tl.load(peaks + row, mask=valid, other=0.0).to(tl.float64) / peak
-    mean = own + peak * slope  # sum of P dL/dP
-    lost = peak * (left * peak * slope - own)  # P (dL/dP - mean) at the likeliest, without cancellation
-    shielded = (load_flags(table, tl.load(likeliest + row, mask=valid, other=0), valid) & PROTECTED) != 0
-    square = mean * mean * tl.load(power + row, mask=valid, other=0.0).to(tl.float64) - 2.0 * mean * own_v + own_w
-    square += tl.where(shielded, 0.0, lost * lost)
-    strength = tl.load(alpha + sample)
-    if not RAW:
-        longest = tl.sqrt(tl.max(tl.where(here, tl.maximum(square, 0.0), 0.0), axis=0))
-        strength = strength / tl.maximum(longest, 1e-8)
-    tl.store(at_peak + row, (strength * lost).to(tl.float32), mask=valid)
-    tl.store(even + row, (strength * mean * peak).to(tl.float32), mask=valid)
-    tl.store(force + sample, strength.to(tl.float32))
-
-
-@triton.jit
+@triton.jit(do_not_specialize=["M"])
 def draw_tokens(
-    logits, stride_sample, stride_position, opened, table, busy,
-    push_largest, push_likeliest, at_peak, even, force, pull, owner, stride_pull,
+    logits, stride_sample, stride_line, positions, opened, table, busy,
+    push_largest, push_likeliest, at_peak, even, force, pull, owner, stride_pull, push_rest,
     keys, temperature,
-    token, chosen, chosen_base, largest, rest, extra,
-    S, V: tl.constexpr, PUSHED: tl.constexpr, HOT: tl.constexpr, NEEDS: tl.constexpr, BLOCK: tl.constexpr,
+    token, confidence, logprob, base_logprob, extra, largest,
+    S, M, V: tl.constexpr, SOME: tl.constexpr, PUSHED: tl.constexpr, HOT: tl.constexpr, NEEDS: tl.constexpr,
+    BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Gumbel-max and softmax statistics of every open row; the pushed logits exist in registers only.
+    """Gumbel-max at every open row, and how probable what was drawn is; the pushed logits exist in registers only.
 
-    NEEDS: 1 also the second largest logit, 2 also the sum of weight * depth for the entropy, in `extra`.
+    NEEDS: what `extra` is, 1 the margin between the two likeliest, 2 the entropy.
     """
-    row = tl.program_id(0).to(tl.int64)
+    line = tl.program_id(0).to(tl.int64)
+    sample, position = whose(line, positions, M, SOME)
+    row = sample * S + position
     if tl.load(opened + row) != 0:
-        sample, position = row // S, (row % S).to(tl.int32)
-        x_row = logits + sample * stride_sample + (row % S) * stride_position
+        x_row = logits + sample * stride_sample + (line % M) * stride_line
         if PUSHED:
             a, b, c, d, e = row_of_push(row, sample, push_largest, push_likeliest, at_peak, even, force)
             pull_row, owner_row = pull + sample * stride_pull, owner + sample * stride_pull
@@ -490,25 +304,32 @@ def draw_tokens(
         this = pick == first
         if not (HOT or PUSHED):
             value = score
-        if not PUSHED:
-            base = value
         tl.store(token + row, tl.minimum(first, V - 1).to(tl.int64))
-        tl.store(chosen + row, tl.max(tl.where(this, value, -float("inf")), axis=0))
-        tl.store(chosen_base + row, tl.max(tl.where(this, base, -float("inf")), axis=0))
 
         peak = tl.max(top, axis=0)
         winner = tl.min(tl.where(top == peak, lane, BLOCK), axis=0)
         fall = peak - top
         weight = tl.exp(-fall)
         others = tl.where((lane == winner) | (top == LOWEST), 0.0, weight)
-        tl.store(largest + row, tl.where(peak > LOWEST, peak, -float("inf")))
-        tl.store(rest + row, tl.sum(sum1 * weight + others, axis=0))
+        rest = tl.sum(sum1 * weight + others, axis=0)
+        total = 1.0 + rest.to(tl.float64)
+        chosen = (tl.max(tl.where(this, value, -float("inf")), axis=0) - peak).to(tl.float64)
+        guided = chosen - tl.log(total)
+        tl.store(largest + row, peak_or_nan(peak, rest))
+        tl.store(confidence + row, tl.exp(chosen) / total)
+        tl.store(logprob + row, guided)
+        if PUSHED:
+            chosen_base = (tl.max(tl.where(this, base, -float("inf")), axis=0) - a).to(tl.float64)
+            tl.store(base_logprob + row, chosen_base - tl.log(1.0 + tl.load(push_rest + row).to(tl.float64)))
+        else:
+            tl.store(base_logprob + row, guided)
         if NEEDS == 1:
             second = tl.max(tl.where(lane == winner, more, top), axis=0)
-            tl.store(extra + row, tl.where(second > LOWEST, second, -float("inf")))
+            tl.store(extra + row, (1.0 - tl.exp((second - peak).to(tl.float64))) / total)
         if NEEDS == 2:
             depth = tl.where(weight == 0.0, 0.0, fall)
-            tl.store(extra + row, tl.sum(weight * (more + depth * sum1) + others * depth, axis=0))
+            depths = tl.sum(weight * (more + depth * sum1) + others * depth, axis=0)
+            tl.store(extra + row, tl.log(total) + depths.to(tl.float64) / total)
 
 
 @triton.jit

@@ -58,6 +58,8 @@ class Canvas:
 class Session:
     """A network for the steps of one run. `computed` counts the positions that went through it."""
 
+    selective = True
+
     def __init__(self, network: Transformer, canvas: Canvas) -> None:
         self.network, self.canvas = network, canvas
         self.computed = 0
@@ -67,13 +69,20 @@ class Session:
         self.layout = layout if padded else layout.unpadded()
 
     @torch.no_grad()
-    def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor, nudge: Tensor | None = None) -> Tensor:
+    def __call__(
+        self,
+        tokens: Tensor,
+        start: int,
+        prompt_lengths: Tensor,
+        nudge: Tensor | None = None,
+        positions: Tensor | None = None,
+    ) -> Tensor:
         self.canvas.check(tokens, start, prompt_lengths)
-        return self.predict(tokens, nudge)
+        return self.predict(tokens, nudge, positions)
 
-    def predict(self, tokens: Tensor, nudge: Tensor | None) -> Tensor:
+    def predict(self, tokens: Tensor, nudge: Tensor | None, positions: Tensor | None) -> Tensor:
         self.computed += tokens.numel()
-        return self.network.predict(tokens, self.canvas.start, self.canvas.prompt_lengths, self.layout, nudge)
+        return self.network.predict(tokens, self.canvas.start, self.canvas.prompt_lengths, self.layout, nudge, positions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +106,18 @@ class Filling:
 class CachedSession(Session):
     """A session that keeps keys and values. `fillings` counts how often it computed them all."""
 
+    selective = False  # it keeps the logits of a whole canvas
+
     def __init__(self, network: Transformer, canvas: Canvas, cache: Cache, refresh: int | None) -> None:
         super().__init__(network, canvas)
         self.cache, self.refresh = cache, refresh
         self.filling: Filling | None = None
         self.age = self.fillings = 0
 
-    def predict(self, tokens: Tensor, nudge: Tensor | None) -> Tensor:
+    def predict(self, tokens: Tensor, nudge: Tensor | None, positions: Tensor | None) -> Tensor:
         if nudge is not None:
             raise ValueError("a cache keeps what it heard of the prompt and takes no nudge: load the model without cache")
+        assert positions is None
         window = self.canvas.open(tokens)
         if window is None and self.filling is not None:
             return self.filling.last_logits()  # all is written: nobody reads them

@@ -89,13 +89,22 @@ class Block(nn.Module):
         self.down = nn.Linear(config.hidden, config.width, bias=False)
 
     def forward(
-        self, x: Tensor, layout: Layout, recall: Callable[[Tensor, Tensor], Pair] | None = None, asked: int = 0
+        self,
+        x: Tensor,
+        layout: Layout,
+        recall: Callable[[Tensor, Tensor], Pair] | None = None,
+        asked: int = 0,
+        fed: bool = True,
     ) -> Tensor:
-        """asked: only the positions from there on answer; all are heard."""
+        """asked: only the positions from there on answer; all are heard. fed: False leaves `feed` to the caller."""
         q, k, v = self.heard(x, layout)
         if recall is not None:
             k, v = recall(k, v)
         x = x[:, asked:] + self.attend(q[:, :, asked:], k, v, layout.mask)
+        return self.feed(x) if fed else x
+
+    def feed(self, x: Tensor) -> Tensor:
+        """The part that looks at each position alone."""
         gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)
         result: Tensor = x + self.down(F.silu(gate) * up)
         return result
@@ -119,7 +128,7 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """logits[:, j] predicts tokens[:, start + j]; the head runs on those positions alone."""
+    """logits[:, j] predicts tokens[:, start + j]; the head runs on those positions alone, or on some of them."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -143,12 +152,23 @@ class Transformer(nn.Module):
         return self.predict(tokens, start, prompt_lengths, self.layout(tokens.shape[1], start, prompt_lengths), nudge)
 
     def predict(
-        self, tokens: Tensor, start: int, prompt_lengths: Tensor, layout: Layout, nudge: Tensor | None = None
+        self,
+        tokens: Tensor,
+        start: int,
+        prompt_lengths: Tensor,
+        layout: Layout,
+        nudge: Tensor | None = None,
+        positions: Tensor | None = None,
     ) -> Tensor:
-        """`forward`, with a layout that is known already."""
+        """`forward`, with a layout that is known already; positions [B, m], counted from `start`: for these alone."""
         asked = start - 1 if self.config.shift and start > 0 else start
-        x = self.outputs(tokens, layout, asked=asked, nudge=nudge)
-        return self.logits(self.predictors(x, start - asked, prompt_lengths))
+        x = self.outputs(tokens, layout, asked=asked, fed=False, nudge=nudge)
+        x = self.predictors(x, start - asked, prompt_lengths)
+        if positions is not None:
+            x = x.gather(1, positions[..., None].expand(-1, -1, x.shape[2]))
+        last: Block = self.blocks[-1]  # type: ignore[assignment]
+        fed = last.feed(x.to(next(last.parameters()).device))
+        return self.logits(fed.to(self.device))
 
     def outputs(
         self,
@@ -156,9 +176,10 @@ class Transformer(nn.Module):
         layout: Layout,
         recall: Callable[[int, Tensor, Tensor], Pair] | None = None,
         asked: int = 0,
+        fed: bool = True,
         nudge: Tensor | None = None,
     ) -> Tensor:
-        """What the last block says of the positions from `asked` on, [B, T - asked, width].
+        """What the last block says of the positions from `asked` on, [B, T - asked, width]; fed: after its `feed`.
 
         recall: (layer, keys, values) of these tokens -> the keys and values that they listen to, if not to each other's.
         nudge: added to the embeddings of the first tokens.
@@ -169,7 +190,7 @@ class Transformer(nn.Module):
             here = next(block.parameters()).device  # blocks may live on several devices
             x, layout = x.to(here), layout.to(here)
             last = i == len(self.blocks) - 1  # of the others every position is heard by the next
-            x = block(x, layout, None if recall is None else partial(recall, i), asked if last else 0)
+            x = block(x, layout, None if recall is None else partial(recall, i), asked if last else 0, fed or not last)
         return x.to(self.device)
 
     def layout(self, T: int, start: int, prompt_lengths: Tensor) -> Layout:
