@@ -111,27 +111,32 @@ def stated(params: SampleParams) -> dict[str, Any]:
 
 def choose(args: argparse.Namespace) -> None:
     """Of every method the setting with the largest Pass@16 on each task; and two settings for all tasks, the default and the
-    careful one: the largest mean Pass@16 of those whose mean Pass@1 keeps the floor."""
+    careful one: the largest mean Pass@16 of those whose Pass@1 keeps the floor on every task."""
     rows = json.loads((RESULTS / "tune.json").read_text())
     best = {
-        task: {m: max((r for r in rows if (r["task"], r["method"]) == (task, m)), key=lambda r: (r["pass@16"], r["pass@1"]))
-               for m in METHODS}
+        (task, method): max(
+            (row for row in rows if (row["task"], row["method"]) == (task, method)),
+            key=lambda row: (row["pass@16"], row["pass@1"]),
+        )
         for task in TASKS
-    }  # fmt: skip
-    chosen: dict[str, Any] = {task: {m: row["params"] for m, row in own.items()} for task, own in best.items()}
-    plain = np.mean([best[task]["plain"]["pass@1"] for task in TASKS])
-    means: dict[tuple[str, int], dict[str, Any]] = {}
-    for key in {(r["method"], r["place"]) for r in rows}:
-        own = [r for r in rows if (r["method"], r["place"]) == key]
-        if len({r["task"] for r in own}) == len(TASKS):
-            means[key] = {k: float(np.mean([r[k] for r in own])) for k in ("pass@1", "pass@16")} | {"rows": own}
+        for method in METHODS
+    }
+    chosen: dict[str, Any] = {task: {m: best[task, m]["params"] for m in METHODS} for task in TASKS}
+    everywhere: dict[tuple[str, int], list[dict[str, Any]]] = {}
+    for row in rows:
+        everywhere.setdefault((row["method"], row["place"]), []).append(row)
     presets = {}
     for name, room in FLOORS.items():
-        kept = {key: mean for key, mean in means.items() if mean["pass@1"] >= plain + room}
-        method, place = max(kept, key=lambda key: kept[key]["pass@16"])
-        mean = kept[method, place]
-        presets[name] = {"method": method, "place": place, "pass@1": mean["pass@1"], "pass@16": mean["pass@16"]}
-        for row in mean["rows"]:
+        kept = {
+            key: float(np.mean([row["pass@16"] for row in own]))
+            for key, own in everywhere.items()
+            if len(own) == len(TASKS) and all(row["pass@1"] >= best[row["task"], "plain"]["pass@1"] + room for row in own)
+        }
+        method, place = max(kept, key=kept.__getitem__)
+        own = everywhere[method, place]
+        passed = {row["task"]: [row["pass@1"], row["pass@16"]] for row in own}
+        presets[name] = {"method": method, "place": place, "passed": passed}
+        for row in own:
             chosen[row["task"]][name] = row["params"]
     chosen["presets"] = presets
     (RESULTS / "chosen.json").write_text(json.dumps(chosen, indent=1) + "\n")
