@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from methods import METHODS, TASKS, base_space, base_start
+from methods import METHODS, TASKS, base_space, base_start, refined
 
-from oddlm import tune
+from oddlm import metrics, tune
 from oddlm.evaluate import Runner
 from oddlm.params import RunSpec, SampleParams
 from oddlm.selection import SELECTORS
@@ -41,7 +41,7 @@ SLOW = ("odd_sequential", "random_probe", "odd_semantic", "odd_reduced", "odd_ng
 DEEP = ("plain", "order", "odd")  # also with 64 samples, on countdown-4, as are the presets
 HALF = "half the steps"
 POOLS = (17, 32)
-SHAKEN = ("countdown-4", "minicode")  # where a pool of 32 is also drawn in half the steps
+PAIR = ("countdown-4", "minicode")  # where there is a second look, and a pool of 32 in half the steps
 FLOORS = {"default": -0.08, "careful": -0.015}  # how much Pass@1 may lie below tuned plain sampling's, on the tuning split
 
 
@@ -90,7 +90,40 @@ def search(args: argparse.Namespace) -> None:
                 {"task": name, "method": method, "place": place_of(aim, o), **o.passed, "params": stated(o.params)}
                 for o in outcomes
             ]
-    (RESULTS / "tune.json").write_text("[\n" + ",\n".join(json.dumps(row) for row in found) + "\n]\n")
+    write_rows(RESULTS / "tune.json", found)
+
+
+def refined_runs(task: str) -> Iterator[tuple[str, int, RunSpec]]:
+    name, protocol, _, _ = TASKS[task]
+    for method, settings in refined(task).items():
+        for place, given in enumerate(settings):
+            params = SampleParams.model_validate({"steps": steps_of(task), **given}).canonical()
+            yield (
+                method,
+                place,
+                RunSpec(model="mini", task=name, protocol=protocol, split="tune", n=N, limit=LIMIT, params=params),
+            )
+
+
+def refine(args: argparse.Namespace) -> None:
+    """The runs of the second look."""
+    write_specs([spec for task in PAIR for _, _, spec in refined_runs(task)], args.out)
+
+
+def look(args: argparse.Namespace) -> None:
+    """What came out of it: results/refine.json."""
+    store, found = Store(args.store), []
+    for task in PAIR:
+        for method, place, spec in refined_runs(task):
+            if store.complete(spec):
+                correct = [row.correct for row in store.read(spec.id).rows]
+                passed = {f"pass@{k}": float(metrics.pass_at_k(correct, k).mean()) for k in (1, N)}
+                found.append({"task": task, "method": method, "place": place, **passed, "params": stated(spec.params)})
+    write_rows(RESULTS / "refine.json", found)
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
 
 
 def leading(store: Store, aim: tune.Plan) -> int:
@@ -164,7 +197,7 @@ def report_runs() -> Iterator[Named]:
                 if method not in SLOW:
                     deep = task == "countdown-4" and method in (*DEEP, *presets)
                     yield named(task, method, "", seed, params, 64 if deep else 32 if method == "plain" else N)
-    for task in SHAKEN:
+    for task in PAIR:
         half = {**chosen[task]["plain"], "steps": steps_of(task) // 2}
         for seed in SEEDS:
             yield named(task, "plain", HALF, seed, half, 32)
@@ -261,12 +294,20 @@ def centres(row: Row, pool: int) -> list[int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     stages = parser.add_subparsers(required=True)
-    for name, stage in (("plan", plan), ("tune", search), ("choose", choose), ("report", report), ("collect", collect)):
+    for name, stage in (
+        ("plan", plan),
+        ("tune", search),
+        ("refine", refine),
+        ("look", look),
+        ("choose", choose),
+        ("report", report),
+        ("collect", collect),
+    ):
         own = stages.add_parser(name)
         own.set_defaults(stage=stage)
-        if name in ("plan", "report"):
+        if name in ("plan", "refine", "report"):
             own.add_argument("--out", type=Path, required=True, help=".jsonl of RunSpecs")
-        if name in ("tune", "collect"):
+        if name in ("tune", "look", "collect"):
             own.add_argument("--store", type=Path, required=True)
         if name == "tune":
             own.add_argument(

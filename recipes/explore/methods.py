@@ -77,3 +77,23 @@ def base_space(task: str, method: Method) -> dict[str, Any]:
 def base_start(task: str, method: Method) -> dict[str, Any]:
     known = {"policy": "low_confidence", "eos": TASKS[task][3], "block_length": None, "temperature": 1.0}
     return {**known, **({} if method.pushes else {"top_p": None}), **method.start}
+
+
+def refined(task: str) -> dict[str, list[dict[str, Any]]]:
+    """A second look, as many settings for plain sampling as for what the package may take as its own: around the start of all
+    searches, which nothing drawn at random has beaten by much."""
+    base = {"policy": "low_confidence", "eos": TASKS[task][3], "length": TASKS[task][2]}
+    plain = [
+        {**base, "objective": "none", "alpha": 0.0, "temperature": temperature, "top_p": top_p, "policy": policy}
+        for policy in ("low_confidence", "margin")
+        for temperature in (0.75, 1.0, 1.25, 1.5)
+        for top_p in (None, 0.9, 0.8)
+    ]
+    ours = [
+        {**base, "objective": objective, "alpha": alpha, "temperature": temperature, "fork": fork}
+        for objective in ("odd", {"name": "odd", "enough": 0.5})
+        for fork in (False, True)
+        for temperature in (0.5, 1.0)
+        for alpha in (2.0, 4.0, 8.0)
+    ]
+    return {"plain": plain, "ours": ours}
