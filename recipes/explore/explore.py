@@ -145,9 +145,12 @@ def stated(params: SampleParams) -> dict[str, Any]:
 
 
 def choose(args: argparse.Namespace) -> None:
-    """Of every method the setting with the largest Pass@16 on each task, and two settings for all tasks. The default: the largest
-    mean Pass@16 over the pair whose Pass@1 lies nowhere more than FLOOR below plain sampling's. The careful one: the largest mean
-    Pass@1 that still gains GAIN on countdown-4 and loses nothing on minicode. Pass@1 and Pass@16 decide among equals."""
+    """Of every method the setting with the largest Pass@16 on each task, and two settings for all tasks.
+
+    The default: the largest mean Pass@16 over the pair whose Pass@1 lies nowhere more than FLOOR below plain sampling's. The
+    careful one: the largest mean Pass@1 that still gains GAIN on countdown-4 and loses nothing on minicode. Pass@1 and Pass@16
+    decide among equals.
+    """
     rows = [row for name in ("tune.json", "refine.json") for row in json.loads((RESULTS / name).read_text())]
     best = {
         (task, method): max(

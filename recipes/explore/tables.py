@@ -6,7 +6,7 @@ python recipes/explore/tables.py --figures docs/figures
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,36 +40,42 @@ LABELS = {
 }
 
 
+Cells = dict[tuple[str, str, str], "Cell"]
+
+
 @dataclass(frozen=True)
 class Cell:
     """All seeds of one method on one task."""
 
-    verdicts: np.ndarray  # [seeds, problems, n]
-    distinct: np.ndarray  # [seeds, problems]: of the first N texts
+    right: dict[int, np.ndarray]  # by seed, [problems, samples]
+    distinct: dict[int, np.ndarray]  # by seed, [problems]: of the first N texts
 
-    def passed(self, k: int) -> np.ndarray:
-        """[problems], mean over the seeds."""
-        first = self.verdicts[:, :, : max(k, N)]  # Pass@1 is of the N samples, whatever was drawn besides
-        return np.mean([metrics.pass_at_k(own, k) for own in first], axis=0)
+    def passed(self, k: int, seeds: Collection[int] | None = None) -> np.ndarray:
+        """[problems], mean over the seeds that have so many samples. Pass@1 is of the first N, whatever was drawn besides."""
+        own = [x[:, : max(k, N)] for seed, x in self.right.items() if x.shape[1] >= k and (seeds is None or seed in seeds)]
+        return np.mean([metrics.pass_at_k(x, k) for x in own], axis=0)
+
+    def solved(self, seed: int) -> np.ndarray:
+        return self.right[seed][:, :N].any(axis=1)
 
     @property
     def coverage(self) -> float:
         """Share of the problems that some seed solves."""
-        return float(metrics.coverage([own[:, :N] for own in self.verdicts]).mean())
+        return float(metrics.coverage([x[:, :N] for x in self.right.values()]).mean())
+
+    @property
+    def deep(self) -> bool:
+        return any(x.shape[1] >= max(DEEP) for x in self.right.values())
 
 
-def read() -> dict[tuple[str, str, str], Cell]:
+def read() -> Cells:
     """By task, method and what is put off."""
+    cells: Cells = {}
     with np.load(RESULTS / "report.npz") as file:
-        meta = json.loads(file["meta"].tobytes())
-        found: dict[tuple[str, str, str], list[tuple[np.ndarray, np.ndarray]]] = {}
-        for i, about in enumerate(meta):
-            bits = np.unpackbits(file[f"right{i}"], axis=1)[:, : about["n"]].astype(bool)
-            found.setdefault((about["task"], about["method"], about["variant"]), []).append((bits, file[f"distinct{i}"]))
-    cells = {}
-    for key, runs in found.items():
-        n = min(bits.shape[1] for bits, _ in runs)
-        cells[key] = Cell(np.stack([bits[:, :n] for bits, _ in runs]), np.stack([distinct for _, distinct in runs]))
+        for i, about in enumerate(json.loads(file["meta"].tobytes())):
+            cell = cells.setdefault((about["task"], about["method"], about["variant"]), Cell({}, {}))
+            cell.right[about["seed"]] = np.unpackbits(file[f"right{i}"], axis=1)[:, : about["n"]].astype(bool)
+            cell.distinct[about["seed"]] = file[f"distinct{i}"]
     return cells
 
 
@@ -79,7 +85,7 @@ def percent(values: np.ndarray | float) -> str:
 
 def against(own: np.ndarray, other: np.ndarray) -> str:
     bounds = metrics.paired_interval(own, other)
-    return f"{100 * bounds.mean:+.1f} [{100 * bounds.low:+.1f}, {100 * bounds.high:+.1f}]"
+    return f"{100 * bounds.difference:+.1f} [{100 * bounds.low:+.1f}, {100 * bounds.high:+.1f}]"
 
 
 def row(*cells: Any) -> None:
@@ -106,29 +112,26 @@ def tuning() -> None:
         )
 
 
-def main_table(cells: dict[tuple[str, str, str], Cell], task: str, names: Sequence[str]) -> None:
+def main_table(cells: Cells, task: str, names: Sequence[str]) -> None:
     plain = cells[task, "plain", ""]
-    seeds, problems, _ = plain.verdicts.shape
-    print(f"\n### {task}, report split ({problems} problems, per cent)")
+    print(f"\n### {task}, report split ({len(plain.passed(1))} problems, per cent)")
     head("method", "seeds", *[f"Pass@{k}" for k in DEPTHS], "Pass@16 - plain", "Pass@1 - plain", "coverage", "different of 16")
     for name in names:
         if (task, name, "") not in cells:
             continue
         cell = cells[task, name, ""]
-        seeds = len(cell.verdicts)
-        same = Cell(plain.verdicts[:seeds], plain.distinct[:seeds])  # the seeds that both have
+        seeds = cell.right.keys() & plain.right.keys()
         row(
             LABELS.get(name, f"**{name}**"),
-            seeds,
+            len(cell.right),
             *[percent(cell.passed(k)) for k in DEPTHS],
-            "" if name == "plain" else against(cell.passed(N), same.passed(N)),
-            "" if name == "plain" else against(cell.passed(1), same.passed(1)),
+            *["" if name == "plain" else against(cell.passed(k, seeds), plain.passed(k, seeds)) for k in (N, 1)],
             percent(cell.coverage),
-            f"{cell.distinct.mean():.1f}",
+            f"{np.mean([*cell.distinct.values()]):.1f}",
         )
 
 
-def wins(cells: dict[tuple[str, str, str], Cell], names: Sequence[str]) -> None:
+def wins(cells: Cells, names: Sequence[str]) -> None:
     print(
         "\n### Wins and losses against tuned plain sampling: problems of 500 that only one of the two solves, mean over seeds"
     )
@@ -138,26 +141,28 @@ def wins(cells: dict[tuple[str, str, str], Cell], names: Sequence[str]) -> None:
             continue
         own = []
         for task in TASKS:
-            if (task, name, "") not in cells:
+            cell, plain = cells.get((task, name, "")), cells[task, "plain", ""]
+            if cell is None:
                 own.append("")
                 continue
-            mine = cells[task, name, ""].verdicts[:, :, :N].any(axis=2)
-            plain = cells[task, "plain", ""].verdicts[: len(mine), :, :N].any(axis=2)
-            own.append(f"{(mine & ~plain).sum(axis=1).mean():.1f}, {(plain & ~mine).sum(axis=1).mean():.1f}")
+            pairs = [(cell.solved(seed), plain.solved(seed)) for seed in cell.right.keys() & plain.right.keys()]
+            won, lost = np.mean([[(a & ~b).sum(), (b & ~a).sum()] for a, b in pairs], axis=0)
+            own.append(f"{won:.1f}, {lost:.1f}")
         row(LABELS.get(name, f"**{name}**"), *own)
 
 
-def deep(cells: dict[tuple[str, str, str], Cell]) -> None:
+def deep(cells: Cells) -> None:
     print("\n### countdown-4, up to 64 samples of one batch: Pass@k in per cent")
     head("method", *[f"k = {k}" for k in DEEP], "Pass@64 - plain")
     plain = cells["countdown-4", "plain", ""]
     for (task, name, variant), cell in cells.items():
-        if task == "countdown-4" and not variant and cell.verdicts.shape[2] == 64:
-            gain = "" if name == "plain" else against(cell.passed(64), plain.passed(64))
-            row(LABELS.get(name, f"**{name}**"), *[percent(cell.passed(k)) for k in DEEP], gain)
+        if task == "countdown-4" and not variant and cell.deep and not name.startswith("pool"):
+            seeds = [seed for seed, x in cell.right.items() if x.shape[1] >= max(DEEP)]
+            gain = "" if name == "plain" else against(cell.passed(64, seeds), plain.passed(64, seeds))
+            row(LABELS.get(name, f"**{name}**"), *[percent(cell.passed(k, seeds)) for k in DEEP], gain)
 
 
-def pools(cells: dict[tuple[str, str, str], Cell]) -> None:
+def pools(cells: Cells) -> None:
     print("\n### Over-generation on plain sampling: of a pool, 16 by k-centre, the first 16, and the oracle (all of the pool)")
     head("task", "pool", "steps", "evaluations", "k-centre Pass@1", "Pass@16", "Pass@16 - plain", "first 16", "oracle")
     for task in TASKS:
@@ -174,13 +179,13 @@ def pools(cells: dict[tuple[str, str, str], Cell]) -> None:
                 f"x {cost:.2f}",
                 percent(kept.passed(1)),
                 percent(kept.passed(N)),
-                against(kept.passed(N), plain.passed(N)),
+                against(kept.passed(N), plain.passed(N, kept.right)),
                 percent(all_.passed(N)),
-                percent(all_.verdicts.any(axis=2)),
+                percent(all_.passed(pool)),
             )
 
 
-def robustness(cells: dict[tuple[str, str, str], Cell]) -> None:
+def robustness(cells: Cells) -> None:
     variants = sorted({variant for _, _, variant in cells if variant})
     for task in sorted({task for task, _, variant in cells if variant}):
         print(f"\n### {task}: what is lost when a setting is off, Pass@16 minus that of the setting as tuned, points")
@@ -188,16 +193,13 @@ def robustness(cells: dict[tuple[str, str, str], Cell]) -> None:
         for name in dict.fromkeys(name for t, name, variant in cells if t == task and variant):
             if name.startswith(("k_centre", "pool")):
                 continue
-            own = []
-            for variant in variants:
-                off = cells.get((task, name, variant))
-                tuned = cells[task, name, ""]
-                own.append("" if off is None else against(off.passed(N), np.mean(
-                    [metrics.pass_at_k(x[:, :N], N) for x in tuned.verdicts[: len(off.verdicts)]], axis=0)))  # fmt: skip
+            off = [cells.get((task, name, variant)) for variant in variants]
+            tuned = cells[task, name, ""]
+            own = ["" if x is None else against(x.passed(N), tuned.passed(N, x.right)) for x in off]
             row(LABELS.get(name, f"**{name}**"), *own)
 
 
-def aims(cells: dict[tuple[str, str, str], Cell]) -> None:
+def aims(cells: Cells) -> None:
     print("\n### countdown-4: the two settings of the package against tuned plain sampling, points")
     head("setting", "Pass@16", "aim", "Pass@1", "aim", "reached")
     plain = cells["countdown-4", "plain", ""]
@@ -205,7 +207,7 @@ def aims(cells: dict[tuple[str, str, str], Cell]) -> None:
         cell = cells["countdown-4", name, ""]
         more = metrics.paired_interval(cell.passed(N), plain.passed(N))
         less = metrics.paired_interval(cell.passed(1), plain.passed(1))
-        reached = 100 * more.mean >= gain and more.low > 0 and 100 * less.mean >= cost
+        reached = 100 * more.difference >= gain and more.low > 0 and 100 * less.difference >= cost
         gained, lost = (against(cell.passed(k), plain.passed(k)) for k in (N, 1))
         row(name, gained, f">= +{gain}", lost, f">= {cost}", "yes" if reached else "no")
 
@@ -223,7 +225,7 @@ def timing() -> None:
         row(LABELS.get(method, f"**{method}**"), f"{seconds:.2f}", f"x {seconds / plain:.2f}")
 
 
-def figures(cells: dict[tuple[str, str, str], Cell], names: Sequence[str], folder: Path) -> None:
+def figures(cells: Cells, names: Sequence[str], folder: Path) -> None:
     from matplotlib.figure import Figure
 
     from oddlm.analysis.plots import COLOURS, MARKS, WIDTH, draw
@@ -251,9 +253,10 @@ def figures(cells: dict[tuple[str, str, str], Cell], names: Sequence[str], folde
         figure = Figure(figsize=(WIDTH, 3.2), layout="constrained")
         axis = figure.subplots()
         for (task, name, variant), cell in cells.items():
-            if task == "countdown-4" and not variant and cell.verdicts.shape[2] == 64:
+            if task == "countdown-4" and not variant and cell.deep and not name.startswith("pool"):
                 ks = [k for k in DEEP if k > 1]
-                axis.plot(ks, [100 * cell.passed(k).mean() for k in ks], label=LABELS.get(name, name), **style[name])
+                seeds = [seed for seed, x in cell.right.items() if x.shape[1] >= max(DEEP)]
+                axis.plot(ks, [100 * cell.passed(k, seeds).mean() for k in ks], label=LABELS.get(name, name), **style[name])
         axis.set_xscale("log", base=2)
         axis.set_xticks([2, 4, 8, 16, 32, 64], ["2", "4", "8", "16", "32", "64"])
         axis.set(xlabel="k samples", ylabel="Pass@k (%)", title="countdown-4, report split")
