@@ -53,7 +53,19 @@ class SampleParams(BaseModel):
     @classmethod
     def _by_name(cls, given: Any) -> Any:
         """No name of a set of settings is kept, only what it stands for."""
-        return completed(given) if isinstance(given, Mapping) else given
+        if not isinstance(given, Mapping):
+            return given
+        found = completed(given)
+        return {**found, "fork": cls._forkable(found)} if found.get("fork") == "auto" else found
+
+    @classmethod
+    def _forkable(cls, found: Mapping[str, Any]) -> bool:
+        """Is something pushed, and is there a step to spare in every block?"""
+        plain = found.get("alpha") == 0 or found.get("objective") in ("none", {"name": "none"})
+        length = found.get("length", cls.model_fields["length"].default)
+        steps, block = found.get("steps") or length, found.get("block_length") or length
+        whole = all(isinstance(x, int) and x > 0 for x in (length, steps, block))  # what is not will be refused
+        return whole and not plain and min(steps, length) * block // length >= min(2, block)
 
     @model_validator(mode="after")
     def _fit(self) -> Self:

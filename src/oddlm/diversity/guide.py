@@ -92,8 +92,9 @@ class Repulsion:
     def __post_init__(self) -> None:
         """Settle what is open, and refuse bad settings at once, not at the first step."""
         push = {name: getattr(self, name) for name in ("objective", "duplicates", "tolerance", *USUAL)}
-        for name, value in {**USUAL, **expanded({k: v for k, v in push.items() if v is not OPEN})}.items():
-            object.__setattr__(self, name, value)
+        settled = {**USUAL, **expanded({k: v for k, v in push.items() if v is not OPEN})}
+        for name in push:
+            object.__setattr__(self, name, settled.get(name))
         build_objective(self.objective)
         build_feature(self.feature)
         SCHEDULES.build(self.schedule)
