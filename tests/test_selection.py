@@ -110,7 +110,7 @@ def test_a_selector_of_ones_own(lm):
         ({"pool": 8, "selector": {"name": "first", "k": 2}}, "selector 'first' has no option 'k'; options: none"),
         ({"pool": 8, "until": lambda one: True}, "until looks at samples as they come, a pool is chosen from at the end"),
     ],
-    ids=str,
+    ids=lambda x: x if isinstance(x, str) else ",".join(x),
 )
 def test_bad_input_is_refused_before_any_work(lm, wrong, message):
     def untouched(event):
