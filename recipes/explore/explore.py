@@ -13,6 +13,7 @@ python recipes/explore/tables.py                               # every number of
 import argparse
 import json
 import tempfile
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ import numpy as np
 from methods import METHODS, TASKS, base_space, base_start, refined
 
 from oddlm import metrics, tune
-from oddlm.evaluate import Runner
+from oddlm.evaluate import Runner, draw, environment
 from oddlm.params import RunSpec, SampleParams
 from oddlm.selection import SELECTORS
 from oddlm.space import read_space
@@ -258,6 +259,28 @@ def report(args: argparse.Namespace) -> None:
     write_specs([run.spec for run in report_runs()], args.out)
 
 
+def clock(args: argparse.Namespace) -> None:
+    """How long each method takes beside plain sampling: all of them in turn, several times. Writes results/timing.json."""
+    import oddlm
+
+    chosen = json.loads((RESULTS / "chosen.json").read_text())["countdown-4"]
+    name, protocol, _, _ = TASKS["countdown-4"]
+    lm, task = oddlm.load("mini", device=args.device), find_task(name).under(protocol)
+    problems = task.problems(split="tune", limit=args.problems)
+    rows = []
+    for turn in range(-1, args.turns):  # the first is for warming up
+        for method, params in chosen.items():
+            spec = named("countdown-4", method, "", turn, params, N).spec
+            began = time.perf_counter()
+            draw(lm, spec, task, problems)
+            if turn >= 0:
+                rows.append({"method": method, "seconds": round(time.perf_counter() - began, 4), "problems": args.problems})
+    about = environment(lm)
+    write_rows(
+        RESULTS / "timing.json", [{**row, "device": about["device"], "torch": about["versions"]["torch"]} for row in rows]
+    )
+
+
 def collect(args: argparse.Namespace) -> None:
     """A bit for every sample, right or not, and how many of a problem's texts are different."""
     store = Store(args.store)
@@ -315,6 +338,7 @@ def main() -> None:
         ("choose", choose),
         ("report", report),
         ("collect", collect),
+        ("clock", clock),
     ):
         own = stages.add_parser(name)
         own.set_defaults(stage=stage)
@@ -322,6 +346,10 @@ def main() -> None:
             own.add_argument("--out", type=Path, required=True, help=".jsonl of RunSpecs")
         if name in ("tune", "look", "collect"):
             own.add_argument("--store", type=Path, required=True)
+        if name == "clock":
+            own.add_argument("--problems", type=int, default=500)
+            own.add_argument("--turns", type=int, default=5)
+            own.add_argument("--device", default="cpu")
         if name == "tune":
             own.add_argument(
                 "--draw", action="store_true", help="draw what the store lacks; else all methods have as many trials"
