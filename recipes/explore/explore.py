@@ -1,13 +1,18 @@
-"""The experiments behind docs/exploration.md, stage by stage. Drawing wants a GPU (recipes/mini/draw.py), the rest does not:
+"""The experiments behind docs/exploration.md, stage by stage. Drawing wants a GPU, the rest does not.
 
-python recipes/explore/explore.py plan --out tune.jsonl
-python recipes/mini/draw.py tune.jsonl --device cuda --dtype fp16 --compiled fixed --workers 6 --together 300 --out drawn/
-python recipes/mini/gather.py drawn/ --store runs
-python recipes/explore/explore.py tune --store runs            # `oddlm tune` of every method; writes results/tune.json
-python recipes/explore/explore.py choose                       # results/chosen.json, from the tuning split alone
-python recipes/explore/explore.py report --out report.jsonl    # the runs on the report split: draw and gather them as above
-python recipes/explore/explore.py collect --store runs         # results/report.npz: a bit for every sample
-python recipes/explore/tables.py                               # every number of docs/exploration.md, and its figures
+In this folder: `plan`, `refine` and `report` write files of runs; recipes/mini draws them (`draw.py`) and scores them (`gather.py`):
+
+    python explore.py plan --out tune.jsonl
+    python ../mini/draw.py tune.jsonl --device cuda --dtype fp16 --compiled fixed --workers 7 --together 300 --out drawn
+    python ../mini/gather.py drawn --bare --store runs
+    python explore.py tune --store runs            # the random search of every method: results/tune.json
+    python explore.py refine --out refine.jsonl    # a second look, drawn and gathered as above
+    python explore.py look --store runs            # results/refine.json
+    python explore.py choose                       # results/chosen.json, from the tuning split alone
+    python explore.py report --out report.jsonl    # the report split, drawn (--together 500) and gathered as above
+    python explore.py collect --store runs         # results/report.npz: a bit for every sample
+    python explore.py clock --problems 16          # results/timing.json: time beside plain sampling
+    python tables.py                               # every number of docs/exploration.md, and its figures
 """
 
 import argparse

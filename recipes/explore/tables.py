@@ -236,8 +236,8 @@ def timing() -> None:
     by = {method: [r["seconds"] for r in rows if r["method"] == method] for method in dict.fromkeys(r["method"] for r in rows)}
     about = rows[0]
     print(
-        f"\n### countdown-4: seconds for {about['problems']} problems x {N} samples on {about['device']} (torch {about['torch']}), "
-        f"median of {len(by['plain'])} turns, and beside plain sampling in the same turn"
+        f"\n### countdown-4: seconds for {about['problems']} problems x {N} samples on {about['device']} (torch "
+        f"{about['torch']}), median of {len(by['plain'])} turns, and beside plain sampling in the same turn"
     )
     head("method", "seconds", "over plain")
     for method, seconds in by.items():
