@@ -1,6 +1,6 @@
 """The experiments behind docs/exploration.md, stage by stage. Drawing wants a GPU, the rest does not.
 
-In this folder: `plan`, `refine` and `report` write files of runs; recipes/mini draws them (`draw.py`) and scores them (`gather.py`):
+In this folder: `plan`, `refine` and `report` write files of runs; `draw.py` and `gather.py` of recipes/mini do them:
 
     python explore.py plan --out tune.jsonl
     python ../mini/draw.py tune.jsonl --device cuda --dtype fp16 --compiled fixed --workers 7 --together 300 --out drawn
