@@ -6,7 +6,7 @@ oddlm.details = (() => {
   let owner = null;
 
   function said(run, spot, step) {
-    if (run.forks(step)) return "The fork chose this token: every sample starts from another one, the likeliest first.";
+    if (run.forks(step)) return "The fork starts this sample here: each has a start of its own, another token or another place.";
     if (spot.by === "plain") return "Plain sampling would write here at this step; diverse sampling goes on elsewhere.";
     const other = spot.token !== spot.plain_token;
     if (spot.by === "guided") {

@@ -37,7 +37,7 @@
     const { params, n, prompt } = shown.diverse.start;
     const known = shown.task && settings.tasks.some((task) => task.name === shown.task.name);
     return settings.set({
-      ...settings.named(params), n, prompt,
+      ...settings.named(params), ...("recording" in source ? settings.push : {}), n, prompt,
       task: known ? shown.task.name : "", problem: known ? shown.task.problem : undefined,
     });
   }

@@ -38,7 +38,7 @@ oddlm.Settings = class {
       this.row("n", "Samples (n)"), this.row("alpha", "Push (alpha)"), this.row("temperature", "Temperature"),
       this.row("steps", "Steps"), this.row("length", "Length in tokens"), this.row("objective", "Objective"), this.hint(), this.row("seed", "Seed"),
       el("details", {}, el("summary", {}, "More settings"),
-        this.row("fork", "A first token for each (fork)"), this.row("eos", "End tokens"), this.row("policy", "Which positions first"), this.row("feature", "What is compared"),
+        this.row("fork", "Own start for each (fork)"), this.row("eos", "End tokens"), this.row("policy", "Which positions first"), this.row("feature", "What is compared"),
         this.row("block_length", "Block length")),
       this.button,
       el("p", { class: "quiet" }, `Model: ${oddlm.visible(card.id)}. Every run is drawn twice with the same noise: plain, and pushed apart.`));
@@ -50,6 +50,8 @@ oddlm.Settings = class {
     this.fields.objective.addEventListener("change", () => this.pickObjective());
     const fork = typeof card.given.fork === "boolean" ? this.named(card.defaults).fork : "auto";
     this.usual = { ...this.named(card.defaults), fork, n: 8, task: "", prompt: "", seed: 0 };
+    const decided = ["objective", "preset", "alpha", "fork"].some((name) => name in card.given);
+    this.push = decided ? { objective: this.usual.objective, alpha: this.usual.alpha, fork } : {}; // what the operator wants tried
     this.set(this.usual);
   }
 
@@ -74,7 +76,8 @@ oddlm.Settings = class {
     const { about, settings } = this.card.auto;
     const parts = Object.entries(settings).map(([name, value]) => (name === "objective" ? oddlm.named(value) : `${name} ${oddlm.named(value)}`));
     this.fields.objective.setAttribute("aria-describedby", "auto-hint");
-    return oddlm.el("p", { class: "quiet", id: "auto-hint" }, `${oddlm.visible(about)} It stands for ${parts.join(", ")}.`);
+    this.fields.objective.options[0].title = about;
+    return oddlm.el("p", { class: "quiet", id: "auto-hint", title: about }, `What we advise: ${parts.join(", ")}.`);
   }
 
   tell(name) {
@@ -155,13 +158,13 @@ oddlm.Settings = class {
   static options(value) {
     try {
       const found = typeof value === "string" && value.startsWith("{") ? JSON.parse(value) : value;
-      return typeof found === "object" && found !== null && !Array.isArray(found) ? found : null;
+      return typeof found === "object" && found !== null && typeof found.name === "string" ? found : null;
     } catch { return null; }
   }
 
   // Gives a menu the choice with options that it is to show, if the server has the name.
   offer(name, value) {
-    const found = oddlm.Settings.options(value), text = oddlm.Settings.spelled(found || value), field = this.fields[name];
+    const found = oddlm.Settings.options(value), text = found ? oddlm.Settings.spelled(found) : String(value), field = this.fields[name];
     const missing = ![...field.options].some((option) => option.value === text);
     if (found && missing && this.card.names[name].includes(found.name)) field.append(oddlm.el("option", { value: text }, oddlm.named(found)));
     return text;

@@ -25,7 +25,7 @@ oddlm.Stage = class {
   static how(run) {
     const { objective, alpha, fork } = run ? run.start.params : {};
     const settings = run ? `: ${oddlm.named(objective)}, alpha ${oddlm.visible(alpha)}` : "";
-    return `Every sample ${fork === true ? "starts from a token of its own and " : ""}is pushed away from those before it${settings}.`;
+    return `Every sample ${fork === true ? "has a start of its own and " : ""}is pushed away from those before it${settings}.`;
   }
 
   view(name) {
