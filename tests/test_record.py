@@ -5,6 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from oddlm import load
 from oddlm.cli import app
 from oddlm.serve.assets import asset
 from oddlm.serve.recording import REGISTER, Recording, record
@@ -44,6 +45,17 @@ def test_a_prompt_of_ones_own_and_hostile_text(tmp_path, browse):
     page.wait_for_selector("#diverse .sample")
     assert page.text_content("h1") == prompt
     assert "run" not in page.title().split()
+
+
+@pytest.mark.parametrize("fork", [[], ["--set", "fork=true"]])
+def test_the_plain_twin_is_plain(tmp_path, fork):
+    done = run("--model", "toy", "--prompt", "t5", "--n", "3", "--length", "8", "--out", str(tmp_path), *fork)
+    assert done.exit_code == 0, done.output
+    recording = Recording.model_validate_json((tmp_path / "recording-1.json").read_text())
+    plain, diverse = (one.start.params for one in (recording.plain, recording.diverse))
+    assert (plain.alpha, plain.fork, diverse.alpha, diverse.fork) == (0, False, 4, True)
+    direct = load("toy").generate("t5", 3, length=8, alpha=0, progress=False)[0]
+    assert [sample.text for sample in recording.plain.end.samples] == [sample.text for sample in direct]
 
 
 @pytest.mark.parametrize(
