@@ -122,7 +122,17 @@ def test_generate_side_by_side_and_share(site, browse):
     page.locator("#scrub").fill("3")
     until(page, "location.hash.includes('step=3')")
     link = page.url
-    for part in ("n=4", "alpha=16", "temperature=0.5", "steps=6", "seed=5", "objective=odd", "view=diverse", "task=countdown"):
+    for part in (
+        "n=4",
+        "alpha=16",
+        "temperature=0.5",
+        "steps=6",
+        "seed=5",
+        "objective=auto",
+        "fork=auto",
+        "view=diverse",
+        "task=countdown",
+    ):
         assert part in link
     again = browse(link)
     again.wait_for_selector("#diverse .verdict", timeout=WAIT_S * 1000)

@@ -38,8 +38,8 @@ oddlm.Settings = class {
       this.row("n", "Samples (n)"), this.row("alpha", "Push (alpha)"), this.row("temperature", "Temperature"),
       this.row("steps", "Steps"), this.row("length", "Length in tokens"), this.row("objective", "Objective"), this.hint(), this.row("seed", "Seed"),
       el("details", {}, el("summary", {}, "More settings"),
-        this.row("fork", "Own start for each (fork)"), this.row("eos", "End tokens"), this.row("policy", "Which positions first"), this.row("feature", "What is compared"),
-        this.row("block_length", "Block length")),
+        this.row("fork", "Own start for each (fork)"), this.row("eos", "End tokens"), this.row("policy", "Which positions first"),
+        this.row("feature", "What is compared"), this.row("block_length", "Block length")),
       this.button,
       el("p", { class: "quiet" }, `Model: ${oddlm.visible(card.id)}. Every run is drawn twice with the same noise: plain, and pushed apart.`));
     place.replaceChildren(this.form);
@@ -48,7 +48,7 @@ oddlm.Settings = class {
     this.fields.prompt.addEventListener("input", () => this.detach());
     this.fields.length.addEventListener("input", () => this.fit());
     this.fields.objective.addEventListener("change", () => this.pickObjective());
-    const fork = typeof card.given.fork === "boolean" ? this.named(card.defaults).fork : "auto";
+    const fork = { true: "yes", false: "no" }[card.given.fork] || "auto";
     this.usual = { ...this.named(card.defaults), fork, n: 8, task: "", prompt: "", seed: 0 };
     const decided = ["objective", "preset", "alpha", "fork"].some((name) => name in card.given);
     this.push = decided ? { objective: this.usual.objective, alpha: this.usual.alpha, fork } : {}; // what the operator wants tried
@@ -134,10 +134,7 @@ oddlm.Settings = class {
 
   // "auto" brings its own alpha and fork, which may be changed afterwards.
   pickObjective() {
-    if (this.fields.objective.value !== "auto") { oddlm.byId("auto-hint").hidden = true; return; }
-    const { unknown } = this, { alpha } = this.card.auto.settings;
-    this.set({ objective: "auto", alpha, fork: "auto" });
-    this.unknown = unknown;
+    this.set(this.fields.objective.value === "auto" ? { alpha: this.card.auto.settings.alpha, fork: "auto" } : {});
   }
 
   // The settings of a run as the form has them.
