@@ -141,7 +141,10 @@ def test_the_form_begins_with_auto(bare, browse):
     assert form(page) == ("auto", "4", "auto")
     assert page.locator("#set-objective option").first.get_attribute("value") == "auto"
     assert page.locator("#set-objective option").first.get_attribute("title") == ABOUT["auto"]
-    assert page.inner_text("#auto-hint") == "What we advise: odd (enough 0.5), alpha 4, fork auto."
+    assert (
+        page.inner_text("#auto-hint")
+        == "What we advise: a push by odd (enough 0.5) with alpha 4, and a start of its own for each sample (fork)."
+    )
     generate(page)
     plain, diverse = sent
     assert (diverse["objective"], diverse["alpha"]) == ("auto", 4)

@@ -73,11 +73,11 @@ oddlm.Settings = class {
 
   // What "auto" stands for, below its menu.
   hint() {
-    const { about, settings } = this.card.auto;
-    const parts = Object.entries(settings).map(([name, value]) => (name === "objective" ? oddlm.named(value) : `${name} ${oddlm.named(value)}`));
+    const { about, settings: { objective, alpha, fork } } = this.card.auto;
+    const words = `What we advise: a push by ${oddlm.named(objective)} with alpha ${alpha}${fork ? ", and a start of its own for each sample (fork)" : ""}.`;
     this.fields.objective.setAttribute("aria-describedby", "auto-hint");
     this.fields.objective.options[0].title = about;
-    return oddlm.el("p", { class: "quiet", id: "auto-hint", title: about }, `What we advise: ${parts.join(", ")}.`);
+    return oddlm.el("p", { class: "quiet", id: "auto-hint", title: about }, words);
   }
 
   tell(name) {
