@@ -5,11 +5,13 @@ import json
 import pytest
 from typer.testing import CliRunner
 
+from oddlm import load
 from oddlm.cli import app
 from oddlm.serve.assets import asset
 from oddlm.serve.recording import REGISTER, Recording, record
 
 SETTINGS = ["--n", "8", "--length", "24", "--steps", "12", "--temperature", "0", "--set", "eos=late"]
+ODD = ["--objective", "odd", "--alpha", "8"]  # does not solve the first problem
 
 
 def run(*arguments: str):
@@ -18,7 +20,7 @@ def run(*arguments: str):
 
 def test_a_contrast_is_found_and_opens_from_disk(tmp_path, browse):
     problems = [part for numbers in ("73,32,7,19,28", "4,9,68,38,34") for part in ("--problem", f"countdown/{numbers}")]
-    done = run("countdown", *problems, *SETTINGS, "--contrast", "1", "--out", str(tmp_path / "copy"))
+    done = run("countdown", *problems, *SETTINGS, *ODD, "--contrast", "1", "--out", str(tmp_path / "copy"))
     assert done.exit_code == 0, done.output
     recording = Recording.model_validate_json((tmp_path / "copy" / "recording-1.json").read_text())
     assert recording.contrast
@@ -45,6 +47,17 @@ def test_a_prompt_of_ones_own_and_hostile_text(tmp_path, browse):
     assert "run" not in page.title().split()
 
 
+@pytest.mark.parametrize("fork", [[], ["--set", "fork=true"]])
+def test_the_plain_twin_is_plain(tmp_path, fork):
+    done = run("--model", "toy", "--prompt", "t5", "--n", "3", "--length", "8", "--out", str(tmp_path), *fork)
+    assert done.exit_code == 0, done.output
+    recording = Recording.model_validate_json((tmp_path / "recording-1.json").read_text())
+    plain, diverse = (one.start.params for one in (recording.plain, recording.diverse))
+    assert (plain.alpha, plain.fork, diverse.alpha, diverse.fork) == (0, False, 4, True)
+    direct = load("toy").generate("t5", 3, length=8, alpha=0, progress=False)[0]
+    assert [sample.text for sample in recording.plain.end.samples] == [sample.text for sample in direct]
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -53,7 +66,7 @@ def test_a_prompt_of_ones_own_and_hostile_text(tmp_path, browse):
         (("--prompt", "x", "--contrast", "1"), "go with a task"),
         (("countdown", "--alpha", "0"), "nothing to compare"),
         (("countdown", "--problem", "x"), "has no problem 'x'"),
-        (("countdown", *SETTINGS, "--contrast", "1"), "none of the 1 problems shows such a contrast"),
+        (("countdown", *SETTINGS, *ODD, "--contrast", "1"), "none of the 1 problems shows such a contrast"),
         (("nothing",), "unknown task 'nothing'"),
     ],
 )

@@ -38,8 +38,9 @@ def grid(fixed: Mapping[str, Any], axes: Mapping[str, Sequence[Any]]) -> list[Sa
 
 
 def baseline(params: SampleParams) -> SampleParams:
-    """Plain sampling that is otherwise alike."""
-    return params.model_copy(update={"alpha": 0.0}).canonical()
+    """Plain sampling that is otherwise alike; a fork, which goes with the default's push, is none of it."""
+    plain = params if params.plain else params.model_copy(update={"alpha": 0.0, "fork": False})
+    return plain.canonical()
 
 
 def compare(done: Sequence[Done]) -> list[Line]:

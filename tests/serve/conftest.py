@@ -124,7 +124,7 @@ def store(tmp_path_factory):
     """Two settings of the toy on three countdown problems, and a run that broke off, an unscored and a damaged one."""
     folder = tmp_path_factory.mktemp("pages") / "runs"
     usual = ["--model", "toy", "--store", str(folder), "--n", "4", "--length", "8"]
-    command = ["eval", "countdown", *usual, "--alpha", "0,8", "--temperature", "1", "--limit", "3"]
+    command = ["eval", "countdown", *usual, "--objective", "odd", "--alpha", "0,8", "--temperature", "1", "--limit", "3"]
     assert CliRunner().invoke(command_line, command).exit_code == 0
     assert CliRunner().invoke(command_line, ["sample", "<b>t5</b> t6", *usual]).exit_code == 0
     spec = RunSpec.model_validate({"model": "toy", "task": "countdown", "n": 2, "limit": 2, "params": {"length": 6}})

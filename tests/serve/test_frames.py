@@ -9,7 +9,8 @@ from oddlm.serve.frames import EVENTS
 
 from .conftest import Served, limits, running
 
-ASK = {"model": "toy", "prompt": "t5 t6", "n": 4, "max_tokens": 12, "steps": 6, "seed": 3, "temperature": 0.5}
+PUSH = {"objective": "odd", "alpha": 8.0}
+ASK = {"model": "toy", "prompt": "t5 t6", "n": 4, "max_tokens": 12, "steps": 6, "seed": 3, "temperature": 0.5, **PUSH}
 
 
 def events(url: str, **body) -> list[tuple[str, dict]]:
@@ -31,7 +32,7 @@ def run(served: Served):
 def test_frames_tell_the_run(run, toy_lm):
     assert [name for name, _ in run] == ["start", *["step"] * 6, "end"]
     start, end = run[0][1], run[-1][1]
-    direct = toy_lm.generate("t5 t6", 4, length=12, steps=6, seed=3)[0]
+    direct = toy_lm.generate("t5 t6", 4, length=12, steps=6, seed=3, **PUSH)[0]
     assert [sample["text"] for sample in end["samples"]] == [sample.text for sample in direct]
     assert [sample["tokens"] for sample in end["samples"]] == [list(sample.tokens) for sample in direct]
     assert start["params"]["seed"] == end["oddlm"]["seed"] == 3

@@ -139,6 +139,9 @@ def test_stored_runs(http, store):
     row = http.get(f"/v1/runs/{run}/samples", params={"problem": problems["data"][0]["id"]}).json()
     assert len(row["samples"]) == 4
     unscored = by_kind[None, True, False]["id"]
+    how = {run["id"]: (run["objective"], run["options"], run["fork"]) for run in found["data"] if not run["damage"]}
+    assert how[run] == ("odd", {}, False)
+    assert how[unscored] == ("odd", {"enough": 0.5}, True)
     assert http.get(f"/v1/runs/{unscored}/problems").json()["data"] == [{"id": "prompt", "right": None, "n": 4}]
     for name in ("nothing", "%2e%2e", f"damaged%2f..%2f{run}"):
         refused(http.get(f"/v1/runs/{name}/problems"), 404)
@@ -181,6 +184,7 @@ def test_the_runs_page(site, browse, store):
     assert again.inner_text("#samples") == page.inner_text("#samples")
     again.uncheck("#complete")
     again.fill("#filter", "none toy 0.5")
+    assert "odd (enough 0.5) + fork" in again.inner_text("#table tbody tr >> nth=0")
     again.click("#table button >> nth=0")
     again.click("#problems button >> nth=0")
     again.wait_for_selector(".asked >> text='<b>t5</b> t6'")

@@ -12,6 +12,7 @@ from pydantic.json_schema import models_json_schema
 
 from .. import __version__
 from ..generate import LM
+from ..presets import ABOUT, AUTO, expanded
 from ..store import Store
 from . import errors
 from .engine import Engine
@@ -32,6 +33,7 @@ from .schema import (
     Health,
     ModelCard,
     ModelList,
+    NamedSettings,
 )
 from .service import Service
 from .settings import ServeSettings
@@ -102,7 +104,9 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         context=getattr(service.lm.model, "context", None),
         limits=settings.limits,
         defaults=settings.defaults,
+        given=expanded(settings.given),
         names={kind: registry.names for kind, registry in REGISTRIES.items()},
+        auto=NamedSettings(about=ABOUT["auto"], settings=dict(AUTO)),
     )
 
     @app.post("/v1/completions", responses={200: {"model": CompletionAnswer, "content": {STREAM: {}}}})

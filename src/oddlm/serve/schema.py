@@ -212,6 +212,11 @@ class ChatChunk(BaseModel):
     oddlm: Extra | None = None
 
 
+class NamedSettings(BaseModel):
+    about: str
+    settings: dict[str, Any]
+
+
 class ModelCard(BaseModel):
     id: str
     object: Literal["model"] = "model"
@@ -221,7 +226,9 @@ class ModelCard(BaseModel):
     context: int | None = Field(None, description="Most tokens of prompt and sample together.")
     limits: Limits = Field(description="What a request may ask for.")
     defaults: SampleParams = Field(description="What holds where a request says nothing.")
+    given: dict[str, Any] = Field(description="What of the defaults the operator decided.")
     names: dict[str, list[str]] = Field(description="The objectives, features, policies and schedules there are.")
+    auto: NamedSettings = Field(description="What the objective 'auto' stands for; what is given beside it wins.")
 
 
 class ModelList(BaseModel):

@@ -48,6 +48,14 @@ window.oddlm = (() => {
 
   const count = (number, one, many) => `${number} ${number === 1 ? one : many || `${one}s`}`;
 
+  // {"name": "odd", "enough": 0.5} as people read it: odd (enough 0.5).
+  function named(value) {
+    if (typeof value !== "object" || value === null) return visible(value);
+    const { name, ...options } = value;
+    const said = Object.entries(options).map(([option, one]) => `${option} ${typeof one === "object" ? JSON.stringify(one) : one}`);
+    return visible(said.length ? `${name} (${said.join(", ")})` : name);
+  }
+
   function theme() {
     const root = document.documentElement;
     let stored = null;
@@ -65,5 +73,5 @@ window.oddlm = (() => {
   window.addEventListener("error", (event) => notice(`Something went wrong on this page: ${event.message}`));
   window.addEventListener("unhandledrejection", (event) => notice(`Something went wrong on this page: ${event.reason}`));
 
-  return { el, svg, byId, visible, notice, percent, count, theme, served: () => document.querySelector("meta[name=oddlm]").content === "served" };
+  return { el, svg, byId, visible, notice, percent, count, named, theme, served: () => document.querySelector("meta[name=oddlm]").content === "served" };
 })();

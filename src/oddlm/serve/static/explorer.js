@@ -37,7 +37,7 @@
     const { params, n, prompt } = shown.diverse.start;
     const known = shown.task && settings.tasks.some((task) => task.name === shown.task.name);
     return settings.set({
-      ...params, steps: params.steps || params.length, n, prompt,
+      ...settings.named(params), ...("recording" in source ? settings.push : {}), n, prompt,
       task: known ? shown.task.name : "", problem: known ? shown.task.problem : undefined,
     });
   }
@@ -103,7 +103,7 @@
       if (shown[name] !== run) { shown[name] = run; stage.show(shown, 0); }
       else stage.extend(stage.reached());
     };
-    const wanted = { plain: { ...body, alpha: 0 }, diverse: body };
+    const wanted = { plain: { ...body, alpha: 0, fork: false }, diverse: body };
     const done = await Promise.allSettled(Object.entries(wanted).map(async ([name, one]) => {
       const run = await oddlm.server.denoise(one, heard(name), mine.signal);
       if (task && run.end) await judge(task, run, mine.signal);
@@ -165,7 +165,7 @@
     const { view, step, recording, ...rest } = found;
     stage.view(view);
     if (settings && Object.keys(rest).length) {
-      await settings.set({ task: "", ...rest });
+      await settings.set({ ...settings.usual, ...rest });
       wrong.push(...settings.unknown);
       await generate({ step });
     } else if (recording !== undefined && !oddlm.recordings[recording - 1]) {

@@ -67,6 +67,11 @@ oddlm.Run = class {
     return spot || null;
   }
 
+  // Did the fork choose what this step wrote?
+  forks(step) {
+    return step === 0 && this.start.params.fork === true;
+  }
+
   piece(token) {
     if (token === this.start.mask_id) return "·";
     if (this.ends.has(token)) return "∎";

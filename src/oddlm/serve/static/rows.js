@@ -9,14 +9,15 @@ oddlm.Rows = class {
   constructor(place, heading, words) {
     this.place = place;
     this.heading = heading;
-    this.words = words;
+    this.words = words; // of a run
+    this.told = oddlm.el("p", { class: "quiet" }, words(null));
     this.run = null;
     this.steps = 0;
     this.rows = []; // {row, item, tokens, cells, keys, seen}
     this.observer = new IntersectionObserver((entries) => this.see(entries), { rootMargin: oddlm.Rows.NEAR });
     this.list = oddlm.el("ol", { class: "samples" });
     this.summary = oddlm.el("p", { class: "summary" });
-    place.replaceChildren(oddlm.el("h2", {}, heading), oddlm.el("p", { class: "quiet" }, words), this.summary, this.list);
+    place.replaceChildren(oddlm.el("h2", {}, heading), this.told, this.summary, this.list);
     for (const event of ["pointerover", "focusin"]) this.list.addEventListener(event, (e) => this.point(e.target));
     this.list.addEventListener("pointerleave", oddlm.details.hide);
     this.list.addEventListener("focusout", oddlm.details.hide);
@@ -39,6 +40,7 @@ oddlm.Rows = class {
     const parts = [end ? `${this.run.different === 1 ? "One answer" : `${this.run.different} different answers`} in ${count(n, "sample")}` : `${count(n, "sample")}${error ? ", not finished" : ""}`];
     if (this.run.right !== null) parts.push(this.run.right ? `${this.run.right} of ${n} solve it` : "none solves it");
     this.summary.replaceChildren(el("b", {}, parts.join("; ")));
+    this.told.textContent = this.words(this.run);
     this.place.classList.toggle("solved", Boolean(this.run.right));
   }
 
@@ -119,6 +121,7 @@ oddlm.Rows = class {
     const { spot, step } = found;
     const fresh = step === Math.min(this.steps, this.run.steps.length) - 1 ? " fresh" : "";
     const end = this.run.ends.has(spot.token) ? " end" : "";
+    if (this.run.forks(step)) return `forked${end}${fresh}`;
     if (spot.token !== spot.plain_token) return `changed${spot.by === "guided" ? " early" : ""}${end}${fresh}`;
     return (spot.by === "guided" ? "only-diverse" : "") + end + fresh;
   }

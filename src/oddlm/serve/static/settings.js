@@ -3,7 +3,8 @@
 
 oddlm.Settings = class {
   static NUMBERS = ["n", "alpha", "temperature", "steps", "length", "seed", "block_length"];
-  static WORDS = ["prompt", "task", "problem", "objective", "eos", "policy", "feature"];
+  static WORDS = ["prompt", "task", "problem", "objective", "eos", "policy", "feature", "fork"];
+  static NAMED = ["objective", "policy", "feature"]; // a name, or a name with options
 
   constructor(place, card, tasks, generate) {
     const { el } = oddlm;
@@ -21,23 +22,24 @@ oddlm.Settings = class {
       temperature: this.range("temperature", 0, 2, 0.05),
       steps: this.range("steps", 1, limits.max_steps, 1),
       length: this.range("length", 1, limits.max_length, 1),
-      objective: this.choice(card.names.objective.filter((name) => name !== "none")),
+      objective: this.choice(["auto", ...card.names.objective.filter((name) => name !== "none")]),
       seed: el("input", { id: "set-seed", type: "number", min: 0, max: 2 ** 31, step: 1, required: true }),
       eos: this.choice(["free", "late", "never"]),
       policy: this.choice(card.names.policy),
       feature: this.choice(card.names.feature),
+      fork: this.choice(["auto", "yes", "no"]),
       block_length: el("input", { id: "set-block_length", type: "number", min: 1, max: limits.max_length, step: 1 }),
     };
-    for (const name of ["task", "objective", "eos", "policy", "feature"]) this.fields[name].id = `set-${name}`;
+    for (const name of ["task", "objective", "eos", "policy", "feature", "fork"]) this.fields[name].id = `set-${name}`;
     this.button = el("button", { type: "submit", class: "main" }, "Generate");
     this.form = el("form", { novalidate: true, onsubmit: (event) => { event.preventDefault(); generate(); } },
       el("h2", {}, "Try your own"),
       this.row("task", "Problem from"), this.row("problem", "Problem"), this.row("prompt", "Prompt"),
       this.row("n", "Samples (n)"), this.row("alpha", "Push (alpha)"), this.row("temperature", "Temperature"),
-      this.row("steps", "Steps"), this.row("length", "Length in tokens"), this.row("objective", "Objective"), this.row("seed", "Seed"),
+      this.row("steps", "Steps"), this.row("length", "Length in tokens"), this.row("objective", "Objective"), this.hint(), this.row("seed", "Seed"),
       el("details", {}, el("summary", {}, "More settings"),
-        this.row("eos", "End tokens"), this.row("policy", "Which positions first"), this.row("feature", "What is compared"),
-        this.row("block_length", "Block length")),
+        this.row("fork", "Own start for each (fork)"), this.row("eos", "End tokens"), this.row("policy", "Which positions first"),
+        this.row("feature", "What is compared"), this.row("block_length", "Block length")),
       this.button,
       el("p", { class: "quiet" }, `Model: ${oddlm.visible(card.id)}. Every run is drawn twice with the same noise: plain, and pushed apart.`));
     place.replaceChildren(this.form);
@@ -45,7 +47,12 @@ oddlm.Settings = class {
     this.fields.problem.addEventListener("change", () => this.pickProblem());
     this.fields.prompt.addEventListener("input", () => this.detach());
     this.fields.length.addEventListener("input", () => this.fit());
-    this.set({ ...card.defaults, n: 8, steps: card.defaults.steps || card.defaults.length, task: "", prompt: "", seed: 0 });
+    this.fields.objective.addEventListener("change", () => this.pickObjective());
+    const fork = { true: "yes", false: "no" }[card.given.fork] || "auto";
+    this.usual = { ...this.named(card.defaults), fork, n: 8, task: "", prompt: "", seed: 0 };
+    const decided = ["objective", "preset", "alpha", "fork"].some((name) => name in card.given);
+    this.push = decided ? { objective: this.usual.objective, alpha: this.usual.alpha, fork } : {}; // what the operator wants tried
+    this.set(this.usual);
   }
 
   choice(names, say = (name) => name) {
@@ -62,6 +69,15 @@ oddlm.Settings = class {
     const field = this.fields[name];
     const value = field.type === "range" ? oddlm.el("output", { for: field.id, id: `say-${name}` }) : null;
     return oddlm.el("div", { class: "field", id: `row-${name}` }, oddlm.el("label", { for: field.id }, words), value, field);
+  }
+
+  // What "auto" stands for, below its menu.
+  hint() {
+    const { about, settings: { objective, alpha, fork } } = this.card.auto;
+    const words = `What we advise: a push by ${oddlm.named(objective)} with alpha ${alpha}${fork ? ", and a start of its own for each sample (fork)" : ""}.`;
+    this.fields.objective.setAttribute("aria-describedby", "auto-hint");
+    this.fields.objective.options[0].title = about;
+    return oddlm.el("p", { class: "quiet", id: "auto-hint", title: about }, words);
   }
 
   tell(name) {
@@ -116,6 +132,41 @@ oddlm.Settings = class {
     this.pickProblem();
   }
 
+  // "auto" brings its own alpha and fork, which may be changed afterwards.
+  pickObjective() {
+    this.set(this.fields.objective.value === "auto" ? { alpha: this.card.auto.settings.alpha, fork: "auto" } : {});
+  }
+
+  // The settings of a run as the form has them.
+  named(params) {
+    const auto = oddlm.Settings.spelled(params.objective) === oddlm.Settings.spelled(this.card.auto.settings.objective);
+    const fork = params.fork === true ? (auto ? "auto" : "yes") : "no";
+    return { ...params, ...(auto ? { objective: "auto" } : {}), fork, steps: params.steps || params.length };
+  }
+
+  // {"name": "odd", "enough": 0.5} as the value of a choice, whatever the order of its options; "odd" without any.
+  static spelled(value) {
+    if (typeof value !== "object" || value === null) return value;
+    const names = Object.keys(value).sort();
+    return names.join() === "name" ? value.name : JSON.stringify(value, names);
+  }
+
+  // A choice that has its options with it, as a link writes it: an object, or null where it is none.
+  static options(value) {
+    try {
+      const found = typeof value === "string" && value.startsWith("{") ? JSON.parse(value) : value;
+      return typeof found === "object" && found !== null && typeof found.name === "string" ? found : null;
+    } catch { return null; }
+  }
+
+  // Gives a menu the choice with options that it is to show, if the server has the name.
+  offer(name, value) {
+    const found = oddlm.Settings.options(value), text = found ? oddlm.Settings.spelled(found) : String(value), field = this.fields[name];
+    const missing = ![...field.options].some((option) => option.value === text);
+    if (found && missing && this.card.names[name].includes(found.name)) field.append(oddlm.el("option", { value: text }, oddlm.named(found)));
+    return text;
+  }
+
   pickProblem() {
     const found = (this.problems.get(this.fields.task.value) || []).find((one) => one.id === this.fields.problem.value);
     if (found) this.fields.prompt.value = found.prompt;
@@ -135,7 +186,7 @@ oddlm.Settings = class {
       const field = this.fields[name];
       if (!field || name === "problem") continue;
       if (name === "length") { field.value = value; this.fit(); }
-      const plain = value !== null && typeof value === "object" ? value.name : value; // {"name": "odd", ...}: its options stay the server's
+      const plain = oddlm.Settings.NAMED.includes(name) ? this.offer(name, value) : value;
       field.value = plain === null || plain === undefined ? "" : plain;
       if (field.selectedIndex === -1) {
         this.unknown.push(`${name}=${plain}`);
@@ -144,6 +195,7 @@ oddlm.Settings = class {
       this.tell(name);
     }
     oddlm.byId("row-problem").hidden = !this.fields.task.value;
+    oddlm.byId("auto-hint").hidden = this.fields.objective.value !== "auto";
     return this.fields.task.value && "task" in values ? this.pickTask(values.problem) : null;
   }
 
@@ -159,9 +211,11 @@ oddlm.Settings = class {
     return found;
   }
 
-  // Of the request for the diverse run; the plain one differs in alpha alone.
+  // Of the request for the diverse run. Fork "auto" is left to the server, which knows whether there are steps to spare for it.
   body() {
-    const { task, problem, length, ...rest } = this.get();
+    const { task, problem, length, fork, ...rest } = this.get();
+    for (const name of oddlm.Settings.NAMED) rest[name] = oddlm.Settings.options(rest[name]) || rest[name];
+    if (fork !== "auto") rest.fork = fork === "yes";
     return { ...rest, model: this.card.id, max_tokens: length, positions: false };
   }
 

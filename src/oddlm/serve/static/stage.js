@@ -7,8 +7,8 @@ oddlm.Stage = class {
     this.shown = null; // {title, task, plain, diverse}
     this.player = new oddlm.Player((steps) => { this.draw(steps); moved(); });
     this.rows = {
-      plain: new oddlm.Rows(byId("plain"), "Plain sampling", "Every sample for itself."),
-      diverse: new oddlm.Rows(byId("diverse"), "Diverse sampling", "Every sample is pushed away from those before it."),
+      plain: new oddlm.Rows(byId("plain"), "Plain sampling", () => "Every sample for itself."),
+      diverse: new oddlm.Rows(byId("diverse"), "Diverse sampling", oddlm.Stage.how),
     };
     this.force = new oddlm.LineChart("Force", "how hard the samples are pushed apart", (steps) => this.jump(steps));
     this.entropy = new oddlm.LineChart("Entropy", "how undecided the network is, in nats", (steps) => this.jump(steps));
@@ -19,6 +19,13 @@ oddlm.Stage = class {
       button.addEventListener("change", () => { this.view(button.value); moved(); });
     }
     this.chosen = "both";
+  }
+
+  // How a run makes its samples differ; the first time there is none.
+  static how(run) {
+    const { objective, alpha, fork } = run ? run.start.params : {};
+    const settings = run ? `: ${oddlm.named(objective)}, alpha ${oddlm.visible(alpha)}` : "";
+    return `Every sample ${fork === true ? "has a start of its own and " : ""}is pushed away from those before it${settings}.`;
   }
 
   view(name) {
@@ -84,6 +91,7 @@ oddlm.Stage = class {
     const { byId, visible } = oddlm;
     byId("question").textContent = visible(this.shown.title).replace(/↵\n/g, " ").slice(0, 300) || "(no prompt)";
     byId("lead").textContent = this.lead();
+    byId("fork-legend").hidden = !this.shown.diverse || !this.shown.diverse.forks(0);
     document.title = `${visible(this.shown.title).slice(0, 60)} · oddlm explorer`;
   }
 
