@@ -23,7 +23,8 @@ def lm() -> LM:
 def test_samples_are_those_of_denoise(lm):
     groups = lm.generate(["t5 t6", "t7"], n=5, temperature=1.0, alpha=8, seed=3, **PLAIN)
     ids = [lm.tokenizer.encode(t) for t in ("t5 t6", "t7")]
-    done = oddlm.denoise(lm.model, ids, n=5, temperature=1.0, guide=oddlm.Repulsion("auto", alpha=8), seed=3, **PLAIN)
+    guide = oddlm.Repulsion("auto", alpha=8)
+    done = oddlm.denoise(lm.model, ids, n=5, temperature=1.0, guide=guide, fork=True, seed=3, **PLAIN)
     flat = [s for group in groups for s in group]
     assert [s.tokens for s in flat] == [tuple(r) for r in done.tokens.tolist()]
     assert [s.commit_steps for s in flat] == [tuple(r) for r in done.commit_step.tolist()]

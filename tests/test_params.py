@@ -38,7 +38,7 @@ def test_plain_runs_are_one_run(plain):
         ({"alpha": 8}, {"alpha": 8.0}),
         ({"objective": "odd"}, {"objective": {"name": "odd"}}),
         ({"length": 32}, {"length": 32, "steps": 32}),
-        ({}, {"fork_temperature": 0.5}),
+        ({"objective": "odd"}, {"objective": "odd", "fork_temperature": 0.5}),
         ({}, {"selector": "first"}),
         ({"pool": 32}, {"pool": 32, "selector": {"name": "k_centre"}}),
         ({"fork": True}, {"fork": True, "fork_temperature": 0, "prompt_noise": 0}),
@@ -53,7 +53,7 @@ def test_spellings_do_not_count(one, other):
 
 DIFFERENT = [
     {},
-    {"alpha": 4},
+    {"alpha": 5},
     {"alpha": 0},
     {"alpha": 0, "temperature": 1},
     {"objective": "dpp"},
@@ -63,7 +63,7 @@ DIFFERENT = [
     {"seed": 1},
     {"steps": 32},
     {"prompt_noise": 0.5},
-    {"fork": True},
+    {"fork": False},
     {"fork": True, "fork_temperature": 0.5},
     {"pool": 32},
     {"pool": 17},

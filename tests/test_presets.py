@@ -50,7 +50,8 @@ def params(**given) -> SampleParams:
 
 
 def test_the_constants_say_what_sampling_takes():
-    assert set(AUTO) <= {"alpha", *PUSH} - {"preset"}, "settings that only matter where something is pushed"
+    assert set(AUTO) <= {"alpha", "fork", *PUSH} - {"preset"}, "settings that only matter where something is pushed"
+    assert AUTO.get("fork") in (None, "auto"), "which plain sampling does not have"
     assert set(get_args(PresetName)) == {"paper", *PRESETS}
     assert set(ABOUT) == {"auto", "paper", *PRESETS}
     assert AUTO["objective"] not in ("auto", "none")

@@ -15,7 +15,7 @@ from oddlm.params import RunSpec, checked
 from oddlm.query import sql
 from oddlm.store import Row, SampleRow, Store, StoreError, Summary
 
-SPEC = checked(RunSpec, {"model": "toy", "task": "own", "n": 2})
+SPEC = checked(RunSpec, {"model": "toy", "task": "own", "n": 2, "params": {"objective": "odd"}})
 
 
 def row(name: str, text: str = "t1", **changes) -> Row:

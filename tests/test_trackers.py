@@ -24,7 +24,7 @@ PROBLEMS = TASK.load(limit=3)
 
 
 def spec(**changes) -> RunSpec:
-    params = {"length": 6, "temperature": 1}
+    params = {"length": 6, "temperature": 1, "objective": "odd"}
     return checked(RunSpec, {"model": "toy", "task": "own", "n": 4, "limit": 3, "params": params, **changes})
 
 

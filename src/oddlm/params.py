@@ -75,6 +75,9 @@ class SampleParams(BaseModel):
             raise ValueError("preset 'paper' fixes duplicates and tolerance: give the preset or those, not both")
         return self
 
+    def __hash__(self) -> int:
+        return hash(self.model_dump_json())  # an objective with options is a dict, which has none
+
     @property
     def plain(self) -> bool:
         """Is nothing pushed apart?"""
