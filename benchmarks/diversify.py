@@ -7,8 +7,8 @@ Memory is the peak of a process that calls diversify less the peak of one that o
 result), the smallest of three processes each. Times are medians; "softmaxes" says how many softmaxes over the same logits one
 call costs, in the same process.
 
-With --features: every feature at the size of the mini model, both ways in turn in one process with one thread. Memory is how far
-the resident set rises above what it is before the call (Linux), the result included, the smallest of all calls.
+With --features: every feature at the size of the mini model, both ways in turn in one process with one thread. Times are
+medians of CPU time; memory is how far the resident set rises above what it was before the call (Linux), less the result.
 """
 
 import argparse
@@ -21,6 +21,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ CASES = [  # groups, n, S, V, share of positions still masked
     (32, 16, 24, 2000, 0.6),
 ]
 BACKENDS = ("reference", "closed_form")
-MINI = (64, 16, 24, 1799, 192)  # groups, n, S, V, H
+MINI = (64, 16, 24, 1799, 256)  # groups, n, S, V, H
 FEATURES: list[dict[str, Any]] = [
     {"name": "max_pool"},
     {"name": "max_pool", "rank": 128},
@@ -141,16 +142,22 @@ def share_table(objective: str) -> None:
 
 def rise_mib(call: Callable[[], Any]) -> float:
     """How far the resident set of this process rises during a call."""
-    gc.collect()
-    ctypes.CDLL("libc.so.6").malloc_trim(0)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
 
     def read(field: str) -> int:
         return int(Path("/proc/self/status").read_text().split(field + ":")[1].split()[0])
 
+    gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
     before = read("VmRSS")
     call()
     return (read("VmHWM") - before) / 1024
+
+
+def cpu_s(call: Callable[[], Any]) -> float:
+    began = time.process_time()
+    call()
+    return time.process_time() - began
 
 
 def feature_table(objective: str, repeats: int) -> None:
@@ -160,29 +167,23 @@ def feature_table(objective: str, repeats: int) -> None:
     logits = torch.empty(groups * n, S, V).normal_(0, 3, generator=g)
     tokens, masked = torch.randint(0, V, (groups * n, S), generator=g), torch.rand(groups * n, S, generator=g) < 0.6
     embedding = torch.randn(V, H, generator=g)
-    print(
-        f"objective {objective}, {groups} x {n}, S = {S}, V = {V}, H = {H}, 60% masked, float32, 1 thread, torch {torch.__version__}\n"
-    )
-    print("| feature | reference | without autograd | faster | memory: reference | without autograd |")
+    result = logits.numel() * logits.element_size() / 2**20
+    size = f"{groups} x {n}, S = {S}, V = {V}, H = {H}, 60% masked"
+    print(f"objective {objective}, {size}, float32, 1 thread, torch {torch.__version__}\n")
+    print("| feature | reference | without autograd | faster | extra memory: reference | without autograd |")
     print("|---|---|---|---|---|---|")
     for feature in FEATURES:
-        seconds: dict[str, list[float]] = {b: [] for b in BACKENDS}
-        rises: dict[str, list[float]] = {b: [] for b in BACKENDS}
-        for turn in range(repeats + 1):
-            for backend in BACKENDS:
 
-                def call(backend: str = backend, feature: dict[str, Any] = feature) -> None:
-                    options = {"alpha": 16.0, "n": n, "objective": objective, "feature": feature, "embedding": embedding}
-                    oddlm.diversify(logits, tokens, masked, backend=backend, **options)  # type: ignore[arg-type]
+        def push(backend: str, feature: dict[str, Any] = feature) -> None:
+            options = {"alpha": 16.0, "n": n, "objective": objective, "feature": feature, "embedding": embedding}
+            oddlm.diversify(logits, tokens, masked, backend=backend, **options)  # type: ignore[arg-type]
 
-                began = time.perf_counter()
-                rise = rise_mib(call)
-                if turn:
-                    seconds[backend].append(time.perf_counter() - began)
-                    rises[backend].append(rise)
-        slow, fast = (statistics.median(seconds[b]) for b in BACKENDS)
-        memory = " | ".join(f"{min(rises[b]):.0f} MiB" for b in BACKENDS)
+        calls = [partial(push, backend) for backend in BACKENDS]
+        turns = [[cpu_s(call) for call in calls] for _ in range(repeats + 1)][1:]
+        slow, fast = (statistics.median(seconds) for seconds in zip(*turns, strict=True))
+        extra = [min(rise_mib(call) for _ in range(2)) - result for call in calls]
         name = ", ".join([feature["name"], *(f"{k} {v}" for k, v in feature.items() if k != "name")])
+        memory = f"{extra[0]:.0f} MiB | {extra[1]:.0f} MiB"
         print(f"| {name} | {slow * 1e3:.0f} ms | {fast * 1e3:.0f} ms | {slow / fast:.1f}x | {memory} |", flush=True)
 
 

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..checks import ids, one_of, whole
+from ..kernels.closed_form import truncate
 from ..kernels.reference import Pull
 from ..noise import Purpose
 from ..registry import Registry
@@ -170,14 +171,19 @@ class Feature:
 
     def extract(self, canvas: Tensor, embedding: Tensor | None) -> tuple[Tensor, Tensor]:
         """Soft canvas [..., S, V] -> (the part that counts, features [..., D])."""
-        counted = self._counted(canvas)
+        counted = self._shown(canvas)
+        if self.top_k is not None and self.top_k < canvas.shape[-1]:
+            likeliest = counted.detach().sort(dim=-1, descending=True, stable=True).indices[..., : self.top_k]
+            counted = counted * torch.zeros_like(counted).scatter(-1, likeliest, 1.0)
         table = self._table(embedding, canvas.dtype)
         pooled = self.pooling(counted if table is None else counted @ table)
         return counted, self._reduced(pooled)[0]
 
     def trace(self, canvas: Tensor, embedding: Tensor | None) -> tuple[Tensor, Tensor, Pull]:
         """`extract`, and what takes a derivative by the features back to the part that counts."""
-        counted = self._counted(canvas)
+        counted = self._shown(canvas)
+        if self.top_k is not None and self.top_k < canvas.shape[-1]:
+            counted = truncate(counted.clone(), self.top_k)
         table = self._table(embedding, canvas.dtype)
         pool = partial(self.pooling.trace, **getattr(self.pooling, "keywords", {}))  # type: ignore[attr-defined]
         if table is None:
@@ -188,13 +194,9 @@ class Feature:
         reduced, widen = self._reduced(pooled)
         return counted, reduced, lambda by: back(widen(by))
 
-    def _counted(self, canvas: Tensor) -> Tensor:
-        if self.ignore_ids:
-            canvas = canvas.index_fill(-1, torch.tensor(self.ignore_ids, device=canvas.device), 0.0)
-        if self.top_k is not None and self.top_k < canvas.shape[-1]:
-            likeliest = canvas.detach().sort(dim=-1, descending=True, stable=True).indices[..., : self.top_k]
-            canvas = canvas * torch.zeros_like(canvas).scatter(-1, likeliest, 1.0)
-        return canvas
+    def _shown(self, canvas: Tensor) -> Tensor:
+        """The canvas without the columns that never count."""
+        return canvas.index_fill(-1, torch.tensor(self.ignore_ids, device=canvas.device), 0.0) if self.ignore_ids else canvas
 
     def _table(self, embedding: Tensor | None, dtype: torch.dtype) -> Tensor | None:
         """[V, H]: what the columns are mapped with before pooling; None where probabilities themselves are pooled."""

@@ -6,16 +6,18 @@ README.md in this folder derives it. Shapes: G groups of n samples, S positions,
 import torch
 from torch import Tensor
 
+from . import reference
 from .reference import Batch, Repel, by_groups
 
-CELLS = 1 << 21  # of logits in a pass: a handful of arrays of that size are held
+CELLS = 1 << 21  # of logits in a pass on a CPU: a handful of arrays of that size are held
 
 
 def repel(
     logits: Tensor, tokens: Tensor, masked: Tensor, alpha: Tensor, earlier: Tensor | None, how: Repel
 ) -> tuple[Tensor, Tensor | None]:
     """The same contract as `reference.repel`, for features with a trace and objectives with a slope."""
-    return by_groups(_push, _features, CELLS, logits, tokens, masked, alpha, earlier, how)
+    cells = reference.CELLS if logits.is_cuda else CELLS  # a GPU waits in every pass: no more of them than autograd makes
+    return by_groups(_push, _features, cells, logits, tokens, masked, alpha, earlier, how)
 
 
 def _push(
