@@ -29,7 +29,7 @@ def _push(
     canvas = _soft_canvas(logits, tokens, masked)
     counted, features, pull = how.trace(canvas)
     peak, likeliest = counted.max(dim=-1, keepdim=True)  # [G, n, S, 1]
-    share = (masked / masked.sum(dim=-1, keepdim=True).clamp(min=1)).to(canvas.dtype)[..., None]
+    share = (masked.to(canvas.dtype) / masked.sum(dim=-1, keepdim=True).clamp(min=1))[..., None]
     batch = Batch(features, (peak * share).sum(dim=(-2, -1)), earlier, how.duplicates, how.noise)
     by_feature, by_quality = how.slope(batch)
     gradient = counted * pull(by_feature.to(canvas.dtype))  # P dL/dP so far
