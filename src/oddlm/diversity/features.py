@@ -1,6 +1,7 @@
 """How a soft canvas becomes one vector per sample. A new pooling is one function here.
 
-One that also has a `trace`, with the same options, runs without autograd: it pools and says how a derivative goes back.
+One that is also marked with a `trace`, which takes the same options, runs without autograd: it pools, and says how a derivative
+goes back.
 """
 
 from collections.abc import Callable, Mapping
@@ -38,6 +39,7 @@ def mark(*, trace: Trace, linear: bool = False) -> Callable[[P], P]:
     def mark(function: P) -> P:
         function.trace = trace  # type: ignore[attr-defined]
         function.linear = linear  # type: ignore[attr-defined]
+        function.marked = function  # type: ignore[attr-defined]  # functools.wraps hands on attributes, not the derivative
         return function
 
     return mark
@@ -166,8 +168,13 @@ class Feature:
 
     @property
     def traced(self) -> bool:
-        """Is there a `trace`?"""
-        return getattr(self.pooling, "trace", None) is not None
+        """Is the pooling marked with a `trace`?"""
+        return getattr(self._function, "marked", None) is self._function
+
+    @property
+    def _function(self) -> Any:
+        """The pooling without its options."""
+        return getattr(self.pooling, "func", self.pooling)
 
     def extract(self, canvas: Tensor, embedding: Tensor | None) -> tuple[Tensor, Tensor]:
         """Soft canvas [..., S, V] -> (the part that counts, features [..., D])."""
@@ -185,12 +192,11 @@ class Feature:
         if self.top_k is not None and self.top_k < canvas.shape[-1]:
             counted = truncate(counted.clone(), self.top_k)
         table = self._table(embedding, canvas.dtype)
-        pool = partial(self.pooling.trace, **getattr(self.pooling, "keywords", {}))  # type: ignore[attr-defined]
+        pool = partial(self._function.trace, **getattr(self.pooling, "keywords", {}))
         if table is None:
             pooled, back = pool(counted)
         else:
-            mapped = _mapped_after if self.pooling.linear else _mapped_before  # type: ignore[attr-defined]
-            pooled, back = mapped(pool, counted, table)
+            pooled, back = (_mapped_after if self._function.linear else _mapped_before)(pool, counted, table)
         reduced, widen = self._reduced(pooled)
         return counted, reduced, lambda by: back(widen(by))
 
