@@ -41,7 +41,7 @@ def _push(
     if not how.raw_gradient:
         largest = gradient.norm(dim=-1).amax(dim=-1)
         force = force / largest.clamp(min=1e-8).where(largest > 0, 1.0)
-    torch.addcmul(logits, gradient, -force[..., None, None], out=guided)
+    torch.sub(logits, gradient.mul_(force[..., None, None]), out=guided)
     return batch.directions.vectors if how.remember else None
 
 
