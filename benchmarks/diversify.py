@@ -1,13 +1,19 @@
 """Autograd reference against closed form: time and extra peak memory, each in a process of its own.
 
     python benchmarks/diversify.py [--repeats 3] [--objective odd]
+    python benchmarks/diversify.py --features [--repeats 3] [--objective odd]
 
 Memory is the peak of a process that calls diversify less the peak of one that only holds the logits and a copy of them (the
 result), the smallest of three processes each. Times are medians; "softmaxes" says how many softmaxes over the same logits one
 call costs, in the same process.
+
+With --features: every feature at the size of the mini model, both ways in turn in one process with one thread. Times are
+medians of CPU time; memory is how far the resident set rises above what it was before the call (Linux), less the result.
 """
 
 import argparse
+import ctypes
+import gc
 import json
 import resource
 import statistics
@@ -15,6 +21,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,6 +39,22 @@ CASES = [  # groups, n, S, V, share of positions still masked
     (32, 16, 24, 2000, 0.6),
 ]
 BACKENDS = ("reference", "closed_form")
+MINI = (64, 16, 24, 1799, 256)  # groups, n, S, V, H
+FEATURES: list[dict[str, Any]] = [
+    {"name": "max_pool"},
+    {"name": "max_pool", "rank": 128},
+    {"name": "max_pool", "space": "semantic"},
+    {"name": "mean_pool"},
+    {"name": "mean_pool", "rank": 128},
+    {"name": "mean_pool", "space": "embedding"},
+    {"name": "mean_pool", "space": "semantic"},
+    {"name": "positional"},
+    {"name": "positional", "space": "semantic"},
+    {"name": "positional", "top_k": 50},
+    {"name": "ngrams"},
+    {"name": "ngrams", "order": 3},
+    {"name": "ngrams", "space": "semantic"},
+]
 
 
 def median_s(call: Callable[[], Any], repeats: int) -> float:
@@ -116,14 +140,65 @@ def share_table(objective: str) -> None:
         print(f"| {backend} | {whole / 5 * 1e3:.0f} ms | {spent[0] / 5 * 1e3:.0f} ms | {spent[0] / whole:.0%} |", flush=True)
 
 
+def rise_mib(call: Callable[[], Any]) -> float:
+    """How far the resident set of this process rises during a call."""
+
+    def read(field: str) -> int:
+        return int(Path("/proc/self/status").read_text().split(field + ":")[1].split()[0])
+
+    gc.collect()
+    ctypes.CDLL("libc.so.6").malloc_trim(0)
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts again from here
+    before = read("VmRSS")
+    call()
+    return (read("VmHWM") - before) / 1024
+
+
+def cpu_s(call: Callable[[], Any]) -> float:
+    began = time.process_time()
+    call()
+    return time.process_time() - began
+
+
+def feature_table(objective: str, repeats: int) -> None:
+    torch.set_num_threads(1)
+    groups, n, S, V, H = MINI
+    g = torch.Generator().manual_seed(0)
+    logits = torch.empty(groups * n, S, V).normal_(0, 3, generator=g)
+    tokens, masked = torch.randint(0, V, (groups * n, S), generator=g), torch.rand(groups * n, S, generator=g) < 0.6
+    embedding = torch.randn(V, H, generator=g)
+    result = logits.numel() * logits.element_size() / 2**20
+    size = f"{groups} x {n}, S = {S}, V = {V}, H = {H}, 60% masked"
+    print(f"objective {objective}, {size}, float32, 1 thread, torch {torch.__version__}\n")
+    print("| feature | reference | without autograd | faster | extra memory: reference | without autograd |")
+    print("|---|---|---|---|---|---|")
+    for feature in FEATURES:
+
+        def push(backend: str, feature: dict[str, Any] = feature) -> None:
+            options = {"alpha": 16.0, "n": n, "objective": objective, "feature": feature, "embedding": embedding}
+            oddlm.diversify(logits, tokens, masked, backend=backend, **options)  # type: ignore[arg-type]
+
+        calls = [partial(push, backend) for backend in BACKENDS]
+        turns = [[cpu_s(call) for call in calls] for _ in range(repeats + 1)][1:]
+        slow, fast = (statistics.median(seconds) for seconds in zip(*turns, strict=True))
+        extra = [min(rise_mib(call) for _ in range(2)) - result for call in calls]
+        name = ", ".join([feature["name"], *(f"{k} {v}" for k, v in feature.items() if k != "name")])
+        memory = f"{extra[0]:.0f} MiB | {extra[1]:.0f} MiB"
+        print(f"| {name} | {slow * 1e3:.0f} ms | {fast * 1e3:.0f} ms | {slow / fast:.1f}x | {memory} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--objective", default="odd", choices=["odd", "odd_sequential", "dpp"])
+    parser.add_argument("--features", action="store_true", help="compare features instead of sizes")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
         child(*json.loads(arguments.child), arguments.objective, arguments.repeats)
+        return
+    if arguments.features:
+        feature_table(arguments.objective, arguments.repeats)
         return
     kernel_table(arguments.objective, arguments.repeats)
     share_table(arguments.objective)

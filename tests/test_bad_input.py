@@ -168,7 +168,7 @@ DIVERSIFY = [
     ({"feature": {"name": "ngrams", "order": 1}}, "feature order must be 2 or 3, not 1"),
     ({"feature": {"name": "mean_pool", "size": 8}}, "feature 'mean_pool' has no option 'size'; options: none"),
     ({"feature": {"name": "max_pool", "space": "semantic"}}, "'semantic' needs embedding of shape [10, H], got None"),
-    ({"feature": {"name": "max_pool", "rank": 4}, "backend": "closed_form"}, "backend 'closed_form' needs feature max_pool"),
+    ({"preset": "paper", "backend": "closed_form"}, "backend 'closed_form' needs a feature with a trace (max_pool, mean_pool"),
     ({"feature": {"name": "max_pool", "topk": 3}}, "feature 'max_pool' has no option 'topk'"),
     ({"feature": {"name": "max_pool", "top_k": 0}}, "feature top_k must be an integer >= 1, not 0"),
     ({"feature": {"name": "max_pool", "space": "logits"}}, "feature space must be one of probs, embedding, semantic"),
@@ -220,7 +220,7 @@ def test_a_mask_id_outside_the_vocabulary_may_stand_where_masked():
     [
         ({"feature": {"name": "max_pool", "space": "x"}}, "feature space must be one of probs, embedding, semantic"),
         ({"objective": {"name": "odd", "quality": "no"}}, "objective quality must be one of grad, detached, none, not 'no'"),
-        ({"feature": "mean_pool", "backend": "closed_form"}, "backend 'closed_form' needs feature max_pool"),
+        ({"feature": torch.sum, "backend": "closed_form"}, "backend 'closed_form' needs a feature with a trace"),
         ({"schedule": "linea"}, "unknown schedule 'linea'; known: constant, cosine, linear, paper"),
         ({"objective": "od"}, "unknown objective 'od'; known: dpp"),
         ({"feature": {"name": "positional", "size": 3}}, "feature 'positional' has no option 'size'; options: scale"),

@@ -10,7 +10,7 @@ import torch
 from oddlm import Explored, diversify
 from oddlm.diversity import maps
 from oddlm.diversity.features import build_feature
-from oddlm.kernels import reference
+from oddlm.kernels import pulled, reference
 from oddlm.noise import Purpose
 
 from ..tolerances import EXACT
@@ -154,10 +154,11 @@ SPECS = ["ngrams", {"name": "mean_pool", "rank": 6}, {"name": "max_pool", "space
 
 @pytest.mark.parametrize("objective", ["odd", "odd_sequential", "dpp", "random_probe"])
 @pytest.mark.parametrize("feature", SPECS, ids=str)
-def test_groups_pushed_a_few_at_a_time(objective, feature, monkeypatch):
+@pytest.mark.parametrize(("backend", "kernel"), [("auto", pulled), ("reference", reference)], ids=["auto", "reference"])
+def test_groups_pushed_a_few_at_a_time(objective, feature, backend, kernel, monkeypatch):
     logits, tokens, masked = random_case(3, n=12)
     embedding = torch.randn(11, 7, generator=torch.Generator().manual_seed(1)).double()
-    options = {"objective": objective, "feature": feature, "n": 3, "alpha": 8.0, "embedding": embedding}
+    options = {"objective": objective, "feature": feature, "n": 3, "alpha": 8.0, "embedding": embedding, "backend": backend}
     remember = objective != "dpp"
 
     def run():
@@ -167,7 +168,7 @@ def test_groups_pushed_a_few_at_a_time(objective, feature, monkeypatch):
         )
 
     whole, rows = run()
-    monkeypatch.setattr(reference, "CELLS", 3 * 55 * 3)
+    monkeypatch.setattr(kernel, "CELLS", 3 * 55 * 3)
     parts, part_rows = run()
     torch.testing.assert_close(parts, whole, rtol=EXACT, atol=EXACT)
     assert torch.equal(parts, run()[0])

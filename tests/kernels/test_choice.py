@@ -36,17 +36,17 @@ def gpu(monkeypatch):
 
 def test_a_gpu_gets_the_fused_kernels(gpu):
     gpu((9, 0))
-    assert choice.choose("auto", OnGpu(), closed=True, fused=True).__name__ == "oddlm.kernels.triton"
-    assert choice.choose("auto", OnGpu(), closed=True, fused=False) is closed_form
-    assert choice.choose("closed_form", OnGpu(), closed=True, fused=True) is closed_form
-    assert choice.choose("reference", OnGpu(), closed=True, fused=True) is reference
-    assert choice.choose("auto", OnGpu(torch.float64), closed=True, fused=True) is closed_form
+    assert choice.choose("auto", OnGpu(), traced=True, closed=True, fused=True).__name__ == "oddlm.kernels.triton"
+    assert choice.choose("auto", OnGpu(), traced=True, closed=True, fused=False) is closed_form
+    assert choice.choose("closed_form", OnGpu(), traced=True, closed=True, fused=True) is closed_form
+    assert choice.choose("reference", OnGpu(), traced=True, closed=True, fused=True) is reference
+    assert choice.choose("auto", OnGpu(torch.float64), traced=True, closed=True, fused=True) is closed_form
 
 
 def test_an_old_gpu_gets_torch_and_is_told_once(gpu):
     gpu((7, 0))
     with pytest.warns(UserWarning, match=r"GPU of the test has compute capability 7\.0, below 8\.0"):
-        assert choice.choose("auto", OnGpu(), closed=True, fused=True) is closed_form
+        assert choice.choose("auto", OnGpu(), traced=True, closed=True, fused=True) is closed_form
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert choice.triton_kernel(OnGpu()) is None

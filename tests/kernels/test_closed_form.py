@@ -139,7 +139,7 @@ def test_a_slice_of_a_larger_array():
 
 def test_truncation_takes_the_lowest_column_on_ties():
     x = torch.tensor([[0.3, 0.1, 0.3, 0.1, 0.1, 0.1]])
-    closed_form._truncate(x, 4)
+    closed_form.truncate(x, 4)
     assert x.tolist() == torch.tensor([[0.3, 0.1, 0.3, 0.1, 0.0, 0.0]]).tolist()
 
 
@@ -173,9 +173,9 @@ def own(batch):
 def test_the_choice_of_kernel():
     g = torch.Generator().manual_seed(0)
     batch = torch.randn(3, 4, 20, generator=g), torch.randint(0, 20, (3, 4), generator=g), torch.ones(3, 4, dtype=torch.bool)
-    for options in ({"feature": "mean_pool"}, {"objective": own}, {"preset": "paper"}):
+    for options in ({"objective": own}, {"preset": "paper"}):
         diversify(*batch, alpha=1.0, **options)
-        with pytest.raises(ValueError, match="backend 'closed_form' needs feature max_pool"):
+        with pytest.raises(ValueError, match="backend 'closed_form' needs a feature with a trace"):
             diversify(*batch, alpha=1.0, backend="closed_form", **options)
     with pytest.raises(ValueError, match="backend must be one of auto, triton, closed_form, reference, not 'cuda'"):
         diversify(*batch, alpha=1.0, backend="cuda")

@@ -1,4 +1,4 @@
-"""What only a GPU can show: nothing waits for the host, and large shapes give the same bits twice."""
+"""What only a GPU can show: nothing waits for the host, large shapes give the same bits twice, and features those of a CPU."""
 
 import pytest
 import torch
@@ -7,6 +7,9 @@ import oddlm
 from oddlm import Repulsion, denoise
 from oddlm.models.native import Native
 from oddlm.models.transformer import Transformer, TransformerConfig
+
+from ..tolerances import SINGLE
+from .test_pulled import WIDE, random_batch, random_embedding
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:Synchronization debug mode")]
 
@@ -62,6 +65,18 @@ def test_two_runs_have_the_same_bits(objective):
     for a, b in zip(events[:4], events[4:], strict=True):
         assert torch.equal(a.prediction.confidence, b.prediction.confidence)
     assert len({tuple(row) for row in runs[0].tokens.tolist()}) > 8
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("feature", WIDE, ids=str)
+def test_features_are_pushed_as_on_a_cpu(feature, dtype):
+    logits, tokens, masked = random_batch(3, 8, 12, 300, dtype)
+    embedding = random_embedding(300, H=40)
+    exact = oddlm.diversify(logits.double(), tokens, masked, alpha=8.0, feature=feature, embedding=embedding)
+    there = [x.cuda() for x in (logits, tokens, masked)]
+    got = oddlm.diversify(*there, alpha=8.0, feature=feature, embedding=embedding.cuda())
+    assert got.dtype == dtype
+    assert (got.cpu().double() - exact).abs().max() < 8.0 * (SINGLE + 16 * torch.finfo(dtype).eps)
 
 
 def test_a_late_nan_is_still_an_error():

@@ -70,8 +70,8 @@ class Repulsion:
     (default) pushes it along a seeded random direction, "skip" leaves it. protected ids and the embedding come from the model
     unless given here.
     preset="paper" keeps the published arithmetic: the precision of the logits, residuals up to 1e-6 skipped.
-    backend: "auto" takes the closed form where it applies (as fused Triton kernels on a GPU) and autograd elsewhere; "triton",
-    "closed_form" and "reference" can be asked for by name.
+    backend: "auto" does without autograd in all features and objectives of ours (for max_pool as fused Triton kernels on a
+    GPU), and with it for functions of your own; "triton", "closed_form" and "reference" can be asked for by name.
     remember: keep what the batch explores, so that `denoise(..., history=first.history)` goes on from there: "exact", or
     "sparse" for large vocabularies (see `oddlm.diversity.memory`).
     """
@@ -112,8 +112,11 @@ class Repulsion:
             raise ValueError("preset 'paper' fixes duplicates and tolerance: give the preset or those, not both")
         if self.tolerance is not None and not 0 <= self.tolerance < 1:
             raise ValueError(f"tolerance must lie in [0, 1), not {self.tolerance!r}")
-        if self.backend == "closed_form" and not self.closed:
-            raise ValueError("backend 'closed_form' needs feature max_pool over probs, an objective with a slope, no preset")
+        if self.backend == "closed_form" and not self.traced:
+            raise ValueError(
+                "backend 'closed_form' needs a feature with a trace (max_pool, mean_pool, ngrams, positional), an objective "
+                "with a slope (odd, odd_sequential, random_probe, dpp), no preset"
+            )
         if self.backend == "triton" and not self.fusible:
             raise ValueError(
                 "backend 'triton' needs feature max_pool over probs without top_k, an objective with a slope in "
@@ -135,8 +138,14 @@ class Repulsion:
         return self.alpha == 0 or OBJECTIVES.build(self.objective) is OBJECTIVES.find("none")
 
     @property
+    def traced(self) -> bool:
+        """Can it do without autograd?"""
+        sloped = slope_of(OBJECTIVES.build(self.objective)) is not None
+        return build_feature(self.feature).traced and sloped and self.preset is None
+
+    @property
     def closed(self) -> bool:
-        """Does the closed form apply?"""
+        """Does the closed form for max-pooled probabilities apply?"""
         feature = build_feature(self.feature)
         pooled = (
             feature.pooling is FEATURES.find("max_pool")
@@ -144,8 +153,7 @@ class Repulsion:
             and feature.rank is None
             and not feature.ignore_ids
         )
-        sloped = slope_of(OBJECTIVES.build(self.objective)) is not None
-        return pooled and sloped and self.preset is None
+        return pooled and self.traced
 
     @property
     def fusible(self) -> bool:
@@ -184,7 +192,7 @@ class Repulsion:
 
     def push(self, logits: Tensor, step: Step, history: Explored | None = None, record: Explored | None = None) -> Tensor:
         """Guided logits; repels from what `history` holds of this step too, and writes what is explored into `record`."""
-        kernel = choice.choose(self.backend, logits, closed=self.closed, fused=self.fusible)
+        kernel = choice.choose(self.backend, logits, traced=self.traced, closed=self.closed, fused=self.fusible)
         guided: Tensor = self._run(kernel, kernel.repel, logits, step, history, record)
         return guided.flatten(0, 1)
 
@@ -200,7 +208,7 @@ class Repulsion:
 
         positions [B, m]: whose logits these are; None: all.
         """
-        kernel = choice.choose(self.backend, logits, closed=self.closed, fused=self.fusible)
+        kernel = choice.choose(self.backend, logits, traced=self.traced, closed=self.closed, fused=self.fusible)
         if not hasattr(kernel, "plan"):
             return None
         return self._run(kernel, partial(kernel.plan, positions=positions, never=step.never), logits, step, history, record)
@@ -221,6 +229,7 @@ class Repulsion:
         keys_of = getattr(kernel, "keys_of", reference.keys_of)
         how = reference.Repel(
             extract=partial(feature.extract, embedding=embedding),
+            trace=partial(feature.trace, embedding=embedding) if feature.traced else None,
             top_k=feature.top_k,
             objective=objective,
             slope=slope_of(objective),

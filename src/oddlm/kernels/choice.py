@@ -10,20 +10,24 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from . import closed_form, reference
+from . import closed_form, pulled, reference
 
 Backend = Literal["auto", "triton", "closed_form", "reference"]
 OLDEST = (8, 0)  # compute capability: the first with bfloat16
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-def choose(backend: Backend, logits: Tensor, *, closed: bool, fused: bool) -> Any:
-    """The module whose `repel` pushes these logits. closed: the closed form applies; fused: in coordinates too."""
+def choose(backend: Backend, logits: Tensor, *, traced: bool, closed: bool, fused: bool) -> Any:
+    """The module whose `repel` pushes these logits. traced: no autograd is needed; closed: nor arrays of the size of the
+    logits, for max-pooling; fused: the same in coordinates.
+    """
     if fused and backend in ("auto", "triton") and (kernel := triton_kernel(logits)) is not None:
         return kernel
     if backend == "triton":
         raise ValueError(f"backend 'triton' is not to be had: {_obstacle(logits.device, logits.dtype)}")
-    return closed_form if closed and backend != "reference" else reference
+    if backend == "reference" or not traced:
+        return reference
+    return closed_form if closed else pulled
 
 
 def triton_kernel(logits: Tensor) -> Any:

@@ -194,16 +194,16 @@ def _softmax(x: Tensor, valid: Tensor, how: Repel) -> tuple[Tensor, Tensor, Tens
     x[..., protected] = held
     x.scatter_(2, top, 1.0).mul_((valid / (1 + rest))[..., None].to(x.dtype))
     if how.top_k is not None and how.top_k < x.shape[-1]:
-        _truncate(x, how.top_k)
+        truncate(x, how.top_k)
     return largest, likeliest, rest, power
 
 
-def _truncate(x: Tensor, k: int) -> None:
-    """Zero all but the k largest of each row, lowest column first on ties."""
+def truncate(x: Tensor, k: int) -> Tensor:
+    """Zero all but the k largest of each row, lowest column first on ties, in place."""
     level = x.topk(k, dim=-1).values[..., -1:]
     above, ties = x > level, x == level
     room = k - above.sum(dim=-1, keepdim=True)
-    x.masked_fill_(~(above | (ties & (ties.cumsum(dim=-1) <= room))), 0.0)
+    return x.masked_fill_(~(above | (ties & (ties.cumsum(dim=-1) <= room))), 0.0)
 
 
 def _update(

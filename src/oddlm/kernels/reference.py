@@ -17,6 +17,7 @@ from .directions import DirectionNoise, Directions, Duplicates, extend, find_dir
 
 CELLS = 1 << 23  # of logits in a pass: autograd holds about a dozen arrays of that size
 Extract = Callable[[Tensor], tuple[Tensor, Tensor]]  # soft canvas [G, n, S, V] -> (what of it counts, features [G, n, D])
+Pull = Callable[[Tensor], Tensor]  # a derivative by features [G, n, D] -> by what of the canvas counts [G, n, S or 1, V]
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class Repel:
     """Everything about a push but the logits."""
 
     extract: Extract
+    trace: Callable[[Tensor], tuple[Tensor, Tensor, Pull]] | None  # the same and its derivative, for kernels without autograd
     top_k: int | None  # what `extract` truncates a position to, for kernels that do it themselves
     objective: Objective
     slope: Slope | None  # the objective's derivative, for kernels without autograd
@@ -99,22 +101,39 @@ def repel(
 
     Works under `no_grad` and `inference_mode`; the inputs are copied, never changed.
     """
-    push = _one_by_one if how.sequential else _all_at_once
-    added = []
     with torch.inference_mode(False), torch.enable_grad():
         tokens, masked, alpha = tokens.clone(), masked.clone(), alpha.clone()
         earlier = None if earlier is None else earlier.clone()
-        guided = torch.empty_like(logits, memory_format=torch.contiguous_format)
-        for some in _groups(logits, how.sequential):
-            before, mine = None if earlier is None else earlier[some], replace(how, keys=how.keys[some])
-            added.append(push(guided[some], logits.detach()[some], tokens[some], masked[some], alpha[some], before, mine))
+        return by_groups(_all_at_once, _features, CELLS, logits.detach(), tokens, masked, alpha, earlier, how)
+
+
+def by_groups(
+    push: Callable[..., Tensor | None],
+    look: Callable[..., Tensor],
+    cells: int,
+    logits: Tensor,
+    tokens: Tensor,
+    masked: Tensor,
+    alpha: Tensor,
+    earlier: Tensor | None,
+    how: Repel,
+) -> tuple[Tensor, Tensor | None]:
+    """`repel` with any `push` of a few groups, in passes over about so many cells of logits; `look` tells the features
+    [G, n, D] of logits.
+    """
+    added = []
+    guided = torch.empty_like(logits, memory_format=torch.contiguous_format)
+    for some in _groups(logits, how.sequential, cells):
+        before, mine = None if earlier is None else earlier[some], replace(how, keys=how.keys[some])
+        here = guided[some], logits[some], tokens[some], masked[some], alpha[some], before, mine
+        added.append(_one_by_one(push, look, *here) if how.sequential else push(*here))
     return guided, torch.cat([x for x in added if x is not None]) if how.remember else None
 
 
-def _groups(logits: Tensor, sequential: bool) -> Iterator[slice]:
-    """Slices of the groups: as many at a time as autograd has room for, at least one."""
+def _groups(logits: Tensor, sequential: bool, cells: int) -> Iterator[slice]:
+    """Slices of the groups: as many at a time as there is room for, at least one."""
     G, n, S, V = logits.shape
-    some = max(1, tile_elements(logits.device, CELLS) // ((1 if sequential else n) * S * V))
+    some = max(1, tile_elements(logits.device, cells) // ((1 if sequential else n) * S * V))
     return (slice(i, i + some) for i in range(0, G, some))
 
 
@@ -143,19 +162,31 @@ def _all_at_once(
 
 
 def _one_by_one(
-    guided: Tensor, logits: Tensor, tokens: Tensor, masked: Tensor, alpha: Tensor, earlier: Tensor | None, how: Repel
+    push: Callable[..., Tensor | None],
+    look: Callable[..., Tensor],
+    guided: Tensor,
+    logits: Tensor,
+    tokens: Tensor,
+    masked: Tensor,
+    alpha: Tensor,
+    earlier: Tensor | None,
+    how: Repel,
 ) -> Tensor:
     basis_rule = Duplicates("skip", how.duplicates.tolerance, how.duplicates.native)
     n = logits.shape[1]
     for k in range(n):
         one, mine = slice(k, k + 1), how.for_sample(k)
         here = tokens[:, one], masked[:, one]
-        _all_at_once(guided[:, one], logits[:, one], *here, alpha[:, one], earlier, mine)
-        with torch.no_grad():
-            after = _observe(guided[:, one], *here, earlier, mine).features
+        push(guided[:, one], logits[:, one], *here, alpha[:, one], earlier, mine)
+        after = look(guided[:, one], *here, mine)
         earlier = extend(earlier, find_directions(after, earlier, basis_rule, mine.noise).vectors)
     assert earlier is not None
     return earlier[:, -n:]
+
+
+@torch.no_grad()
+def _features(x: Tensor, tokens: Tensor, masked: Tensor, how: Repel) -> Tensor:
+    return how.extract(soft_canvas(x, tokens, masked))[1]
 
 
 def _observe(x: Tensor, tokens: Tensor, masked: Tensor, earlier: Tensor | None, how: Repel) -> Batch:

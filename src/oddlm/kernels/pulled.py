@@ -1,0 +1,63 @@
+"""Repulsion without autograd in every feature that knows its own derivative: `reference` with the chain rule written out.
+
+README.md in this folder derives it. Shapes: G groups of n samples, S positions, V vocabulary, D feature size.
+"""
+
+import torch
+from torch import Tensor
+
+from . import reference
+from .reference import Batch, Repel, by_groups
+
+CELLS = 1 << 21  # of logits in a pass on a CPU: a handful of arrays of that size are held
+
+
+def repel(
+    logits: Tensor, tokens: Tensor, masked: Tensor, alpha: Tensor, earlier: Tensor | None, how: Repel
+) -> tuple[Tensor, Tensor | None]:
+    """The same contract as `reference.repel`, for features with a trace and objectives with a slope."""
+    cells = reference.CELLS if logits.is_cuda else CELLS  # a GPU waits in every pass: no more of them than autograd makes
+    return by_groups(_push, _features, cells, logits, tokens, masked, alpha, earlier, how)
+
+
+def _push(
+    guided: Tensor, logits: Tensor, tokens: Tensor, masked: Tensor, alpha: Tensor, earlier: Tensor | None, how: Repel
+) -> Tensor | None:
+    """Write the pushed `logits` into `guided`; the directions added, where wanted."""
+    assert how.trace is not None
+    assert how.slope is not None
+    canvas = _soft_canvas(logits, tokens, masked)
+    counted, features, pull = how.trace(canvas)
+    peak, likeliest = counted.max(dim=-1, keepdim=True)  # [G, n, S, 1]
+    share = (masked.to(canvas.dtype) / masked.sum(dim=-1, keepdim=True).clamp(min=1))[..., None]
+    batch = Batch(features, (peak * share).sum(dim=(-2, -1)), earlier, how.duplicates, how.noise)
+    by_feature, by_quality = how.slope(batch)
+    gradient = counted * pull(by_feature.to(canvas.dtype))  # P dL/dP so far
+    gradient.scatter_add_(-1, likeliest, by_quality.to(canvas.dtype)[..., None, None] * share * peak)
+    gradient.addcmul_(canvas, gradient.sum(dim=-1, keepdim=True), value=-1)  # 0 where committed: there P is one-hot
+    _settle(gradient, likeliest)
+    gradient.index_fill_(-1, how.protected_on(logits.device), 0.0)
+    force = how.eased(alpha, batch).to(canvas.dtype)
+    if not how.raw_gradient:
+        largest = gradient.norm(dim=-1).amax(dim=-1)
+        force = force / largest.clamp(min=1e-8).where(largest > 0, 1.0)
+    torch.sub(logits, gradient.mul_(force[..., None, None]), out=guided)
+    return batch.directions.vectors if how.remember else None
+
+
+def _settle(gradient: Tensor, likeliest: Tensor) -> None:
+    """A softmax's gradient sums to 0: what the others leave is the likeliest's, without its cancellation in one-hot rows."""
+    gradient.scatter_(-1, likeliest, 0.0)
+    gradient.scatter_(-1, likeliest, -gradient.sum(dim=-1, keepdim=True))
+
+
+def _features(logits: Tensor, tokens: Tensor, masked: Tensor, how: Repel) -> Tensor:
+    assert how.trace is not None
+    return how.trace(_soft_canvas(logits, tokens, masked))[1]
+
+
+def _soft_canvas(logits: Tensor, tokens: Tensor, masked: Tensor) -> Tensor:
+    """`reference.soft_canvas` in single precision at least, and in place."""
+    here, dtype = masked[..., None], torch.promote_types(logits.dtype, torch.float32)
+    canvas = logits.masked_fill(~here, 0.0).softmax(dim=-1, dtype=dtype).mul_(here)
+    return canvas.scatter_add_(-1, tokens.where(~masked, 0)[..., None], (~here).to(dtype))
