@@ -508,7 +508,7 @@ SHORT = [*HILL, "--trials", "1", "--limit", "2", "--n", "2"]
         ([*SHORT, "--first", "alfa=1"], "unknown field 'alfa'; known: length"),
         ([*SHORT, "--first", "alpha=200"], "alpha 200 is not in the space alpha=0,1..128:log"),
         ([*SHORT, "--first", "alpha=-1"], "alpha: Input should be greater than or equal to 0, not -1"),
-        ([*SHORT, "--first", "alpha=8,fork=true"], "fork is 'auto' in every trial, and True in one to try first: search it too"),
+        ([*SHORT, "--first", "alpha=8,fork=true"], "fork is 'auto' in every trial, and True in one to try first"),
         ([*SHORT, "--space", "block_length=1,5", "--first", "block_length=5"], "block_length 5 does not divide length 2"),
         ([*SHORT, "--dry-run"], "what tpe tries depends on what came out before: only a random search is known beforehand"),
         ([*SHORT, "--track", "wanb"], "unknown tracker 'wanb'; known: wandb, mlflow, tensorboard"),
