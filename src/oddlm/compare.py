@@ -39,8 +39,12 @@ def grid(fixed: Mapping[str, Any], axes: Mapping[str, Sequence[Any]]) -> list[Sa
 
 def baseline(params: SampleParams) -> SampleParams:
     """Plain sampling that is otherwise alike; a fork, which goes with the default's push, is none of it."""
-    plain = params if params.plain else params.model_copy(update={"alpha": 0.0, "fork": False})
-    return plain.canonical()
+    return params.canonical() if params.plain else unpushed(params.model_copy(update={"fork": False}))
+
+
+def unpushed(params: SampleParams) -> SampleParams:
+    """The same without its push."""
+    return params.model_copy(update={"alpha": 0.0}).canonical()
 
 
 def compare(done: Sequence[Done]) -> list[Line]:

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import metrics
-from ..compare import baseline
+from ..compare import baseline, unpushed
 from ..params import PUSH, SampleParams
 from ..store import Row, Store, StoreError
 from ..views import one_line, setting_label
@@ -300,10 +300,10 @@ def _short(value: Any) -> str:
 def _compared(
     key: str, params: SampleParams, n: int, settings: Mapping[str, Any], bench: str, usual: Mapping[str, Any]
 ) -> str | None:
-    """The plain cell that is otherwise alike; for a plain cell with settings of its own, the usual one."""
-    alike = _cell_key(bench, baseline(params), n)
-    if alike != key:
-        return alike if alike in settings else None
+    """The cell without the push, else plain sampling; for a plain cell with settings of its own, the usual one."""
+    if not params.plain:
+        alike = [_cell_key(bench, plain, n) for plain in (unpushed(params), baseline(params))]
+        return next((other for other in alike if other in settings), None)
     values = {name: value for name, value in usual.items() if name in SampleParams.model_fields}
     other = _cell_key(bench, params.model_copy(update=values), n)
     return other if other != key and other in settings else None
