@@ -40,6 +40,8 @@ def finished(page):
 
 
 def texts(page, side: str) -> list[str]:
+    """What stands on one side, when all of it is drawn."""
+    until(page, "(side) => [...document.querySelectorAll(`#${side} .tokens`)].every((one) => one.firstChild)", side)
     return page.locator(f"#{side} .tokens").all_text_contents()
 
 
