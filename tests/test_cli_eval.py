@@ -184,7 +184,7 @@ def test_runs_are_listed_shown_and_asked(oddlm):
     code, out, err = oddlm("runs")
     assert (code, err) == (0, "")
     assert plain in out
-    assert "odd α8 T0.5" in out
+    assert "odd + fork α8 T0.5" in out
     code, out, err = oddlm("runs", "show", pushed[:5], "--samples", "1")
     assert (code, err) == (0, "")
     for words in (f"{pushed}: 2 of 2 problems, complete", "pass@2", "own/0", "alpha", "8.0", "torch"):

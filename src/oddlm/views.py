@@ -44,8 +44,8 @@ def _picture(character: str) -> str:
 
 
 def name_of(params: SampleParams) -> str:
-    """`plain`, or the name of the objective."""
-    return "plain" if params.plain else params.objective_name
+    """`plain`, or the name of the objective; `odd + fork` where samples begin apart."""
+    return ("plain" if params.plain else params.objective_name) + (" + fork" if params.fork else "")
 
 
 def label(params: SampleParams) -> str:
