@@ -1,5 +1,6 @@
 """Sweeps on this machine: complete whatever happens to workers and driver, and the same rows in every way."""
 
+import multiprocessing
 import os
 import shutil
 import signal
@@ -10,6 +11,7 @@ import pytest
 
 from oddlm.cli import main
 from oddlm.experiments.grid import read_grid, shard
+from oddlm.experiments.local import _work
 from oddlm.experiments.sweep import make_plan, run_sweep
 from oddlm.experiments.work import Batch, Bench, Options
 from oddlm.store import Store
@@ -159,6 +161,19 @@ def test_ctrl_c_loses_nothing(grid, tmp_path):
     for pid in workers:
         wait_gone(pid)
     assert make_plan(read_grid(path)).stored(Store(store)) == lines(store) >= 3
+
+
+def test_a_worker_whose_answers_nobody_reads_ends_in_silence(capfd):
+    here, there = multiprocessing.Pipe()
+    worker = multiprocessing.get_context("spawn").Process(target=_work, args=(there, Options(), 0, 1))
+    worker.start()
+    there.close()
+    here.send((0, None))  # no batch: the answer says so
+    assert here.poll(60)
+    here.close()
+    worker.join(60)
+    assert worker.exitcode == 0
+    assert capfd.readouterr().err == ""
 
 
 def test_shards_are_merged_by_copying(tmp_path):

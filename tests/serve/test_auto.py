@@ -134,6 +134,20 @@ def generate(page, **settings: str) -> None:
     finished(page)
 
 
+def test_rows_never_stand_empty(bare, browse):
+    page = browse(bare.url)
+    page.wait_for_selector("button.main")
+    page.evaluate("""() => {
+        window.empty = [];
+        const look = () => window.empty.push([...document.querySelectorAll('#diverse .tokens')].filter((one) => !one.firstChild).length);
+        new MutationObserver(look).observe(document.querySelector('#diverse .samples'), { childList: true });
+    }""")
+    generate(page)
+    empty = page.evaluate("window.empty")
+    assert len(empty) >= 2  # when it began and when it had ended
+    assert set(empty) == {0}
+
+
 def test_the_form_begins_with_auto(bare, browse):
     page = browse(bare.url)
     page.wait_for_selector("button.main")

@@ -135,7 +135,7 @@ def _work(pipe: "Connection[Any, Any]", options: Options, index: int, threads: i
         while True:
             try:
                 pool.submit(answer, *pipe.recv())
-            except EOFError:
+            except (EOFError, ConnectionError):  # the driver is gone; with answers unread, the pipe is said to be reset
                 os._exit(0)
             except Exception as error:  # a problem of a class that this process cannot import
                 with talking:

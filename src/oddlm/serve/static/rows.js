@@ -4,7 +4,7 @@
 oddlm.Rows = class {
   static UNFOLDED = 16; // up to so many samples, the repeated ones are shown too
   static NARROW = 600; // pixels of a screen that has no room for them
-  static NEAR = "300px";
+  static NEAR = 300; // pixels outside of it where rows are drawn already
 
   constructor(place, heading, words) {
     this.place = place;
@@ -14,7 +14,7 @@ oddlm.Rows = class {
     this.run = null;
     this.steps = 0;
     this.rows = []; // {row, item, tokens, cells, keys, seen}
-    this.observer = new IntersectionObserver((entries) => this.see(entries), { rootMargin: oddlm.Rows.NEAR });
+    this.observer = new IntersectionObserver((entries) => this.see(entries), { rootMargin: `${oddlm.Rows.NEAR}px` });
     this.list = oddlm.el("ol", { class: "samples" });
     this.summary = oddlm.el("p", { class: "summary" });
     place.replaceChildren(oddlm.el("h2", {}, heading), this.told, this.summary, this.list);
@@ -24,18 +24,15 @@ oddlm.Rows = class {
     this.list.addEventListener("keydown", (event) => this.move(event));
   }
 
-  show(run) {
-    this.run = run;
-    this.build();
-  }
-
   // Anew, after a run has begun, ended or been judged.
-  build() {
+  show(run) {
     const { el, count } = oddlm;
+    this.run = run;
     this.observer.disconnect();
     this.rows = [];
     const items = this.run.groups().map((rows) => this.group(rows));
     this.list.replaceChildren(...items);
+    for (const known of this.rows) known.seen = this.near(known.item); // the observer tells it one frame later: a flash
     const { end, error, n } = this.run;
     const parts = [end ? `${this.run.different === 1 ? "One answer" : `${this.run.different} different answers`} in ${count(n, "sample")}` : `${count(n, "sample")}${error ? ", not finished" : ""}`];
     if (this.run.right !== null) parts.push(this.run.right ? `${this.run.right} of ${n} solve it` : "none solves it");
@@ -75,6 +72,11 @@ oddlm.Rows = class {
     this.rows.push(known);
     this.observer.observe(item);
     return item;
+  }
+
+  near(item) {
+    const { top, bottom } = item.getBoundingClientRect();
+    return item.offsetParent !== null && bottom > -oddlm.Rows.NEAR && top < innerHeight + oddlm.Rows.NEAR;
   }
 
   see(entries) {
