@@ -139,7 +139,8 @@ def test_rows_never_stand_empty(bare, browse):
     page.wait_for_selector("button.main")
     page.evaluate("""() => {
         window.empty = [];
-        const look = () => window.empty.push([...document.querySelectorAll('#diverse .tokens')].filter((one) => !one.firstChild).length);
+        const rows = () => [...document.querySelectorAll('#diverse .tokens')];
+        const look = () => window.empty.push(rows().filter((row) => !row.firstChild).length);
         new MutationObserver(look).observe(document.querySelector('#diverse .samples'), { childList: true });
     }""")
     generate(page)
