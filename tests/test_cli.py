@@ -12,7 +12,7 @@ import oddlm
 
 def run(*arguments: str, module: bool = False) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "oddlm"] if module else [str(Path(sys.executable).with_name("oddlm"))]
-    return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=900, check=False)
 
 
 def test_both_spellings_are_one_command():
