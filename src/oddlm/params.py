@@ -8,7 +8,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from .presets import PresetName, completed
+from .presets import PresetName, completed, expanded
 
 Named = str | dict[str, Any]  # "odd", or {"name": "odd", "normalize": false}
 Checked = TypeVar("Checked", bound=BaseModel)
@@ -93,6 +93,17 @@ class SampleParams(BaseModel):
     def objective_name(self) -> str:
         """The objective without its options."""
         return self.objective if isinstance(self.objective, str) else str(self.objective.get("name"))
+
+    def with_settings(self, settings: Mapping[str, Any]) -> "SampleParams":
+        """These with other settings in place of their own.
+
+        A fork goes with the push: what takes that away, or the step to spare, takes the fork along, unless it names one. The
+        fork of plain samples is a choice of its own, and stays.
+        """
+        own = self.model_dump()
+        if self.fork and self._forkable(own):
+            own["fork"] = "auto"
+        return type(self).model_validate({**own, **expanded(settings)})
 
     def canonical(self) -> "SampleParams":
         """The same sampling in its one spelling: plain runs alike whatever their unused settings say, defaults filled in."""
