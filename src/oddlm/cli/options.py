@@ -53,6 +53,7 @@ Settings = Annotated[
 Track = Annotated[
     list[str] | None, typer.Option("--track", help="Tell wandb, mlflow or tensorboard how runs go (extras). Repeatable.")
 ]
+MaxBatch = Annotated[int | None, typer.Option(help="Samples that the network sees at a time.", min=1)]
 KeepTokens = Annotated[bool, typer.Option("--keep-tokens", help="Store token ids beside the texts.")]
 Together = Annotated[int, typer.Option(help="Prompts denoised at a time: as many are lost where the process is killed.", min=1)]
 
@@ -61,7 +62,7 @@ MODEL_OPTIONS: dict[str, Any] = {
     "dtype": Annotated[str | None, typer.Option(help="bf16, fp16, fp32 or fp64; default: bf16 on a GPU, fp32 on a CPU.")],
     "quantize": Annotated[str | None, typer.Option(help="nf4 or int8: weights in 4 or 8 bits.")],
     "revision": Annotated[str | None, typer.Option(help="Branch, tag or commit of a model on the hub.")],
-    "max_batch": Annotated[int | None, typer.Option(help="Samples that the network sees at a time.", min=1)],
+    "max_batch": MaxBatch,
     "raw": Annotated[bool, typer.Option("--raw", help="Prompts as they are, without the checkpoint's chat template.")],
     "cache": Annotated[str, typer.Option(help="none, prefix or dual: reuse keys and values; an approximation.")],
 }

@@ -10,7 +10,7 @@ import typer
 
 from .app import app
 from .bar import Tick, problem_bar
-from .options import KeepTokens, StoreFolder, Track, Unsafe
+from .options import KeepTokens, MaxBatch, StoreFolder, Track, Unsafe
 from .runs import FOLDER
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def sweep(
         int,
         typer.Option(help="Problems denoised at a time by a worker: many on a GPU. As many are lost with a killed one.", min=1),
     ] = 1,
+    max_batch: MaxBatch = None,
     scorers: Annotated[int, typer.Option(help="Answers scored at a time by each worker, while it draws others.", min=1)] = 2,
     shard: Annotated[
         str | None,
@@ -83,7 +84,7 @@ def sweep(
     specs = read_grid(file, _files(data or ()))
     part = _shard(shard)
     plan = make_plan(part_of(specs, *part) if part else specs, unsafe=unsafe)
-    options = Options(device=device, scorers=scorers, keep_tokens=keep_tokens, unsafe=unsafe)
+    options = Options(device=device, max_batch=max_batch, scorers=scorers, keep_tokens=keep_tokens, unsafe=unsafe)
     if dry_run:
         _foretell(plan, Store(store), options if calibration else None, workers or 1, together)
         return

@@ -54,6 +54,7 @@ class Options:
     """How workers work; changes no sample."""
 
     device: str | None = None  # for models that have a choice; None leaves it to them
+    max_batch: int | None = None  # samples that the network sees at a time; None: see `evaluate.draw`
     scorers: int = 2  # answers scored at a time
     keep_tokens: bool = False
     unsafe: bool = False
@@ -92,7 +93,8 @@ class Bench:
         if self._loaded is None or self._loaded[0] != key:
             self._loaded = None  # its memory first
             try:
-                lm = load(spec.model, **{**_place(spec.model, self.options.device), **spec.loading.options()})
+                place = {"max_batch": self.options.max_batch, **_place(spec.model, self.options.device)}
+                lm = load(spec.model, **{**place, **spec.loading.options()})
             except Exception as error:
                 message = str(error) if isinstance(error, ValueError) else f"model {spec.model!r} does not load: {error}"
                 raise ValueError(message) from error
