@@ -43,6 +43,7 @@ class Inline:
 
     options: Options = Options()  # noqa: RUF009 -- it is frozen
     workers: int = 1
+    timeout_s: float | None = None
 
     def outcomes(self, batches: Iterator[Batch]) -> Generator[Outcome]:
         yield from map(Bench(self.options).run, batches)
