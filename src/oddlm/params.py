@@ -94,6 +94,11 @@ class SampleParams(BaseModel):
         """The objective without its options."""
         return self.objective if isinstance(self.objective, str) else str(self.objective.get("name"))
 
+    @property
+    def method(self) -> str:
+        """How samples are made to differ, as tables say it: `plain`, `odd (enough 0.5) + fork`."""
+        return method_name("plain" if self.plain else self.objective, {"fork": True} if self.fork else {})
+
     def with_settings(self, settings: Mapping[str, Any]) -> "SampleParams":
         """These with other settings in place of their own.
 
@@ -199,6 +204,19 @@ class RunSpec(BaseModel):
         """The seed of one problem: order, limit and the other problems do not matter to it, nor do the parameters."""
         digest = hashlib.sha256(f"{self.seed}\0{problem}".encode("utf-8", "surrogatepass")).digest()
         return int.from_bytes(digest[:8], "big") >> 1
+
+
+def method_name(objective: Named, settings: Mapping[str, Any]) -> str:
+    """`odd (enough 0.5) + fork + order_temperature=0.5`: an objective with its options, and settings that are to be told."""
+    name, options = (objective, {}) if isinstance(objective, str) else (objective["name"], objective)
+    told = ", ".join(f"{option} {short(value)}" for option, value in options.items() if option != "name")
+    words = [setting if value is True else f"{setting}={short(value)}" for setting, value in settings.items()]
+    return " + ".join([f"{name} ({told})" if told else str(name), *words])
+
+
+def short(value: Any) -> str:
+    """A value as people write it."""
+    return f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
 
 
 def json_or_text(text: str) -> Any:
