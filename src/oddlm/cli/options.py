@@ -69,6 +69,8 @@ MODEL_OPTIONS: dict[str, Any] = {
 PLACE = ("device", "max_batch")  # they change no sample, save by rounding
 MODEL_DEFAULTS: dict[str, Any] = {"raw": False, "cache": "none"}
 
+OWN = ("length", "steps", "alpha", "temperature", "objective", "seed")  # settings that have options of their own
+
 T = TypeVar("T")
 Command = Callable[..., None]
 
@@ -139,6 +141,11 @@ def settings(given: Sequence[str] | None, taken: Sequence[str]) -> dict[str, Any
             raise ValueError(f"{name} has an option of its own: --{name.replace('_', '-')}")
         found[name] = json_or_text(value)
     return found
+
+
+def sampling(given: Sequence[str] | None, **own: Any) -> dict[str, Any]:
+    """The settings of a run, from --set and from the options that the command has for those of OWN (None: not given)."""
+    return settings(given, OWN) | present(**own)
 
 
 def present(**values: Any) -> dict[str, Any]:
