@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
@@ -217,6 +218,16 @@ def method_name(objective: Named, settings: Mapping[str, Any]) -> str:
 def short(value: Any) -> str:
     """A value as people write it."""
     return f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """ValueError for what cannot be read, or is no TOML."""
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not TOML: {error}") from error
 
 
 def json_or_text(text: str) -> Any:
