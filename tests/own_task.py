@@ -97,5 +97,17 @@ def score_or_die(problem: Problem, text: str) -> Score:
     return score(problem, text)
 
 
+def score_or_hang_once(problem: Problem, text: str) -> Score:
+    """Whoever is the first to come to own/3 never comes back."""
+    if problem.id == "own/3":
+        try:
+            os.close(os.open(os.environ["ODDLM_TEST_HUNG"], os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return score(problem, text)
+        time.sleep(3600)
+    return score(problem, text)
+
+
 FAILING = Task(name="failing", load=load_many, prompt=prompt, score=score_nine_in_ten, length=6)
+HANGING = Task(name="hanging", load=load, prompt=prompt, score=score_or_hang_once, length=6)
 DEADLY = Task(name="deadly", load=load, prompt=prompt, score=score_or_die, length=6)

@@ -178,13 +178,16 @@ def test_sample_draws_on_a_terminal(tmp_path):
     assert "\x1b[1;35m◆" in text, "in colour, too"
 
 
-def test_runs_are_listed_shown_and_asked(oddlm):
-    assert oddlm("eval", RULE, "--n", "2", "--limit", "2", "--alpha", "8")[0] == 0
+def test_runs_are_listed_shown_and_asked(oddlm, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    code, out, _ = oddlm("eval", RULE, "--n", "2", "--limit", "2", "--alpha", "8")
+    assert code == 0
+    assert "odd (enough 0.5) + fork" in out
     plain, pushed = Store(Path("runs")).ids()
     code, out, err = oddlm("runs")
     assert (code, err) == (0, "")
     assert plain in out
-    assert "odd + fork α8 T0.5" in out
+    assert "odd (enough 0.5) + fork α8 T0.5" in out
     code, out, err = oddlm("runs", "show", pushed[:5], "--samples", "1")
     assert (code, err) == (0, "")
     for words in (f"{pushed}: 2 of 2 problems, complete", "pass@2", "own/0", "alpha", "8.0", "torch"):

@@ -11,7 +11,7 @@ SHAPE = {"n": 4, "length": 10, "steps": 5}
 
 def observed(toy, **options) -> list[oddlm.StepEvent]:
     events: list[oddlm.StepEvent] = []
-    denoise(toy, [[5, 6]], observe=events.append, **options, **SHAPE)
+    denoise(toy, [[5, 6]], observe=events.append, **{**SHAPE, **options})
     return events
 
 
@@ -38,6 +38,19 @@ def test_plain_is_what_an_unguided_run_does_from_the_same_canvas(toy):
     assert torch.equal(guided[0].plain.commit[0], guided[0].commit[0])
     assert not torch.equal(guided[0].plain.commit, guided[0].commit)
     assert all(event.plain is event.chosen for event in plain)
+
+
+@pytest.mark.parametrize("guide", [None, Repulsion(alpha=16)], ids=["plain", "odd"])
+@pytest.mark.parametrize("options", [{}, {"policy": "threshold"}, {"block_length": 5, "steps": 4}, {"steps": 3}], ids=str)
+def test_plain_does_not_fork(toy, options, guide):
+    """Nor does it spend the first step on a single token."""
+    forked = observed(toy, temperature=1.0, guide=guide, fork=True, **options)
+    plain = observed(toy, temperature=1.0, **options)
+    assert torch.equal(forked[0].plain.tokens, plain[0].prediction.tokens)
+    assert torch.equal(forked[0].plain.commit, plain[0].commit)
+    assert not torch.equal(forked[0].plain.commit, forked[0].commit)
+    assert (forked[0].commit.sum(dim=1) == 1).all()
+    assert (forked[1].plain is forked[1].chosen) == (guide is None)
 
 
 def test_guidance_changes_a_choice_only_where_it_changed_the_logits(toy):

@@ -2,6 +2,7 @@
 
 import math
 import re
+from functools import partial
 from itertools import chain
 
 import pytest
@@ -31,6 +32,15 @@ def test_samples_are_those_of_denoise(lm):
     assert [(s.prompt, s.index) for s in flat] == [(p, i) for p in range(2) for i in range(5)]
     assert [s.seed for s in flat] == done.seeds.repeat_interleave(5).tolist()
     assert {s.nfe for s in flat} == {5}
+
+
+def test_settings_stand_in_place_of_params(lm):
+    """alpha=0 is plain sampling, whatever the params were."""
+    draw = partial(lm.generate, "t5", 4, temperature=1.0)
+    plain = draw(alpha=0, **PLAIN)
+    assert draw(params=SampleParams(**PLAIN), alpha=0) == draw(params=SampleParams(preset="careful", **PLAIN), alpha=0) == plain
+    assert draw(params=SampleParams(**PLAIN), alpha=0, fork=True) == draw(alpha=0, fork=True, **PLAIN) != plain
+    assert draw(params=SampleParams(length=10), steps=1) == draw(length=10, steps=1)
 
 
 def test_text_ends_at_the_first_end_token(lm):

@@ -31,7 +31,7 @@ ARROWS = {
     "models": {"checks", "types", "kernels"},
     "presets": set(),
     "params": {"presets"},
-    "train": {"models", "registry"},
+    "train": {"models", "params", "registry"},
     "selection": {"types", "registry", "metrics"},
     "generate": {"checks", "policies", "presets", "types", "noise", "params", "sampler", "selection", "diversity", "models"},
     "costs": {"models"},

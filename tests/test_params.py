@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oddlm.compare import baseline
 from oddlm.params import RunSpec, SampleParams, checked
 
 
@@ -160,3 +161,33 @@ def test_a_spec_does_not_change():
 def test_settings_that_do_not_go_together_are_told_without_the_others():
     with pytest.raises(ValueError, match=r"^block_length 3 does not divide length 8$"):
         checked(SampleParams, {"length": 8, "block_length": 3})
+
+
+@pytest.mark.parametrize(
+    ("own", "settings", "fork"),
+    [
+        ({}, {}, True),
+        ({}, {"temperature": 1}, True),
+        ({}, {"alpha": 0}, False),
+        ({}, {"objective": "none"}, False),
+        ({}, {"steps": 1}, False),
+        ({}, {"alpha": 0, "fork": True}, True),
+        ({"preset": "careful"}, {"alpha": 0}, False),
+        ({"objective": "odd", "fork": True}, {"alpha": 0}, False),
+        ({"objective": "odd"}, {"alpha": 16}, False),
+        ({"alpha": 0}, {"preset": "careful"}, True),
+        ({"alpha": 0, "fork": True}, {"temperature": 1}, True),
+        ({"fork": True, "steps": 1}, {"temperature": 1}, True),  # which sampling refuses, as it does without the temperature
+    ],
+)
+def test_the_fork_goes_with_the_push(own, settings, fork):
+    changed = SampleParams(**own).with_settings(settings)
+    assert changed.fork is fork
+    for name, value in settings.items():
+        assert name == "preset" or getattr(changed, name) == value
+
+
+def test_plain_sampling_is_the_same_through_every_door():
+    for own in ({}, {"preset": "careful"}, {"temperature": 1, "steps": 12}):
+        params = SampleParams(**own)
+        assert params.with_settings({"alpha": 0}).canonical() == baseline(params) == SampleParams(**own, alpha=0).canonical()

@@ -165,7 +165,7 @@ def test_bad_spaces(given, message):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("x = 1", r"must hold one table, \[space\]"), ("[space]", "the space is empty"), ("[space", "space.toml: ")],
+    [("x = 1", r"must hold one table, \[space\]"), ("[space]", "the space is empty"), ("[space", "space.toml is not TOML: ")],
 )
 def test_bad_files(tmp_path, content, message):
     (tmp_path / "space.toml").write_text(content)

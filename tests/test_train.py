@@ -156,11 +156,17 @@ def test_no_composition_of_the_other_sides_is_trained_on():
 
 
 @pytest.mark.parametrize(
-    ("text", "message"), [("steps = [", "cannot read"), ("steps = 0", "steps"), (RECIPE + "wings = 2", "wings")]
+    ("text", "message"),
+    [
+        ("steps = [", "bad.toml is not TOML"),
+        ("title = '\xe9'", "bad.toml is not TOML"),
+        ("steps = 0", "steps"),
+        (RECIPE + "wings = 2", "wings"),
+    ],
 )
 def test_bad_recipes(tmp_path, text, message):
     path = tmp_path / "bad.toml"
-    path.write_text(text)
+    path.write_text(text, encoding="latin-1")
     with pytest.raises(ValueError, match=message):
         read_config(path)
     with pytest.raises(ValueError, match="cannot read"):

@@ -159,6 +159,9 @@ def test_plain_sampling_marks_nothing():
 def test_labels():
     told = [
         views.label(checked(SampleParams, p))
-        for p in ({"alpha": 0}, {"objective": "odd"}, {"objective": {"name": "odd", "quality": True}})
+        for p in ({"alpha": 0}, {"objective": "odd"}, {"objective": {"name": "odd", "quality": "none", "normalize": False}}, {})
     ]
-    assert told == ["plain T0.5", "odd α8 T0.5", "odd α8 T0.5"]
+    assert told == [
+        *("plain T0.5", "odd α8 T0.5", "odd (quality none, normalize false) α8 T0.5"),
+        "odd (enough 0.5) + fork α4 T0.5",
+    ]

@@ -24,7 +24,7 @@ def main() -> None:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(r"\d{1,3}(?=(?:\d{3})*(?!\d))"), "isolated"),
+            pre_tokenizers.Split(Regex(r"(?<!\d)\d{1,2}(?=(?:\d{3})+(?!\d))|\d{1,3}"), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True),
         ]
     )

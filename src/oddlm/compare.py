@@ -38,12 +38,12 @@ def grid(fixed: Mapping[str, Any], axes: Mapping[str, Sequence[Any]]) -> list[Sa
 
 
 def baseline(params: SampleParams) -> SampleParams:
-    """Plain sampling that is otherwise alike; a fork, which goes with the default's push, is none of it."""
-    return params.canonical() if params.plain else unpushed(params.model_copy(update={"fork": False}))
+    """Plain sampling that is otherwise alike; a fork that goes with the push is none of it."""
+    return params.with_settings({"alpha": 0.0}).canonical()
 
 
 def unpushed(params: SampleParams) -> SampleParams:
-    """The same without its push."""
+    """The same without its push; a fork stays."""
     return params.model_copy(update={"alpha": 0.0}).canonical()
 
 

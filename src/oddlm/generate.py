@@ -16,7 +16,6 @@ from .models.wrap import Wrapped
 from .models.wrappers import ClassifierFree, MicroBatch
 from .params import SampleParams
 from .policies import POLICIES
-from .presets import expanded
 from .sampler import denoise
 from .selection import SELECTORS, keep
 from .types import Denoised, History, Model, Observer, Sample, StepEvent, Tokenizer
@@ -58,13 +57,14 @@ class LM:
         """n samples for every prompt; `settings` are the fields of SampleParams.
 
         prompts: texts, or the token ids of each (a chat template's, for instance).
+        params: settings of which `settings` change some; alpha=0 is plain sampling, as a fork goes with the push unless named.
         seeds: one per prompt, in place of params.seed, from which each prompt derives its own.
         params.pool: so many samples are drawn, and n of them kept, in the order in which params.selector chose them.
         until: called with each new sample, in order, until it accepts one; prompts without an accepted sample get n more, which
         avoid what the earlier ones explored, until they have `max_samples`. A prompt's `took` says how many it needed.
         max_batch: samples that the network sees at a time; it changes nothing but time and memory. None: what the LM says.
         """
-        params = SampleParams.model_validate({**(params.model_dump() if params else {}), **expanded(settings)})
+        params = SampleParams.model_validate(settings) if params is None else params.with_settings(settings)
         texts = [prompts] if isinstance(prompts, str) else list(prompts)
         ids = encode_prompts(self, texts, params.length)
         n, max_samples = whole("n", n), whole("max_samples", max_samples)

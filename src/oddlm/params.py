@@ -2,13 +2,14 @@
 
 import hashlib
 import json
+import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from .presets import PresetName, completed
+from .presets import PresetName, completed, expanded
 
 Named = str | dict[str, Any]  # "odd", or {"name": "odd", "normalize": false}
 Checked = TypeVar("Checked", bound=BaseModel)
@@ -93,6 +94,22 @@ class SampleParams(BaseModel):
     def objective_name(self) -> str:
         """The objective without its options."""
         return self.objective if isinstance(self.objective, str) else str(self.objective.get("name"))
+
+    @property
+    def method(self) -> str:
+        """How samples are made to differ, as tables say it: `plain`, `odd (enough 0.5) + fork`."""
+        return method_name("plain" if self.plain else self.objective, {"fork": True} if self.fork else {})
+
+    def with_settings(self, settings: Mapping[str, Any]) -> "SampleParams":
+        """These with other settings in place of their own.
+
+        A fork goes with the push: what takes that away, or the step to spare, takes the fork along, unless it names one. The
+        fork of plain samples is a choice of its own, and stays.
+        """
+        own = self.model_dump()
+        if self.fork and self._forkable(own):
+            own["fork"] = "auto"
+        return type(self).model_validate({**own, **expanded(settings)})
 
     def canonical(self) -> "SampleParams":
         """The same sampling in its one spelling: plain runs alike whatever their unused settings say, defaults filled in."""
@@ -188,6 +205,29 @@ class RunSpec(BaseModel):
         """The seed of one problem: order, limit and the other problems do not matter to it, nor do the parameters."""
         digest = hashlib.sha256(f"{self.seed}\0{problem}".encode("utf-8", "surrogatepass")).digest()
         return int.from_bytes(digest[:8], "big") >> 1
+
+
+def method_name(objective: Named, settings: Mapping[str, Any]) -> str:
+    """`odd (enough 0.5) + fork + order_temperature=0.5`: an objective with its options, and settings that are to be told."""
+    name, options = (objective, {}) if isinstance(objective, str) else (objective["name"], objective)
+    told = ", ".join(f"{option} {short(value)}" for option, value in options.items() if option != "name")
+    words = [setting if value is True else f"{setting}={short(value)}" for setting, value in settings.items()]
+    return " + ".join([f"{name} ({told})" if told else str(name), *words])
+
+
+def short(value: Any) -> str:
+    """A value as people write it."""
+    return f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """ValueError for what cannot be read, or is no TOML."""
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{path} is not TOML: {error}") from error
 
 
 def json_or_text(text: str) -> Any:

@@ -206,9 +206,10 @@ class _Reverse:
             with memory_advice(step, self.model.vocab_size, _item_bytes(self.model), *_network_rows(self.model, canvas)):
                 outlook = look(*self.ask(model, canvas, start, prompt_lengths, step), step, self.guide, alarm)
                 forced = fork_cells(outlook.base, step, self.fork_temperature) if self.fork and index == 0 else None
-                prediction, commit = self.propose(outlook, forced)
+                prediction, commit = self.propose(outlook) if forced is None else self.begin(outlook, *forced)
             nfe += getattr(self.model, "passes", 1)
-            yield StepEvent(step, prediction, commit, outlook, partial(self.propose, outlook.without_guide(), forced))
+            plain = None if forced is None and not outlook.is_guided else partial(self.propose, outlook.without_guide())
+            yield StepEvent(step, prediction, commit, outlook, plain)
 
             canvas = torch.cat([canvas[:, :start], torch.where(commit, prediction.tokens, step.tokens)], dim=1)
             commit_step = commit_step.masked_fill(commit, index)
@@ -232,19 +233,27 @@ class _Reverse:
             raise ValueError(f"model returned logits {tuple(logits.shape)}, expected {expected}")
         return logits, positions
 
-    def propose(self, outlook: Outlook, forced: tuple[Tensor, Tensor] | None) -> tuple[Prediction, Tensor]:
-        """What this step writes with these logits, and where."""
+    def begin(self, outlook: Outlook, tokens: Tensor, commit: Tensor) -> tuple[Prediction, Tensor]:
+        """The step of a fork: it writes these tokens, and where."""
+        prediction = self.predict(outlook)
+        tokens = torch.where(commit, tokens, prediction.tokens)
+        confidence = torch.where(commit, probability(outlook.guided, tokens, commit), prediction.confidence)
+        return replace(prediction, tokens=tokens, confidence=confidence, logprobs=None), commit
+
+    def propose(self, outlook: Outlook) -> tuple[Prediction, Tensor]:
+        """What a step writes with these logits, and where."""
         step, prediction = outlook.step, self.predict(outlook)
-        if forced is not None:
-            tokens, commit = torch.where(forced[1], forced[0], prediction.tokens), forced[1]
-            confidence = torch.where(commit, probability(outlook.guided, tokens, commit), prediction.confidence)
-            return replace(prediction, tokens=tokens, confidence=confidence, logprobs=None), commit
         score = self.policy(delay(prediction, self.late), step)
         if self.order_temperature > 0:
             keys = noise.key(*step.address(), step.index, noise.Purpose.ORDER)
             score = score + self.order_temperature * noise.gumbel(keys, self.schedule.length)
-        quota = self.schedule.quota(step) if self.counts is None else self.counts[step.index] - self.counts[step.index + 1]
-        return prediction, select(score, quota, step, outlook.alarm)
+        return prediction, select(score, self.quota(step), step, outlook.alarm)
+
+    def quota(self, step: Step) -> Tensor | int:
+        """How many positions the policy commits, or would in place of a fork."""
+        if self.counts is None or (self.fork and step.index == 0):
+            return self.schedule.quota(step)
+        return self.counts[step.index] - self.counts[step.index + 1]
 
     def step(self, index: int, tokens: Tensor, masked: Tensor) -> Step:
         return Step(

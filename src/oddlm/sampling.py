@@ -64,6 +64,10 @@ class Outlook:
             return guided
         return self.base if self.written is None else self.written
 
+    @property
+    def is_guided(self) -> bool:
+        return self.push is not None or self.written is not None
+
     def without_guide(self) -> "Outlook":
         return replace(self, push=None, written=None)
 

@@ -9,13 +9,12 @@ policy=["margin", {"name": "threshold", "threshold": 0.8}]
 import json
 import math
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, get_args
 
-from .params import PUSH, SampleParams, check_fields, json_or_text
+from .params import PUSH, SampleParams, check_fields, json_or_text, read_toml
 
 DEFAULT = ("alpha=0,1..128:log", "temperature=0..1.5", "objective=odd,odd_sequential,dpp", "schedule=linear,constant,cosine")
 _FIRST = ("alpha", "objective")  # they decide what else matters
@@ -150,12 +149,7 @@ def read_settings(text: str) -> dict[str, Any]:
 
 
 def _from_toml(path: Path) -> dict[str, Any]:
-    try:
-        content = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise ValueError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error
+    content = read_toml(path)
     if set(content) != {"space"} or not isinstance(content["space"], dict):
         raise ValueError(f"{path} must hold one table, [space], with a line for each setting; it holds: {', '.join(content)}")
     return content["space"]

@@ -9,7 +9,6 @@ import multiprocessing
 import os
 import re
 import time
-import tomllib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
@@ -25,6 +24,7 @@ from torch.nn import functional as F
 
 from .models.mini import MiniTokenizer, save_checkpoint
 from .models.transformer import Transformer, TransformerConfig
+from .params import read_toml
 from .registry import Registry
 
 SHARDS = 64  # of every data set, whatever the number of processes that make them
@@ -84,11 +84,7 @@ class Pairs:
 
 
 def read_config(path: Path, **changes: Any) -> TrainConfig:
-    try:
-        values = tomllib.loads(path.read_text())
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        raise ValueError(f"cannot read {path}: {error}") from error
-    return TrainConfig.model_validate({**values, **{k: v for k, v in changes.items() if v is not None}})
+    return TrainConfig.model_validate({**read_toml(path), **{k: v for k, v in changes.items() if v is not None}})
 
 
 def train(config: TrainConfig, out: Path, *, device: str | None = None, workers: int | None = None) -> Path:

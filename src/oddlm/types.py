@@ -143,7 +143,7 @@ class StepEvent:
     prediction: Prediction
     commit: Tensor  # [B, L] bool
     logits: StepLogits
-    propose: Callable[[], tuple[Prediction, Tensor]]  # what this step would do without its guide
+    propose: Callable[[], tuple[Prediction, Tensor]] | None  # what plain sampling would do here; None: the same
 
     @property
     def base_logits(self) -> Tensor:
@@ -169,8 +169,8 @@ class StepEvent:
 
     @cached_property
     def plain(self) -> Choice:
-        """What sampling without a guide would have done here, with the same noise."""
-        if self.guided_logits is self.base_logits:
+        """What plain sampling, without guide and fork, would have done here, with the same noise."""
+        if self.propose is None:
             return self.chosen
         prediction, commit = self.propose()
         return self._choice(prediction.tokens, commit)

@@ -43,13 +43,8 @@ def _picture(character: str) -> str:
     return chr(0x2400 + ord(character)) if ord(character) < 0x20 else "\N{REPLACEMENT CHARACTER}"
 
 
-def name_of(params: SampleParams) -> str:
-    """`plain`, or the name of the objective; `odd + fork` where samples begin apart."""
-    return ("plain" if params.plain else params.objective_name) + (" + fork" if params.fork else "")
-
-
 def label(params: SampleParams) -> str:
-    return setting_label(name_of(params), params.canonical().alpha, params.temperature)
+    return setting_label(params.method, params.canonical().alpha, params.temperature)
 
 
 def setting_label(method: str, alpha: float, temperature: float) -> str:
@@ -84,7 +79,7 @@ def results(lines: Sequence[Line], n: int, shown: Sequence[str]) -> Table:
             table.add_section()
         temperature = line.params.temperature
         table.add_row(
-            _text(name_of(line.params)),
+            _text(line.params.method),
             "" if line.params.plain else f"{line.params.alpha:g}",
             f"{temperature:g}",
             _percent(*line.pass_1),
@@ -168,7 +163,7 @@ def _clip(text: str) -> str:
 
 def runs_table(runs: Sequence[Head]) -> Table:
     names = [Column(header, overflow="fold") for header in ("task", "model")]
-    table = _table(Column("run", no_wrap=True), *names, Column("setting", no_wrap=True))
+    table = _table(Column("run", no_wrap=True), *names, Column("setting", overflow="fold"))
     for header in ("n", "seed", "done", "Pass@1", "Pass@n"):
         table.add_column(header, justify="right", no_wrap=True)
     for run in runs:

@@ -6,7 +6,9 @@ import pytest
 from oddlm import metrics
 from oddlm.analysis.cells import read_results
 from oddlm.compare import compare
+from oddlm.params import SampleParams, checked
 from oddlm.store import SPEC, Store, StoreError
+from oddlm.views import label
 
 from .made import grid, spec, write_run
 
@@ -55,13 +57,23 @@ def test_settings_beyond_the_axes_become_methods_of_their_own(tmp_path):
     (bench,) = read_results(tmp_path).benchmarks
     assert set(bench.methods) == {
         *("plain", "plain + fork", "plain + order_temperature=0.5"),
-        *("odd", "odd + fork", "odd + order_temperature=0.5", "odd + duplicates=skip", "odd + odd.quality=none"),
+        *("odd", "odd + fork", "odd + order_temperature=0.5", "odd + duplicates=skip", "odd (quality none)"),
     }
     by_method = {cell.method: cell for cell in bench.cells}
     against = {m: bench.cell(cell.gains[4].baseline).method for m, cell in by_method.items() if cell.gains}
     assert against["odd + fork"] == "plain + fork", "the baseline is alike but for the push"
     assert against["plain + fork"] == against["odd + duplicates=skip"] == "plain"
     assert "plain" not in against
+
+
+def test_methods_have_the_names_of_all_tables(tmp_path):
+    settings = [{"alpha": 0}, {}, {"objective": "dpp"}, {"preset": "careful"}, {"objective": "odd"}, {"alpha": 0, "fork": True}]
+    params = [checked(SampleParams, one) for one in settings]
+    for one in params:
+        write_run(tmp_path, spec(**one.model_dump(exclude={"seed"})), [[True] * 4])
+    (bench,) = read_results(tmp_path).benchmarks
+    assert set(bench.methods) == {one.method for one in params}
+    assert {cell.label for cell in bench.cells} == {label(one) for one in params}
 
 
 def test_a_setting_that_all_share_is_told_once(tmp_path):

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from oddlm.experiments.grid import read_grid
@@ -36,11 +37,16 @@ def sweep(grid: Path, store: Path, *more: str) -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
+@dataclass(frozen=True)
 class Inline:
     """Workers without processes: each batch where the driver is."""
 
+    options: Options = Options()  # noqa: RUF009 -- it is frozen
+    workers: int = 1
+    timeout_s: float | None = None
+
     def outcomes(self, batches: Iterator[Batch]) -> Generator[Outcome]:
-        yield from map(Bench(Options()).run, batches)
+        yield from map(Bench(self.options).run, batches)
 
 
 def sweep_inline(grid: Path, store: Path) -> Result:

@@ -4,9 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from oddlm.models.toy import Toy
+
 from ..test_cli_eval import oddlm  # noqa: F401
 from ..test_evaluate import ROOT
-from .running import sweep_inline
+from .running import Inline, rows, sweep_inline
 
 SMOKE = str(ROOT / "experiments" / "smoke.toml")
 HEAD = 'model = "toy"\ntask = "tests.own_task.TASK"\nn = 2\n'
@@ -34,6 +36,26 @@ def test_a_dry_run_counts_what_is_done(oddlm):  # noqa: F811
     ]
     code, out, _ = oddlm("sweep", SMOKE, "--dry-run", "--no-calibration")
     assert "in runs: 6 runs complete, 24 groups done, 24 to do" in out
+
+
+def test_max_batch_changes_no_sample(oddlm, monkeypatch):  # noqa: F811
+    """Ten samples of each of three problems at a time, of which the network sees four."""
+    Path("grid.toml").write_text(HEAD.replace("n = 2", "n = 10\nlimit = 3"))
+    sweep_inline(Path("grid.toml"), Path("whole"))
+    seen: list[int] = []
+    network = Toy.__call__
+
+    def watched(self, tokens, *rest, **more):
+        seen.append(len(tokens))
+        return network(self, tokens, *rest, **more)
+
+    monkeypatch.setattr(Toy, "__call__", watched)
+    monkeypatch.setattr("oddlm.experiments.local.LocalExecutor", Inline)
+    code, _, err = oddlm("sweep", "grid.toml", "--together", "3", "--max-batch", "4")
+    assert (code, err) == (0, "")
+    assert set(seen) == {4, 2}
+    assert rows(Path("runs")) == rows(Path("whole"))
+    assert oddlm("sweep", "grid.toml", "--max-batch", "0")[0] == 2
 
 
 @pytest.mark.parametrize(

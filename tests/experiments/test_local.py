@@ -10,15 +10,16 @@ from pathlib import Path
 import pytest
 
 from oddlm.cli import main
+from oddlm.experiments import work
 from oddlm.experiments.grid import read_grid, shard
 from oddlm.experiments.local import _work
 from oddlm.experiments.sweep import make_plan, run_sweep
-from oddlm.experiments.work import Batch, Bench, Options
+from oddlm.experiments.work import Batch, Bench, Holder, Job, Options, soonest
 from oddlm.store import Store
 from oddlm.tasks import Problem
 
 from .. import own_task
-from ..test_evaluate import ROOT
+from ..test_evaluate import ENV, ROOT
 from .running import GRID, Inline, lines, rows, start, sweep, sweep_inline, wait_for, wait_gone
 
 SMOKE = ROOT / "experiments" / "smoke.toml"
@@ -101,6 +102,43 @@ def test_a_problem_that_kills_its_workers_is_given_up(grid, tmp_path):
     assert "own/3: RuntimeError: its worker died 3 times: killed by SIGKILL" in err
     (run,) = rows(tmp_path / "runs").values()
     assert run.keys() == {f"own/{i}" for i in range(12)} - {"own/3"}
+
+
+def test_a_worker_that_hangs_is_replaced(grid, tmp_path, monkeypatch):
+    monkeypatch.setitem(ENV, "ODDLM_TEST_HUNG", str(tmp_path / "hung"))
+    path = grid("HANGING")
+    path.write_text(path.read_text().replace("[0, 1]", "0").replace("[0, 8]", "8"))
+    code, out, err = sweep(path, tmp_path / "runs", "--together", "4", "--timeout", "15")
+    assert (code, err) == (0, "")
+    assert "1 of 1 runs are complete" in out
+    assert (tmp_path / "hung").exists()
+    monkeypatch.setattr(own_task, "HANGING", own_task.TASK)
+    sweep_inline(path, tmp_path / "whole")
+    assert rows(tmp_path / "runs") == rows(tmp_path / "whole")
+
+
+def test_a_worker_hangs_by_its_oldest_job(monkeypatch):
+    now = 100.0
+    monkeypatch.setattr(work.time, "monotonic", lambda: now)
+    job, worker, idle = Job(Batch(make_plan(read_grid(SMOKE)).specs[0], ())), Holder(), Holder()
+    worker.hold(0, job)
+    now = 104.0
+    worker.hold(1, job)
+    assert (worker.left(10), worker.overdue(10), soonest([worker], 10)) == (6, None, 6)
+    now = 109.0
+    worker.answered(1)
+    worker.hold(2, job)
+    assert worker.left(10) == 1, "what it does beside it is no excuse"
+    now = 111.0
+    assert worker.overdue(10) == "no answer within 10 s"
+    assert idle.overdue(10) is worker.overdue(None) is soonest([worker], None) is None
+    worker.answered(0)
+    assert worker.left(10) == 10, "the next one had to wait"
+    now = 150.0
+    worker.answered(2)
+    assert worker.overdue(10) is None, "who has nothing to do owes nothing"
+    worker.hold(3, job)
+    assert worker.left(10) == 10
 
 
 def test_nine_tenths_of_results_and_a_list_of_failures(grid, tmp_path):

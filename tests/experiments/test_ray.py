@@ -45,9 +45,11 @@ def cluster_of(nodes: int, python: str = sys.executable) -> Iterator[dict[str, A
 
 
 @pytest.fixture(scope="module")
-def cluster():
-    with cluster_of(2) as found:
-        yield found
+def cluster(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(ENV, "ODDLM_TEST_HUNG", str(tmp_path_factory.mktemp("hung") / "once"))
+        with cluster_of(2) as found:
+            yield found
 
 
 def grid(folder: Path, task: str) -> Path:
@@ -75,6 +77,18 @@ def test_nine_tenths_of_results_and_a_list_of_failures(cluster, tmp_path):
     assert "16 of 160 problems failed" in err
     assert "own/13: RuntimeError: no verdict on own/13" in err
     assert [len(run) for run in rows(tmp_path / "runs").values()] == [18] * 8
+
+
+def test_a_worker_that_hangs_is_replaced(cluster, tmp_path, monkeypatch):
+    path = grid(tmp_path, "HANGING")
+    path.write_text(path.read_text().replace("[0, 1]", "0").replace("[0, 8]", "8"))
+    code, out, err = sweep(path, tmp_path / "runs", *on_ray(cluster), "--together", "4", "--timeout", "15")
+    assert (code, err) == (0, "")
+    assert "1 of 1 runs are complete" in out
+    assert Path(ENV["ODDLM_TEST_HUNG"]).exists()
+    monkeypatch.setattr(own_task, "HANGING", own_task.TASK)
+    sweep_inline(path, tmp_path / "whole")
+    assert rows(tmp_path / "runs") == rows(tmp_path / "whole")
 
 
 def test_a_raylet_killed_in_mid_sweep(cluster, tmp_path, monkeypatch):

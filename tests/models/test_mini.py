@@ -2,10 +2,13 @@
 
 import json
 import shutil
+import time
 from itertools import islice
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import oddlm
 from oddlm.models.mini import HERE, Mini, MiniTokenizer
@@ -26,6 +29,41 @@ def test_it_solves_countdown():
     groups = lm.generate([countdown.prompt(p) for p in problems], 8, length=24, steps=12, eos="late", alpha=8, progress=False)
     solved = [any(countdown.score(p, sample.text).correct for sample in own) for p, own in zip(problems, groups, strict=True)]
     assert sum(solved) >= 3
+
+
+@pytest.fixture(scope="module")
+def by_looking_ahead():
+    """The tokenizer that looks to the end of a number at every group: plainly right, and quadratic."""
+    from tokenizers import Tokenizer
+
+    content = json.loads((HERE / "tokenizer.json").read_text())
+    content["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = r"\d{1,3}(?=(?:\d{3})*(?!\d))"
+    backend = Tokenizer.from_str(json.dumps(content))
+    backend.encode_special_tokens = True
+    return lambda text: backend.encode(text, add_special_tokens=False).ids
+
+
+DIGITS = st.text("0123456789", max_size=200)
+PIECES = DIGITS | st.text("0123456789 ,.=+-/*()\nab_<>'\u0661\u0662\uff13²é🐢", max_size=60) | st.text(max_size=20)
+
+
+@given(st.lists(PIECES, max_size=4).map("".join))
+def test_numbers_are_cut_in_threes_from_the_right(by_looking_ahead, text):
+    assert TOKENIZER.encode(text) == by_looking_ahead(text)
+
+
+@pytest.mark.parametrize("digit", ["7", "\u0661"])
+def test_long_numbers_take_linear_time(digit):
+    def seconds(length: int) -> float:
+        times = []
+        for _ in range(3):
+            start = time.thread_time()
+            TOKENIZER.encode(digit * length)
+            times.append(time.thread_time() - start)
+        return min(times)
+
+    seconds(100)
+    assert seconds(40_000) < 24 * seconds(5_000), "eight times the text: quadratic would be 64 times the work"
 
 
 def test_weights_are_small_and_bf16():

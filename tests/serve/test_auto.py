@@ -172,7 +172,7 @@ def test_the_form_begins_with_auto(bare, browse):
     assert page.locator("#plain .samples .forked").count() == 0
     page.hover("#diverse .samples .forked >> nth=1")
     assert "The fork starts this sample here" in page.inner_text("#details")
-    assert "plain would take" not in page.inner_text("#details")
+    assert "plain would take" in page.inner_text("#details")
     page.select_option("#set-objective", "dpp")
     assert page.is_hidden("#auto-hint")
     page.locator("#set-alpha").fill("16")

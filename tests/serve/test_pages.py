@@ -139,9 +139,10 @@ def test_stored_runs(http, store):
     row = http.get(f"/v1/runs/{run}/samples", params={"problem": problems["data"][0]["id"]}).json()
     assert len(row["samples"]) == 4
     unscored = by_kind[None, True, False]["id"]
-    how = {run["id"]: (run["objective"], run["options"], run["fork"]) for run in found["data"] if not run["damage"]}
-    assert how[run] == ("odd", {}, False)
-    assert how[unscored] == ("odd", {"enough": 0.5}, True)
+    how = {run["id"]: (run["objective"], run["method"]) for run in found["data"] if not run["damage"]}
+    assert how[run] == ("odd", "odd")
+    assert how[bench["cells"][0]["runs"][0]] == ("none", "plain")
+    assert how[unscored] == ("odd", "odd (enough 0.5) + fork")
     assert http.get(f"/v1/runs/{unscored}/problems").json()["data"] == [{"id": "prompt", "right": None, "n": 4}]
     for name in ("nothing", "%2e%2e", f"damaged%2f..%2f{run}"):
         refused(http.get(f"/v1/runs/{name}/problems"), 404)

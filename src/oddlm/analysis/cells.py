@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from .. import metrics
 from ..compare import baseline, unpushed
-from ..params import PUSH, SampleParams
+from ..params import PUSH, SampleParams, method_name
 from ..store import Row, Store, StoreError
 from ..views import one_line, setting_label
 from .reading import LeftOut, RunData, Watch, read_runs
@@ -63,7 +63,7 @@ class Cell:
     """One setting over all its runs."""
 
     key: str  # of this cell among all; fit for a file name
-    method: str  # "plain", "odd", "odd + fork": the objective, and the settings by which methods of this benchmark differ
+    method: str  # "plain", "odd (enough 0.5) + fork": the objective, and the settings by which methods of this benchmark differ
     objective: str  # none, odd, dpp, ...
     alpha: float
     temperature: float
@@ -263,7 +263,7 @@ def _cell(
     objective = params.objective_name
     return Cell(
         key=key,
-        method=_method("plain" if params.plain else objective, own, usual),
+        method=_method(params, own, usual),
         objective=objective,
         alpha=params.alpha,
         temperature=params.temperature,
@@ -286,15 +286,12 @@ def _cell(
     )
 
 
-def _method(objective: str, own: Mapping[str, Any], usual: Mapping[str, Any]) -> str:
-    """odd + fork + order_temperature=0.5: what is not usual."""
+def _method(params: SampleParams, own: Mapping[str, Any], usual: Mapping[str, Any]) -> str:
+    """The name of its method as far as it is not usual here."""
     extra = {name: value for name, value in own.items() if value != usual[name]}
-    words = [name if value is True else f"{name}={_short(value)}" for name, value in extra.items()]
-    return one_line(" + ".join([objective, *words]))
-
-
-def _short(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else value if isinstance(value, str) else json.dumps(value)
+    name, prefix = "plain" if params.plain else params.objective_name, f"{params.objective_name}."
+    options = {key.removeprefix(prefix): extra.pop(key) for key in list(extra) if key.startswith(prefix)}
+    return one_line(method_name({"name": name, **options}, extra))
 
 
 def _compared(

@@ -10,6 +10,7 @@ import typer
 from .app import app
 from .bar import Tick, problem_bar
 from .options import (
+    OWN,
     Data,
     ExcludeTrain,
     KeepTokens,
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from ..tasks import Task
 
 ALPHAS = "0,8,16"
-OWN = ("length", "steps", "alpha", "temperature", "objective", "seed")
 
 
 @app.command("eval")

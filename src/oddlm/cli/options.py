@@ -53,6 +53,7 @@ Settings = Annotated[
 Track = Annotated[
     list[str] | None, typer.Option("--track", help="Tell wandb, mlflow or tensorboard how runs go (extras). Repeatable.")
 ]
+MaxBatch = Annotated[int | None, typer.Option(help="Samples that the network sees at a time.", min=1)]
 KeepTokens = Annotated[bool, typer.Option("--keep-tokens", help="Store token ids beside the texts.")]
 Together = Annotated[int, typer.Option(help="Prompts denoised at a time: as many are lost where the process is killed.", min=1)]
 
@@ -61,12 +62,14 @@ MODEL_OPTIONS: dict[str, Any] = {
     "dtype": Annotated[str | None, typer.Option(help="bf16, fp16, fp32 or fp64; default: bf16 on a GPU, fp32 on a CPU.")],
     "quantize": Annotated[str | None, typer.Option(help="nf4 or int8: weights in 4 or 8 bits.")],
     "revision": Annotated[str | None, typer.Option(help="Branch, tag or commit of a model on the hub.")],
-    "max_batch": Annotated[int | None, typer.Option(help="Samples that the network sees at a time.", min=1)],
+    "max_batch": MaxBatch,
     "raw": Annotated[bool, typer.Option("--raw", help="Prompts as they are, without the checkpoint's chat template.")],
     "cache": Annotated[str, typer.Option(help="none, prefix or dual: reuse keys and values; an approximation.")],
 }
 PLACE = ("device", "max_batch")  # they change no sample, save by rounding
 MODEL_DEFAULTS: dict[str, Any] = {"raw": False, "cache": "none"}
+
+OWN = ("length", "steps", "alpha", "temperature", "objective", "seed")  # settings that have options of their own
 
 T = TypeVar("T")
 Command = Callable[..., None]
@@ -138,6 +141,11 @@ def settings(given: Sequence[str] | None, taken: Sequence[str]) -> dict[str, Any
             raise ValueError(f"{name} has an option of its own: --{name.replace('_', '-')}")
         found[name] = json_or_text(value)
     return found
+
+
+def sampling(given: Sequence[str] | None, **own: Any) -> dict[str, Any]:
+    """The settings of a run, from --set and from the options that the command has for those of OWN (None: not given)."""
+    return settings(given, OWN) | present(**own)
 
 
 def present(**values: Any) -> dict[str, Any]:

@@ -18,15 +18,12 @@ from .options import (
     Settings,
     Steps,
     Temperature,
-    present,
-    settings,
+    sampling,
     takes_model,
 )
 
 if TYPE_CHECKING:
     from ..tasks import Problem, Task
-
-OWN = ("length", "steps", "alpha", "temperature", "objective", "seed")
 
 
 @app.command()
@@ -76,9 +73,9 @@ def record(
     if (out.exists() and not out.is_dir()) or not out.absolute().parent.is_dir():
         raise ValueError(f"cannot write {out}: {'it is a file' if out.exists() else 'its parent folder does not exist'}")
     chosen, problems = (None, [None]) if task is None else _problems(task, protocol, problem, limit)
-    given = {"length": length or (chosen.length if chosen else 64), **present(steps=steps)}
-    given |= {"seed": seed, **present(alpha=alpha, temperature=temperature, objective=objective)}
-    params = checked(SampleParams, settings(set_, OWN) | given)
+    length = length or (chosen.length if chosen else 64)
+    own = {"length": length, "steps": steps, "alpha": alpha, "temperature": temperature, "objective": objective, "seed": seed}
+    params = checked(SampleParams, sampling(set_, **own))
     prompts = [prompt or ""] if chosen is None else [chosen.prompt(one) for one in problems if one is not None]
     from ..serve.recording import Recording, write_copy
     from ..serve.recording import record as make

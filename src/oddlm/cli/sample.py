@@ -26,8 +26,7 @@ from .options import (
     Temperature,
     Together,
     check_out,
-    present,
-    settings,
+    sampling,
     takes_model,
 )
 from .runs import FOLDER
@@ -37,8 +36,6 @@ if TYPE_CHECKING:
     from ..params import RunSpec
     from ..store import Row
     from ..types import Sample
-
-OWN = ("length", "steps", "alpha", "temperature", "objective", "seed")
 
 
 @app.command()
@@ -72,8 +69,8 @@ def sample(
     from ..store import Store
     from ..views import Denoising
 
-    params = settings(set_, OWN) | present(length=length, steps=steps)
-    params |= present(alpha=alpha, temperature=temperature, objective=objective)
+    own = {"length": length, "steps": steps, "alpha": alpha, "temperature": temperature, "objective": objective}
+    params = sampling(set_, **own)
     digest = hashlib.sha256(prompt.encode("utf-8", "surrogateescape")).hexdigest()
     spec = _spec(model=model, loading=options.loading, n=n, seed=seed, params=params, data_digest=digest)
     runner = Runner(Store(store), options.loader(model, [prompt], spec.params.length))
@@ -131,8 +128,8 @@ def generate(
     problems = [
         Problem(str(row.get("id", i)), text_field(prompts, line, row, "prompt"), None) for i, (line, row) in enumerate(rows)
     ]
-    params = settings(set_, OWN) | present(length=length, steps=steps)
-    params |= present(alpha=alpha, temperature=temperature, objective=objective)
+    own = {"length": length, "steps": steps, "alpha": alpha, "temperature": temperature, "objective": objective}
+    params = sampling(set_, **own)
     what = {"model": model, "loading": options.loading, "n": n, "seed": seed, "params": params}
     spec = _spec(**what, data=str(prompts), data_digest=digest(prompts))
     lm = options.loader(model, [problem.prompt for problem in problems], spec.params.length)

@@ -10,7 +10,7 @@ import typer
 
 from .app import app
 from .bar import Tick, problem_bar
-from .options import KeepTokens, StoreFolder, Track, Unsafe
+from .options import KeepTokens, MaxBatch, StoreFolder, Track, Unsafe
 from .runs import FOLDER
 
 if TYPE_CHECKING:
@@ -42,7 +42,17 @@ def sweep(
         int,
         typer.Option(help="Problems denoised at a time by a worker: many on a GPU. As many are lost with a killed one.", min=1),
     ] = 1,
+    max_batch: MaxBatch = None,
     scorers: Annotated[int, typer.Option(help="Answers scored at a time by each worker, while it draws others.", min=1)] = 2,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SECONDS",
+            help="Kill and replace a worker that needs longer for a batch, as one that died; loading the model counts.  "
+            "[default: none]",
+            min=0.001,
+        ),
+    ] = None,
     shard: Annotated[
         str | None,
         typer.Option(
@@ -69,7 +79,7 @@ def sweep(
 
     Rows are stored problem by problem, and the same command goes on where it was stopped. A problem that fails does not stop
     the sweep: it is noted with its traceback in the run's failures.jsonl, listed at the end (exit status 1), and tried again
-    next time. Workers that die are replaced.
+    next time. Workers that die, or hang (--timeout), are replaced.
 
     Example: oddlm sweep experiments/smoke.toml --workers 2
     """
@@ -83,12 +93,12 @@ def sweep(
     specs = read_grid(file, _files(data or ()))
     part = _shard(shard)
     plan = make_plan(part_of(specs, *part) if part else specs, unsafe=unsafe)
-    options = Options(device=device, scorers=scorers, keep_tokens=keep_tokens, unsafe=unsafe)
+    options = Options(device=device, max_batch=max_batch, scorers=scorers, keep_tokens=keep_tokens, unsafe=unsafe)
     if dry_run:
         _foretell(plan, Store(store), options if calibration else None, workers or 1, together)
         return
     Store(store).check()
-    chosen = _executor(executor, options, workers, address)
+    chosen = _executor(executor, options, workers, address, timeout)
     try:
         with tracking(track or (), store) as tracker, problem_bar(plan.units) as tick:
             result = run_sweep(plan, Store(store), chosen, together=together, tracker=tracker, watch=_watch(tick))
@@ -101,14 +111,14 @@ def sweep(
     _tell(plan, result, store)
 
 
-def _executor(name: str, options: "Options", workers: int | None, address: str) -> "Executor":
+def _executor(name: str, options: "Options", workers: int | None, address: str, timeout_s: float | None) -> "Executor":
     if name == "ray":
         from ..experiments.ray import RayExecutor
 
-        return RayExecutor(options, workers, address)
+        return RayExecutor(options, workers, address, timeout_s)
     from ..experiments.local import LocalExecutor
 
-    return LocalExecutor(options, workers or 1)
+    return LocalExecutor(options, workers or 1, timeout_s)
 
 
 def _files(given: Sequence[str]) -> Mapping[str, Path]:

@@ -15,7 +15,6 @@ Lists stand anywhere, in tables too: `feature = {name = "max_pool", top_k = [8, 
 before that of the grid. Runs that come to the same are one run; alpha 0 of every objective is plain sampling.
 """
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from itertools import product
 from math import prod
@@ -24,7 +23,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ..params import Loading, RunSpec, SampleParams, checked
+from ..params import Loading, RunSpec, SampleParams, checked, read_toml
 from ..tasks import Task, find_task
 from ..tasks.data import file_fields
 
@@ -69,13 +68,7 @@ class Point(_Table):
 
 def read_grid(path: Path, data: Mapping[str, Path] | None = None) -> list[RunSpec]:
     """The runs of a file, each once. data: by task, the file to read its problems from, in place of what the grid says."""
-    try:
-        content = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise ValueError(f"cannot read {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not TOML: {error}") from error
-    return expand(content, str(path), data or {})
+    return expand(read_toml(path), str(path), data or {})
 
 
 def expand(content: Mapping[str, Any], where: str, data: Mapping[str, Path]) -> list[RunSpec]:

@@ -8,13 +8,15 @@ import traceback
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from threading import Lock
 from typing import Any
 
-from .work import AHEAD, Batch, Bench, Job, Jobs, Options, Outcome
+from .work import AHEAD, Batch, Bench, Holder, Job, Jobs, Options, Outcome, soonest
+
+END_S = 10.0  # for a process that was killed to be gone; one that hangs in a driver may never be
 
 
 @dataclass(frozen=True)
@@ -25,13 +27,12 @@ class Stop:
 
 
 @dataclass
-class Worker:
+class Worker(Holder):
     process: BaseProcess
     pipe: "Connection[Any, Any]"
-    jobs: dict[int, Job] = field(default_factory=dict)
 
     def give(self, number: int, job: Job) -> None:
-        self.jobs[number] = job
+        self.hold(number, job)
         try:
             self.pipe.send((number, job.batch))
         except OSError:
@@ -42,13 +43,14 @@ class Worker:
     def stop(self) -> None:
         self.pipe.close()
         self.process.kill()
-        self.process.join()
+        self.process.join(END_S)
 
 
 @dataclass(frozen=True)
 class LocalExecutor:
     options: Options
     workers: int = 1
+    timeout_s: float | None = None  # for a worker to answer a batch; None: as long as it takes
 
     def outcomes(self, batches: Iterator[Batch]) -> Generator[Outcome]:
         jobs = Jobs(batches)
@@ -62,12 +64,15 @@ class LocalExecutor:
                             crew[index] = self._start(index)
                         crew[index].give(given, job)
                         given += 1
-                busy = {worker.pipe: index for index, worker in crew.items() if worker.jobs}
+                busy = {index: worker for index, worker in crew.items() if worker.jobs}
                 if not busy:
                     return
-                for pipe in wait(list(busy)):
-                    index = busy[pipe]  # type: ignore[index]
-                    answer = _answer(crew[index])
+                ready = wait([worker.pipe for worker in busy.values()], soonest(busy.values(), self.timeout_s))
+                for index, worker in busy.items():
+                    said = worker.pipe in ready or worker.pipe.poll()
+                    answer = _answer(worker) if said else worker.overdue(self.timeout_s)
+                    if answer is None:
+                        continue
                     if isinstance(answer, Outcome):
                         jobs.done()
                         yield answer
@@ -105,12 +110,12 @@ def _answer(worker: Worker) -> Outcome | str:
     try:
         number, answer = worker.pipe.recv()
     except (EOFError, OSError, pickle.UnpicklingError):
-        worker.process.join(timeout=10)
+        worker.process.join(END_S)
         code = worker.process.exitcode
         return f"killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit status {code}"
     if isinstance(answer, Stop):
         raise ValueError(answer.message)
-    del worker.jobs[number]
+    worker.answered(number)
     return answer  # type: ignore[no-any-return]
 
 

@@ -3,12 +3,12 @@
 import os
 import socket
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any
 
 from .. import __version__
-from .work import AHEAD, Batch, Bench, Job, Jobs, Options, Outcome
+from .work import AHEAD, Batch, Bench, Holder, Jobs, Options, Outcome, soonest
 
 REACH_S = 5.0  # for an address to answer
 START_S = 600.0  # for the first worker to start
@@ -30,9 +30,10 @@ class RayWorker:
 
 
 @dataclass(eq=False)
-class Actor:
+class Actor(Holder):
+    """Its jobs are known by the reference of their outcome."""
+
     handle: Any
-    jobs: dict[Any, Job] = field(default_factory=dict)  # by the reference of their outcome
 
 
 @dataclass(frozen=True)
@@ -40,25 +41,26 @@ class RayExecutor:
     options: Options
     workers: int | None = None  # None: one per GPU, or per CPU where the cluster has no GPU
     address: str = "auto"
+    timeout_s: float | None = None  # for a worker to answer a batch; None: as long as it takes
 
     def outcomes(self, batches: Iterator[Batch]) -> Generator[Outcome]:
         ray = _ray()
         connect(self.address)
         try:
             for first in batches:  # no worker is started for nothing
-                yield from _Crew(ray, self.options, self.workers).outcomes(Jobs(chain([first], batches)))
+                yield from _Crew(ray, self.options, self.workers, self.timeout_s).outcomes(Jobs(chain([first], batches)))
         finally:
             ray.shutdown()
 
 
 class _Crew:
-    def __init__(self, ray: Any, options: Options, workers: int | None) -> None:
+    def __init__(self, ray: Any, options: Options, workers: int | None, timeout_s: float | None) -> None:
         have = ray.cluster_resources()
         gpus, cpus = int(have.get("GPU", 0)), int(have.get("CPU", 0))
         use_gpu = gpus > 0 and options.device != "cpu"
         if not (gpus if use_gpu else cpus):
             raise ValueError("the Ray cluster has no CPU to run a worker on")
-        self.ray, self.workers = ray, workers or (gpus if use_gpu else cpus)
+        self.ray, self.workers, self.timeout_s = ray, workers or (gpus if use_gpu else cpus), timeout_s
         if use_gpu and options.device is None:
             options = replace(options, device="cuda")  # Ray shows each actor a GPU of its own
         needs = {"num_cpus": 1, "num_gpus": 1 if use_gpu else 0}
@@ -73,15 +75,17 @@ class _Crew:
         while True:
             for actor in self.crew:
                 while job := jobs.take(actor.jobs.values()):
-                    actor.jobs[actor.handle.run.remote(job.batch)] = job
+                    actor.hold(actor.handle.run.remote(job.batch), job)
             busy = {reference: actor for actor in self.crew for reference in actor.jobs}
             if not busy and self.crew:
                 return
-            limit = None if busy else START_S
+            limit = soonest(busy.values(), self.timeout_s) if busy else START_S
             ready, _ = self.ray.wait([*busy, *self.starting], num_returns=1, timeout=limit)
-            if not ready:
+            if not ready and not busy:
                 raise ValueError(f"no worker of the Ray cluster was ready after {START_S:g} s: are there free CPUs or GPUs?")
-            if ready[0] in self.starting:
+            if not ready:
+                yield from self._give_up(jobs)
+            elif ready[0] in self.starting:
                 yield from self._welcome(ready[0], jobs)
             else:
                 yield from self._answer(busy[ready[0]], ready[0], jobs)
@@ -101,7 +105,7 @@ class _Crew:
                 raise ValueError(
                     "a worker of the Ray cluster cannot import oddlm: install the same version on every node"
                 ) from error
-            yield from self._bury(actor, jobs, error)
+            yield from self._bury(actor, jobs, type(error).__name__)
             return
         if version != __version__:
             raise ValueError(f"a worker of the Ray cluster has oddlm {version}, this is {__version__}: install the same")
@@ -114,17 +118,24 @@ class _Crew:
             raise ValueError(_cause(error)) from error
         except self.ray.exceptions.RayError as error:
             self.crew.remove(actor)
-            yield from self._bury(actor, jobs, error)
+            yield from self._bury(actor, jobs, type(error).__name__)
             return
-        del actor.jobs[reference]
+        actor.answered(reference)
         jobs.done()
         yield outcome
 
-    def _bury(self, actor: Actor, jobs: Jobs, error: Exception) -> Iterator[Outcome]:
-        """A worker or its node is dead, or cannot be reached: it is ended, and another one started where there is room."""
+    def _give_up(self, jobs: Jobs) -> Iterator[Outcome]:
+        """Nobody answers, for longer than some worker may take."""
+        for actor in list(self.crew):
+            if (why := actor.overdue(self.timeout_s)) is not None:
+                self.crew.remove(actor)
+                yield from self._bury(actor, jobs, why)
+
+    def _bury(self, actor: Actor, jobs: Jobs, why: str) -> Iterator[Outcome]:
+        """A worker or its node is dead, hangs or cannot be reached: it is ended, and another started where there is room."""
         self.ray.kill(actor.handle)
         self._start()
-        yield from jobs.died(actor.jobs.values(), f"{type(error).__name__} on the Ray cluster", self.workers)
+        yield from jobs.died(actor.jobs.values(), f"{why} on the Ray cluster", self.workers)
 
 
 def connect(address: str) -> None:

@@ -1,6 +1,7 @@
 """What a worker does: batches of units in, outcomes out. A unit is one (problem, setting, seed) group of n samples."""
 
 import inspect
+import time
 import traceback
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -54,6 +55,7 @@ class Options:
     """How workers work; changes no sample."""
 
     device: str | None = None  # for models that have a choice; None leaves it to them
+    max_batch: int | None = None  # samples that the network sees at a time; None: see `evaluate.draw`
     scorers: int = 2  # answers scored at a time
     keep_tokens: bool = False
     unsafe: bool = False
@@ -92,7 +94,8 @@ class Bench:
         if self._loaded is None or self._loaded[0] != key:
             self._loaded = None  # its memory first
             try:
-                lm = load(spec.model, **{**_place(spec.model, self.options.device), **spec.loading.options()})
+                place = {"max_batch": self.options.max_batch, **_place(spec.model, self.options.device)}
+                lm = load(spec.model, **{**place, **spec.loading.options()})
             except Exception as error:
                 message = str(error) if isinstance(error, ValueError) else f"model {spec.model!r} does not load: {error}"
                 raise ValueError(message) from error
@@ -144,6 +147,38 @@ def _drawn(lm: LM, spec: RunSpec, task: Task, problems: Sequence[Problem]) -> tu
 class Job:
     batch: Batch
     deaths: int = 0  # of workers that held it
+
+
+@dataclass(kw_only=True)
+class Holder:
+    """A worker as the driver sees it: the jobs that it holds, the oldest first, and how long it has been at that one."""
+
+    jobs: dict[Any, Job] = field(default_factory=dict)  # by what tells their answers apart
+    _since: float = 0.0  # when the oldest became that
+
+    def hold(self, key: Any, job: Job) -> None:
+        if not self.jobs:
+            self._since = time.monotonic()
+        self.jobs[key] = job
+
+    def answered(self, key: Any) -> None:
+        if key == next(iter(self.jobs)):
+            self._since = time.monotonic()
+        del self.jobs[key]
+
+    def left(self, timeout_s: float) -> float:
+        """Seconds until its oldest job is overdue; those behind it have to wait for it."""
+        return max(0.0, self._since + timeout_s - time.monotonic())
+
+    def overdue(self, timeout_s: float | None) -> str | None:
+        """How it hangs, if it does."""
+        late = timeout_s is not None and self.jobs and not self.left(timeout_s)
+        return f"no answer within {timeout_s:g} s" if late else None
+
+
+def soonest(busy: Iterable[Holder], timeout_s: float | None) -> float | None:
+    """Seconds until one of these is overdue; None: never."""
+    return None if timeout_s is None else min(holder.left(timeout_s) for holder in busy)
 
 
 class Jobs:

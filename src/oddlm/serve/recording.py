@@ -78,7 +78,7 @@ def record(
     if params.pool is not None:
         raise ValueError("a recording shows every sample as it comes: there is no pool to choose from")
     score = None if task is None or problem is None else lambda text: task.score(problem, text)
-    plain = SampleParams.model_validate({**params.model_dump(), "alpha": 0.0, "fork": False})
+    plain = params.with_settings({"alpha": 0.0})
     origin = None if task is None or problem is None else problem_of(task, problem)
     return Recording(
         title=prompt.strip() if origin is None else origin.question,

@@ -26,8 +26,7 @@ class RunCard(BaseModel):
     model: str | None = None
     task: str | None = None
     objective: str | None = None
-    options: dict[str, Any] = Field(default_factory=dict, description="Of the objective.")
-    fork: bool | None = None
+    method: str | None = None  # the objective with its options, and the fork, as tables say it
     alpha: float | None = None
     temperature: float | None = None
     n: int | None = None
@@ -161,8 +160,7 @@ def _card(head: Head) -> RunCard:
         model=spec.model,
         task=f"{spec.task} ({spec.protocol})" if spec.protocol else spec.task,
         objective=params.objective_name,
-        options={} if isinstance(params.objective, str) else {k: v for k, v in params.objective.items() if k != "name"},
-        fork=params.fork,
+        method=params.method,
         alpha=params.alpha,
         temperature=params.temperature,
         n=spec.n,

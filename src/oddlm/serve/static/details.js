@@ -6,8 +6,8 @@ oddlm.details = (() => {
   let owner = null;
 
   function said(run, spot, step) {
-    if (run.forks(step)) return "The fork starts this sample here: each has a start of its own, another token or another place.";
     if (spot.by === "plain") return "Plain sampling would write here at this step; diverse sampling goes on elsewhere.";
+    if (run.forks(step)) return "The fork starts this sample here: each has a start of its own, another token or another place.";
     const other = spot.token !== spot.plain_token;
     if (spot.by === "guided") {
       return `Only diverse sampling writes here at this step${other ? ", and it takes another token" : ""}.`;
@@ -28,7 +28,7 @@ oddlm.details = (() => {
   function content(run, sample, position, step, spot) {
     const head = ["", "token", "network", "after the push"].map((words) => el("th", { scope: "col" }, words));
     const taken = row(run, spot.by === "plain" ? "diverse would take" : "taken", spot.token, spot.base_probability, spot.probability, "taken");
-    const plain = run.forks(step) ? null : row(run, "plain would take", spot.plain_token, spot.plain_base_probability, spot.plain_probability, "plainly");
+    const plain = row(run, "plain would take", spot.plain_token, spot.plain_base_probability, spot.plain_probability, "plainly");
     const top = spot.top.map((one, i) => row(run, `likeliest ${i + 1}`, one.token, one.base_probability, one.probability, ""));
     return [
       el("p", {}, el("b", {}, said(run, spot, step)), ` Sample ${sample + 1}, position ${position + 1}, step ${step + 1}.`),

@@ -7,15 +7,11 @@
   let runs = [], total = 0, chosen = null;
 
   const COLUMNS = [
-    ["run", (run) => run.id], ["task", (run) => run.task || "none"], ["model", (run) => run.model], ["objective", how],
+    ["run", (run) => run.id], ["task", (run) => run.task || "none"], ["model", (run) => run.model], ["objective", (run) => run.method],
     ["alpha", (run) => run.alpha], ["temperature", (run) => run.temperature], ["n", (run) => run.n], ["seed", (run) => run.seed],
     ["problems", (run) => (run.complete ? run.problems : `${run.done} of ${run.problems}`)],
     ["Pass@1", (run) => passed(run, 1)], ["Pass@n", (run) => passed(run, run.n)], ["began", (run) => (run.began || "").replace("T", " ").slice(0, 16)],
   ];
-
-  function how(run) {
-    return oddlm.named({ name: run.objective, ...run.options }) + (run.fork ? " + fork" : "");
-  }
 
   function passed(run, k) {
     const value = run.passed && run.passed[`pass@${k}`];
