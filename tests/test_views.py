@@ -165,3 +165,5 @@ def test_labels():
         *("plain T0.5", "odd α8 T0.5", "odd (quality none, normalize false) α8 T0.5"),
         "odd (enough 0.5) + fork α4 T0.5",
     ]
+    nameless = checked(SampleParams, {"objective": {"enough": 1}})  # as a store may hold it
+    assert views.label(nameless) == "None (enough 1) α8 T0.5"

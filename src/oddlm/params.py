@@ -209,7 +209,7 @@ class RunSpec(BaseModel):
 
 def method_name(objective: Named, settings: Mapping[str, Any]) -> str:
     """`odd (enough 0.5) + fork + order_temperature=0.5`: an objective with its options, and settings that are to be told."""
-    name, options = (objective, {}) if isinstance(objective, str) else (objective["name"], objective)
+    name, options = (objective, {}) if isinstance(objective, str) else (objective.get("name"), objective)
     told = ", ".join(f"{option} {short(value)}" for option, value in options.items() if option != "name")
     words = [setting if value is True else f"{setting}={short(value)}" for setting, value in settings.items()]
     return " + ".join([f"{name} ({told})" if told else str(name), *words])
