@@ -10,6 +10,7 @@ them are token for token those of the same request alone, and the server's memor
 
 import argparse
 import asyncio
+import itertools
 import json
 import os
 import random
@@ -89,7 +90,9 @@ async def load(client: httpx.AsyncClient, pool: list[dict], clients: int, second
 
     async def one_client(seed: int) -> None:
         chooser = random.Random(seed)
-        while time.perf_counter() - began < seconds:
+        for sent in itertools.count():
+            if sent and time.perf_counter() - began >= seconds:
+                return
             i = chooser.randrange(len(pool))
             try:
                 answer = await client.post("/v1/completions", json=pool[i])

@@ -21,6 +21,7 @@ from oddlm.tasks import Problem
 
 from . import own_task
 from .own_task import TASK
+from .waiting import WAIT_S, wait_until
 
 ROOT = Path(__file__).parent.parent
 ENV = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -193,35 +194,28 @@ def lines(store: Path) -> int:
     return sum(path.read_bytes().count(b"\n") for path in store.glob("*/rows.jsonl"))
 
 
-def wait_for(condition, process: subprocess.Popen[str]) -> None:
-    until = time.monotonic() + 60
-    while not condition() and process.poll() is None:
-        assert time.monotonic() < until
-        time.sleep(0.001)
-
-
 def stored(store: Path) -> dict[str, list[dict]]:
     return {name: content(Store(store).read(name).rows) for name in Store(store).ids()}
 
 
-@pytest.mark.parametrize(("kills", "seeds"), [(3, "0"), pytest.param(20, "0,1", marks=pytest.mark.soak)])
+@pytest.mark.parametrize(("kills", "seeds"), [(3, "0"), pytest.param(20, "0,1,2", marks=pytest.mark.soak)])
 def test_killed_at_random_moments_and_restarted(tmp_path, kills, seeds):
     """Plain sampling and one setting, 12 problems of about 0.2 s each; every kill comes up to 0.3 s after some row."""
     undisturbed, disturbed = tmp_path / "undisturbed", tmp_path / "disturbed"
     whole = start(undisturbed, "--seeds", seeds)
-    _, err = whole.communicate(timeout=120)
+    _, err = whole.communicate(timeout=WAIT_S)
     assert whole.returncode == 0, err
     randomness = random.Random(kills)
     for _ in range(kills):
         process = start(disturbed, "--seeds", seeds)
         target = lines(disturbed) + (1 if kills > 3 else randomness.choice([1, 3, 5]))
-        wait_for(lambda target=target: lines(disturbed) >= target, process)
+        wait_until(lambda target=target: lines(disturbed) >= target, process)
         time.sleep(randomness.uniform(0, 0.3))
         process.kill()
-        process.communicate(timeout=60)
+        process.communicate(timeout=WAIT_S)
         assert process.returncode == -signal.SIGKILL
     last = start(disturbed, "--seeds", seeds)
-    _, err = last.communicate(timeout=120)
+    _, err = last.communicate(timeout=WAIT_S)
     assert last.returncode == 0, err
     assert stored(disturbed) == stored(undisturbed)
     assert lines(disturbed) == lines(undisturbed) == 24 * len(seeds.split(","))
@@ -232,25 +226,26 @@ def test_killed_at_random_moments_and_restarted(tmp_path, kills, seeds):
 
 def test_two_processes_on_one_folder(tmp_path):
     first = start(tmp_path / "runs")
-    wait_for(lambda: lines(tmp_path / "runs") >= 1, first)
-    second = start(tmp_path / "runs")
-    _, complaint = second.communicate(timeout=60)
-    held = first.poll() is None
-    _, err = first.communicate(timeout=120)
+    wait_until(lambda: lines(tmp_path / "runs") >= 1, first)
+    first.send_signal(signal.SIGSTOP)  # in mid-run, however long the other takes
+    try:
+        second = start(tmp_path / "runs")
+        _, complaint = second.communicate(timeout=WAIT_S)
+    finally:
+        first.send_signal(signal.SIGCONT)
+    _, err = first.communicate(timeout=WAIT_S)
     assert first.returncode == 0, err
-    if held:
-        assert second.returncode == 2
-        assert f"is being written by process {first.pid} on" in complaint
-        assert complaint.endswith("wait until it ends, or give another --store\n")
-    assert held or second.returncode == 0
+    assert second.returncode == 2
+    assert f"is being written by process {first.pid} on" in complaint
+    assert complaint.endswith("wait until it ends, or give another --store\n")
     assert [len(rows) for rows in stored(tmp_path / "runs").values()] == [12, 12]
 
 
 def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(tmp_path):
     process = start(tmp_path / "runs")
-    wait_for(lambda: lines(tmp_path / "runs") >= 2, process)
+    wait_until(lambda: lines(tmp_path / "runs") >= 2, process)
     process.send_signal(signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=WAIT_S)
     assert process.returncode == 130
     assert err.startswith("oddlm: stopped; ")
     assert err.endswith("The same command goes on from there.\n")
@@ -259,7 +254,7 @@ def test_ctrl_c_keeps_what_is_done_and_the_same_command_goes_on(tmp_path):
     assert 2 <= kept < 24
     before = {name: rows for name, rows in stored(tmp_path / "runs").items() if rows}
     again = start(tmp_path / "runs")
-    _, err = again.communicate(timeout=120)
+    _, err = again.communicate(timeout=WAIT_S)
     assert again.returncode == 0, err
     after = stored(tmp_path / "runs")
     assert [len(rows) for rows in after.values()] == [12, 12]

@@ -31,7 +31,8 @@ from oddlm.tune import Plan, _sampler, counted, open_study, outcomes, planned, t
 
 from .own_task import HILLS, LEAKY, TASK, Hills
 from .test_cli_eval import oddlm  # noqa: F401
-from .test_evaluate import ENV, ROOT, wait_for
+from .test_evaluate import ENV, ROOT
+from .waiting import WAIT_S, wait_until
 
 HILL = ["tune", "tests.own_task.HILLS", "--model", "tests.own_task.Hills", "--together", "24"]
 SPACE = ["temperature=0..6", "top_k=1,40"]
@@ -117,6 +118,23 @@ def rows(folder: Path) -> int:
     return sum(path.read_bytes().count(b"\n") for path in folder.glob("*/rows.jsonl"))
 
 
+def hold_in_mid_trial(process: subprocess.Popen[str], folder: Path, after: int) -> None:
+    """Stopped once there are more rows than these, between the first and the last of a trial's 8."""
+
+    def inside() -> bool:
+        return rows(folder) > after and 0 < rows(folder) % 8 < 7
+
+    def held() -> bool:
+        if inside():
+            process.send_signal(signal.SIGSTOP)
+            if inside():
+                return True
+            process.send_signal(signal.SIGCONT)
+        return False
+
+    wait_until(held, process)
+
+
 def told(folder: Path) -> dict:
     return json.loads((folder.parent / "out.json").read_text())
 
@@ -129,20 +147,21 @@ def test_killed_and_interrupted_it_goes_on_as_if_nothing_had_been(tmp_path, oddl
     assert told(folders[0])["trials"]["complete"] == 6
 
     killed = start(folders[1])
-    wait_for(lambda: rows(folders[1]) >= 18, killed)  # in the third of the trials, of 8 rows each
+    hold_in_mid_trial(killed, folders[1], 16)
     killed.kill()
-    killed.communicate(timeout=60)
+    killed.communicate(timeout=WAIT_S)
     assert killed.returncode == -signal.SIGKILL
     stopped = start(folders[1])
-    wait_for(lambda: rows(folders[1]) >= 34, stopped)
+    hold_in_mid_trial(stopped, folders[1], 32)
     stopped.send_signal(signal.SIGINT)
-    out, err = stopped.communicate(timeout=60)
+    stopped.send_signal(signal.SIGCONT)
+    out, err = stopped.communicate(timeout=WAIT_S)
     assert stopped.returncode == 130, err
     assert "oddlm eval tests.own_task.SLOW_HILLS" in out, "the best so far, ready for use"
     assert err.endswith("oddlm: stopped. The same command goes on from there.\n")
     assert "Traceback" not in err
     last = start(folders[1])
-    _, err = last.communicate(timeout=120)
+    _, err = last.communicate(timeout=WAIT_S)
     assert last.returncode == 0, err
 
     one, two = map(told, folders)
@@ -321,7 +340,7 @@ def postgres():
                 [str(Path(initdb).with_name("postgres")), *data, *options], cwd=folder, stderr=log, **user
             )
         try:
-            wait_for(lambda: b"ready to accept connections" in (folder / "log").read_bytes(), server)
+            wait_until(lambda: b"ready to accept connections" in (folder / "log").read_bytes(), server)
             assert server.poll() is None, (folder / "log").read_text()
             yield f"postgresql://tuner:se%3Acret%2Fword@127.0.0.1:{port}/postgres"
         finally:
@@ -347,7 +366,7 @@ def test_many_may_begin_at_the_same_moment(postgres):
     command = [sys.executable, "-c", BEGIN, f"{postgres.rpartition('/')[0]}/fresh", str(time.time() + 12)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     begun = [subprocess.Popen(command, cwd=ROOT, env=ENV, text=True, **pipes) for _ in range(3)]
-    assert [process.communicate(timeout=120) for process in begun] == [("s\n", "")] * 3
+    assert [process.communicate(timeout=WAIT_S) for process in begun] == [("s\n", "")] * 3
 
 
 def test_processes_share_a_study_in_postgresql(postgres, tmp_path):
@@ -369,12 +388,12 @@ def test_processes_share_a_study_in_postgresql(postgres, tmp_path):
         return subprocess.Popen(command, cwd=ROOT, env=ENV, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
     first, second = begin("one"), begin("two")
-    wait_for(lambda: rows(tmp_path / "one") >= 4, first)
+    hold_in_mid_trial(first, tmp_path / "one", 0)
     first.kill()
-    first.communicate(timeout=60)
-    _, err = second.communicate(timeout=120)
+    first.communicate(timeout=WAIT_S)
+    _, err = second.communicate(timeout=WAIT_S)
     assert second.returncode == 0, err
-    out, err = (third := begin("one")).communicate(timeout=120)
+    out, err = (third := begin("one")).communicate(timeout=WAIT_S)
     assert third.returncode == 0, err
     assert "secret" not in out + err
     assert "se:cret" not in out + err

@@ -120,6 +120,34 @@ def test_meanings_leave_out_what_all_tokens_share():
     torch.testing.assert_close(table.norm(dim=1), torch.ones(300))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_two_tokens_keep_their_meaning(dtype):
+    """Centred they are opposites, along the one direction that could be called common: without it rounding would be left."""
+    embedding = torch.randn(2, 6, generator=torch.Generator().manual_seed(0), dtype=dtype)
+    way = torch.nn.functional.normalize(embedding[0] - embedding[1], dim=0)
+    torch.testing.assert_close(maps.meanings(embedding), torch.stack([way, -way]))
+    assert maps.meanings(embedding[:1]).isfinite().all()
+
+
+@pytest.mark.parametrize("objective", ["odd", "odd_sequential", "dpp", "random_probe"])
+@pytest.mark.parametrize("duplicates", ["break", "skip"])
+@pytest.mark.parametrize("backend", ["auto", "reference"])
+def test_a_feature_of_rounding_alone_is_no_feature(objective, duplicates, backend):
+    """Two tokens that mean the opposite, equally likely: their mean is 0 but for a rounding, which must not be pushed along."""
+    logits = torch.tensor([[1.0, -1.0], [2.0, 2.0], [0.5, 3.0]]).double()[:, None]
+    tokens, masked = torch.zeros(3, 1).long(), torch.ones(3, 1).bool()
+    feature = {"name": "mean_pool", "space": "embedding"}
+
+    def push(off: float) -> torch.Tensor:
+        embedding = torch.tensor([[1.0, 2.0, 0.5], [-1.0, -2.0 - off, -0.5]]).double()
+        options = {"objective": objective, "duplicates": duplicates, "feature": feature, "embedding": embedding}
+        return diversify(logits, tokens, masked, alpha=8.0, backend=backend, **options)
+
+    exact, rounded = push(0.0), push(1e-14)
+    assert torch.equal(rounded[1], logits[1])
+    torch.testing.assert_close(rounded, exact, rtol=0, atol=1e-5)
+
+
 def test_meanings_are_made_once_and_go_with_their_embedding():
     embedding = torch.randn(30, 8, generator=torch.Generator().manual_seed(0))
     table = maps.meanings(embedding)

@@ -2,8 +2,7 @@
 
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +26,8 @@ alpha = [0, 8]
 
 def start(grid: Path, store: Path, *more: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "oddlm", "sweep", str(grid), "--store", str(store), *more]
-    return subprocess.Popen(command, cwd=ROOT, env=ENV, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, cwd=ROOT, env=ENV, text=True, start_new_session=True, **pipes)
 
 
 def sweep(grid: Path, store: Path, *more: str) -> tuple[int, str, str]:
@@ -60,18 +60,3 @@ def rows(store: Path) -> dict[str, dict[str, dict]]:
 
 def lines(store: Path) -> int:
     return sum(path.read_bytes().count(b"\n") for path in store.glob("*/rows.jsonl"))
-
-
-def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    until = time.monotonic() + 120
-    while not condition():
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < until
-        time.sleep(0.01)
-
-
-def wait_gone(pid: int) -> None:
-    until = time.monotonic() + 60
-    while Path(f"/proc/{pid}").exists():
-        assert time.monotonic() < until
-        time.sleep(0.01)

@@ -20,7 +20,8 @@ from oddlm.tasks import Problem
 
 from .. import own_task
 from ..test_evaluate import ENV, ROOT
-from .running import GRID, Inline, lines, rows, start, sweep, sweep_inline, wait_for, wait_gone
+from ..waiting import WAIT_S, wait_gone, wait_until
+from .running import GRID, Inline, lines, rows, start, sweep, sweep_inline
 
 SMOKE = ROOT / "experiments" / "smoke.toml"
 
@@ -38,7 +39,14 @@ def grid(tmp_path):
 def workers_of(process) -> list[int]:
     """The processes that a driver has started, without the one that watches over shared memory."""
     pids = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    return [int(pid) for pid in pids if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+    return [int(pid) for pid in pids if b"spawn_main" in command_of(pid)]
+
+
+def command_of(pid: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+        return b""
 
 
 def test_eval_and_sweep_make_the_same_rows(grid, tmp_path, monkeypatch, capsys):
@@ -73,11 +81,11 @@ def test_smoke_from_end_to_end(tmp_path):
 def test_a_worker_killed_then_the_driver_of_four(grid, tmp_path, monkeypatch):
     path, store = grid("SLOW"), tmp_path / "runs"
     process = start(path, store, "--workers", "4")
-    wait_for(lambda: lines(store) >= 3 and len(workers_of(process)) == 4, process)
+    wait_until(lambda: lines(store) >= 3 and len(workers_of(process)) == 4, process)
     first = workers_of(process)
     os.kill(first[0], signal.SIGKILL)
-    wait_for(lambda: len(set(workers_of(process)) - set(first)) == 1, process)
-    wait_for(lambda: lines(store) >= 20, process)
+    wait_until(lambda: len(set(workers_of(process)) - set(first)) == 1, process)
+    wait_until(lambda: lines(store) >= 20, process)
     workers = workers_of(process)
     process.kill()
     process.communicate()
@@ -189,11 +197,10 @@ def test_what_failed_is_tried_again_and_trackers_are_told(grid, tmp_path, monkey
 def test_ctrl_c_loses_nothing(grid, tmp_path):
     path, store = grid("SLOW"), tmp_path / "runs"
     process = start(path, store, "--workers", "2")
-    wait_for(lambda: lines(store) >= 3, process)
+    wait_until(lambda: lines(store) >= 3, process)
     workers = workers_of(process)
-    for pid in (process.pid, *workers):  # a terminal sends it to all of them
-        os.kill(pid, signal.SIGINT)
-    _, err = process.communicate(timeout=60)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does, to all of them
+    _, err = process.communicate(timeout=WAIT_S)
     assert process.returncode == 130
     assert err == f"oddlm: stopped; {lines(store)} of 96 problems are in {store}. The same command goes on from there.\n"
     for pid in workers:
@@ -207,9 +214,9 @@ def test_a_worker_whose_answers_nobody_reads_ends_in_silence(capfd):
     worker.start()
     there.close()
     here.send((0, None))  # no batch: the answer says so
-    assert here.poll(60)
+    assert here.poll(WAIT_S)
     here.close()
-    worker.join(60)
+    worker.join(WAIT_S)
     assert worker.exitcode == 0
     assert capfd.readouterr().err == ""
 

@@ -19,7 +19,8 @@ from oddlm.store import Store
 
 from .. import own_task
 from ..test_evaluate import ENV, ROOT
-from .running import GRID, lines, rows, start, sweep, sweep_inline, wait_for
+from ..waiting import WAIT_S, wait_until
+from .running import GRID, lines, rows, start, sweep, sweep_inline
 
 SMOKE = ROOT / "experiments" / "smoke.toml"
 SCRIPT = Path(__file__).with_name("ray_cluster.py")
@@ -41,7 +42,7 @@ def cluster_of(nodes: int, python: str = sys.executable) -> Iterator[dict[str, A
         assert line is not None, f"the cluster did not start: exit status {process.wait()}"
         yield json.loads(line)
     finally:
-        process.communicate(timeout=60)
+        process.communicate(timeout=WAIT_S)
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +96,7 @@ def test_a_raylet_killed_in_mid_sweep(cluster, tmp_path, monkeypatch):
     """The last test on this cluster: one of its two nodes is gone for good."""
     path, store = grid(tmp_path, "SLOW"), tmp_path / "runs"
     process = start(path, store, *on_ray(cluster))
-    wait_for(lambda: lines(store) >= 8, process)
+    wait_until(lambda: lines(store) >= 8, process)
     os.kill(cluster["raylets"][1], signal.SIGKILL)
     _, err = process.communicate(timeout=300)
     assert process.returncode == 0, err

@@ -60,6 +60,7 @@ def test_equals_the_reference(case):
         options["gradient"] = "raw"  # it nearly vanishes there; normalising would magnify rounding, on both sides
     closed, reference = both(*batch, **options)
     masked = batch[2]
+    assert not closed.isnan().any()
     assert torch.equal(closed[~masked], batch[0][~masked])
     assert torch.equal(closed.isneginf(), reference.isneginf())
     hard = kind == "one-hot" or (options["objective"] == "dpp" and "identical" in kind)

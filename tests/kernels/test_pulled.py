@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from oddlm import Explored, Repulsion, diversify
 from oddlm.diversity.features import FEATURES, Feature, build_feature, mark, mean_pool, ngrams
+from oddlm.diversity.objectives import OBJECTIVES
 from oddlm.kernels import choice, closed_form, pulled, reference
 
 from ..tolerances import EXACT, ILL_CONDITIONED, ORACLE, SINGLE
@@ -52,7 +53,7 @@ def cases(draw):
     logits, tokens, masked = random_batch(
         draw(st.integers(0, 10**6)), groups * n, S, V, share=draw(st.sampled_from([0.0, 0.6, 1.0]))
     )
-    kind = draw(st.sampled_from(["plain", "one-hot", "identical", "some identical", "ties", "-inf"]))
+    kind = draw(st.sampled_from(["plain", "one-hot", "identical", "some identical", "ties", "few values", "-inf"]))
     if kind == "one-hot":
         logits[:, ::2] *= 8
     elif kind == "identical":
@@ -63,6 +64,8 @@ def cases(draw):
     elif kind == "ties":
         logits = logits.round()
         logits[:, 1::2] = logits[:, :1]  # equal rows own the same columns
+    elif kind == "few values":
+        logits = logits.sign() * (logits.abs() > 1)  # -1, 0 or 1
     elif kind == "-inf":
         logits[..., V // 2] = -math.inf
     feature = {**draw(st.sampled_from(POOLINGS)), "space": draw(st.sampled_from(SPACES))}
@@ -79,20 +82,38 @@ def cases(draw):
     return (logits, tokens, masked), options | {"n": n, "alpha": 8.0}, kind
 
 
+def one_by_one(logits, tokens, masked, n, **options):
+    """`both` for objectives that push one sample after another, each from the reference's memory of those before it: two right
+    pushes differ by a rounding, which may break a tie in the next sample's way.
+    """
+    explored, found = None, []
+    for k in range(n):
+        sample = logits[k::n], tokens[k::n], masked[k::n]
+        record = Explored() if explored is None else explored
+        got = diversify(*sample, n=1, history=explored, backend="closed_form", **options)
+        found.append((got, diversify(*sample, n=1, history=explored, record=record, backend="reference", **options)))
+        explored = record
+    return [torch.stack(samples, dim=1).flatten(0, 1) for samples in zip(*found, strict=True)]
+
+
 @given(cases())
 def test_equals_the_reference(case):
     batch, options, kind = case
     if options["objective"] == "dpp":
         options["gradient"] = "raw"  # it nearly vanishes for duplicates; normalising would magnify rounding, on both sides
-    got, expected = both(*batch, **options)
-    masked = batch[2]
-    assert torch.equal(got[~masked], batch[0][~masked])
+    sequential = getattr(OBJECTIVES.build(options["objective"]), "sequential", False)
+    compare = one_by_one if sequential and kind in ("ties", "few values") else both
+    got, expected = compare(*batch, **options)
+    logits, _, masked = batch
+    assert not got.isnan().any()
+    assert torch.equal(got[~masked], logits[~masked])
     assert torch.equal(got.isneginf(), expected.isneginf())
     hard = kind == "one-hot" or options["objective"] == "dpp"
-    difference = (got - expected).nan_to_num(nan=0.0).abs()
-    assert (
-        difference.max() <= (ILL_CONDITIONED if hard else 4 * ORACLE) * options["alpha"]
-    )  # features are short, alpha is single
+    difference, moved = ((x - expected).nan_to_num(nan=0.0) for x in (got, logits))  # both -inf: no difference
+    vanishing = moved.norm(dim=-1).amax(dim=-1) < 1e-3 * options["alpha"]  # rounding, over a floor instead of a gradient
+    loose = vanishing & (options["gradient"] == "normalized") | hard
+    allowed = torch.where(loose, ILL_CONDITIONED, 4 * ORACLE) * options["alpha"]  # features are short, alpha is single
+    assert (difference.abs().amax(dim=(1, 2)) <= allowed).all()
 
 
 @pytest.mark.parametrize("objective", [*CLOSED, *SPARING], ids=str)

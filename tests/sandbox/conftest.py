@@ -11,7 +11,15 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def children() -> list[str]:
-    return [pid for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()]
+    return [pid for task in Path("/proc/self/task").iterdir() for pid in read(task / "children").split()]
+
+
+def read(path: Path) -> str:
+    """Empty where the thread or process has ended meanwhile."""
+    try:
+        return path.read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 @pytest.fixture(autouse=True)
@@ -23,5 +31,5 @@ def nothing_left_running() -> Iterator[None]:
     deadline = time.monotonic() + 0.04
     while time.monotonic() < deadline and set(children()) <= before:
         time.sleep(0.01)
-    left = {pid: Path(f"/proc/{pid}/stat").read_text() for pid in set(children()) - before}
+    left = {pid: read(Path(f"/proc/{pid}/stat")) for pid in set(children()) - before}
     assert not left

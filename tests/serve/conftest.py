@@ -1,7 +1,7 @@
 """Real servers on real sockets, in a thread of the test's process."""
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 import openai
@@ -15,14 +15,16 @@ import oddlm
 from oddlm.cli import app as command_line
 from oddlm.evaluate import Runner
 from oddlm.models.toy import Toy
+from oddlm.models.wrappers import Wrapper
 from oddlm.params import RunSpec
 from oddlm.serve.api import create_app
+from oddlm.serve.engine import Engine
 from oddlm.serve.run import GentleServer
 from oddlm.serve.settings import Limits, ServeSettings
 from oddlm.store import Store
 from oddlm.tasks import find_task
 
-WAIT_S = 120.0  # for things that take milliseconds, on a machine that may be busy
+from ..waiting import WAIT_S, wait_until
 
 
 class Served:
@@ -60,15 +62,6 @@ def running(lm: oddlm.LM, grace_s: float = 60, **settings) -> Iterator[Served]:
         assert not thread.is_alive()
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    pause = threading.Event()
-    for _ in range(int(WAIT_S / 0.01)):
-        if condition():
-            return
-        pause.wait(0.01)
-    raise AssertionError("what was waited for did not happen")
-
-
 def limits(**given) -> Limits:
     return Limits.model_validate(given)
 
@@ -86,6 +79,27 @@ class Gated(Toy):
         assert self.gate.wait(WAIT_S)
         self.rows.append(len(tokens))
         return super().__call__(tokens, start, prompt_lengths)
+
+
+class TooLate(Wrapper):
+    """A model whose passes take until the requests that wait for them have timed out."""
+
+    engine: Engine | None = None
+
+    def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor) -> Tensor:
+        assert self.engine is not None
+        jobs = self.engine._running
+        wait_until(lambda: all(job.stop is not None for job in tuple(jobs)))
+        return self.model(tokens, start, prompt_lengths)
+
+
+@contextmanager
+def running_late(lm: oddlm.LM, **settings) -> Iterator[Served]:
+    """A server that answers no request in time."""
+    late = TooLate(lm.model)
+    with running(oddlm.LM(late, lm.tokenizer), limits=limits(timeout_s=0.001), **settings) as server:
+        late.engine = server.engine
+        yield server
 
 
 @pytest.fixture(scope="session")

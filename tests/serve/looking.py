@@ -2,8 +2,11 @@
 
 import json
 import re
+import time
 
 from oddlm.serve.assets import asset
+
+from ..waiting import WAIT_S
 
 HOSTILE = "<img src=x onerror=\"document.title='run'\"><script>document.title='run'</script>\x07\u202e&amp;"
 LINK = "#prompt=4%2C9%2C68%2C38%2C34%0A&n=4&alpha=8&temperature=0.5&steps=6&length=24&seed=3&objective=odd&eos=late"
@@ -22,7 +25,8 @@ def upload(page, content: str | bytes, name: str = "some.json"):
 
 def until(page, script: str, arg=None) -> None:
     """Wait until the script says yes; Playwright's own waiting needs eval, which the pages' policy forbids."""
-    for _ in range(1500):
+    end = time.monotonic() + WAIT_S
+    while time.monotonic() < end:
         if page.evaluate(script, arg):
             return
         page.wait_for_timeout(20)
@@ -55,10 +59,3 @@ def texts_by_row(page) -> list[list[str]]:
     script = """() => [...document.querySelectorAll('#diverse .tokens')].sort((a, b) => a.known.row - b.known.row)
         .map((one) => one.known.cells.map((cell) => cell.textContent))"""
     return page.evaluate(script)
-
-
-def expect_failed_loads(browse, *words: str) -> None:
-    """The browser itself notes answers of 400 and more."""
-    assert browse.complaints
-    assert all("Failed to load resource" in said and any(word in said for word in words) for said in browse.complaints)
-    browse.complaints.clear()

@@ -1,8 +1,12 @@
-"""A task that takes its time to judge."""
+"""A task that judges when it is let."""
 
-import time
+import threading
 
 from oddlm.tasks import Problem, Score, Task
+
+from ..waiting import WAIT_S
+
+BEGUN, LET = threading.Event(), threading.Event()
 
 
 def load() -> list[Problem]:
@@ -10,7 +14,8 @@ def load() -> list[Problem]:
 
 
 def score(problem: Problem, text: str) -> Score:
-    time.sleep(0.5)
+    BEGUN.set()
+    assert LET.wait(WAIT_S)
     return Score(False, text, "slow")
 
 

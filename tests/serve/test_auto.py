@@ -12,7 +12,7 @@ from oddlm.serve.prepare import sample_params
 from oddlm.serve.settings import ServeSettings
 
 from .conftest import limits, running
-from .looking import HOSTILE, LINK, expect_failed_loads, finished, notice, opening, texts, until, upload
+from .looking import HOSTILE, LINK, finished, notice, opening, texts, until, upload
 
 ASK = {"model": "toy", "prompt": "t5 t6", "n": 4, "max_tokens": 12, "seed": 3}
 ODD = {"name": "odd", "enough": 0.5}
@@ -207,7 +207,7 @@ def test_the_fork_of_the_form(bare, browse):
     assert texts(again, "diverse") == shown
     generate(again, steps="1")
     notice(again, "The server refused: fork spends step 0 on one token per sample: it needs steps >= 2, not 1")
-    expect_failed_loads(browse, "400")
+    browse.expect_failed_loads("400")
     again.click("summary")
     again.select_option("#set-fork", "auto")
     generate(again, steps="1")
@@ -266,17 +266,18 @@ def test_a_recording_s_objective_is_read_out_and_taken_over(bare, browse):
     params = recording["diverse"]["start"]["params"]
     page = browse(bare.url)
     page.wait_for_selector("button.main")
-    for objective, fork, words, expected in (
+    trials = (
         ({"enough": 0.5, "name": "odd"}, True, "odd (enough 0.5), alpha 4.", ("auto", "4", "auto")),
         ({"name": "odd", "enough": 0.5}, False, "odd (enough 0.5), alpha 4.", ("auto", "4", "no")),
         ({"name": "dpp", "jitter": 0.01}, True, "dpp (jitter 0.01), alpha 4.", ('{"jitter":0.01,"name":"dpp"}', "4", "yes")),
         ({"name": "odd"}, False, "odd, alpha 4.", ("odd", "4", "no")),
         ({"name": HOSTILE, "x": [HOSTILE]}, False, "alpha 4.", ("auto", "4", "no")),
-    ):
+    )
+    for number, (objective, fork, words, expected) in enumerate(trials):
         params |= {"objective": objective, "fork": fork}
-        recording["title"] = words
+        recording["title"] = f"trial {number}"
         upload(page, json.dumps(recording))
-        until(page, "words => document.querySelector('h1').textContent === words", words)
+        until(page, "title => document.querySelector('h1').textContent === title", recording["title"])
         assert words in page.inner_text("#diverse")
         assert form(page) == expected
     assert page.locator("main img, main script").count() == 0

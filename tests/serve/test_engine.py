@@ -16,7 +16,8 @@ from oddlm.models.toy import Toy
 from oddlm.serve.engine import UNREAD, Engine, TimedOutError, Work
 from oddlm.serve.passes import Call, SharedPasses, prompt_class, split_rows, widen
 
-from .conftest import WAIT_S, limits, running, wait_until
+from ..waiting import WAIT_S, wait_until
+from .conftest import limits, running
 
 ASK = {"model": "toy", "prompt": "t5 t6", "n": 4, "max_tokens": 24, "seed": 3}
 
@@ -99,7 +100,7 @@ def test_requests_share_passes_and_do_not_notice(gated):
         before = len(gated.rows)
         gated.gate.clear()
         together = [pool.submit(ask, body) for body in asked]
-        wait_until(lambda: server.engine.rows + sum(job.work.rows for job in server.engine._queue) == 33)
+        wait_until(lambda: server.engine.rows + sum(job.work.rows for job in tuple(server.engine._queue)) == 33)
         gated.gate.set()
         assert [future.result() for future in together] == alone
         assert len(gated.rows) - before < 0.6 * before
@@ -161,7 +162,9 @@ def test_requests_time_out(gated):
     with running(lm_of(gated), limits=limits(max_rows=4, max_n=4, timeout_s=0.5)) as server, ThreadPoolExecutor(2) as pool:
         client = server.client()
         gated.gate.clear()
-        futures = [pool.submit(client.completions.create, **ASK), pool.submit(client.completions.create, **ASK)]
+        futures = [pool.submit(client.completions.create, **ASK)]
+        wait_until(lambda: server.engine.rows == 4)
+        futures.append(pool.submit(client.completions.create, **ASK))
         wait_until(lambda: server.engine.queued == 1)
         jobs = [*server.engine._running, *server.engine._queue]
         wait_until(lambda: all(isinstance(job.stop, TimedOutError) for job in jobs))

@@ -7,7 +7,7 @@ import pytest
 
 from oddlm.serve.frames import EVENTS
 
-from .conftest import Served, limits, running
+from .conftest import Served, running_late
 
 PUSH = {"objective": "odd", "alpha": 8.0}
 ASK = {"model": "toy", "prompt": "t5 t6", "n": 4, "max_tokens": 12, "steps": 6, "seed": 3, "temperature": 0.5, **PUSH}
@@ -82,7 +82,7 @@ def test_positions_can_be_left_out(served):
 
 
 def test_an_error_in_mid_stream_is_an_event(toy_lm):
-    with running(toy_lm, limits=limits(timeout_s=0.001)) as server:
+    with running_late(toy_lm) as server:
         found = events(server.url)
         assert found[-1][0] == "error"
         assert "took longer" in found[-1][1]["error"]["message"]

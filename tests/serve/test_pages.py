@@ -16,6 +16,8 @@ from oddlm.serve.schema import ErrorAnswer
 from oddlm.serve.tasks import MOST_PROBLEMS
 from oddlm.tasks import find_task
 
+from ..waiting import WAIT_S
+from . import slow_task
 from .conftest import limits, running
 
 ROOT = Path(__file__).parents[2]
@@ -115,13 +117,20 @@ def test_without_a_sandbox_code_tasks_say_so(toy_lm, monkeypatch):
 def test_scoring_has_a_deadline_and_a_queue(toy_lm):
     body = {"problem": "one", "texts": ["a", "b", "c", "d"]}
     slow = {"tasks": ("tests.serve.slow_task.TASK",)}
+    slow_task.LET.clear()
     with running(toy_lm, **slow, limits=limits(timeout_s=0.2)) as server:
-        assert "took longer" in refused(httpx.post(f"{server.url}/v1/tasks/slow/score", json=body), 408)
-    with running(toy_lm, **slow, limits=limits(max_queue=1)) as server, ThreadPoolExecutor(4) as pool:
-        asked = [pool.submit(httpx.post, f"{server.url}/v1/tasks/slow/score", json=body, timeout=60) for _ in range(4)]
-        answers = [one.result() for one in asked]
-    assert {answer.status_code for answer in answers} == {200, 429}
-    assert "the queue is full" in refused(next(one for one in answers if one.status_code == 429), 429)
+        answer = httpx.post(f"{server.url}/v1/tasks/slow/score", json=body, timeout=WAIT_S)
+        slow_task.LET.set()
+    assert "took longer" in refused(answer, 408)
+    slow_task.LET.clear()
+    slow_task.BEGUN.clear()
+    with running(toy_lm, **slow, limits=limits(max_queue=1)) as server, ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(httpx.post, f"{server.url}/v1/tasks/slow/score", json=body, timeout=WAIT_S)]
+        assert slow_task.BEGUN.wait(WAIT_S)
+        asked.append(pool.submit(httpx.post, f"{server.url}/v1/tasks/slow/score", json=body, timeout=WAIT_S))
+        assert "the queue is full" in refused(asked[1].result(), 429)
+        slow_task.LET.set()
+        assert asked[0].result().status_code == 200
 
 
 def test_stored_runs(http, store):
@@ -192,8 +201,27 @@ def test_the_runs_page(site, browse, store):
     assert again.locator(".asked b").count() == 0
 
 
+def test_a_late_answer_is_not_shown_for_what_was_picked_since(site, browse):
+    """The answer about the first run, and then about the first problem, is held back until the second has come."""
+    page = browse(f"{site.url}/runs")
+    held = []
+    first = lambda route: route.continue_() if held else held.append(route)  # noqa: E731
+    page.fill("#filter", "countdown odd")
+    for part, other in (("problems", "#table button"), ("samples", "#problems button")):
+        page.route(f"**/{part}?*", first)
+        page.click(f"{other} >> nth=0")
+        wanted = page.inner_text(f"{other} >> nth=1").split("\n")[0]
+        page.click(f"{other} >> nth=1")
+        page.wait_for_selector(f"#{part} h2:has-text('{wanted}')")
+        with page.expect_response(f"**/{part}?*"):
+            held.pop().continue_()
+        page.unroute(f"**/{part}?*", first)
+        page.evaluate("new Promise((done) => setTimeout(done, 50))")
+        assert wanted in page.inner_text(f"#{part} h2")
+
+
 def test_the_runs_page_without_a_store(served, browse):
     page = browse(f"{served.url}/runs")
     page.wait_for_selector("#notice.notice")
     assert "oddlm serve --store DIR" in page.inner_text("#notice")
-    browse.complaints.clear()  # the browser notes the 404
+    browse.expect_failed_loads("404")

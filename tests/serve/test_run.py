@@ -5,7 +5,6 @@ import signal
 import socket
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from typer.testing import CliRunner
 
 from oddlm.cli import app
 
-from .conftest import WAIT_S, wait_until
+from ..waiting import WAIT_S, wait_until
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "serve.py"
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin", "PYTHONUNBUFFERED": "1"}
@@ -32,14 +31,16 @@ def process(*options: str):
 
 
 def test_sigterm_lets_running_requests_end():
-    body = {"model": "toy", "prompt": "t5 t6", "n": 16, "max_tokens": 96}
-    with process() as (server, url), ThreadPoolExecutor(1) as pool:
+    body = {"model": "toy", "prompt": "t5 t6", "n": 16, "max_tokens": 256, "steps": 32}
+    with process() as (server, url), httpx.stream("POST", f"{url}/v1/denoise", json=body, timeout=WAIT_S) as answer:
         assert url.startswith("http://127.0.0.1:")
-        running = pool.submit(httpx.post, f"{url}/v1/completions", json=body, timeout=WAIT_S)
-        wait_until(lambda: httpx.get(f"{url}/health").json()["rows"] == 16)
+        parts = answer.iter_text()
+        said = [next(parts)]  # it has begun, and waits for a reader after some steps
         server.terminate()
         wait_until(lambda: not accepts(url))
-        assert len(running.result().json()["choices"]) == 16
+        said += parts
+        assert "".join(said).count("event: step\n") == 32
+        assert "event: end\n" in "".join(said)
         assert server.wait(WAIT_S) in (0, -signal.SIGTERM)
         assert "Traceback" not in server.stderr.read()
 

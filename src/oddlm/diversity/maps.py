@@ -41,9 +41,10 @@ def meanings(embedding: Tensor) -> Tensor:
 
 
 def _without_the_common(embedding: Tensor) -> Tensor:
-    H = embedding.shape[1]
+    V, H = embedding.shape
+    common = max(0, min(max(1, H // 100), H - 1, V - 2))  # V centred rows span V - 1 directions at most: one is left
     x = embedding.to(torch.promote_types(embedding.dtype, torch.float32), copy=True)
     x = x - x.mean(dim=0)
-    leading = torch.linalg.eigh((x.mT @ x).double()).eigenvectors[:, H - min(max(1, H // 100), H - 1) :].to(x.dtype)
+    leading = torch.linalg.eigh((x.mT @ x).double()).eigenvectors[:, H - common :].to(x.dtype)
     x = x - (x @ leading) @ leading.mT
     return torch.nn.functional.normalize(x, dim=1)

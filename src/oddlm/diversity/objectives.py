@@ -17,14 +17,13 @@ from torch import Tensor
 
 from ..checks import finite, one_of
 from ..kernels.coordinates import Coordinates, Weigh, Weights
-from ..kernels.directions import Directions, find_directions
+from ..kernels.directions import Directions, find_directions, lengths
 from ..kernels.reference import Batch, Need, Objective, Slope
 from ..registry import Registry
 
 Quality = Literal["grad", "detached", "none"]
 Kernel = Literal["authors", "paper"]
 
-SHORTEST = 1e-12  # what a feature is divided by at least: a shorter one, where all but nothing is ignored, gets no unit length
 ROUGHEN = 1e-3  # relative noise on the features of duplicates, for objectives that know no directions
 
 OBJECTIVES: Registry[Objective] = Registry("objective")
@@ -123,10 +122,10 @@ def _gain_slope(
 ) -> tuple[Tensor, Tensor]:
     """The derivative of `_gain`."""
     v = batch.features.to(torch.float64, copy=True)  # becomes the result: at V = 126464 each [n, V] is 16 MB
-    size = v.norm(dim=-1).clamp(min=SHORTEST) if normalize else torch.ones_like(v[..., 0])
+    size = lengths(v) if normalize else torch.ones_like(v[..., 0])
     gain = (v[..., None, :] @ found.vectors[..., None]).flatten(2).squeeze(2) / size  # [G, n]
     scale = torch.where(found.guided, -quality_scale, 0.0)
-    inward = (gain / size).where(size > SHORTEST, 0.0) if normalize else torch.zeros_like(gain)  # a unit feature cannot grow
+    inward = gain / size if normalize else torch.zeros_like(gain)  # a unit feature cannot grow
     by_feature = v.mul_(-inward[..., None]).add_(found.vectors).mul_((scale * _quality(batch, quality) / size)[..., None])
     return by_feature, scale * gain if quality == "grad" else torch.zeros_like(gain)
 
@@ -149,7 +148,7 @@ def _dpp_slope(
     pull = 2 * by_kernel * weight  # [G, n, n]
     by_feature = pull @ u
     if normalize:
-        by_feature -= torch.linalg.vecdot(pull, similarity).where(size > SHORTEST, 0.0)[..., None] * u
+        by_feature -= torch.linalg.vecdot(pull, similarity)[..., None] * u
     by_feature = _roughness(batch, ROUGHEN) * by_feature / size[..., None]
     by_quality = 2 * quality_scale * ((by_kernel * similarity) @ q[..., None]).squeeze(-1)
     return by_feature, by_quality if quality == "grad" else torch.zeros_like(by_quality)
@@ -313,7 +312,7 @@ def _features(batch: Batch, normalize: bool, roughen: float = 0.0) -> tuple[Tens
     """Features as the algebra wants them, float64 (unless native) and of unit length (unless not), and what divided them."""
     v = batch.features if batch.duplicates.native else batch.features.double()
     v = v * _roughness(batch, roughen) if roughen else v
-    size = v.norm(dim=-1).clamp(min=SHORTEST) if normalize else torch.ones_like(v[..., 0])
+    size = lengths(v) if normalize else torch.ones_like(v[..., 0])
     return v / size[..., None], size
 
 

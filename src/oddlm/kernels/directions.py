@@ -1,5 +1,6 @@
 """The direction in which each sample is unlike the ones before it, by Gram-Schmidt, and the rule for duplicates."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -7,6 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+SHORTEST = 1e-12  # a shorter feature is a rounding error, or all but nothing of it counts: it has no direction
 DirectionNoise = Callable[[int, int], Tensor]  # sample k of the batch, D -> standard normal [G, D]
 
 
@@ -41,8 +43,8 @@ def find_directions(features: Tensor, earlier: Tensor | None, rule: Duplicates, 
     if earlier is not None:
         basis[:, :h] = earlier
     basis[:, h:] = features  # each row is a unit feature until its turn comes, then its direction
-    sizes = basis[:, h:].norm(dim=-1)
-    basis[:, h:] /= sizes.clamp(min=1e-12).where(sizes > 0, 1.0)[..., None]
+    sizes = lengths(basis[:, h:])
+    basis[:, h:] /= sizes[..., None]
     kept, duplicate = (torch.zeros(G, n, dtype=torch.bool, device=features.device) for _ in range(2))
     residuals = torch.zeros_like(sizes)
     for k in range(n):
@@ -51,7 +53,7 @@ def find_directions(features: Tensor, earlier: Tensor | None, rule: Duplicates, 
         residuals[:, k] = residual
         new = residual > rule.tolerance
         if not new.all():
-            duplicate[:, k] = ~new & (sizes[:, k] > 0)
+            duplicate[:, k] = ~new & sizes[:, k].isfinite()
             if rule.mode == "break":
                 draw, _ = _unit(unit * noise(k, D).to(unit.dtype))
                 drawn, left = _unit(_project_out(draw, before, rule.native))
@@ -62,6 +64,12 @@ def find_directions(features: Tensor, earlier: Tensor | None, rule: Duplicates, 
         basis[:, h + k] = direction
     others = kept.cumsum(dim=1) - kept.long() + basis[:, :h].any(dim=2).sum(dim=1, keepdim=True)
     return Directions(basis[:, h:], kept & (others > 0), duplicate, residuals)
+
+
+def lengths(features: Tensor) -> Tensor:
+    """[...]: what to divide features [..., D] by for unit length; infinity for one too short, which makes it zero."""
+    size: Tensor = features.norm(dim=-1)
+    return size.where(size > SHORTEST, math.inf)
 
 
 def extend(earlier: Tensor | None, vectors: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from .confine import confine
+from .confine import confine, leave_if_alone
 from .wire import WireError, decode, encode, receive, send
 
 TYPE_CHECKING = False  # `typing` would add a third to the start of the process
@@ -24,6 +24,7 @@ MESSAGE = 300
 def main(argv: list[str]) -> None:
     requests, replies, *limits = map(int, argv)
     confine(*limits)
+    leave_if_alone(1)
     with os.fdopen(0, "rb", closefd=False) as stdin:
         sources, functions, tidy = decode(stdin.read())
     try:

@@ -4,7 +4,7 @@
 (() => {
   const { byId, el, visible, notice, percent, count } = oddlm;
   const PAGE = 100; // problems at a time
-  let runs = [], total = 0, chosen = null;
+  let runs = [], total = 0, chosen = null, asked = null; // the run and the problem that were picked last
 
   const COLUMNS = [
     ["run", (run) => run.id], ["task", (run) => run.task || "none"], ["model", (run) => run.model], ["objective", (run) => run.method],
@@ -46,12 +46,13 @@
   function pick(run, focus = true) {
     chosen = run;
     table();
-    byId("samples").replaceChildren();
     const place = byId("problems"), items = el("ol", { class: "problems" });
+    for (const old of [place, byId("samples")]) old.replaceChildren(); // they are of another run
     const more = el("button", { type: "button" }, "More");
     let next = 0;
     const load = () => tried(async () => {
       const found = await oddlm.server.json(address(run, `problems?offset=${next}&limit=${PAGE}`));
+      if (chosen !== run) return; // another was picked meanwhile
       next += found.data.length;
       items.append(...found.data.map((one) => problem(run, one)));
       more.hidden = next >= found.total;
@@ -71,7 +72,9 @@
 
   function samples(run, name) {
     return tried(async () => {
+      asked = name;
       const row = await oddlm.server.json(address(run, `samples?problem=${encodeURIComponent(name)}`));
+      if (chosen !== run || asked !== name) return;
       const groups = new Map();
       for (const sample of row.samples) groups.set(sample.text, [...(groups.get(sample.text) || []), sample]);
       const place = byId("samples");
