@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from ..cache import Cache
+from ..device import chosen_device
 from ..native import Native
 from ..transformer import Transformer, TransformerConfig
 
@@ -57,11 +58,11 @@ class Mini(Native):
         refresh: int | None = None,
         compiled: str | None = None,
     ) -> None:
-        folder = Path(folder)
+        folder, place = Path(folder), chosen_device(device)
         own = folder / "tokenizer.json"
         tokenizer = MiniTokenizer(own if own.exists() else HERE / "tokenizer.json")
         super().__init__(
-            load_checkpoint(folder, tokenizer.size).to(device, dtype),
+            load_checkpoint(folder, tokenizer.size).to(place, dtype),
             name="mini",
             mask_id=tokenizer.mask_id,
             protected_ids=(tokenizer.eos_id, tokenizer.pad_id),
