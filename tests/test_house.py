@@ -30,7 +30,7 @@ ARROWS = {
     "diversity": {"checks", "types", "presets", "registry", "noise", "sampling", "kernels"},
     "models": {"checks", "types", "kernels"},
     "presets": set(),
-    "params": {"presets"},
+    "params": {"checks", "presets"},
     "train": {"models", "params", "registry"},
     "selection": {"types", "registry", "metrics"},
     "generate": {"checks", "policies", "presets", "types", "noise", "params", "sampler", "selection", "diversity", "models"},

@@ -5,6 +5,8 @@ import operator
 from collections.abc import Collection, Iterable
 from typing import Any
 
+NUMBERS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}  # ours, and torch's
+
 
 def whole(name: str, value: Any, least: int = 1) -> int:
     """An integer of any kind (numpy's too), but no bool."""
@@ -41,6 +43,11 @@ def ids(name: str, values: Collection[int], vocab_size: int) -> tuple[int, ...]:
         if not inside:
             raise ValueError(f"{name} holds {value!r}, outside the vocabulary 0..{vocab_size - 1}")
     return tuple(operator.index(v) for v in values)
+
+
+def short_dtype(name: Any) -> Any:
+    """`bfloat16` in our spelling, `bf16`; what is none of torch's names stays as it is."""
+    return next((short for short, long in NUMBERS.items() if name == long), name)
 
 
 def one_of(name: str, value: Any, allowed: Collection[str]) -> None:

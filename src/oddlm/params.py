@@ -9,6 +9,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from .checks import short_dtype
 from .presets import PresetName, completed, expanded
 
 Named = str | dict[str, Any]  # "odd", or {"name": "odd", "normalize": false}
@@ -139,6 +140,11 @@ class Loading(BaseModel):
     quantize: Literal["nf4", "int8"] | None = Field(None, description="Weights in 4 or 8 bits.")
     raw: bool = Field(False, description="Prompts without the chat template.")
     cache: Literal["prefix", "dual"] | None = Field(None, description="Keys and values kept between steps: an approximation.")
+
+    @field_validator("dtype", mode="before")
+    @classmethod
+    def _one_spelling(cls, dtype: Any) -> Any:
+        return short_dtype(dtype)
 
     def options(self) -> dict[str, Any]:
         """What differs from the defaults, as keyword arguments of `oddlm.load`."""

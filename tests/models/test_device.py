@@ -1,15 +1,19 @@
 """Devices and number formats as people spell them."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from oddlm import load
-from oddlm.models.device import chosen_device
+from oddlm.cli import app
+from oddlm.models.device import chosen_device, named_dtype
+from oddlm.params import RunSpec, checked
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "mini" / "config.toml"
 WITHOUT = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
@@ -44,9 +48,8 @@ def gpus(monkeypatch):
 def test_a_device_that_is_not_there_is_refused_in_words(gpus, count, device, message):
     gpus(count)
     for door in (chosen_device, lambda device: load("mini", device=device)):
-        with pytest.raises(ValueError) as error:
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
             door(device)
-        assert str(error.value) == message
 
 
 def test_a_device_without_numbers_is_refused():
@@ -74,3 +77,44 @@ def test_the_commands_say_it_in_one_line(command, tmp_path):
     line = [sys.executable, "-m", "oddlm", *command, "--device", "cuda"]
     done = subprocess.run(line, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path, env=WITHOUT)
     assert (done.returncode, done.stderr) == (2, f"oddlm: {NO_GPU}\n")
+
+
+@pytest.mark.parametrize(
+    ("short", "long"), [("bf16", "bfloat16"), ("fp16", "float16"), ("fp32", "float32"), ("fp64", "float64")]
+)
+def test_both_spellings_of_numbers_are_one(short, long):
+    for name in (short, long, getattr(torch, long)):
+        assert load("mini", dtype=name).model.embedding.dtype is getattr(torch, long)
+    specs = [checked(RunSpec, {"model": "mini", "loading": {"dtype": name}}) for name in (short, long)]
+    assert specs[0] == specs[1]
+    assert specs[1].loading.dtype == short
+
+
+def test_other_numbers_are_refused():
+    for name in ("int8", "half", torch.int8, None, ["bf16"]):
+        with pytest.raises(ValueError, match="dtype must be one of bf16, fp16, fp32, fp64, not"):
+            named_dtype(name)
+    with pytest.raises(ValueError, match=r"loading\.dtype: Input should be 'bf16', 'fp16', 'fp32' or 'fp64', not 'half'"):
+        checked(RunSpec, {"model": "mini", "loading": {"dtype": "half"}})
+
+
+def test_bench_takes_both_spellings():
+    line = [
+        "bench",
+        "overhead",
+        "--model",
+        "tiny",
+        "--n",
+        "2",
+        "--length",
+        "4",
+        "--steps",
+        "2",
+        "--repeats",
+        "1",
+        "--device",
+        "cpu",
+    ]
+    done = CliRunner().invoke(app, [*line, "--compile", "none", "--dtype", "float32,fp32"])
+    assert done.exit_code == 0, done.output
+    assert done.output.count("| tiny fp32 |") == 2

@@ -2,7 +2,9 @@
 
 import torch
 
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp64": torch.float64}
+from ..checks import NUMBERS, one_of, short_dtype
+
+DTYPES: dict[str, torch.dtype] = {short: getattr(torch, long) for short, long in NUMBERS.items()}
 DEVICES = "use cpu, cuda, one of several GPUs as cuda:1, or mps"
 
 
@@ -42,10 +44,10 @@ def chosen_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch
 
 
 def named_dtype(dtype: str | torch.dtype) -> torch.dtype:
-    found = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
-    if found is None or found not in DTYPES.values():
-        raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, not {dtype!r}")
-    return found
+    """By our name or torch's."""
+    short = next((name for name, known in DTYPES.items() if known is dtype), short_dtype(dtype))
+    one_of("dtype", short, tuple(DTYPES))
+    return DTYPES[short]
 
 
 def dtype_name(dtype: torch.dtype) -> str:
