@@ -4,10 +4,10 @@ import inspect
 import re
 from collections.abc import Callable
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from ..registry import find_dotted, is_dotted
 from ..types import Model
 
 if TYPE_CHECKING:
@@ -60,17 +60,13 @@ def find_model(name: str) -> Callable[..., Any]:
     if "/" in name or "\\" in name:
         raise ValueError(f"there is no folder {name!r}, and a name on the hub has the form organisation/model")
     path = KNOWN.get(name, name)
-    module, _, attribute = path.replace(":", ".").rpartition(".")
-    if not module:
+    if not is_dotted(path):
         known = ", ".join(KNOWN)
         raise ValueError(
             f"unknown model {name!r}; known: {known}, or the dotted path of a class or function, or a checkpoint: a folder, "
             "or a name on the hub (organisation/model)"
         )
-    try:
-        return cast("Callable[..., Any]", getattr(import_module(module), attribute))
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"model {name!r} cannot be imported: {error}") from error
+    return cast("Callable[..., Any]", find_dotted("model", path))
 
 
 def _is_checkpoint(name: str) -> bool:
