@@ -201,8 +201,32 @@ def test_bad_input(lm, arguments, message):
 def test_params_refuse(lm, change, where):
     with pytest.raises(ValidationError, match=where):
         SampleParams(**change)
-    with pytest.raises(ValidationError, match=where):
-        lm.generate("t5", **change)
+    for params in (None, SampleParams()):
+        with pytest.raises(ValueError, match=where) as told:
+            lm.generate("t5", params=params, **change)
+        assert type(told.value) is ValueError
+        assert "\n" not in str(told.value)
+
+
+def test_settings_are_refused_in_the_words_of_the_command_line(lm):
+    known = ", ".join(SampleParams.model_fields)
+    auto = "preset: 'auto' is an objective, objective='auto', and the default; presets: paper, careful"
+    for change, words in (
+        ({"temprature": 1}, f"unknown field 'temprature'; known: {known}"),
+        ({"alpha": -1}, "alpha: Input should be greater than or equal to 0, not -1"),
+        ({"preset": "auto"}, auto),
+        ({"preset": "care"}, "preset: Input should be 'paper' or 'careful', not 'care'"),
+    ):
+        for params in (None, SampleParams()):
+            with pytest.raises(ValueError, match=f"^{re.escape(words)}$"):
+                lm.generate("t5", params=params, **change)
+
+
+def test_auto_is_listed_where_objectives_are():
+    message = "unknown objective 'od'; known: dpp, none, odd, odd_sequential, random_probe, auto, or a dotted path"
+    with pytest.raises(ValueError, match=message):
+        oddlm.Repulsion("od")
+    assert oddlm.Repulsion("auto").alpha == 4
 
 
 def test_params_are_frozen_and_survive_json(lm):

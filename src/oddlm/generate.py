@@ -14,7 +14,7 @@ from .diversity.guide import Repulsion
 from .models import load_model, outline_model
 from .models.wrap import Wrapped
 from .models.wrappers import ClassifierFree, MicroBatch
-from .params import SampleParams
+from .params import SampleParams, checked
 from .policies import POLICIES
 from .sampler import denoise
 from .selection import SELECTORS, keep
@@ -64,7 +64,7 @@ class LM:
         avoid what the earlier ones explored, until they have `max_samples`. A prompt's `took` says how many it needed.
         max_batch: samples that the network sees at a time; it changes nothing but time and memory. None: what the LM says.
         """
-        params = SampleParams.model_validate(settings) if params is None else params.with_settings(settings)
+        params = checked(SampleParams, settings) if params is None else params.with_settings(settings)
         texts = [prompts] if isinstance(prompts, str) else list(prompts)
         ids = encode_prompts(self, texts, params.length)
         n, max_samples = whole("n", n), whole("max_samples", max_samples)

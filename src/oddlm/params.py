@@ -5,7 +5,7 @@ import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -69,6 +69,13 @@ class SampleParams(BaseModel):
         whole = all(isinstance(x, int) and x > 0 for x in (length, steps, block))  # what is not will be refused
         return whole and not plain and min(steps, length) * block // length >= min(2, block)
 
+    @field_validator("preset", mode="before")
+    @classmethod
+    def _no_objective(cls, preset: Any) -> Any:
+        if preset == "auto":
+            raise ValueError(f"'auto' is an objective, objective='auto', and the default; presets: {', '.join(get_args(PresetName))}")
+        return preset
+
     @model_validator(mode="after")
     def _fit(self) -> Self:
         if self.block_length is not None and self.length % self.block_length:
@@ -110,7 +117,7 @@ class SampleParams(BaseModel):
         own = self.model_dump()
         if self.fork and self._forkable(own):
             own["fork"] = "auto"
-        return type(self).model_validate({**own, **expanded(settings)})
+        return checked(type(self), {**own, **expanded(settings)})
 
     def canonical(self) -> "SampleParams":
         """The same sampling in its one spelling: plain runs alike whatever their unused settings say, defaults filled in."""
@@ -269,7 +276,8 @@ def _complaint(cls: type[BaseModel], error: Any) -> str:
     where = ".".join(str(part) for part in error["loc"])
     if error["type"] != "extra_forbidden":
         said = error["msg"].removeprefix("Value error, ")
-        return f"{where}: {said}, not {error['input']!r:.100}" if where else said
+        given = "" if error["type"] == "value_error" else f", not {error['input']!r:.100}"  # validators of ours say it all
+        return f"{where}: {said}{given}" if where else said
     for part in error["loc"][:-1]:
         field = cls.model_fields.get(str(part))
         cls = field.annotation if field is not None and isinstance(field.annotation, type) else cls

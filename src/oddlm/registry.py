@@ -4,7 +4,7 @@ import importlib
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, update_wrapper
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -16,8 +16,9 @@ R = TypeVar("R", bound=Callable[..., Any])
 
 
 class Registry(Generic[F]):
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, also: Sequence[str] = ()) -> None:
         self.kind = kind
+        self.also = also  # names of settings around a function, which are resolved before one is asked for
         self._known: dict[str, F] = {}
 
     def register(self, function: R) -> R:
@@ -42,7 +43,7 @@ class Registry(Generic[F]):
         if name in self._known:
             return self._known[name]
         if not is_dotted(name):
-            raise ValueError(f"unknown {self.kind} {name!r}; known: {', '.join(self.names)}, or a dotted path")
+            raise ValueError(f"unknown {self.kind} {name!r}; known: {', '.join([*self.names, *self.also])}, or a dotted path")
         found = find_dotted(self.kind, name)
         if not callable(found):
             raise ValueError(f"{self.kind} {name!r} is no function but {found!r}")

@@ -27,7 +27,7 @@ Kernel = Literal["authors", "paper"]
 SHORTEST = 1e-12  # what a feature is divided by at least: a shorter one, where all but nothing is ignored, gets no unit length
 ROUGHEN = 1e-3  # relative noise on the features of duplicates, for objectives that know no directions
 
-OBJECTIVES: Registry[Objective] = Registry("objective")
+OBJECTIVES: Registry[Objective] = Registry("objective", also=("auto",))
 R = TypeVar("R", bound=Callable[..., Tensor])
 
 
