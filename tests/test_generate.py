@@ -2,6 +2,8 @@
 
 import math
 import re
+import subprocess
+import sys
 from functools import partial
 from itertools import chain
 
@@ -253,3 +255,47 @@ class Bare:
 
     def __call__(self, tokens, start, prompt_lengths):
         raise AssertionError
+
+
+def longest(samples, n):
+    return sorted(range(len(samples)), key=lambda i: -len(samples[i].text))[:n]
+
+
+def backwards(prediction, step):
+    return torch.arange(step.tokens.shape[1], dtype=torch.float64).expand(step.tokens.shape)
+
+
+def test_functions_of_ones_own_as_settings(lm):
+    settings = {"pool": 6, "selector": longest, "policy": backwards, "alpha": 0, "temperature": 1.0, "length": 6}
+    (samples,) = lm.generate("t5", n=3, **settings)
+    (pool,) = lm.generate("t5", n=6, **{**settings, "pool": None})
+    assert list(samples) == sorted(pool, key=lambda sample: -len(sample.text))[:3]
+    assert samples[0].commit_steps == (5, 4, 3, 2, 1, 0)
+    assert SampleParams(policy=backwards) == SampleParams(policy=f"{__name__}.backwards")
+    assert SampleParams.model_validate_json(SampleParams(policy=backwards).model_dump_json()).policy == f"{__name__}.backwards"
+
+
+def test_functions_of_a_script():
+    script = """
+import oddlm
+def longest(samples, n):
+    return range(n)
+samples = oddlm.load("toy").generate("t5", n=2, pool=3, selector=longest, length=4)
+print([sample.index for sample in samples[0]])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (0, "[0, 1]\n"), done.stderr
+
+
+@pytest.mark.parametrize("field", ["selector", "policy", "objective", "feature", "schedule"])
+def test_functions_without_a_path_are_refused_in_words(lm, field):
+    message = (
+        f"^{field}: settings are kept as text, so a function must be found by its dotted path: define it by name at the top"
+    )
+
+    def local(samples, n):
+        return range(n)
+
+    for function in (lambda samples, n: range(n), local, partial(longest, n=1), lm.generate):
+        with pytest.raises(ValueError, match=message):
+            lm.generate("t5", n=2, pool=3, length=4, **{field: function})

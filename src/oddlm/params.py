@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -69,11 +70,27 @@ class SampleParams(BaseModel):
         whole = all(isinstance(x, int) and x > 0 for x in (length, steps, block))  # what is not will be refused
         return whole and not plain and min(steps, length) * block // length >= min(2, block)
 
+    @field_validator(*NAMED, mode="before")
+    @classmethod
+    def _by_path(cls, given: Any) -> Any:
+        """A function is kept as its dotted path, since settings are text; one that has none is refused."""
+        if not callable(given):
+            return given
+        module, name = getattr(given, "__module__", None), getattr(given, "__qualname__", "")
+        if not name.isidentifier() or getattr(sys.modules.get(str(module)), name, None) is not given:
+            raise ValueError(
+                "settings are kept as text, so a function must be found by its dotted path: define it by name at the top of "
+                f"a module or script, unlike {given!r:.100}"
+            )
+        return f"{module}.{name}"
+
     @field_validator("preset", mode="before")
     @classmethod
     def _no_objective(cls, preset: Any) -> Any:
         if preset == "auto":
-            raise ValueError(f"'auto' is an objective, objective='auto', and the default; presets: {', '.join(get_args(PresetName))}")
+            raise ValueError(
+                f"'auto' is an objective, objective='auto', and the default; presets: {', '.join(get_args(PresetName))}"
+            )
         return preset
 
     @model_validator(mode="after")
