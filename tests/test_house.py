@@ -231,5 +231,5 @@ def test_models_by_name():
         load_model("toi")
     with pytest.raises(ValueError, match=r"model 'oddlm\.nothing\.here' cannot be imported"):
         load_model("oddlm.nothing.here")
-    with pytest.raises(ValueError, match="gives a dict without mask_id, vocab_size, protected_ids"):
+    with pytest.raises(ValueError, match=r"model 'builtins\.dict' is a dict without mask_id, vocab_size, protected_ids"):
         load_model("builtins.dict")

@@ -36,6 +36,15 @@ class Model(Protocol):
     def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor) -> Tensor: ...
 
 
+def check_protocol(model: Any, name: str = "the model") -> None:
+    """ValueError that names what it lacks of a `Model`."""
+    if missing := [part for part in ("mask_id", "vocab_size", "protected_ids", "__call__") if not hasattr(model, part)]:
+        raise ValueError(
+            f"{name} is a {type(model).__name__} without {', '.join(missing)}: a model is called as model(tokens, start, "
+            "prompt_lengths), gives logits, and has mask_id, vocab_size and protected_ids (see oddlm.Model)"
+        )
+
+
 def identity(model: Model) -> str:
     """What a model is called; one without a name is like no other."""
     return str(getattr(model, "name", f"{type(model).__name__} object {id(model):#x}"))

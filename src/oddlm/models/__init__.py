@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from ..registry import find_dotted, is_dotted
-from ..types import Model
+from ..types import Model, check_protocol
 
 if TYPE_CHECKING:
     from .pretrained import Outline
@@ -26,8 +26,7 @@ def load_model(name: str, **options: Any) -> Model:
         options["dtype"] = named_dtype(options["dtype"])
     _check_options(name, factory, options)
     model = factory(**options)
-    if missing := [a for a in ("mask_id", "vocab_size", "protected_ids", "__call__") if not hasattr(model, a)]:
-        raise ValueError(f"model {name!r} gives a {type(model).__name__} without {', '.join(missing)}")
+    check_protocol(model, f"model {name!r}")
     return cast("Model", model)
 
 
