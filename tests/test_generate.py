@@ -4,8 +4,10 @@ import math
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from functools import partial
 from itertools import chain
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -299,3 +301,15 @@ def test_functions_without_a_path_are_refused_in_words(lm, field):
     for function in (lambda samples, n: range(n), local, partial(longest, n=1), lm.generate):
         with pytest.raises(ValueError, match=message):
             lm.generate("t5", n=2, pool=3, length=4, **{field: function})
+
+
+def test_a_sample_and_an_lm_fit_a_line(lm):
+    sample = lm.generate("t5", n=1, length=2, eos="never")[0][0]
+    assert repr(sample) == f"Sample(0, {sample.text!r}, length)"
+    long = replace(sample, index=255, text="\n" * 1000, finish_reason="stop")
+    assert repr(long).endswith("..., stop)")
+    assert len(repr(long)) <= 100
+    assert repr(lm).startswith("LM('toy (60, ")
+    assert repr(lm).endswith(", cpu, fp64)")
+    assert repr(oddlm.load("mini")) == "LM('mini', cpu, fp32)"
+    assert repr(LM(SimpleNamespace(name="bare"), lm.tokenizer)) == "LM('bare', cpu)"

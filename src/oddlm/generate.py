@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from . import noise
-from .checks import whole
+from .checks import short_dtype, whole
 from .diversity.guide import Repulsion
 from .models import load_model, outline_model
 from .models.wrap import Wrapped
@@ -18,7 +18,7 @@ from .params import SampleParams, checked
 from .policies import POLICIES
 from .sampler import denoise
 from .selection import SELECTORS, keep
-from .types import Denoised, History, Model, Observer, Sample, StepEvent, Tokenizer
+from .types import Denoised, History, Model, Observer, Sample, StepEvent, Tokenizer, identity
 
 Verify = Callable[[Sample], bool]
 MAX_BATCH = 256
@@ -39,6 +39,12 @@ class LM:
     tokenizer: Tokenizer
     raw: bool = False  # prompts as they are, even where the tokenizer has a chat template
     max_batch: int | None = None  # samples that the network sees at a time; None: MAX_BATCH
+
+    def __repr__(self) -> str:
+        numbers = getattr(getattr(self.model, "embedding", None), "dtype", None)
+        told = [repr(identity(self.model)), str(getattr(self.model, "device", "cpu"))]
+        told += [] if numbers is None else [short_dtype(str(numbers).removeprefix("torch."))]
+        return f"LM({', '.join(told)})"
 
     def generate(
         self,

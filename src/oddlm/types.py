@@ -11,6 +11,8 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
+LONGEST = 80  # characters of a text that a line has room for
+
 
 class Model(Protocol):
     """Any callable that predicts tokens; logits[:, j] predicts tokens[:, start + j].
@@ -248,6 +250,10 @@ class Sample:
     seed: int  # of the prompt: the same seed and index give the same sample
     finish_reason: Literal["stop", "length"]  # an end token was written, or not
     nfe: int  # network evaluations of its own; what a pool cost beside it is not in it
+
+    def __repr__(self) -> str:
+        text = repr(self.text)
+        return f"Sample({self.index}, {text if len(text) <= LONGEST else text[: LONGEST - 3] + '...'}, {self.finish_reason})"
 
 
 @dataclass(frozen=True, slots=True)
