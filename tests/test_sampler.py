@@ -111,6 +111,17 @@ def test_steps_beyond_length_are_clamped_and_said(toy):
     with pytest.warns(UserWarning, match="steps 50 clamped to length 12"):
         done = denoise(toy, [[5]], n=1, length=12, steps=50)
     assert done.nfe == 12
+    lm = oddlm.load("toy")
+    calls = (
+        lambda: denoise(toy, [[5]], n=1, length=12, steps=50),
+        lambda: denoise_steps(toy, [[5]], n=1, length=12, steps=50),
+        lambda: lm.generate("t5", n=1, length=12, steps=50),
+        lambda: lm.generate("t5", n=1, length=12, steps=50, until=lambda _: True),
+    )
+    for call in calls:
+        with pytest.warns(UserWarning, match="steps 50 clamped to length 12") as said:
+            call()
+        assert (said[0].filename, said[0].lineno) == (__file__, call.__code__.co_firstlineno)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert denoise(toy, [[5]], n=1, length=12, steps=12).nfe == 12
