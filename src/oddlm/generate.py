@@ -173,7 +173,8 @@ def load(name: str, *, raw: bool = False, max_batch: int | None = None, **option
     """An LM by the name of its model: `mini`, a checkpoint's folder or its name on the hub (`GSAI-ML/LLaDA-8B-Instruct`), or
     the dotted path of a class or function that gives a model with a tokenizer.
 
-    raw: give prompts to the network as they are; by default they go through the checkpoint's chat template, if it has one.
+    raw: give prompts to the network as they are; by default they go through the model's chat template, if it has one
+    (mini's is the line break at their end).
     max_batch: samples that the network sees at a time. options: the model's own; checkpoints take revision, device, dtype,
     quantize, device_map, mask_id, cache, refresh, compiled, local_files_only and cache_dir.
     """
@@ -218,7 +219,9 @@ def check_prompts(name: str, texts: Sequence[str], length: int, *, raw: bool = F
 def encode_prompts(lm: LM, prompts: Sequence[str | Sequence[int]], length: int) -> list[list[int]]:
     """Token ids of the prompts, texts through the chat template where there is one; `length` more must fit behind each."""
     context = getattr(lm.model, "context", None)
-    chat = None if lm.raw or getattr(lm.tokenizer, "template", None) is None else getattr(lm.tokenizer, "chat", None)
+    chat = getattr(lm.tokenizer, "chat", None)
+    if lm.raw or getattr(lm.tokenizer, "template", chat) is None:  # one with the method and nothing beside it has one form
+        chat = None
     found = []
     for i, prompt in enumerate(prompts):
         if not isinstance(prompt, str | Sequence):

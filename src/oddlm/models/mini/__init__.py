@@ -1,7 +1,7 @@
 """The mini model: a small diffusion language model inside the package, for countdown and minicode."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -39,6 +39,10 @@ class MiniTokenizer:
     def encode(self, text: str) -> list[int]:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
+
+    def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """The messages as they are, each ended by a line break, after which the model has learnt to answer."""
+        return self.encode("".join(message["content"].removesuffix("\n") + "\n" for message in messages))
 
     def decode(self, tokens: Sequence[int]) -> str:
         text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True)
