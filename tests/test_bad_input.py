@@ -147,7 +147,10 @@ def test_a_guide_that_returns_nan_is_named(toy):
 
 LOGITS, TOKENS, MASKED = torch.zeros(4, 3, 10), torch.zeros(4, 3, dtype=torch.long), torch.ones(4, 3, dtype=torch.bool)
 DIVERSIFY = [
-    ({"objective": "od"}, "unknown objective 'od'; known: dpp, none, odd, odd_sequential, random_probe, or a dotted path"),
+    (
+        {"objective": "od"},
+        "unknown objective 'od'; known: dpp, none, odd, odd_sequential, random_probe, auto, or a dotted path",
+    ),
     (
         {"objective": {"name": "odd", "qualty": "none"}},
         "objective 'odd' has no option 'qualty'; options: normalize, quality, q",

@@ -15,7 +15,7 @@ from oddlm.costs import Cost, aims_table, claims, network_flops
 from oddlm.models.native import Native
 from oddlm.models.quant import is_quantized
 
-COST = Cost("a", "bfloat16", 4, 8, 4, 1.0, 1.0, 1.1, 10.0, 9.0, 11.0, 20, 100.0, 8.0, 1.0, 2.0, 3.0, 0.5)
+COST = Cost("a", "bf16", 4, 8, 4, 1.0, 1.0, 1.1, 10.0, 9.0, 11.0, 20, 100.0, 8.0, 1.0, 2.0, 3.0, 0.5)
 
 
 def test_the_papers_grid():
@@ -85,7 +85,7 @@ def test_a_small_run(tmp_path):
         app, [*command, "--device", "cpu", "--dtype", "float32", "--compile", "none", "--out", str(tmp_path)]
     )
     assert done.exit_code == 0, done.output
-    assert "| tiny float32 | 2 | 4 | 2 |" in done.output
+    assert "| tiny fp32 | 2 | 4 | 2 |" in done.output
     assert (tmp_path / "overhead.md").read_text() == done.output
     assert (tmp_path / "overhead.png").stat().st_size > 1000
     rows = list(csv.DictReader((tmp_path / "overhead.csv").read_text().splitlines()))
@@ -98,7 +98,7 @@ def test_a_small_run(tmp_path):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--dtype", "int4"], "dtype must be one of bfloat16, float16, float32, nf4, int8"),
+        (["--dtype", "int4"], "dtype must be one of bf16, fp16, fp32, nf4, int8"),
         (["--compile", "yes"], "compile must be one of fixed, any, none"),
         (["--grid", "mine"], "grid must be one of paper, aims"),
         (["--n", "x"], "--n takes whole numbers"),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from oddlm import load
 from oddlm.cli import main
 from oddlm.store import Store
 
@@ -149,11 +150,22 @@ def test_sample_prints_where_there_is_no_terminal_and_stores(oddlm):
     code, out, err = oddlm("sample", "t5 t6", "--n", "3", "--length", "6")
     assert (code, err) == (0, "")
     run = Store(Path("runs")).read(Store(Path("runs")).ids()[0])
-    assert out == "".join(f"--- {s.index}\n{s.text}\n" for s in run.rows[0].samples)
+    assert out == "".join(f"--- {s.index}\n{s.text}\n" for s in run.rows[0].samples) + f"--- seed {run.rows[0].seed}\n"
     assert oddlm("sample", "t5 t6", "--n", "3", "--length", "6")[1] == out
     assert len(Store(Path("runs")).read(run.id).rows) == 1
     oddlm("sample", "t5 t7", "--n", "3", "--length", "6")
     assert len(Store(Path("runs")).ids()) == 2
+
+
+def test_python_draws_the_samples_of_a_command_by_the_seed_that_it_tells(oddlm):
+    settings = ["--length", "6", "--alpha", "2", "--seed", "7", "--set", "policy=margin", "--set", "pool=5"]
+    _, out, _ = oddlm("sample", "t5 t6", "--n", "3", *settings)
+    shown, _, seed = out.rpartition("--- seed ")
+    (samples,) = load("toy").generate("t5 t6", 3, length=6, alpha=2, policy="margin", pool=5, seed=int(seed))
+    assert shown == "".join(f"--- {s.index}\n{s.text}\n" for s in samples)
+    (others,) = load("toy").generate("t5 t6", 3, length=6, alpha=2, policy="margin", pool=5, seed=7)
+    assert [s.text for s in others] != [s.text for s in samples]
+    assert "seed=S" in oddlm("sample", "--help")[1]
 
 
 def test_sample_draws_on_a_terminal(tmp_path):
@@ -175,6 +187,7 @@ def test_sample_draws_on_a_terminal(tmp_path):
     steps = {int(number) for number in re.findall(r"step (\d+) of 12", text)}
     assert len(steps) >= 3, "it is drawn while it goes on"
     assert "◆" in text
+    assert re.search(r"--- seed \d+\r?\n", text)
     assert "\x1b[1;35m◆" in text, "in colour, too"
 
 

@@ -2,8 +2,12 @@
 
 import math
 import re
+import subprocess
+import sys
+from dataclasses import replace
 from functools import partial
 from itertools import chain
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -201,8 +205,32 @@ def test_bad_input(lm, arguments, message):
 def test_params_refuse(lm, change, where):
     with pytest.raises(ValidationError, match=where):
         SampleParams(**change)
-    with pytest.raises(ValidationError, match=where):
-        lm.generate("t5", **change)
+    for params in (None, SampleParams()):
+        with pytest.raises(ValueError, match=where) as told:
+            lm.generate("t5", params=params, **change)
+        assert type(told.value) is ValueError
+        assert "\n" not in str(told.value)
+
+
+def test_settings_are_refused_in_the_words_of_the_command_line(lm):
+    known = ", ".join(SampleParams.model_fields)
+    auto = "preset: 'auto' is an objective, objective='auto', and the default; presets: paper, careful"
+    for change, words in (
+        ({"temprature": 1}, f"unknown field 'temprature'; known: {known}"),
+        ({"alpha": -1}, "alpha: Input should be greater than or equal to 0, not -1"),
+        ({"preset": "auto"}, auto),
+        ({"preset": "care"}, "preset: Input should be 'paper' or 'careful', not 'care'"),
+    ):
+        for params in (None, SampleParams()):
+            with pytest.raises(ValueError, match=f"^{re.escape(words)}$"):
+                lm.generate("t5", params=params, **change)
+
+
+def test_auto_is_listed_where_objectives_are():
+    message = "unknown objective 'od'; known: dpp, none, odd, odd_sequential, random_probe, auto, or a dotted path"
+    with pytest.raises(ValueError, match=message):
+        oddlm.Repulsion("od")
+    assert oddlm.Repulsion("auto").alpha == 4
 
 
 def test_params_are_frozen_and_survive_json(lm):
@@ -229,3 +257,59 @@ class Bare:
 
     def __call__(self, tokens, start, prompt_lengths):
         raise AssertionError
+
+
+def longest(samples, n):
+    return sorted(range(len(samples)), key=lambda i: -len(samples[i].text))[:n]
+
+
+def backwards(prediction, step):
+    return torch.arange(step.tokens.shape[1], dtype=torch.float64).expand(step.tokens.shape)
+
+
+def test_functions_of_ones_own_as_settings(lm):
+    settings = {"pool": 6, "selector": longest, "policy": backwards, "alpha": 0, "temperature": 1.0, "length": 6}
+    (samples,) = lm.generate("t5", n=3, **settings)
+    (pool,) = lm.generate("t5", n=6, **{**settings, "pool": None})
+    assert list(samples) == sorted(pool, key=lambda sample: -len(sample.text))[:3]
+    assert samples[0].commit_steps == (5, 4, 3, 2, 1, 0)
+    assert SampleParams(policy=backwards) == SampleParams(policy=f"{__name__}.backwards")
+    assert SampleParams.model_validate_json(SampleParams(policy=backwards).model_dump_json()).policy == f"{__name__}.backwards"
+
+
+def test_functions_of_a_script():
+    script = """
+import oddlm
+def longest(samples, n):
+    return range(n)
+samples = oddlm.load("toy").generate("t5", n=2, pool=3, selector=longest, length=4)
+print([sample.index for sample in samples[0]])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (0, "[0, 1]\n"), done.stderr
+
+
+@pytest.mark.parametrize("field", ["selector", "policy", "objective", "feature", "schedule"])
+def test_functions_without_a_path_are_refused_in_words(lm, field):
+    message = (
+        f"^{field}: settings are kept as text, so a function must be found by its dotted path: define it by name at the top"
+    )
+
+    def local(samples, n):
+        return range(n)
+
+    for function in (lambda samples, n: range(n), local, partial(longest, n=1), lm.generate):
+        with pytest.raises(ValueError, match=message):
+            lm.generate("t5", n=2, pool=3, length=4, **{field: function})
+
+
+def test_a_sample_and_an_lm_fit_a_line(lm):
+    sample = lm.generate("t5", n=1, length=2, eos="never")[0][0]
+    assert repr(sample) == f"Sample(0, {sample.text!r}, length)"
+    long = replace(sample, index=255, text="\n" * 1000, finish_reason="stop")
+    assert repr(long).endswith("..., stop)")
+    assert len(repr(long)) <= 100
+    assert repr(lm).startswith("LM('toy (60, ")
+    assert repr(lm).endswith(", cpu, fp64)")
+    assert repr(oddlm.load("mini")) == "LM('mini', cpu, fp32)"
+    assert repr(LM(SimpleNamespace(name="bare"), lm.tokenizer)) == "LM('bare', cpu)"

@@ -28,9 +28,9 @@ ARROWS = {
     "prompt_noise": {"types", "noise", "sampling"},
     "sampler": {"alarm", "checks", "types", "noise", "policies", "sampling", "schedule", "progress", "prompt_noise"},
     "diversity": {"checks", "types", "presets", "registry", "noise", "sampling", "kernels"},
-    "models": {"checks", "types", "kernels"},
+    "models": {"checks", "types", "kernels", "registry"},
     "presets": set(),
-    "params": {"presets"},
+    "params": {"checks", "presets"},
     "train": {"models", "params", "registry"},
     "selection": {"types", "registry", "metrics"},
     "generate": {"checks", "policies", "presets", "types", "noise", "params", "sampler", "selection", "diversity", "models"},
@@ -38,7 +38,7 @@ ARROWS = {
     "bench": {"types", "costs", "sampler", "schedule", "diversity", "models"},
     "demo": {"types", "sampler", "diversity", "models", "generate", "metrics", "sandbox", "tasks"},
     "sandbox": set(),
-    "tasks": {"sandbox"},
+    "tasks": {"sandbox", "registry"},
     "metrics": set(),
     "store": {"params"},
     "query": {"store"},
@@ -231,5 +231,5 @@ def test_models_by_name():
         load_model("toi")
     with pytest.raises(ValueError, match=r"model 'oddlm\.nothing\.here' cannot be imported"):
         load_model("oddlm.nothing.here")
-    with pytest.raises(ValueError, match="gives a dict without mask_id, vocab_size, protected_ids"):
+    with pytest.raises(ValueError, match=r"model 'builtins\.dict' is a dict without mask_id, vocab_size, protected_ids"):
         load_model("builtins.dict")

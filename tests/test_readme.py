@@ -1,7 +1,10 @@
 """The README's Python is run as it stands."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import torch
@@ -28,13 +31,32 @@ def somebodys_loop() -> dict:
     }
 
 
+@pytest.fixture
+def block_module(monkeypatch):
+    """A module to run a block in, so that its functions have dotted paths as in a file."""
+    module = ModuleType("readme_block")
+    module.__dict__.update(somebodys_loop())
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    return module
+
+
 @pytest.mark.parametrize("number", range(len(BLOCKS)))
-def test_block_runs(number, capsys, tmp_path):
-    names = somebodys_loop()
+def test_block_runs(number, block_module, capsys, tmp_path):
     block = BLOCKS[number]
     if PUBLISHED in block:
         block = block.replace(PUBLISHED, str(layout.write_llada(tmp_path)))
-    exec(block, names)
+    exec(block, vars(block_module))
     said = re.findall(r"print\(.*\)\s+# (torch\.Size.*)", BLOCKS[number])
     assert all(line in capsys.readouterr().out for line in said)
-    assert "oddlm" in names
+    assert hasattr(block_module, "oddlm")
+
+
+def test_pieces_of_ones_own_reach_the_command_line(tmp_path):
+    pieces = re.findall(r"```python\n(.*?)```", README.partition("## Extend it")[2], re.DOTALL)
+    assert all(len([line for line in part.splitlines() if line]) <= 10 for part in pieces)
+    (tmp_path / "my_module.py").write_text("".join(pieces))
+    options = ["--set", "policy=my_module.left_first", "--objective", "my_module.spread", "--alpha", "8"]
+    command = [sys.executable, "-P", "-m", "oddlm", "eval", "my_module.TASK", "--model", "toy", "--n", "2", *options]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "mine, toy: 1 problems, 2 samples each" in done.stdout

@@ -2,9 +2,11 @@
 
 import os
 import pty
+import re
 import subprocess
 import sys
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -86,10 +88,40 @@ def test_mask_is_never_sampled_even_when_the_network_wants_it():
     assert (done.tokens != 4).all()
 
 
+NETWORK_LACKS = "the model is a function without mask_id, vocab_size, protected_ids: a model is called as model(tokens, start, "
+
+
+def test_a_network_that_is_no_model_is_told_what_it_lacks(toy):
+    def network(tokens, start, prompt_lengths):
+        return toy(tokens, start, prompt_lengths)
+
+    for draw in (denoise, denoise_steps):
+        with pytest.raises(ValueError, match=re.escape(NETWORK_LACKS)):
+            draw(network, [[5]], n=1, length=4, steps=2)
+    network.mask_id, network.vocab_size = toy.mask_id, toy.vocab_size
+    with pytest.raises(ValueError, match=r"without protected_ids: .* \(see oddlm\.Model\)"):
+        denoise(network, [[5]], n=1, length=4, steps=2)
+    network.protected_ids = toy.protected_ids
+    assert denoise(network, [[5]], n=1, length=4, steps=2).nfe == 2
+    with pytest.raises(ValueError, match="the model is a SimpleNamespace without __call__"):
+        denoise(SimpleNamespace(**vars(network)), [[5]], n=1, length=4, steps=2)
+
+
 def test_steps_beyond_length_are_clamped_and_said(toy):
     with pytest.warns(UserWarning, match="steps 50 clamped to length 12"):
         done = denoise(toy, [[5]], n=1, length=12, steps=50)
     assert done.nfe == 12
+    lm = oddlm.load("toy")
+    calls = (
+        lambda: denoise(toy, [[5]], n=1, length=12, steps=50),
+        lambda: denoise_steps(toy, [[5]], n=1, length=12, steps=50),
+        lambda: lm.generate("t5", n=1, length=12, steps=50),
+        lambda: lm.generate("t5", n=1, length=12, steps=50, until=lambda _: True),
+    )
+    for call in calls:
+        with pytest.warns(UserWarning, match="steps 50 clamped to length 12") as said:
+            call()
+        assert (said[0].filename, said[0].lineno) == (__file__, call.__code__.co_firstlineno)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert denoise(toy, [[5]], n=1, length=12, steps=12).nfe == 12

@@ -15,7 +15,7 @@ from .costs import AIMS, Ceilings, Cost, network_flops
 from .diversity.guide import Repulsion
 from .models import load_model, published
 from .models.architecture import Keys
-from .models.device import chosen_device
+from .models.device import chosen_device, named_dtype
 from .models.dream import DREAM
 from .models.llada import LLADA
 from .models.native import COMPILED, Native
@@ -31,7 +31,7 @@ SHAPES = {  # random weights: what a network says does not change how long it ta
     "1b": TransformerConfig(vocab_size=126464, width=2048, layers=16, heads=16, hidden=5632),
     "tiny": TransformerConfig(vocab_size=2048, width=64, layers=2, heads=2, hidden=128),
 }
-DTYPES = ("bfloat16", "float16", "float32", *QUANTIZATIONS)
+DTYPES = ("bf16", "fp16", "fp32", *QUANTIZATIONS)
 PAPER = {"n": (4, 16, 64), "length": (8, 32, 128), "steps": (4, 8, 16)}  # the paper's grid, steps <= length
 GRIDS = ("paper", "aims")
 MODELS = {None: "llada-8b", "paper": "llada-8b,dream-7b", "aims": "llada-8b"}  # by grid: two to see whether they differ
@@ -50,7 +50,7 @@ def machine(device: str | None) -> tuple[torch.device, str]:
 def build_model(name: str, device: torch.device, dtype: str, compiled: str) -> Model:
     """A shape with random weights, or a known model; quantised weights are not compiled."""
     quantize = dtype if dtype in QUANTIZATIONS else None
-    numbers = torch.bfloat16 if quantize else getattr(torch, dtype)
+    numbers = torch.bfloat16 if quantize else named_dtype(dtype)
     if name in SHAPES:
         how = None if quantize or compiled == "none" else compiled
         network = random_network(SHAPES[name], device, numbers, quantize)
@@ -209,7 +209,7 @@ def measure_ceilings(device: torch.device, dtype: str) -> Ceilings:
     """By one large copy and one large matrix product, the best of some; smaller ones on a CPU."""
     cuda = device.type == "cuda"
     size, side = (1 << 31, 8192) if cuda else (1 << 26, 512)
-    numbers = torch.bfloat16 if dtype in QUANTIZATIONS else getattr(torch, dtype)
+    numbers = torch.bfloat16 if dtype in QUANTIZATIONS else named_dtype(dtype)
     source = torch.zeros(size, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
     a, b = (torch.randn(side, side, device=device).to(numbers) for _ in range(2))

@@ -2,8 +2,22 @@
 
 import math
 import operator
+import os
+import sys
 from collections.abc import Collection, Iterable
+from pathlib import Path
 from typing import Any
+
+PACKAGE = f"{Path(__file__).parent}{os.sep}"
+NUMBERS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}  # ours, and torch's
+
+
+def outside() -> int:
+    """The stacklevel at which a warning of who calls this points at the line outside the package that led to it."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def whole(name: str, value: Any, least: int = 1) -> int:
@@ -41,6 +55,11 @@ def ids(name: str, values: Collection[int], vocab_size: int) -> tuple[int, ...]:
         if not inside:
             raise ValueError(f"{name} holds {value!r}, outside the vocabulary 0..{vocab_size - 1}")
     return tuple(operator.index(v) for v in values)
+
+
+def short_dtype(name: Any) -> Any:
+    """`bfloat16` in our spelling, `bf16`; what is none of torch's names stays as it is."""
+    return next((short for short, long in NUMBERS.items() if name == long), name)
 
 
 def one_of(name: str, value: Any, allowed: Collection[str]) -> None:

@@ -112,7 +112,7 @@ def markdown(costs: Sequence[Cost]) -> str:
 
 def aims_table(costs: Sequence[Cost]) -> str:
     """The cells that have aims, beside them; empty where there are none."""
-    known = [(c, aim) for c in costs if (aim := AIMS.get((c.n, c.length))) and (c.model, c.dtype) == ("llada-8b", "bfloat16")]
+    known = [(c, aim) for c in costs if (aim := AIMS.get((c.n, c.length))) and (c.model, c.dtype) == ("llada-8b", "bf16")]
     if not known:
         return ""
     lines = [

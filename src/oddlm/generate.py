@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 
 from . import noise
-from .checks import whole
+from .checks import short_dtype, whole
 from .diversity.guide import Repulsion
 from .models import load_model, outline_model
 from .models.wrap import Wrapped
 from .models.wrappers import ClassifierFree, MicroBatch
-from .params import SampleParams
+from .params import SampleParams, checked
 from .policies import POLICIES
 from .sampler import denoise
 from .selection import SELECTORS, keep
-from .types import Denoised, History, Model, Observer, Sample, StepEvent, Tokenizer
+from .types import Denoised, History, Model, Observer, Sample, StepEvent, Tokenizer, identity
 
 Verify = Callable[[Sample], bool]
 MAX_BATCH = 256
@@ -39,6 +39,12 @@ class LM:
     tokenizer: Tokenizer
     raw: bool = False  # prompts as they are, even where the tokenizer has a chat template
     max_batch: int | None = None  # samples that the network sees at a time; None: MAX_BATCH
+
+    def __repr__(self) -> str:
+        numbers = getattr(getattr(self.model, "embedding", None), "dtype", None)
+        told = [repr(identity(self.model)), str(getattr(self.model, "device", "cpu"))]
+        told += [] if numbers is None else [short_dtype(str(numbers).removeprefix("torch."))]
+        return f"LM({', '.join(told)})"
 
     def generate(
         self,
@@ -64,7 +70,7 @@ class LM:
         avoid what the earlier ones explored, until they have `max_samples`. A prompt's `took` says how many it needed.
         max_batch: samples that the network sees at a time; it changes nothing but time and memory. None: what the LM says.
         """
-        params = SampleParams.model_validate(settings) if params is None else params.with_settings(settings)
+        params = checked(SampleParams, settings) if params is None else params.with_settings(settings)
         texts = [prompts] if isinstance(prompts, str) else list(prompts)
         ids = encode_prompts(self, texts, params.length)
         n, max_samples = whole("n", n), whole("max_samples", max_samples)
@@ -167,7 +173,8 @@ def load(name: str, *, raw: bool = False, max_batch: int | None = None, **option
     """An LM by the name of its model: `mini`, a checkpoint's folder or its name on the hub (`GSAI-ML/LLaDA-8B-Instruct`), or
     the dotted path of a class or function that gives a model with a tokenizer.
 
-    raw: give prompts to the network as they are; by default they go through the checkpoint's chat template, if it has one.
+    raw: give prompts to the network as they are; by default they go through the model's chat template, if it has one
+    (mini's is the line break at their end).
     max_batch: samples that the network sees at a time. options: the model's own; checkpoints take revision, device, dtype,
     quantize, device_map, mask_id, cache, refresh, compiled, local_files_only and cache_dir.
     """
@@ -212,7 +219,9 @@ def check_prompts(name: str, texts: Sequence[str], length: int, *, raw: bool = F
 def encode_prompts(lm: LM, prompts: Sequence[str | Sequence[int]], length: int) -> list[list[int]]:
     """Token ids of the prompts, texts through the chat template where there is one; `length` more must fit behind each."""
     context = getattr(lm.model, "context", None)
-    chat = None if lm.raw or getattr(lm.tokenizer, "template", None) is None else getattr(lm.tokenizer, "chat", None)
+    chat = getattr(lm.tokenizer, "chat", None)
+    if lm.raw or getattr(lm.tokenizer, "template", chat) is None:  # one with the method and nothing beside it has one form
+        chat = None
     found = []
     for i, prompt in enumerate(prompts):
         if not isinstance(prompt, str | Sequence):

@@ -2,13 +2,15 @@
 
 import hashlib
 import json
+import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from .checks import short_dtype
 from .presets import PresetName, completed, expanded
 
 Named = str | dict[str, Any]  # "odd", or {"name": "odd", "normalize": false}
@@ -68,6 +70,29 @@ class SampleParams(BaseModel):
         whole = all(isinstance(x, int) and x > 0 for x in (length, steps, block))  # what is not will be refused
         return whole and not plain and min(steps, length) * block // length >= min(2, block)
 
+    @field_validator(*NAMED, mode="before")
+    @classmethod
+    def _by_path(cls, given: Any) -> Any:
+        """A function is kept as its dotted path, since settings are text; one that has none is refused."""
+        if not callable(given):
+            return given
+        module, name = getattr(given, "__module__", None), getattr(given, "__qualname__", "")
+        if not name.isidentifier() or getattr(sys.modules.get(str(module)), name, None) is not given:
+            raise ValueError(
+                "settings are kept as text, so a function must be found by its dotted path: define it by name at the top of "
+                f"a module or script, unlike {given!r:.100}"
+            )
+        return f"{module}.{name}"
+
+    @field_validator("preset", mode="before")
+    @classmethod
+    def _no_objective(cls, preset: Any) -> Any:
+        if preset == "auto":
+            raise ValueError(
+                f"'auto' is an objective, objective='auto', and the default; presets: {', '.join(get_args(PresetName))}"
+            )
+        return preset
+
     @model_validator(mode="after")
     def _fit(self) -> Self:
         if self.block_length is not None and self.length % self.block_length:
@@ -109,7 +134,7 @@ class SampleParams(BaseModel):
         own = self.model_dump()
         if self.fork and self._forkable(own):
             own["fork"] = "auto"
-        return type(self).model_validate({**own, **expanded(settings)})
+        return checked(type(self), {**own, **expanded(settings)})
 
     def canonical(self) -> "SampleParams":
         """The same sampling in its one spelling: plain runs alike whatever their unused settings say, defaults filled in."""
@@ -139,6 +164,11 @@ class Loading(BaseModel):
     quantize: Literal["nf4", "int8"] | None = Field(None, description="Weights in 4 or 8 bits.")
     raw: bool = Field(False, description="Prompts without the chat template.")
     cache: Literal["prefix", "dual"] | None = Field(None, description="Keys and values kept between steps: an approximation.")
+
+    @field_validator("dtype", mode="before")
+    @classmethod
+    def _one_spelling(cls, dtype: Any) -> Any:
+        return short_dtype(dtype)
 
     def options(self) -> dict[str, Any]:
         """What differs from the defaults, as keyword arguments of `oddlm.load`."""
@@ -263,7 +293,8 @@ def _complaint(cls: type[BaseModel], error: Any) -> str:
     where = ".".join(str(part) for part in error["loc"])
     if error["type"] != "extra_forbidden":
         said = error["msg"].removeprefix("Value error, ")
-        return f"{where}: {said}, not {error['input']!r:.100}" if where else said
+        given = "" if error["type"] == "value_error" else f", not {error['input']!r:.100}"  # validators of ours say it all
+        return f"{where}: {said}{given}" if where else said
     for part in error["loc"][:-1]:
         field = cls.model_fields.get(str(part))
         cls = field.annotation if field is not None and isinstance(field.annotation, type) else cls

@@ -2,8 +2,13 @@
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, update_wrapper
+from importlib.machinery import PathFinder
+from pathlib import Path
+from types import ModuleType
 from typing import Any, Generic, TypeVar, cast
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -11,8 +16,9 @@ R = TypeVar("R", bound=Callable[..., Any])
 
 
 class Registry(Generic[F]):
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, also: Sequence[str] = ()) -> None:
         self.kind = kind
+        self.also = also  # names of settings around a function, which are resolved before one is asked for
         self._known: dict[str, F] = {}
 
     def register(self, function: R) -> R:
@@ -36,13 +42,9 @@ class Registry(Generic[F]):
         """A known name, or the dotted path of somebody's own function (`package.module.function`)."""
         if name in self._known:
             return self._known[name]
-        module, _, attribute = name.replace(":", ".").rpartition(".")
-        if not module:
-            raise ValueError(f"unknown {self.kind} {name!r}; known: {', '.join(self.names)}, or a dotted path")
-        try:
-            found = getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError) as error:
-            raise ValueError(f"{self.kind} {name!r} cannot be imported: {error}") from error
+        if not is_dotted(name):
+            raise ValueError(f"unknown {self.kind} {name!r}; known: {', '.join([*self.names, *self.also])}, or a dotted path")
+        found = find_dotted(self.kind, name)
         if not callable(found):
             raise ValueError(f"{self.kind} {name!r} is no function but {found!r}")
         return cast("F", found)
@@ -66,3 +68,43 @@ class Registry(Generic[F]):
             allowed = ", ".join(known) or "none"
             raise ValueError(f"{self.kind} {spec['name']!r} has no option {unknown[0]!r}; options: {allowed}")
         return cast("F", update_wrapper(partial(function, **options), function)) if options else function
+
+
+def is_dotted(name: str) -> bool:
+    return name.replace(":", ".").rpartition(".")[0] != ""
+
+
+def find_dotted(kind: str, path: str) -> Any:
+    """What `package.module.name` leads to, on sys.path or in the current folder.
+
+    A mistake in the file itself is told with the lines that led to it, without those of the import.
+    """
+    module, _, attribute = path.replace(":", ".").rpartition(".")
+    try:
+        return getattr(_imported(module), attribute)
+    except Exception as error:  # whatever the code of a file raises
+        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _imports(frame.filename)]
+        told = f" {error}"
+        if frames or isinstance(error, SyntaxError):
+            lines = [*traceback.format_list(frames), *traceback.format_exception_only(error)]
+            told = "\n" + "".join(lines).rstrip()
+        raise ValueError(f"{kind} {path!r} cannot be imported:{told}") from None
+
+
+def _imported(module: str) -> ModuleType:
+    """The current folder is asked for what is nowhere else, and only then on the path: console scripts start without it, and
+    nothing that lies there may stand in for what is installed, or for an extra that is not.
+    """
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        top, here = module.partition(".")[0], str(Path.cwd())
+        if error.name != top or here in sys.path or PathFinder.find_spec(top, [here]) is None:
+            raise
+    sys.path.append(here)
+    return importlib.import_module(module)
+
+
+def _imports(filename: str) -> bool:
+    """Is it code that imports others?"""
+    return filename in (__file__, importlib.__file__) or filename.startswith("<frozen importlib")

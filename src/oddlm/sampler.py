@@ -27,6 +27,7 @@ from .types import (
     Prediction,
     Step,
     StepEvent,
+    check_protocol,
     identity,
     is_selective,
     open_session,
@@ -124,6 +125,7 @@ def denoise_steps(
         `nudges`: those of this package, without a cache).
     history: `history` of a Denoised with the same prompts and settings; the samples go on from there, n more per prompt.
     """
+    check_protocol(model)
     schedule = Schedule.plan(length, steps, block_length, fork=fork)
     policy = POLICIES.build(policy)
     n = whole("n", n)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from .alarm import Alarm
-from .checks import whole
+from .checks import outside, whole
 from .types import Step
 
 
@@ -29,7 +29,7 @@ class Schedule:
             raise ValueError(f"block_length {block_length} does not divide length {length}; allowed: {divisors}")
         blocks = length // block_length
         if steps > length:
-            warnings.warn(f"steps {steps} clamped to length {length}: a step commits at least one token", stacklevel=4)
+            warnings.warn(f"steps {steps} clamped to length {length}: a step commits at least one token", stacklevel=outside())
             steps = length
         if steps % blocks:
             raise ValueError(f"steps {steps} do not divide evenly over {blocks} blocks; use a multiple of {blocks}")

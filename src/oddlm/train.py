@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 from torch.nn import functional as F
 
+from .models.device import chosen_device
 from .models.mini import MiniTokenizer, save_checkpoint
 from .models.transformer import Transformer, TransformerConfig
 from .params import read_toml
@@ -90,7 +91,8 @@ def read_config(path: Path, **changes: Any) -> TrainConfig:
 def train(config: TrainConfig, out: Path, *, device: str | None = None, workers: int | None = None) -> Path:
     """Train, or go on where a killed run was; gives the folder of the finished checkpoint."""
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
-    device = device or (f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu")
+    usual = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
+    device = str(chosen_device(device or usual))
     out.mkdir(parents=True, exist_ok=True)
     tokenizer = MiniTokenizer()
     made = make_pairs([*config.data, *map(_held_out, config.data)], workers)

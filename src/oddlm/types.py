@@ -11,6 +11,8 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor
 
+LONGEST = 80  # characters of a text that a line has room for
+
 
 class Model(Protocol):
     """Any callable that predicts tokens; logits[:, j] predicts tokens[:, start + j].
@@ -34,6 +36,15 @@ class Model(Protocol):
         """EOS, EOT, PAD: never pushed by a guide."""
 
     def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor) -> Tensor: ...
+
+
+def check_protocol(model: Any, name: str = "the model") -> None:
+    """ValueError that names what it lacks of a `Model`."""
+    if missing := [part for part in ("mask_id", "vocab_size", "protected_ids", "__call__") if not hasattr(model, part)]:
+        raise ValueError(
+            f"{name} is a {type(model).__name__} without {', '.join(missing)}: a model is called as model(tokens, start, "
+            "prompt_lengths), gives logits, and has mask_id, vocab_size and protected_ids (see oddlm.Model)"
+        )
 
 
 def identity(model: Model) -> str:
@@ -239,6 +250,10 @@ class Sample:
     seed: int  # of the prompt: the same seed and index give the same sample
     finish_reason: Literal["stop", "length"]  # an end token was written, or not
     nfe: int  # network evaluations of its own; what a pool cost beside it is not in it
+
+    def __repr__(self) -> str:
+        text = repr(self.text)
+        return f"Sample({self.index}, {text if len(text) <= LONGEST else text[: LONGEST - 3] + '...'}, {self.finish_reason})"
 
 
 @dataclass(frozen=True, slots=True)

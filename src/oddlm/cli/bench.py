@@ -39,7 +39,7 @@ def overhead(
     temperature: Annotated[float, typer.Option(help="Of the choice of tokens.")] = 1.0,
     repeats: Annotated[int, typer.Option(help="Runs; in each, network, plain and ODD take their steps in turn.", min=1)] = 5,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; default: a GPU where there is one.")] = None,
-    dtype: Annotated[str, typer.Option(help="bfloat16, float16, float32, nf4, int8, parted by commas.")] = "bfloat16",
+    dtype: Annotated[str, typer.Option(help="bf16, fp16, fp32, nf4, int8, parted by commas.")] = "bf16",
     compiled: Annotated[
         str, typer.Option("--compile", help="torch.compile a shape's blocks: fixed (each cell anew), any (once) or none.")
     ] = "fixed",
@@ -56,10 +56,10 @@ def overhead(
 
     from ..bench import COMPILE, DTYPES, GRIDS, MODELS, build_model, expand, grid_cells, machine
     from ..bench import overhead as measure
-    from ..checks import one_of
+    from ..checks import one_of, short_dtype
     from ..costs import Cost, aims_table, claims, draw, markdown, write_csv
 
-    dtypes = listed("dtype", dtype, str)
+    dtypes = listed("dtype", dtype, short_dtype)
     for one in dtypes:
         one_of("dtype", one, DTYPES)
     if grid is not None:

@@ -63,7 +63,12 @@ MODEL_OPTIONS: dict[str, Any] = {
     "quantize": Annotated[str | None, typer.Option(help="nf4 or int8: weights in 4 or 8 bits.")],
     "revision": Annotated[str | None, typer.Option(help="Branch, tag or commit of a model on the hub.")],
     "max_batch": MaxBatch,
-    "raw": Annotated[bool, typer.Option("--raw", help="Prompts as they are, without the checkpoint's chat template.")],
+    "raw": Annotated[
+        bool,
+        typer.Option(
+            "--raw", help="Prompts as they are, without the chat template, or the line break at the end that mini wants."
+        ),
+    ],
     "cache": Annotated[str, typer.Option(help="none, prefix or dual: reuse keys and values; an approximation.")],
 }
 PLACE = ("device", "max_batch")  # they change no sample, save by rounding

@@ -61,6 +61,9 @@ def sample(
     On a terminal the samples are drawn while they are denoised; tokens that plain sampling would not have written there and
     then are in colour, with a mark. Elsewhere the finished samples are printed, one after the other.
 
+    The last line tells the seed S that this prompt derives from --seed: in Python, lm.generate(PROMPT, n, seed=S, ...) with the
+    same settings gives the same samples.
+
     Example: oddlm sample "t5 t6 t7" --model toy --n 4 --length 24
     """
     from rich.console import Console
@@ -77,8 +80,8 @@ def sample(
     runner.store.check()
     lm = runner.lm()
     console = Console()
-    began = time.perf_counter()
-    draw = partial(lm.generate, prompt, n, params=spec.params, seeds=[spec.problem_seed("prompt")], progress=False)
+    began, derived = time.perf_counter(), spec.problem_seed("prompt")
+    draw = partial(lm.generate, prompt, n, params=spec.params, seeds=[derived], progress=False)
     if console.is_terminal:
         view = Denoising(lm.tokenizer.decode, lm.model.protected_ids, console)
         with view.drawn():
@@ -88,6 +91,7 @@ def sample(
         samples = draw()[0]
         for one in samples:
             typer.echo(f"--- {one.index}\n{one.text}")
+    typer.echo(f"--- seed {derived}")
     _keep(runner, spec, prompt, samples, time.perf_counter() - began)
 
 

@@ -4,11 +4,11 @@ import inspect
 import re
 from collections.abc import Callable
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from ..types import Model
+from ..registry import find_dotted, is_dotted
+from ..types import Model, check_protocol
 
 if TYPE_CHECKING:
     from .pretrained import Outline
@@ -26,8 +26,7 @@ def load_model(name: str, **options: Any) -> Model:
         options["dtype"] = named_dtype(options["dtype"])
     _check_options(name, factory, options)
     model = factory(**options)
-    if missing := [a for a in ("mask_id", "vocab_size", "protected_ids", "__call__") if not hasattr(model, a)]:
-        raise ValueError(f"model {name!r} gives a {type(model).__name__} without {', '.join(missing)}")
+    check_protocol(model, f"model {name!r}")
     return cast("Model", model)
 
 
@@ -60,17 +59,13 @@ def find_model(name: str) -> Callable[..., Any]:
     if "/" in name or "\\" in name:
         raise ValueError(f"there is no folder {name!r}, and a name on the hub has the form organisation/model")
     path = KNOWN.get(name, name)
-    module, _, attribute = path.replace(":", ".").rpartition(".")
-    if not module:
+    if not is_dotted(path):
         known = ", ".join(KNOWN)
         raise ValueError(
             f"unknown model {name!r}; known: {known}, or the dotted path of a class or function, or a checkpoint: a folder, "
             "or a name on the hub (organisation/model)"
         )
-    try:
-        return cast("Callable[..., Any]", getattr(import_module(module), attribute))
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"model {name!r} cannot be imported: {error}") from error
+    return cast("Callable[..., Any]", find_dotted("model", path))
 
 
 def _is_checkpoint(name: str) -> bool:

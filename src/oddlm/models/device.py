@@ -2,7 +2,10 @@
 
 import torch
 
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32, "fp64": torch.float64}
+from ..checks import NUMBERS, one_of, short_dtype
+
+DTYPES: dict[str, torch.dtype] = {short: getattr(torch, long) for short, long in NUMBERS.items()}
+DEVICES = "use cpu, cuda, one of several GPUs as cuda:1, or mps"
 
 
 def chosen_device(device: str | torch.device | None) -> torch.device:
@@ -11,10 +14,26 @@ def chosen_device(device: str | torch.device | None) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         found = torch.device(device)
-        torch.empty(0, device=found)
-    except (RuntimeError, AssertionError) as error:  # a build of torch without the device asserts
-        raise ValueError(f"device {str(device)!r} cannot be used ({str(error).splitlines()[0]}); cpu can, or cuda:0") from error
+    except (RuntimeError, TypeError, ValueError):
+        raise ValueError(f"device {device!r} cannot be used: {DEVICES}") from None
+    if (obstacle := _obstacle(found)) is not None:
+        raise ValueError(f"device {str(device)!r} cannot be used: {obstacle}")
     return found
+
+
+def _obstacle(device: torch.device) -> str | None:
+    """Why nothing can be computed there, if so."""
+    if device.type == "cuda" and not torch.cuda.is_available():
+        return f"no GPU is visible to torch ({torch.__version__}); use cpu"
+    if device.type == "cuda" and (device.index or 0) >= (count := torch.cuda.device_count()):
+        return f"torch sees {count} GPU{'s' * (count > 1)}; use {', '.join(f'cuda:{i}' for i in range(count))} or cpu"
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        return f"torch ({torch.__version__}) finds no Apple GPU; use cpu"
+    try:
+        torch.zeros(1, device=device).item()  # what holds no numbers ("meta") cannot give one back
+    except (RuntimeError, AssertionError, ImportError) as error:  # a build of torch without the device may assert
+        return f"{(str(error).splitlines() or [type(error).__name__])[0]:.100}; {DEVICES}"
+    return None
 
 
 def chosen_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch.dtype:
@@ -25,10 +44,10 @@ def chosen_dtype(dtype: str | torch.dtype | None, device: torch.device) -> torch
 
 
 def named_dtype(dtype: str | torch.dtype) -> torch.dtype:
-    found = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
-    if found is None or found not in DTYPES.values():
-        raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, not {dtype!r}")
-    return found
+    """By our name or torch's."""
+    short = next((name for name, known in DTYPES.items() if known is dtype), short_dtype(dtype))
+    one_of("dtype", short, tuple(DTYPES))
+    return DTYPES[short]
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -7,6 +7,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from ..registry import find_dotted, is_dotted
+
 KNOWN = ("countdown", "gsm8k", "humaneval", "minicode")
 
 
@@ -83,14 +85,10 @@ def find_task(name: str, *, scorer: str | None = None, unsafe: bool = False) -> 
     if name in KNOWN:
         task = import_module(f".{name}", __package__).TASK
     else:
-        module, _, attribute = name.replace(":", ".").rpartition(".")
-        if not module:
+        if not is_dotted(name):
             known = ", ".join(KNOWN)
             raise ValueError(f"unknown task {name!r}; known: {known}, the dotted path of a Task, or a .jsonl file")
-        try:
-            task = getattr(import_module(module), attribute)
-        except (ImportError, AttributeError) as error:
-            raise ValueError(f"task {name!r} cannot be imported: {error}") from error
+        task = find_dotted("task", name)
     if not isinstance(task, Task):
         raise ValueError(f"{name!r} is not a Task but {type(task).__name__}")
     return task

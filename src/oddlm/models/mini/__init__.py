@@ -1,13 +1,14 @@
 """The mini model: a small diffusion language model inside the package, for countdown and minicode."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
 import torch
 
 from ..cache import Cache
+from ..device import chosen_device
 from ..native import Native
 from ..transformer import Transformer, TransformerConfig
 
@@ -39,6 +40,10 @@ class MiniTokenizer:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
+    def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """The messages as they are, each ended by a line break, after which the model has learnt to answer."""
+        return self.encode("".join(message["content"].removesuffix("\n") + "\n" for message in messages))
+
     def decode(self, tokens: Sequence[int]) -> str:
         text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True)
         return text
@@ -57,11 +62,11 @@ class Mini(Native):
         refresh: int | None = None,
         compiled: str | None = None,
     ) -> None:
-        folder = Path(folder)
+        folder, place = Path(folder), chosen_device(device)
         own = folder / "tokenizer.json"
         tokenizer = MiniTokenizer(own if own.exists() else HERE / "tokenizer.json")
         super().__init__(
-            load_checkpoint(folder, tokenizer.size).to(device, dtype),
+            load_checkpoint(folder, tokenizer.size).to(place, dtype),
             name="mini",
             mask_id=tokenizer.mask_id,
             protected_ids=(tokenizer.eos_id, tokenizer.pad_id),
