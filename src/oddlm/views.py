@@ -20,6 +20,7 @@ from .metrics import Interval
 from .params import PUSH, SampleParams
 from .query import Answer
 from .store import Head, Row, SampleRow
+from .wording import percent
 
 if TYPE_CHECKING:
     from .types import StepEvent
@@ -91,21 +92,21 @@ def results(lines: Sequence[Line], n: int, shown: Sequence[str]) -> Table:
 
 
 def _percent(mean: float, error: float) -> str:
-    return f"{100 * mean:.1f}" + ("" if math.isnan(error) else f"±{100 * error:.1f}")
+    return percent(mean) + ("" if math.isnan(error) else f"±{percent(error)}")
 
 
 def _difference(line: Line) -> Text:
     """An interval that leaves out 0 is in bold."""
     if line.difference is None:
         return Text("baseline", style="dim")
-    return _interval(line.difference, "+.1f")
+    return _interval(line.difference, "+")
 
 
-def _interval(interval: Interval, form: str) -> Text:
-    mean, low, high = (100 * x for x in interval)
-    if math.isnan(low):
-        return Text(f"{mean:{form}}")
-    return Text(f"{mean:{form}} [{low:{form}}, {high:{form}}]", style="bold" if "+" in form and (low > 0 or high < 0) else "")
+def _interval(interval: Interval, sign: str = "") -> Text:
+    mean, low, high = (percent(x, sign=sign) for x in interval)
+    if math.isnan(interval.low):
+        return Text(mean)
+    return Text(f"{mean} [{low}, {high}]", style="bold" if sign and (interval.low > 0 or interval.high < 0) else "")
 
 
 def tuned(rows: Sequence[tuple[SampleParams, Interval, Interval, float]], names: Sequence[str], metric: str) -> Table:
@@ -115,8 +116,8 @@ def tuned(rows: Sequence[tuple[SampleParams, Interval, Interval, float]], names:
         table.add_column(header, justify="right", no_wrap=True)
     table.add_column("settings", overflow="fold")
     for i, (params, value, difference, right) in enumerate(rows):
-        vs_best = Text("best", style="dim") if i == 0 else _interval(difference, "+.1f")
-        table.add_row(_interval(value, ".1f"), vs_best, f"{100 * right:.1f}", _text(searched(params, names)))
+        vs_best = Text("best", style="dim") if i == 0 else _interval(difference, "+")
+        table.add_row(_interval(value), vs_best, percent(right), _text(searched(params, names)))
     return table
 
 
@@ -178,7 +179,7 @@ def runs_table(runs: Sequence[Head]) -> Table:
             str(spec.n),
             str(spec.seed),
             str(run.problems) if run.summary else f"{run.done}/{run.problems}",
-            *("-" if share is None else f"{100 * share:.1f}" for share in shares),
+            *("-" if share is None else percent(share) for share in shares),
         )
     return table
 

@@ -134,8 +134,8 @@ def _numbers(one: Estimate) -> list[float | None]:
 
 
 def _known(*values: float) -> list[float | None]:
-    """Six digits are more than a page shows; what is not known is null."""
-    return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values]
+    """As they are: rounded twice, a number could differ from its twin in a table. What is not known is null."""
+    return [float(value) if math.isfinite(value) else None for value in values]
 
 
 def _write_samples(results: Results, cell: Cell, problems: Sequence[str], folder: Path) -> None:

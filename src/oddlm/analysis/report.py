@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..store import write_whole
+from ..wording import fixed
 from . import claims, examples, page, plots, published, tables
 from .cells import Benchmark, Cell, Results
 from .plots import NothingToDrawError
@@ -168,12 +169,12 @@ def unknowns(bench: Benchmark) -> list[str]:
         "Their seeds are not known. At temperature 0 plain runs repeat each other: a standard error of 0 there says nothing.",
     ]
     theirs = published.latency(bench)
-    times = {method: _seconds(bench, method) for method in ("plain", "odd")}
-    if theirs and all(times.values()):
+    plain, odd = (_seconds(bench, method) for method in ("plain", "odd"))
+    if theirs and plain and odd:
         found.append(
-            f"Latency does not follow from them: the logs say {times['plain']:.1f} s per batch for plain sampling and "
-            f"{times['odd']:.1f} s for ODD, the paper {theirs.plain[0]:.1f} and {theirs.odd[0]:.1f} s "
-            f"({theirs.overhead_percent:+.1f} %). The runs were not timed side by side."
+            f"Latency does not follow from them: the logs say {fixed(plain)} s per batch for plain sampling and "
+            f"{fixed(odd)} s for ODD, the paper {fixed(theirs.plain[0])} and {fixed(theirs.odd[0])} s "
+            f"({fixed(theirs.overhead_percent, sign='+')} %). The runs were not timed side by side."
         )
     return found
 

@@ -182,11 +182,12 @@ def _say(names: Sequence[str], study: "optuna.Study", trial: "optuna.trial.Froze
     from ..params import SampleParams, checked
     from ..tune import REASON, RESULT
     from ..views import searched
+    from ..wording import percent
 
     if not sys.stderr.isatty():
         result = trial.user_attrs.get(RESULT)
         told = searched(checked(SampleParams, result["params"]), names) if result else trial.user_attrs.get(REASON, "")
-        value = "-" if trial.value is None else f"{100 * trial.value:.1f} %"
+        value = "-" if trial.value is None else f"{percent(trial.value)} %"
         typer.echo(f"trial {trial.number}: {value}, {told}", err=True)
 
 
