@@ -16,6 +16,7 @@ from oddlm.store import Store
 from .test_evaluate import ENV, ROOT
 
 RULE = "tests.own_task.TASK"
+TOY = ("--model", "toy")  # for tests of commands, not of models
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def oddlm(monkeypatch, capsys, tmp_path):
 
 def test_eval_from_the_grid_to_the_table(oddlm, tmp_path):
     grid = ["--alpha", "0,16", "--temperature", "0,1", "--objective", "odd,dpp", "--seeds", "0,1"]
-    code, out, err = oddlm("eval", RULE, "--n", "4", "--limit", "3", *grid, "--json", "out.json", "--show", "1")
+    code, out, err = oddlm("eval", RULE, *TOY, "--n", "4", "--limit", "3", *grid, "--json", "out.json", "--show", "1")
     assert (code, err) == (0, "")
     runs = [Store(Path("runs")).read(name) for name in Store(Path("runs")).ids()]
     assert len(runs) == 2 * 2 * 3
@@ -54,35 +55,43 @@ def test_eval_from_the_grid_to_the_table(oddlm, tmp_path):
         assert f"{100 * setting['pass@n']['mean']:.1f}" in out
     plain, pushed = told["settings"][0], told["settings"][1]
     assert pushed["difference"]["difference"] == pytest.approx(pushed["pass@n"]["mean"] - plain["pass@n"]["mean"])
-    code, again, _ = oddlm("eval", RULE, "--n", "4", "--limit", "3", *grid)
+    code, again, _ = oddlm("eval", RULE, *TOY, "--n", "4", "--limit", "3", *grid)
     assert code == 0
     assert again.splitlines() == out.splitlines()[-len(again.splitlines()) :], "nothing is run again, and the table is the same"
 
 
 def test_the_baseline_runs_unasked(oddlm):
-    assert oddlm("eval", RULE, "--n", "2", "--limit", "1", "--alpha", "8", "--objective", "dpp")[0] == 0
+    assert oddlm("eval", RULE, *TOY, "--n", "2", "--limit", "1", "--alpha", "8", "--objective", "dpp")[0] == 0
     told = [Store(Path("runs")).read(name).spec.params for name in Store(Path("runs")).ids()]
     assert [(p.objective, p.alpha) for p in told] == [("none", 0), ("dpp", 8)]
+
+
+def test_one_is_singular(oddlm):
+    shape = ["--n", "1", "--length", "4", *TOY]
+    code, out, _ = oddlm("eval", RULE, "--limit", "1", "--alpha", "0", *shape)
+    assert (code, "1 problem, 1 sample each, seed 0. " in out) == (0, True)
+    Path("prompts.jsonl").write_text('{"prompt": "t5"}\n')
+    assert oddlm("generate", "--in", "prompts.jsonl", "--out", "o.jsonl", *shape)[1].startswith("1 prompt, 1 sample each: ")
 
 
 def test_own_files_count_by_what_they_hold(oddlm):
     for folder, target in (("a", "t7"), ("b", "t7"), ("c", "t8")):
         Path(folder).mkdir()
         Path(folder, "own.jsonl").write_text(json.dumps({"prompt": "t5", "target": target}) + "\n")
-        command = ["eval", f"{folder}/own.jsonl", "--scorer", "exact", "--n", "2", "--length", "4", "--alpha", "0"]
+        command = ["eval", f"{folder}/own.jsonl", "--scorer", "exact", "--n", "2", "--length", "4", "--alpha", "0", *TOY]
         assert oddlm(*command)[0] == 0
     assert len(Store(Path("runs")).ids()) == 2
 
 
 def test_any_setting_of_the_sampler(oddlm):
-    command = ["eval", RULE, "--n", "2", "--limit", "1", "--alpha", "0", "--set", "top_k=3"]
+    command = ["eval", RULE, *TOY, "--n", "2", "--limit", "1", "--alpha", "0", "--set", "top_k=3"]
     assert oddlm(*command, "--set", 'policy={"name": "threshold", "threshold": 0.5}', "--keep-tokens")[0] == 0
     run = Store(Path("runs")).read(Store(Path("runs")).ids()[0])
     assert (run.spec.params.top_k, run.spec.params.policy) == (3, {"name": "threshold", "threshold": 0.5})
     assert run.rows[0].samples[0].tokens
 
 
-EVAL = ["eval", RULE, "--limit", "1", "--n", "2"]
+EVAL = ["eval", RULE, *TOY, "--limit", "1", "--n", "2"]
 
 
 @pytest.mark.parametrize(
@@ -108,7 +117,7 @@ EVAL = ["eval", RULE, "--limit", "1", "--n", "2"]
         (["eval", "countdwn"], "unknown task 'countdwn'; known: countdown"),
         (["generate", "--in", "no.jsonl", "--out", "o"], "cannot read no.jsonl: No such file or directory"),
         (["generate", "--in", "file", "--out", "o"], "file, line 1: not JSON"),
-        (["sample", "t5", "--store", "file"], "cannot write file: File exists"),
+        (["sample", "t5", *TOY, "--store", "file"], "cannot write file: File exists"),
         (["sample", ""], "prompts[0] is empty"),
         (["runs"], "there is no store runs: `oddlm eval` makes one"),
         (["runs", "show", "x", "--store", "nowhere"], "there is no store nowhere"),
@@ -128,7 +137,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(oddlm, tmp_path, arguments, me
 def test_generate_goes_on_and_can_be_scored(oddlm):
     prompts = [{"prompt": f"t{i}", "id": f"p{i}"} for i in range(5, 8)] + [{"prompt": "t3"}]
     Path("prompts.jsonl").write_text("".join(json.dumps(p) + "\n" for p in prompts))
-    command = ["generate", "--in", "prompts.jsonl", "--out", "samples.jsonl", "--n", "3", "--length", "5"]
+    command = ["generate", "--in", "prompts.jsonl", "--out", "samples.jsonl", "--n", "3", "--length", "5", *TOY]
     code, out, err = oddlm(*command)
     assert (code, err) == (0, "")
     lines = [json.loads(line) for line in Path("samples.jsonl").read_text().splitlines()]
@@ -146,19 +155,19 @@ def test_generate_goes_on_and_can_be_scored(oddlm):
 
 
 def test_sample_prints_where_there_is_no_terminal_and_stores(oddlm):
-    code, out, err = oddlm("sample", "t5 t6", "--n", "3", "--length", "6")
+    code, out, err = oddlm("sample", "t5 t6", "--n", "3", "--length", "6", *TOY)
     assert (code, err) == (0, "")
     run = Store(Path("runs")).read(Store(Path("runs")).ids()[0])
     assert out == "".join(f"--- {s.index}\n{s.text}\n" for s in run.rows[0].samples)
-    assert oddlm("sample", "t5 t6", "--n", "3", "--length", "6")[1] == out
+    assert oddlm("sample", "t5 t6", "--n", "3", "--length", "6", *TOY)[1] == out
     assert len(Store(Path("runs")).read(run.id).rows) == 1
-    oddlm("sample", "t5 t7", "--n", "3", "--length", "6")
+    oddlm("sample", "t5 t7", "--n", "3", "--length", "6", *TOY)
     assert len(Store(Path("runs")).ids()) == 2
 
 
 def test_sample_draws_on_a_terminal(tmp_path):
     leader, follower = pty.openpty()
-    command = [sys.executable, "-m", "oddlm", "sample", "t5 t6", "--n", "3", "--length", "12", "--temperature", "0"]
+    command = [sys.executable, "-m", "oddlm", "sample", "t5 t6", *TOY, "--n", "3", "--length", "12", "--temperature", "0"]
     env = {**ENV, "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"}
     process = subprocess.Popen(command, cwd=tmp_path, env=env, stdout=follower, stderr=follower)
     os.close(follower)
@@ -180,7 +189,7 @@ def test_sample_draws_on_a_terminal(tmp_path):
 
 def test_runs_are_listed_shown_and_asked(oddlm, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
-    code, out, _ = oddlm("eval", RULE, "--n", "2", "--limit", "2", "--alpha", "8")
+    code, out, _ = oddlm("eval", RULE, *TOY, "--n", "2", "--limit", "2", "--alpha", "8")
     assert code == 0
     assert "odd (enough 0.5) + fork" in out
     plain, pushed = Store(Path("runs")).ids()
@@ -202,7 +211,7 @@ def test_runs_are_listed_shown_and_asked(oddlm, monkeypatch):
 
 
 def test_a_broken_run_does_not_hide_the_others(oddlm):
-    assert oddlm("eval", RULE, "--n", "2", "--limit", "1", "--alpha", "8")[0] == 0
+    assert oddlm("eval", RULE, *TOY, "--n", "2", "--limit", "1", "--alpha", "8")[0] == 0
     plain, pushed = Store(Path("runs")).ids()
     spec = Path("runs", plain, "spec.json")
     spec.write_text(spec.read_text().replace('"schema_version":1', '"schema_version":0'))

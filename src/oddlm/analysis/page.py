@@ -16,6 +16,7 @@ from typing import Any
 from ..metrics import describe_metric
 from ..store import Row, write_whole
 from ..views import visible
+from ..wording import number_of
 from . import published, tables
 from .cells import Benchmark, Cell, Estimate, Results
 from .claims import Finding
@@ -78,7 +79,8 @@ def problems_shown(results: Results) -> int:
 
 def _benchmark(bench: Benchmark, notes: Sequence[str], shown: int) -> Json:
     some = min(shown, bench.count)
-    told = f"all {some} problems" if some == bench.count else f"the first {some} of {bench.count} problems"
+    every = number_of(bench.count, "problem")
+    told = every if some == bench.count else f"the first {some} of {every}"
     measures = {name: MEASURES.get(name, name) for cell in bench.cells for name in cell.diversity}
     return {
         "name": bench.name,

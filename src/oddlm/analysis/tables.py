@@ -11,7 +11,7 @@ import numpy as np
 
 from .. import metrics, wording
 from ..views import one_line
-from ..wording import fixed
+from ..wording import fixed, number_of
 from . import published
 from .cells import Benchmark, Cell, Results
 from .contrast import best_alpha, compared, mean_gain, pairs
@@ -115,9 +115,8 @@ def pass_table(bench: Benchmark) -> Table:
             found = [cells.get((method, alpha, t)) for t in temperatures]
             bold |= {(len(rows), j) for j, c in enumerate(found, 1) if c and c.passed[k].mean == best[temperatures[j - 1]]}
             rows.append((f"{alpha:g}", *(percent(c.passed[k].mean, c.passed[k].se) if c else "-" for c in found)))
-    note = (
-        f"Percent, mean ± standard error over runs; {bench.count} problems, {k} samples each. Bold: best of each temperature."
-    )
+    sizes = f"{number_of(bench.count, 'problem')}, {number_of(k, 'sample')} each"
+    note = f"Percent, mean ± standard error over runs; {sizes}. Bold: best of each temperature."
     columns = ("alpha", *(f"θ = {t:g}" for t in temperatures))
     return Table(f"Pass@{k}, {bench.name}", columns, tuple(rows), note, frozenset(bold))
 
@@ -141,7 +140,8 @@ def published_table(bench: Benchmark) -> Table | None:
             rows.append((cell.label, *shown, str(len(cell.run_passed[bench.n]))))
     if not rows:
         return None
-    note = f"{len(rows)} cells; largest difference {fixed(max(gaps, key=abs), 2, '+')} points. Published: {published.WHOSE}."
+    cells, largest = number_of(len(rows), "cell"), fixed(max(gaps, key=abs), 2, "+")
+    note = f"{cells}; largest difference {largest} points. Published: {published.WHOSE}."
     return Table(
         f"Beside the paper, {bench.name}", ("setting", "these runs", "published", "difference", "runs"), tuple(rows), note
     )
@@ -163,8 +163,8 @@ def coverage_table(bench: Benchmark) -> Table | None:
     if not rows:
         return None
     note = (
-        f"Of {bench.count} problems: those with a right sample at any temperature, in any run. A row with more samples has had "
-        "more chances."
+        f"Of {number_of(bench.count, 'problem')}: those with a right sample at any temperature, in any run. A row with more "
+        "samples has had more chances."
     )
     columns = ("method", "temperatures", "samples per problem", "solved", "coverage", "published")
     return Table(f"Cumulative coverage, {bench.name}", columns, tuple(rows), note)

@@ -58,6 +58,7 @@ def overhead(
     from ..bench import overhead as measure
     from ..checks import one_of
     from ..costs import Cost, aims_table, claims, draw, markdown, write_csv
+    from ..wording import number_of
 
     dtypes = listed("dtype", dtype, str)
     for one in dtypes:
@@ -72,7 +73,7 @@ def overhead(
     names = listed("model", model or MODELS[grid], str)
     about = (
         f"{datetime.now():%Y-%m-%d}, {called}, torch {torch.__version__}, temperature {temperature:g}, alpha {alpha:g}, "
-        f"{repeats} runs"
+        f"{number_of(repeats, 'run')}"
     )
     costs: list[Cost] = []
 

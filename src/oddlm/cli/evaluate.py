@@ -223,6 +223,7 @@ def _report(done: "list[Done]", task: "Task", n: int, shown: Sequence[str], show
     from ..compare import as_data, compare, covered
     from ..store import write_whole
     from ..views import label, results, side_by_side
+    from ..wording import named, number_of
 
     console = Console()
     first = done[0][0]
@@ -233,9 +234,10 @@ def _report(done: "list[Done]", task: "Task", n: int, shown: Sequence[str], show
     seeds = sorted({spec.seed for spec, _ in done})
     console.print(results(lines, n, shown))
     console.print(
-        f"{task.name}, {first.model}: {len(done[0][1])} problems, {n} samples each, seeds {', '.join(map(str, seeds))}. "
+        f"{task.name}, {first.model}: {number_of(len(done[0][1]), 'problem')}, {number_of(n, 'sample')} each, "
+        f"{named('seed', seeds)}. "
         f"Percent; Pass@1 is the share of right samples. Difference in Pass@{n}, paired by problem. "
-        f"All settings and seeds together solve {covered(done)} problems.",
+        f"All settings and seeds together solve {number_of(covered(done), 'problem')}.",
         style="dim",
         highlight=False,
         markup=False,

@@ -122,6 +122,7 @@ def generate(
     from ..store import Store
     from ..tasks import Problem
     from ..tasks.data import digest, read_jsonl, text_field
+    from ..wording import number_of
 
     check_out(out)
     rows = read_jsonl(prompts, ("prompt",))
@@ -150,7 +151,7 @@ def generate(
         typer.echo(f"oddlm: {message}", err=True)
         raise typer.Exit(130) from None
     _write(out, done)
-    typer.echo(f"{len(done)} prompts, {n} samples each: {out}; run {spec.id} in {store}")
+    typer.echo(f"{number_of(len(done), 'prompt')}, {number_of(n, 'sample')} each: {out}; run {spec.id} in {store}")
 
 
 def _spec(**content: Any) -> "RunSpec":

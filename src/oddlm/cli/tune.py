@@ -198,6 +198,7 @@ def _report(plan: "Plan", study: "optuna.Study", problems: int, split: str | Non
     from ..store import write_whole
     from ..tune import as_data, commands, interval, outcomes, tally
     from ..views import tuned
+    from ..wording import named, number_of
 
     console = Console()
     found = outcomes(study)[:top]
@@ -207,8 +208,9 @@ def _report(plan: "Plan", study: "optuna.Study", problems: int, split: str | Non
         console.print(tuned(rows, [axis.name for axis in plan.space], f"pass@{plan.k}"))
     trials = tally(study)
     said = (
-        f"{plan.base.task}, {plan.base.model}: {problems} problems of split {plan.base.split}, {plan.base.n} samples each, "
-        f"seeds {', '.join(map(str, plan.seeds))}. Study {study.study_name}: {trials['complete']} trials complete, "
+        f"{plan.base.task}, {plan.base.model}: {number_of(problems, 'problem')} of split {plan.base.split}, "
+        f"{number_of(plan.base.n, 'sample')} each, {named('seed', plan.seeds)}. "
+        f"Study {study.study_name}: {number_of(trials['complete'], 'trial')} complete, "
         f"{trials['pruned']} with settings that do not go together, {trials['fail']} failed, {trials['running']} running. "
     )
     said += "The best of many is partly luck: report on other problems, with" if best else ""

@@ -11,6 +11,8 @@ const Page = (() => {
   const percent = (share) => (100 * share).toFixed(1); // ties away from zero, as wording.py has them
   const signed = (share) => (share < 0 ? "" : "+") + percent(share);
 
+  const numberOf = (count, one) => `${count} ${one}${count === 1 ? "" : "s"}`;
+
   function make(tag, attributes, ...children) {
     const node = document.createElement(tag);
     for (const [name, value] of Object.entries(attributes || {})) {
@@ -50,6 +52,7 @@ const Page = (() => {
     sorted,
     percent,
     signed,
+    numberOf,
     make,
     words,
     options,
