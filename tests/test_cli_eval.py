@@ -9,8 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
-from oddlm.cli import main
+from oddlm.cli import app, main
 from oddlm.store import Store
 
 from .test_evaluate import ENV, ROOT
@@ -219,6 +220,13 @@ def test_a_broken_run_does_not_hide_the_others(oddlm):
     assert code == 2
     assert pushed in out
     assert err == f"oddlm: runs/{plain}/spec.json: schema 0, from an older oddlm (this one reads 1); give another --store\n"
+
+
+def test_one_default_model():
+    commands = get_command(app).commands
+    found = {name: param.default for name, command in commands.items() for param in command.params if param.name == "model"}
+    assert {"eval", "sample", "generate", "serve", "record", "tune", "demo"} <= set(found)
+    assert set(found.values()) == {"mini"}
 
 
 def test_the_command_line_starts_light():

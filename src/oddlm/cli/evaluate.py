@@ -10,6 +10,7 @@ import typer
 from .app import app
 from .bar import Tick, problem_bar
 from .options import (
+    MODEL,
     OWN,
     Data,
     ExcludeTrain,
@@ -49,7 +50,7 @@ ALPHAS = "0,8,16"
 @takes_model
 def evaluate(
     task: TaskName,
-    model: ModelName = "toy",
+    model: ModelName = MODEL,
     n: Annotated[int, typer.Option(help="Samples per problem.", min=1)] = 16,
     alpha: Annotated[
         str | None,
@@ -98,7 +99,7 @@ def evaluate(
     All combinations of --alpha, --temperature and --objective run once per seed. What is done is stored problem by problem, so
     that the same command goes on where it was stopped; settings that are complete are not run again.
 
-    Example: oddlm eval countdown --model toy --n 8 --alpha 0,16 --limit 5
+    Example: oddlm eval countdown --n 8 --alpha 0,16 --limit 5
     """
     from ..compare import plain_texts
     from ..evaluate import Runner, check_spec

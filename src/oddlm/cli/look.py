@@ -6,11 +6,12 @@ from typing import Annotated
 import typer
 
 from .app import app
+from .options import MODEL
 
 
 @app.command()
 def demo(
-    model: Annotated[str, typer.Option(help="mini, or toy (an untrained network, in seconds).")] = "mini",
+    model: Annotated[str, typer.Option(help="mini, or toy (an untrained network, in seconds).")] = MODEL,
     alpha: Annotated[float, typer.Option(help="Force of the repulsion.")] = 8.0,
     seed: Annotated[int, typer.Option(help="The same seed gives the same samples.")] = 0,
     seconds: Annotated[float, typer.Option(help="mini: begin no problem that would end later.")] = 150.0,

@@ -26,6 +26,7 @@ ModelName = Annotated[
     str,
     typer.Option("--model", help="mini, toy, a checkpoint's folder or name on the hub (organisation/model), or a dotted path."),
 ]
+MODEL = "mini"  # of every command: it is in the package, and it knows something
 StoreFolder = Annotated[Path, typer.Option("--store", help="The folder of runs.")]
 Length = Annotated[int | None, typer.Option(help="Tokens per sample; default: what the task says, or 64.", min=1)]
 Steps = Annotated[int | None, typer.Option(help="Network evaluations per sample; default: one per token.", min=1)]

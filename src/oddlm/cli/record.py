@@ -8,6 +8,7 @@ import typer
 from .app import app
 from .bar import problem_bar
 from .options import (
+    MODEL,
     Alpha,
     Length,
     ModelName,
@@ -45,7 +46,7 @@ def record(
         ),
     ] = None,
     protocol: Protocol = None,
-    model: ModelName = "mini",
+    model: ModelName = MODEL,
     n: Annotated[int, typer.Option(help="Samples.", min=1)] = 8,
     alpha: Alpha = None,
     temperature: Temperature = None,

@@ -13,6 +13,7 @@ import typer
 from .app import app
 from .bar import problem_bar
 from .options import (
+    MODEL,
     Alpha,
     KeepTokens,
     Length,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 @takes_model
 def sample(
     prompt: Annotated[str, typer.Argument(help="What the samples answer.")],
-    model: ModelName = "toy",
+    model: ModelName = MODEL,
     n: Annotated[int, typer.Option(help="Samples.", min=1)] = 8,
     alpha: Alpha = None,
     temperature: Temperature = None,
@@ -61,7 +62,7 @@ def sample(
     On a terminal the samples are drawn while they are denoised; tokens that plain sampling would not have written there and
     then are in colour, with a mark. Elsewhere the finished samples are printed, one after the other.
 
-    Example: oddlm sample "t5 t6 t7" --model toy --n 4 --length 24
+    Example: oddlm sample $'73,32,7,19,28\\n' --length 24 --steps 12 --set eos=late
     """
     from rich.console import Console
 
@@ -96,7 +97,7 @@ def sample(
 def generate(
     prompts: Annotated[Path, typer.Option("--in", help='JSONL of prompts: {"prompt": text}, with an "id" if you like.')],
     out: Annotated[Path, typer.Option("--out", help="JSONL of samples, one per line, with the id of their prompt.")],
-    model: ModelName = "toy",
+    model: ModelName = MODEL,
     n: Annotated[int, typer.Option(help="Samples per prompt.", min=1)] = 16,
     alpha: Alpha = None,
     temperature: Temperature = None,
@@ -116,7 +117,7 @@ def generate(
     The samples are stored prompt by prompt, and the same command goes on where it was stopped; --out is written when it ends,
     by Ctrl-C too. `oddlm score` takes that file as it is.
 
-    Example: oddlm generate --in prompts.jsonl --out samples.jsonl --model toy --n 4 --length 24
+    Example: oddlm generate --in prompts.jsonl --out samples.jsonl --n 4 --length 24
     """
     from ..evaluate import Runner
     from ..store import Store

@@ -12,6 +12,7 @@ import typer
 from .app import app
 from .bar import Tick, problem_bar
 from .options import (
+    MODEL,
     Data,
     ExcludeTrain,
     Length,
@@ -53,7 +54,7 @@ SPACE_HELP = (
 @takes_model
 def tune(
     task: TaskName,
-    model: ModelName = "mini",
+    model: ModelName = MODEL,
     trials: Annotated[int, typer.Option(help="Of the whole study, over all processes and starts.", min=1)] = 30,
     metric: Annotated[str | None, typer.Option(help="What to make large: pass@k.  [default: pass@n]")] = None,
     floor: Annotated[list[str] | None, typer.Option(help="What must not be lost, such as pass@1=0.3. Repeatable.")] = None,
