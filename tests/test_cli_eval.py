@@ -114,7 +114,9 @@ EVAL = ["eval", RULE, *TOY, "--limit", "1", "--n", "2"]
         ([*EVAL, "--json", "no/where.json"], "cannot write no/where.json: its folder does not exist"),
         ([*EVAL, "--store", "file"], "cannot write file: File exists; what was finished is kept"),
         ([*EVAL, "--data", "x.jsonl"], "cannot read x.jsonl: No such file or directory"),
-        (["eval", "own.jsonl"], "own.jsonl needs a scorer"),
+        (["eval", "own.jsonl"], "there is no file own.jsonl"),
+        (["eval", "own.jsonl", "--scorer", "exact"], "cannot read own.jsonl: No such file or directory"),
+        (["eval", "mine.jsonl"], "mine.jsonl needs a scorer; known: exact, number, python"),
         (["eval", "countdwn"], "unknown task 'countdwn'; known: countdown"),
         (["generate", "--in", "no.jsonl", "--out", "o"], "cannot read no.jsonl: No such file or directory"),
         (["generate", "--in", "file", "--out", "o"], "file, line 1: not JSON"),
@@ -126,12 +128,13 @@ EVAL = ["eval", RULE, *TOY, "--limit", "1", "--n", "2"]
 )
 def test_bad_input_is_one_line_and_leaves_nothing(oddlm, tmp_path, arguments, message):
     Path("file").write_text("mine\n")
+    Path("mine.jsonl").write_text('{"prompt": "t5", "target": "t6"}\n')
     code, out, err = oddlm(*arguments)
     assert (code, out) == (2, "")
     assert err.startswith(f"oddlm: {message}")
     assert err.count("\n") == 1
     left = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert left == [tmp_path / "file"]
+    assert sorted(left) == [tmp_path / "file", tmp_path / "mine.jsonl"]
     assert Path("file").read_text() == "mine\n"
 
 

@@ -222,7 +222,7 @@ def test_hub_out_of_reach_says_what_to_do(tmp_path: Path) -> None:
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120)
     assert done.stdout.startswith("cannot fetch openai/gsm8k"), done.stderr
-    assert "give a local file" in done.stdout
+    assert "give a local file (--data FILE; for `oddlm sweep` --data gsm8k=FILE)" in done.stdout
 
 
 REPEATED = (

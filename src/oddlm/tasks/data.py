@@ -15,6 +15,11 @@ HALVES = ("tune", "test")
 EXPLORATION = 2026  # seed of the problems of docs/exploration.md, which nothing else was measured on
 
 
+def instead(task: str) -> str:
+    """What a message says to people who cannot have a task's own data."""
+    return f"give a local file (--data FILE; for `oddlm sweep` --data {task}=FILE)"
+
+
 def read_jsonl(path: Path, fields: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line number, row) of every non-empty line; each row has the fields. ValueError names the line."""
     try:

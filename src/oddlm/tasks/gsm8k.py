@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from .base import Problem, Score, Task
-from .data import first, in_half, read_jsonl, text_field
+from .data import first, in_half, instead, read_jsonl, text_field
 from .scoring import find_number, score_number
 
 HUB = "openai/gsm8k"
@@ -48,12 +48,12 @@ def _from_hub() -> list[tuple[int, dict[str, Any]]]:
         from datasets import load_dataset
     except ImportError as error:
         raise ValueError(
-            "GSM8K from the hub needs the extra 'hub': pip install 'oddlm[hub]'; or give a local file (--data FILE)"
+            f"GSM8K from the hub needs the extra 'hub': pip install 'oddlm[hub]'; or {instead('gsm8k')}"
         ) from error
     try:
         return list(enumerate(load_dataset(HUB, "main", split="test"), start=1))
     except Exception as error:  # the library raises its own, OSError and those of three HTTP stacks
-        raise ValueError(f"cannot fetch {HUB} ({type(error).__name__}: {error}); give a local file (--data FILE)") from error
+        raise ValueError(f"cannot fetch {HUB} ({type(error).__name__}: {error}); {instead('gsm8k')}") from error
 
 
 def gold(answer: str) -> float | None:
