@@ -232,6 +232,15 @@ def test_one_default_model():
     assert set(found.values()) == {"mini"}
 
 
+def test_a_model_out_of_reach_is_told_before_data_is_read(tmp_path):
+    command = [sys.executable, "-m", "oddlm", "eval", "gsm8k", "--model", "nobody/nothing", "--limit", "1"]
+    env = {**ENV, "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path)}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("oddlm: nobody/nothing is not complete in the cache, and the hub cannot be reached")
+    assert done.stderr.count("\n") == 1
+
+
 def test_the_command_line_starts_light():
     heavy = {"torch", "duckdb", "pyarrow", "numpy", "optuna", "sqlalchemy", "wandb", "mlflow", "tensorboard"}
     code = f"import sys, oddlm.cli; sys.exit(' '.join({heavy} & set(sys.modules)) or 0)"

@@ -217,12 +217,14 @@ def test_missing_file(tmp_path: Path) -> None:
         TASK.load(data=tmp_path / "none.jsonl")
 
 
-def test_hub_out_of_reach_says_what_to_do(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [{"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}])
+def test_hub_out_of_reach_says_what_to_do(tmp_path: Path, how: dict[str, str]) -> None:
     code = "from oddlm.tasks.gsm8k import TASK\ntry: TASK.load()\nexcept ValueError as e: print(e)"
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
+    environment = os.environ | {"HF_HOME": str(tmp_path)} | how
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120)
     assert done.stdout.startswith("cannot fetch openai/gsm8k"), done.stderr
     assert "give a local file (--data FILE; for `oddlm sweep` --data gsm8k=FILE)" in done.stdout
+    assert "Retrying" not in done.stderr
 
 
 REPEATED = (

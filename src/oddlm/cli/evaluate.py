@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .app import app
-from .bar import Tick, problem_bar
+from .bar import Tick, problem_bar, status_line
 from .options import (
     MODEL,
     OWN,
@@ -124,7 +124,10 @@ def evaluate(
     specs = _specs(what | {"n": n, "limit": limit}, data, fixed, axes, listed("seeds", seeds, int))
     for spec in specs:
         check_spec(spec)
-    problems = chosen.problems(data=data, limit=limit, exclude_train=exclude_train, split=split, unsafe=unsafe)
+    if not all(Store(store).complete(spec) for spec in specs):
+        options.check(model)  # it fails in a moment, where data may take long
+    with status_line(f"reading the problems of {task}"):
+        problems = chosen.problems(data=data, limit=limit, exclude_train=exclude_train, split=split, unsafe=unsafe)
     runner = Runner(
         Store(store),
         options.loader(model, [chosen.prompt(problem) for problem in problems], specs[0].params.length),

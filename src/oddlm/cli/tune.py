@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from .app import app
-from .bar import Tick, problem_bar
+from .bar import Tick, problem_bar, status_line
 from .options import (
     MODEL,
     Data,
@@ -133,10 +133,14 @@ def tune(
         _foretell(plan, trials)
         return
     reading = {"data": data, "exclude_train": exclude_train, "unsafe": unsafe}
-    problems = tuning_problems(chosen, split, limit=limit, **reading)
+    drawn = foreseen(plan, trials, Store(store))
+    if not drawn:
+        options.check(model)  # it fails in a moment, where data may take long
+    with status_line(f"reading the problems of {task}"):
+        problems = tuning_problems(chosen, split, limit=limit, **reading)
     lm = options.loader(model, [chosen.prompt(problem) for problem in problems], plan.longest)
     runner = Runner(Store(store), lm, workers=workers, together=together)
-    if not foreseen(plan, trials, runner.store):
+    if not drawn:
         runner.lm()  # a model that does not load leaves no study behind
     runner.store.check()
     opened = open_study(storage or f"sqlite:///{store / 'tune.db'}", study or plan.name, plan)
