@@ -214,6 +214,19 @@ def test_runs_are_listed_shown_and_asked(oddlm, monkeypatch):
     assert "nothing" in err
 
 
+def test_a_pipe_gets_whole_words(oddlm, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert oddlm("eval", RULE, *TOY, "--n", "2", "--limit", "1", "--alpha", "8")[0] == 0
+    rows = oddlm("runs")[1].splitlines()[2:]
+    assert [row.split()[:3] for row in rows] == [[run, RULE, "toy"] for run in Store(Path("runs")).ids()]
+    wide = ", ".join(f"'{'abcdefghij' * 3}' as c{i}" for i in range(9))
+    code, out, _ = oddlm("runs", "sql", f"select {wide}")
+    assert (code, out.splitlines()[-1].split()) == (0, ["abcdefghij" * 3] * 9)
+    long = " ".join(["word"] * 60)
+    Path("own.jsonl").write_text(json.dumps({"prompt": long, "target": "x"}) + "\n")
+    assert long in oddlm("problems", "own.jsonl", "--scorer", "exact", "--limit", "1")[1].splitlines()
+
+
 def test_a_broken_run_does_not_hide_the_others(oddlm):
     assert oddlm("eval", RULE, *TOY, "--n", "2", "--limit", "1", "--alpha", "8")[0] == 0
     plain, pushed = Store(Path("runs")).ids()

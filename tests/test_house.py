@@ -51,7 +51,7 @@ ARROWS = {
         "wording",
     },
     "sandbox": set(),
-    "tasks": {"sandbox"},
+    "tasks": {"sandbox", "wording"},
     "metrics": set(),
     "store": {"params"},
     "query": {"store"},

@@ -4,6 +4,7 @@ Texts come from models and may hold anything; nothing of them reaches the termin
 """
 
 import math
+import os
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,6 +29,13 @@ if TYPE_CHECKING:
 CHANGED, MASK, END = "◆", "·", "∎"
 CHANGED_STYLE = "bold magenta"
 CELL_LINES, CELL_WIDTH = 6, 30
+UNBOUNDED = 1 << 20  # columns
+
+
+def open_console() -> Console:
+    """Standard output: as wide as the terminal or COLUMNS say; in a pipe or a file so wide that nothing is cut or wrapped."""
+    console = Console()
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=UNBOUNDED)
 
 
 def visible(text: str) -> str:
@@ -162,7 +170,9 @@ def _clip(text: str) -> str:
     return "\n".join([*kept, "…"] if len(lines) > CELL_LINES else kept)
 
 
-def runs_table(runs: Sequence[Head]) -> Table:
+def runs_table(runs: Sequence[Head], *, whole: bool = False) -> Table:
+    """whole: long names of tasks and models in full."""
+    short = _text if whole else _tail
     names = [Column(header, overflow="fold") for header in ("task", "model")]
     table = _table(Column("run", no_wrap=True), *names, Column("setting", overflow="fold"))
     for header in ("n", "seed", "done", "Pass@1", "Pass@n"):
@@ -173,8 +183,8 @@ def runs_table(runs: Sequence[Head]) -> Table:
         shares = [passed.get("pass@1"), passed.get(f"pass@{spec.n}")]
         table.add_row(
             _text(run.id),
-            _tail(spec.task or "-"),
-            _tail(spec.model),
+            short(spec.task or "-"),
+            short(spec.model),
             _text(label(spec.params)),
             str(spec.n),
             str(spec.seed),

@@ -187,7 +187,7 @@ def test_worked_examples_are_right() -> None:
 def test_targets_and_limit(tiny: Path) -> None:
     assert [(p.id, p.prompt, p.target) for p in TASK.load(data=tiny)] == [("gsm8k/0", "1 + 1?", 2), ("gsm8k/1", "2 + 2?", 1004)]
     assert len(TASK.load(data=tiny, limit=1)) == 1
-    with pytest.warns(UserWarning, match="limit 9 is more than the 2 problems there are; using all"):
+    with pytest.warns(UserWarning, match="limit 9 is more than the 2 problems to be had; using all"):
         assert len(TASK.load(data=tiny, limit=9)) == 2
 
 

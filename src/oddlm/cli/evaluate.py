@@ -222,14 +222,12 @@ def _watch(spec: "RunSpec", tick: Tick) -> "Callable[[Row, bool], None]":
 
 
 def _report(done: "list[Done]", task: "Task", n: int, shown: Sequence[str], show: int, json_out: Path | None) -> None:
-    from rich.console import Console
-
     from ..compare import as_data, compare, covered
     from ..store import write_whole
-    from ..views import label, results, side_by_side
+    from ..views import label, open_console, results, side_by_side
     from ..wording import named, number_of
 
-    console = Console()
+    console = open_console()
     first = done[0][0]
     for i in range(min(show, len(done[0][1]))):
         columns = [(label(spec.params), rows[i]) for spec, rows in done if spec.seed == first.seed]

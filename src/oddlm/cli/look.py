@@ -34,7 +34,6 @@ def demo(
 @app.command()
 def names() -> None:
     """List the objectives, features, policies, schedules and selectors, with their options, and what presets stand for."""
-    from rich.console import Console
     from rich.table import Table
 
     from ..diversity.features import FEATURE_OPTIONS, FEATURES
@@ -43,6 +42,7 @@ def names() -> None:
     from ..policies import POLICIES
     from ..presets import ABOUT, AUTO, PAPER, PRESETS
     from ..selection import SELECTORS
+    from ..views import open_console
 
     table = Table("kind", "name", "options", "what it does", show_lines=False, pad_edge=False)
     for registry in (OBJECTIVES, FEATURES, POLICIES, SCHEDULES, SELECTORS):
@@ -57,4 +57,4 @@ def names() -> None:
         *(("preset", *p) for p in PRESETS.items()),
     ]:
         table.add_row(kind, name, ", ".join(f"{k}={v!r}" for k, v in stands_for.items()), ABOUT[name])
-    Console().print(table)
+    open_console().print(table)
