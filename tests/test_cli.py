@@ -52,8 +52,13 @@ def test_demo_of_the_mini_model(tmp_path):
     done = run("demo", "--seconds", "1", "--picture", str(picture))
     assert done.returncode == 0, done.stderr
     assert "nan" not in done.stdout
-    for word in ("countdown, 4 numbers: 1 problem", "compositions of 3 operations: 1 problem", "minus plain", "dpp", "Pass@16"):
+    for word in ("countdown, 4 numbers: 1 problem", "compositions of 3 operations: 1 problem", "dpp", "Pass@16"):
         assert word in done.stdout
+    assert done.stdout.count("The time was enough for 1 problem: no conclusion") == 2
+    assert "minus plain" not in done.stdout
+    assert done.stdout.count("│ auto ") == 3, "the package's default, at every temperature"
+    samples = [line for line in done.stdout.splitlines() if line.count("=28") == 2]
+    assert any("✓" in line for line in samples), "right ones are marked without colour, too"
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 

@@ -12,9 +12,14 @@ from .options import MODEL
 @app.command()
 def demo(
     model: Annotated[str, typer.Option(help="mini, or toy (an untrained network, in seconds).")] = MODEL,
-    alpha: Annotated[float, typer.Option(help="Force of the repulsion.")] = 8.0,
+    alpha: Annotated[float, typer.Option(help="Force of the repulsion; auto has its own.")] = 8.0,
     seed: Annotated[int, typer.Option(help="The same seed gives the same samples.")] = 0,
-    seconds: Annotated[float, typer.Option(help="mini: begin no problem that would end later.")] = 150.0,
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            help="mini: begin no problem that would end later.  [default: 140, or until ten problems of each task are done]"
+        ),
+    ] = None,
     picture: Annotated[Path, typer.Option(help="mini: where the Pass@k curves go.")] = Path("demo.png"),
     n: Annotated[int, typer.Option(help="toy: samples per setting.", min=1)] = 16,
     length: Annotated[int, typer.Option(help="toy: tokens per sample.")] = 24,
