@@ -19,7 +19,7 @@ from .diversity.guide import Repulsion
 from .generate import LM, load
 from .metrics import paired_interval, pass_at_k
 from .models.toy import Toy
-from .params import SampleParams
+from .params import SampleParams, checked
 from .sampler import denoise
 from .sandbox import SandboxError
 from .tasks import find_task
@@ -145,7 +145,7 @@ def _report(console: Console, title: str, tallies: Tallies) -> None:
 
 
 def _auto() -> str:
-    params = SampleParams(objective="auto")
+    params = checked(SampleParams, {"objective": "auto"})
     return f"{params.method} with alpha {params.alpha:g}"
 
 
