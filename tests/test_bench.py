@@ -1,7 +1,9 @@
 """`oddlm bench overhead` on a CPU: the table, the files and the claims."""
 
 import csv
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from typer.testing import CliRunner
 
 from oddlm.bench import MODELS, SHAPES, build_model, expand, grid_cells, overhead
 from oddlm.cli import app
-from oddlm.costs import Cost, aims_table, claims, network_flops
+from oddlm.costs import Cost, aims_table, claims, network_flops, read_csv, write_csv
 from oddlm.models.native import Native
 from oddlm.models.quant import is_quantized
 
@@ -87,7 +89,10 @@ def test_a_small_run(tmp_path):
     assert done.exit_code == 0, done.output
     assert "| tiny fp32 | 2 | 4 | 2 |" in done.output
     assert (tmp_path / "overhead.md").read_text() == done.output
-    assert (tmp_path / "overhead.png").stat().st_size > 1000
+    assert (tmp_path / "overhead.png").read_bytes().startswith(b"\x89PNG")
+    written = tmp_path / "again.csv"
+    write_csv(read_csv(tmp_path / "overhead.csv"), written)
+    assert written.read_text() == (tmp_path / "overhead.csv").read_text()
     rows = list(csv.DictReader((tmp_path / "overhead.csv").read_text().splitlines()))
     assert [int(row["steps"]) for row in rows] == [2, 4]
     for row in rows:
@@ -109,3 +114,37 @@ def test_bad_input(options, said):
     done = CliRunner().invoke(app, ["bench", "overhead", "--device", "cpu", *options])
     with pytest.raises(ValueError, match=said):
         raise done.exception
+
+
+RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
+
+
+@pytest.mark.parametrize(("name", "axes"), [("overhead", 2), ("overhead-models", 2), ("overhead-paper", 3)])
+def test_the_overhead_is_drawn_from_a_table(monkeypatch, tmp_path, name, axes):
+    """Per cent over what the cells differ in, all intervals inside, a dashed zero, plain numbers."""
+    drawn = []
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, path, **_: drawn.append(figure))
+    table = RESULTS / f"{name}-h200.csv"
+    done = CliRunner().invoke(app, ["bench", "draw", str(table), "--out", str(tmp_path / "o.png")])
+    assert done.exit_code == 0, done.output
+    (figure,) = drawn
+    costs = read_csv(table)
+    assert len(figure.axes) == axes
+    assert "%" in figure.axes[0].get_ylabel()
+    low, high = figure.axes[0].get_ylim()
+    assert low <= min(c.overhead_low for c in costs) <= max(c.overhead_high for c in costs) <= high
+    for panel in figure.axes:
+        assert (panel.lines[0].get_linestyle(), *panel.lines[0].get_ydata()) == ("--", 0, 0)
+        assert sum(len(line.get_xdata()) for line in panel.lines if line.get_marker() == "o") == len(costs)
+    figure.draw_without_rendering()
+    told = [text.get_text() for panel in figure.axes for text in (*panel.get_xticklabels(), *figure.axes[0].get_yticklabels())]
+    assert all(re.fullmatch(r"[-\u2212]?[0-9.]+", text) for text in told)
+
+
+@pytest.mark.parametrize("text", ["", "a,b\n1,2\n", None, "\x00"])
+def test_a_table_that_is_none(tmp_path, text):
+    path = tmp_path / "t.csv"
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(ValueError, match=r"t\.csv"):
+        read_csv(path)

@@ -52,8 +52,13 @@ def test_demo_of_the_mini_model(tmp_path):
     done = run("demo", "--seconds", "1", "--picture", str(picture))
     assert done.returncode == 0, done.stderr
     assert "nan" not in done.stdout
-    for word in ("countdown, 4 numbers: 1 problem", "compositions of 3 operations: 1 problem", "minus plain", "dpp", "Pass@16"):
+    for word in ("countdown, 4 numbers: 1 problem", "compositions of 3 operations: 1 problem", "dpp", "Pass@16"):
         assert word in done.stdout
+    assert done.stdout.count("The time was enough for 1 problem: no conclusion") == 2
+    assert "minus plain" not in done.stdout
+    assert done.stdout.count("│ auto ") == 3, "the package's default, at every temperature"
+    samples = [line for line in done.stdout.splitlines() if line.count("=28") == 2]
+    assert any("✓" in line for line in samples), "right ones are marked without colour, too"
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
@@ -105,7 +110,7 @@ def test_answers_are_scored(tmp_path):
         (["problems", "gsm8k", "--protocol", "papr"], "task 'gsm8k' has no protocol 'papr'; known: 4-shot, paper"),
         (["problems", "gsm8k", "--exclude-train"], "task 'gsm8k' has no option 'exclude_train'; options: data, limit, shots"),
         (["problems", "gsm8k", "--data", "nowhere.jsonl"], "cannot read nowhere.jsonl: No such file"),
-        (["problems", "own.jsonl"], "own.jsonl needs a scorer; known: exact, number, python"),
+        (["problems", "own.jsonl"], "there is no file own.jsonl"),
         (["problems", "countdown", "--scorer", "exact"], "a scorer goes with a JSONL of your own"),
         (["problems", "countdown", "--limit", "0"], "limit must be at least 1, not 0"),
     ],
@@ -129,4 +134,4 @@ def test_a_limit_beyond_the_data_is_said_and_all_are_used():
     done = run("problems", "countdown", "--limit", "501")
     assert done.returncode == 0
     assert done.stdout.count("target: ") == 500
-    assert done.stderr == "oddlm: limit 501 is more than the 500 problems there are; using all\n"
+    assert done.stderr == "oddlm: limit 501 is more than the 500 problems to be had; using all\n"

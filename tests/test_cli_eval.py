@@ -9,14 +9,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.main import get_command
 
 from oddlm import load
-from oddlm.cli import main
+from oddlm.cli import app, main
 from oddlm.store import Store
 
 from .test_evaluate import ENV, ROOT
 
 RULE = "tests.own_task.TASK"
+TOY = ("--model", "toy")  # for tests of commands, not of models
 
 
 @pytest.fixture
@@ -37,7 +39,7 @@ def oddlm(monkeypatch, capsys, tmp_path):
 
 def test_eval_from_the_grid_to_the_table(oddlm, tmp_path):
     grid = ["--alpha", "0,16", "--temperature", "0,1", "--objective", "odd,dpp", "--seeds", "0,1"]
-    code, out, err = oddlm("eval", RULE, "--n", "4", "--limit", "3", *grid, "--json", "out.json", "--show", "1")
+    code, out, err = oddlm("eval", RULE, *TOY, "--n", "4", "--limit", "3", *grid, "--json", "out.json", "--show", "1")
     assert (code, err) == (0, "")
     runs = [Store(Path("runs")).read(name) for name in Store(Path("runs")).ids()]
     assert len(runs) == 2 * 2 * 3
@@ -55,35 +57,43 @@ def test_eval_from_the_grid_to_the_table(oddlm, tmp_path):
         assert f"{100 * setting['pass@n']['mean']:.1f}" in out
     plain, pushed = told["settings"][0], told["settings"][1]
     assert pushed["difference"]["difference"] == pytest.approx(pushed["pass@n"]["mean"] - plain["pass@n"]["mean"])
-    code, again, _ = oddlm("eval", RULE, "--n", "4", "--limit", "3", *grid)
+    code, again, _ = oddlm("eval", RULE, *TOY, "--n", "4", "--limit", "3", *grid)
     assert code == 0
     assert again.splitlines() == out.splitlines()[-len(again.splitlines()) :], "nothing is run again, and the table is the same"
 
 
 def test_the_baseline_runs_unasked(oddlm):
-    assert oddlm("eval", RULE, "--n", "2", "--limit", "1", "--alpha", "8", "--objective", "dpp")[0] == 0
+    assert oddlm("eval", RULE, *TOY, "--n", "2", "--limit", "1", "--alpha", "8", "--objective", "dpp")[0] == 0
     told = [Store(Path("runs")).read(name).spec.params for name in Store(Path("runs")).ids()]
     assert [(p.objective, p.alpha) for p in told] == [("none", 0), ("dpp", 8)]
+
+
+def test_one_is_singular(oddlm):
+    shape = ["--n", "1", "--length", "4", *TOY]
+    code, out, _ = oddlm("eval", RULE, "--limit", "1", "--alpha", "0", *shape)
+    assert (code, "1 problem, 1 sample each, seed 0. " in out) == (0, True)
+    Path("prompts.jsonl").write_text('{"prompt": "t5"}\n')
+    assert oddlm("generate", "--in", "prompts.jsonl", "--out", "o.jsonl", *shape)[1].startswith("1 prompt, 1 sample each: ")
 
 
 def test_own_files_count_by_what_they_hold(oddlm):
     for folder, target in (("a", "t7"), ("b", "t7"), ("c", "t8")):
         Path(folder).mkdir()
         Path(folder, "own.jsonl").write_text(json.dumps({"prompt": "t5", "target": target}) + "\n")
-        command = ["eval", f"{folder}/own.jsonl", "--scorer", "exact", "--n", "2", "--length", "4", "--alpha", "0"]
+        command = ["eval", f"{folder}/own.jsonl", "--scorer", "exact", "--n", "2", "--length", "4", "--alpha", "0", *TOY]
         assert oddlm(*command)[0] == 0
     assert len(Store(Path("runs")).ids()) == 2
 
 
 def test_any_setting_of_the_sampler(oddlm):
-    command = ["eval", RULE, "--n", "2", "--limit", "1", "--alpha", "0", "--set", "top_k=3"]
+    command = ["eval", RULE, *TOY, "--n", "2", "--limit", "1", "--alpha", "0", "--set", "top_k=3"]
     assert oddlm(*command, "--set", 'policy={"name": "threshold", "threshold": 0.5}', "--keep-tokens")[0] == 0
     run = Store(Path("runs")).read(Store(Path("runs")).ids()[0])
     assert (run.spec.params.top_k, run.spec.params.policy) == (3, {"name": "threshold", "threshold": 0.5})
     assert run.rows[0].samples[0].tokens
 
 
-EVAL = ["eval", RULE, "--limit", "1", "--n", "2"]
+EVAL = ["eval", RULE, *TOY, "--limit", "1", "--n", "2"]
 
 
 @pytest.mark.parametrize(
@@ -105,11 +115,13 @@ EVAL = ["eval", RULE, "--limit", "1", "--n", "2"]
         ([*EVAL, "--json", "no/where.json"], "cannot write no/where.json: its folder does not exist"),
         ([*EVAL, "--store", "file"], "cannot write file: File exists; what was finished is kept"),
         ([*EVAL, "--data", "x.jsonl"], "cannot read x.jsonl: No such file or directory"),
-        (["eval", "own.jsonl"], "own.jsonl needs a scorer"),
+        (["eval", "own.jsonl"], "there is no file own.jsonl"),
+        (["eval", "own.jsonl", "--scorer", "exact"], "cannot read own.jsonl: No such file or directory"),
+        (["eval", "mine.jsonl"], "mine.jsonl needs a scorer; known: exact, number, python"),
         (["eval", "countdwn"], "unknown task 'countdwn'; known: countdown"),
         (["generate", "--in", "no.jsonl", "--out", "o"], "cannot read no.jsonl: No such file or directory"),
         (["generate", "--in", "file", "--out", "o"], "file, line 1: not JSON"),
-        (["sample", "t5", "--store", "file"], "cannot write file: File exists"),
+        (["sample", "t5", *TOY, "--store", "file"], "cannot write file: File exists"),
         (["sample", ""], "prompts[0] is empty"),
         (["runs"], "there is no store runs: `oddlm eval` makes one"),
         (["runs", "show", "x", "--store", "nowhere"], "there is no store nowhere"),
@@ -117,19 +129,20 @@ EVAL = ["eval", RULE, "--limit", "1", "--n", "2"]
 )
 def test_bad_input_is_one_line_and_leaves_nothing(oddlm, tmp_path, arguments, message):
     Path("file").write_text("mine\n")
+    Path("mine.jsonl").write_text('{"prompt": "t5", "target": "t6"}\n')
     code, out, err = oddlm(*arguments)
     assert (code, out) == (2, "")
     assert err.startswith(f"oddlm: {message}")
     assert err.count("\n") == 1
     left = [path for path in tmp_path.rglob("*") if path.is_file()]
-    assert left == [tmp_path / "file"]
+    assert sorted(left) == [tmp_path / "file", tmp_path / "mine.jsonl"]
     assert Path("file").read_text() == "mine\n"
 
 
 def test_generate_goes_on_and_can_be_scored(oddlm):
     prompts = [{"prompt": f"t{i}", "id": f"p{i}"} for i in range(5, 8)] + [{"prompt": "t3"}]
     Path("prompts.jsonl").write_text("".join(json.dumps(p) + "\n" for p in prompts))
-    command = ["generate", "--in", "prompts.jsonl", "--out", "samples.jsonl", "--n", "3", "--length", "5"]
+    command = ["generate", "--in", "prompts.jsonl", "--out", "samples.jsonl", "--n", "3", "--length", "5", *TOY]
     code, out, err = oddlm(*command)
     assert (code, err) == (0, "")
     lines = [json.loads(line) for line in Path("samples.jsonl").read_text().splitlines()]
@@ -147,19 +160,19 @@ def test_generate_goes_on_and_can_be_scored(oddlm):
 
 
 def test_sample_prints_where_there_is_no_terminal_and_stores(oddlm):
-    code, out, err = oddlm("sample", "t5 t6", "--n", "3", "--length", "6")
+    code, out, err = oddlm("sample", "t5 t6", "--n", "3", "--length", "6", *TOY)
     assert (code, err) == (0, "")
     run = Store(Path("runs")).read(Store(Path("runs")).ids()[0])
     assert out == "".join(f"--- {s.index}\n{s.text}\n" for s in run.rows[0].samples) + f"--- seed {run.rows[0].seed}\n"
-    assert oddlm("sample", "t5 t6", "--n", "3", "--length", "6")[1] == out
+    assert oddlm("sample", "t5 t6", "--n", "3", "--length", "6", *TOY)[1] == out
     assert len(Store(Path("runs")).read(run.id).rows) == 1
-    oddlm("sample", "t5 t7", "--n", "3", "--length", "6")
+    oddlm("sample", "t5 t7", "--n", "3", "--length", "6", *TOY)
     assert len(Store(Path("runs")).ids()) == 2
 
 
 def test_python_draws_the_samples_of_a_command_by_the_seed_that_it_tells(oddlm):
     settings = ["--length", "6", "--alpha", "2", "--seed", "7", "--set", "policy=margin", "--set", "pool=5"]
-    _, out, _ = oddlm("sample", "t5 t6", "--n", "3", *settings)
+    _, out, _ = oddlm("sample", "t5 t6", "--n", "3", *settings, *TOY)
     shown, _, seed = out.rpartition("--- seed ")
     (samples,) = load("toy").generate("t5 t6", 3, length=6, alpha=2, policy="margin", pool=5, seed=int(seed))
     assert shown == "".join(f"--- {s.index}\n{s.text}\n" for s in samples)
@@ -170,7 +183,7 @@ def test_python_draws_the_samples_of_a_command_by_the_seed_that_it_tells(oddlm):
 
 def test_sample_draws_on_a_terminal(tmp_path):
     leader, follower = pty.openpty()
-    command = [sys.executable, "-m", "oddlm", "sample", "t5 t6", "--n", "3", "--length", "12", "--temperature", "0"]
+    command = [sys.executable, "-m", "oddlm", "sample", "t5 t6", *TOY, "--n", "3", "--length", "12", "--temperature", "0"]
     env = {**ENV, "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"}
     process = subprocess.Popen(command, cwd=tmp_path, env=env, stdout=follower, stderr=follower)
     os.close(follower)
@@ -193,7 +206,7 @@ def test_sample_draws_on_a_terminal(tmp_path):
 
 def test_runs_are_listed_shown_and_asked(oddlm, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
-    code, out, _ = oddlm("eval", RULE, "--n", "2", "--limit", "2", "--alpha", "8")
+    code, out, _ = oddlm("eval", RULE, *TOY, "--n", "2", "--limit", "2", "--alpha", "8")
     assert code == 0
     assert "odd (enough 0.5) + fork" in out
     plain, pushed = Store(Path("runs")).ids()
@@ -214,8 +227,21 @@ def test_runs_are_listed_shown_and_asked(oddlm, monkeypatch):
     assert "nothing" in err
 
 
+def test_a_pipe_gets_whole_words(oddlm, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert oddlm("eval", RULE, *TOY, "--n", "2", "--limit", "1", "--alpha", "8")[0] == 0
+    rows = oddlm("runs")[1].splitlines()[2:]
+    assert [row.split()[:3] for row in rows] == [[run, RULE, "toy"] for run in Store(Path("runs")).ids()]
+    wide = ", ".join(f"'{'abcdefghij' * 3}' as c{i}" for i in range(9))
+    code, out, _ = oddlm("runs", "sql", f"select {wide}")
+    assert (code, out.splitlines()[-1].split()) == (0, ["abcdefghij" * 3] * 9)
+    long = " ".join(["word"] * 60)
+    Path("own.jsonl").write_text(json.dumps({"prompt": long, "target": "x"}) + "\n")
+    assert long in oddlm("problems", "own.jsonl", "--scorer", "exact", "--limit", "1")[1].splitlines()
+
+
 def test_a_broken_run_does_not_hide_the_others(oddlm):
-    assert oddlm("eval", RULE, "--n", "2", "--limit", "1", "--alpha", "8")[0] == 0
+    assert oddlm("eval", RULE, *TOY, "--n", "2", "--limit", "1", "--alpha", "8")[0] == 0
     plain, pushed = Store(Path("runs")).ids()
     spec = Path("runs", plain, "spec.json")
     spec.write_text(spec.read_text().replace('"schema_version":1', '"schema_version":0'))
@@ -223,6 +249,22 @@ def test_a_broken_run_does_not_hide_the_others(oddlm):
     assert code == 2
     assert pushed in out
     assert err == f"oddlm: runs/{plain}/spec.json: schema 0, from an older oddlm (this one reads 1); give another --store\n"
+
+
+def test_one_default_model():
+    commands = get_command(app).commands
+    found = {name: param.default for name, command in commands.items() for param in command.params if param.name == "model"}
+    assert {"eval", "sample", "generate", "serve", "record", "tune", "demo"} <= set(found)
+    assert set(found.values()) == {"mini"}
+
+
+def test_a_model_out_of_reach_is_told_before_data_is_read(tmp_path):
+    command = [sys.executable, "-m", "oddlm", "eval", "gsm8k", "--model", "nobody/nothing", "--limit", "1"]
+    env = {**ENV, "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path)}
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("oddlm: nobody/nothing is not complete in the cache, and the hub cannot be reached")
+    assert done.stderr.count("\n") == 1
 
 
 def test_the_command_line_starts_light():

@@ -184,7 +184,20 @@ def test_powers_of_two():
 
 
 def start(store: Path, *more: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "oddlm", "eval", "tests.own_task.SLOW", "--n", "4", "--alpha", "16", *more]
+    command = [
+        sys.executable,
+        "-m",
+        "oddlm",
+        "eval",
+        "tests.own_task.SLOW",
+        "--model",
+        "toy",
+        "--n",
+        "4",
+        "--alpha",
+        "16",
+        *more,
+    ]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     return subprocess.Popen([*command, "--store", str(store)], cwd=ROOT, env=ENV, text=True, **pipes)
 

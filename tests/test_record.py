@@ -66,7 +66,7 @@ def test_the_plain_twin_is_plain(tmp_path, fork):
         (("--prompt", "x", "--contrast", "1"), "go with a task"),
         (("countdown", "--alpha", "0"), "nothing to compare"),
         (("countdown", "--problem", "x"), "has no problem 'x'"),
-        (("countdown", *SETTINGS, *ODD, "--contrast", "1"), "none of the 1 problems shows such a contrast"),
+        (("countdown", *SETTINGS, *ODD, "--contrast", "1"), "none of 1 problem shows such a contrast"),
         (("nothing",), "unknown task 'nothing'"),
     ],
 )

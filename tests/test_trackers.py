@@ -190,7 +190,7 @@ def test_a_server_that_is_not_there_is_told_at_once(tmp_path, monkeypatch):
 
 
 def test_eval_tells_them(oddlm):  # noqa: F811
-    command = ["eval", RULE, "--n", "2", "--limit", "2", "--alpha", "8", "--track", "tensorboard"]
+    command = ["eval", RULE, "--model", "toy", "--n", "2", "--limit", "2", "--alpha", "8", "--track", "tensorboard"]
     assert oddlm(*command)[0] == 0
     assert {path.parent.name for path in Path("runs/tensorboard").glob("*/events*")} == set(Store(Path("runs")).ids())
     code, out, err = oddlm("eval", RULE, "--limit", "1", "--track", "wanb")

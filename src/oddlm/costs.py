@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any, get_type_hints
 
 from .models.transformer import TransformerConfig
 
@@ -92,6 +93,8 @@ def claims(costs: Sequence[Cost]) -> list[str]:
     return said
 
 
+OVER = {"n": "samples n", "length": "tokens S", "steps": "steps T"}
+FAR = 10.0  # points between the lowest and the highest bound
 _AXES = ("model", "dtype", "n", "length", "steps")
 
 
@@ -137,21 +140,76 @@ def write_csv(costs: Sequence[Cost], path: Path) -> None:
         writer.writerows(asdict(c) for c in costs)
 
 
-def draw(costs: Sequence[Cost], path: Path) -> None:
-    """Time per step over samples, a panel per model, a line per length and kind; needs matplotlib."""
-    import matplotlib.pyplot as plt
+def read_csv(path: Path) -> list[Cost]:
+    """What `write_csv` wrote."""
+    kinds = get_type_hints(Cost)
+    try:
+        with path.open(newline="") as file:
+            rows = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+    if not rows or set(rows[0]) != set(kinds):
+        raise ValueError(f"{path} is no table of `oddlm bench overhead`: it needs rows with the columns {', '.join(kinds)}")
+    try:
+        return [Cost(**{name: kind(row[name]) for name, kind in kinds.items()}) for row in rows]
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{path}: {error}") from error
 
-    panels = list(dict.fromkeys((c.model, c.dtype) for c in costs))
-    figure, grid = plt.subplots(1, len(panels), figsize=(7 * len(panels), 4.5), squeeze=False)
-    for axes, panel in zip(grid[0], panels, strict=True):
-        mine = [c for c in costs if (c.model, c.dtype) == panel]
-        for i, length in enumerate(sorted({c.length for c in mine})):
-            cells = sorted({c.n: c for c in mine if c.length == length}.values(), key=lambda c: c.n)
-            for kind, style in (("network", ":"), ("plain", "--"), ("odd", "-")):
-                times = [getattr(c, f"{kind}_ms") for c in cells]
-                axes.plot([c.n for c in cells], times, style, color=f"C{i}", marker="o", label=f"S={length}, {kind}")
-        axes.set(xlabel="samples n", ylabel="ms per step", xscale="log", yscale="log", title=" ".join(panel))
-        axes.legend(fontsize=7)
-    figure.tight_layout()
+
+def draw(costs: Sequence[Cost], path: Path) -> None:
+    """ODD's overhead in per cent over samples, tokens and steps, as far as the cells differ in them; needs matplotlib.
+
+    Every cell is a dot with its interval, in each panel; bars are the medians of a network's cells.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ValueError("pictures need the extra 'plot': pip install 'oddlm[plot]'") from error
+    shown = [axis for axis in OVER if len({getattr(c, axis) for c in costs}) > 1] or ["n"]
+    figure = Figure(figsize=(1.2 + 3.4 * len(shown), 3.8), layout="constrained")
+    panels = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
+    for panel, axis in zip(panels, shown, strict=True):
+        _draw_over(panel, axis, costs)
+    scale = _scale(panels[0], costs)
+    panels[0].set_ylabel("ODD over plain, % of a step")
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+    figure.suptitle(f"Dots: cells, with 95 % intervals. Bars: their medians.{scale}", fontsize=9)
     figure.savefig(path, dpi=150)
-    plt.close(figure)
+
+
+def _draw_over(panel: Any, axis: str, costs: Sequence[Cost]) -> None:
+    values = sorted({getattr(c, axis) for c in costs})
+    networks = list(dict.fromkeys((c.model, c.dtype) for c in costs))
+    share = 0.8 / len(networks)  # of the room between two ticks
+    panel.axhline(0, color="black", linestyle="--", linewidth=0.8)
+    for i, network in enumerate(networks):
+        label = " ".join(network)
+        for x, value in enumerate(values):
+            group = [c for c in costs if (c.model, c.dtype) == network and getattr(c, axis) == value]
+            if not group:
+                continue
+            left = x - 0.4 + i * share
+            places = [left + share * (j + 0.5) / len(group) for j in range(len(group))]
+            over = [c.overhead for c in group]
+            bars = [[c.overhead - c.overhead_low for c in group], [c.overhead_high - c.overhead for c in group]]
+            panel.errorbar(places, over, yerr=bars, fmt="o", color=f"C{i}", markersize=3, elinewidth=0.8, alpha=0.6)
+            ends = left + 0.05 * share, left + 0.95 * share
+            panel.hlines(statistics.median(over), *ends, color=f"C{i}", linewidth=2.2, label=label)
+            label = ""  # once per network
+    panel.set_xticks(range(len(values)), [f"{value:g}" for value in values])
+    panel.set(xlabel=OVER[axis], xlim=(-0.5, len(values) - 0.5))
+    panel.grid(axis="y", alpha=0.25)
+
+
+def _scale(panel: Any, costs: Sequence[Cost]) -> str:
+    """Plain numbers; where some cells lie far off, steps that grow, so that the others can still be told apart: in words."""
+    low, high = min(0.0, *(c.overhead_low for c in costs)), max(0.0, *(c.overhead_high for c in costs))
+    if high - low <= FAR:
+        return ""
+    panel.set_yscale("symlog", linthresh=2, linscale=1)
+    ticks = sorted(sign * value for value in (0, 1, 2, 5, 10, 20, 50, 100, 200, 500) for sign in (-1, 1))
+    kept = sorted({tick for tick in ticks if low <= tick <= high} | {0})
+    panel.set_yticks(kept, [f"{tick:g}" for tick in kept])
+    panel.set_yticks([], minor=True)
+    panel.set_ylim(1.2 * low - 0.2, 1.2 * high + 0.2)
+    return " The scale is uneven beyond 2."

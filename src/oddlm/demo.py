@@ -1,6 +1,5 @@
 """`oddlm demo`: what diversity does to Pass@16, on the model in the package; or to a batch, on an untrained toy network."""
 
-import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,53 +17,64 @@ from torch import Tensor
 
 from .diversity.guide import Repulsion
 from .generate import LM, load
-from .metrics import paired_interval
+from .metrics import paired_interval, pass_at_k
 from .models.toy import Toy
+from .params import SampleParams, checked
 from .sampler import denoise
 from .sandbox import SandboxError
 from .tasks import find_task
 from .tasks.base import Problem, Task
 from .types import StepEvent
+from .views import open_console
+from .wording import fixed, number_of, percent
 
 N = 16
-TEMPERATURES = (0.0, 1.0)
+SECONDS = 140.0  # so that `make demo` ends within three minutes on two idle cores
+LEAST = 10  # problems, below which nothing is concluded
 COUNTDOWN = {"length": 24, "steps": 12, "eos": "late"}
 MINICODE = {"length": 64, "steps": 16, "eos": "free"}
-COLORS = {"none": "C0", "dpp": "C2", "odd": "C1"}
+COLORS = {"none": "C0", "dpp": "C2", "odd": "C1", "auto": "C3"}
 
 
 @dataclass
 class Tally:
     """What one setting did, problem by problem."""
 
-    right: list[int] = field(default_factory=list)
-    distinct: list[int] = field(default_factory=list)
+    correct: list[list[bool]] = field(default_factory=list)  # [problems][N], in the order of the samples
     texts: list[list[str]] = field(default_factory=list)
     seconds: float = 0.0
 
     def pass_at(self, k: int) -> float:
-        """Share of problems that k of the N samples would solve, over all choices of k."""
-        return float(np.mean([1 - math.comb(N - c, k) / math.comb(N, k) for c in self.right]))
+        return float(pass_at_k(self.correct, k).mean())
+
+    @property
+    def distinct(self) -> float:
+        return float(np.mean([len(set(texts)) for texts in self.texts]))
 
 
 Tallies = dict[tuple[str, float], Tally]
 
 
-def run_demo(*, alpha: float, seed: int, seconds: float, picture: Path) -> None:
-    """Plain, DPP (countdown alone) and ODD sampling at two temperatures, on as many problems as the time allows."""
+def run_demo(*, alpha: float, seed: int, seconds: float | None, picture: Path) -> None:
+    """Plain sampling, DPP, ODD and the package's default, on as many problems as the time allows.
+
+    seconds None: as many as SECONDS allow, and LEAST of each task however slow the machine is.
+    """
+    seconds, least = (SECONDS, LEAST) if seconds is None else (seconds, 1)
     if seconds <= 0:
         raise ValueError(f"seconds must be more than 0, not {seconds:g}")
-    console = Console()
+    console = open_console()
     lm = load("mini")
     console.print(
         f"The mini model, {N} samples per problem; all methods spend the same network evaluations. Pass@1 is the share of "
         f"right samples, Pass@{N} the share of problems with a right one among {N}. The training data hold none "
-        "of the problems.\n"
+        f"of the problems. auto is the package's default, {_auto()}.\n"
     )
     countdown = find_task("countdown")
-    compare = partial(_compare, console, lm, alpha=alpha, seed=seed)
+    compare = partial(_compare, console, lm, alpha=alpha, seed=seed, least=least)
     problems = countdown.problems(count=200)
-    tallies, shown = compare(countdown, problems, COUNTDOWN, ("none", "dpp", "odd"), seconds=0.6 * seconds)
+    settings = [(method, temperature) for temperature in (0.0, 1.0) for method in ("none", "dpp", "odd", "auto")]
+    tallies, shown = compare(countdown, problems, COUNTDOWN, settings, seconds=0.6 * seconds)
     _report(console, "countdown, 4 numbers", tallies)
     _side_by_side(console, shown, tallies)
     _draw(console, tallies, picture)
@@ -74,7 +84,7 @@ def run_demo(*, alpha: float, seed: int, seconds: float, picture: Path) -> None:
     except SandboxError as error:
         console.print(Text(f"minicode is left out: {error}"))
         return
-    tallies, _ = compare(code, problems, MINICODE, ("none", "odd"), seconds=0.4 * seconds)
+    tallies, _ = compare(code, problems, MINICODE, [("none", 1.0), ("auto", 1.0)], seconds=0.4 * seconds)
     _report(console, "minicode, held-out compositions of 3 operations", tallies)
 
 
@@ -83,15 +93,16 @@ def _compare(
     lm: LM,
     task: Task,
     problems: Sequence[Problem],
-    settings: dict[str, Any],
-    methods: Sequence[str],
+    shape: dict[str, Any],
+    settings: Sequence[tuple[str, float]],
     *,
     alpha: float,
     seed: int,
     seconds: float,
+    least: int,
 ) -> tuple[Tallies, list[Problem]]:
-    """Every setting on one problem after another, until the time is up; at least one problem."""
-    tallies: Tallies = {(method, t): Tally() for t in TEMPERATURES for method in methods}
+    """Every method and temperature on one problem after another, until the time is up and `least` problems are done."""
+    tallies: Tallies = {setting: Tally() for setting in settings}
     began = time.monotonic()
     done: list[Problem] = []
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
@@ -100,39 +111,42 @@ def _compare(
         for problem in problems:
             for (method, temperature), tally in tallies.items():
                 start = time.monotonic()
-                how = {**settings, "objective": method, "alpha": alpha, "temperature": temperature, "seed": seed + len(done)}
+                force = {} if method == "auto" else {"alpha": alpha}  # auto has its own
+                how = {**shape, "objective": method, **force, "temperature": temperature, "seed": seed + len(done)}
                 (samples,) = lm.generate(task.prompt(problem), N, progress=False, **how)
                 tally.seconds += time.monotonic() - start
                 texts = [sample.text for sample in samples]
                 verdicts = {text: task.score(problem, text).correct for text in set(texts)}
                 tally.texts.append(texts)
-                tally.right.append(sum(verdicts[text] for text in texts))
-                tally.distinct.append(len(verdicts))
+                tally.correct.append([verdicts[text] for text in texts])
             done.append(problem)
-            progress.update(bar, description=f"{task.name}: {len(done)} problems")
-            if (spent := time.monotonic() - began) + spent / len(done) > seconds:
+            told = f" of at least {least}" if len(done) < least else ""
+            progress.update(bar, description=f"{task.name}: {number_of(len(done), 'problem')}{told}")
+            if len(done) >= least and (spent := time.monotonic() - began) + spent / len(done) > seconds:
                 break
     return tallies, done
 
 
 def _report(console: Console, title: str, tallies: Tallies) -> None:
-    count = len(next(iter(tallies.values())).right)
-    table = Table(
-        "method",
-        "temp.",
-        "Pass@1",
-        f"Pass@{N}",
-        "distinct",
-        "seconds",
-        "minus plain",
-        title=f"{title}: {count} problem{'' if count == 1 else 's'}",
-    )
+    count = number_of(done := len(next(iter(tallies.values())).correct), "problem")
+    table = Table("method", "temp.", "Pass@1", f"Pass@{N}", "distinct", "seconds", title=f"{title}: {count}")
+    if done >= LEAST:
+        table.add_column("minus plain")
     for (method, temperature), tally in tallies.items():
+        scores = f"{percent(tally.pass_at(1))} %", f"{percent(tally.pass_at(N))} %", fixed(tally.distinct)
         difference = "" if method == "none" else _interval(tally, tallies["none", temperature])
-        scores = f"{tally.pass_at(1):.1%}", f"{tally.pass_at(N):.1%}", f"{np.mean(tally.distinct):.1f}"
-        table.add_row(_label(method), f"{temperature:g}", *scores, f"{tally.seconds:.1f}", difference)
+        told = [_label(method), f"{temperature:g}", *scores, fixed(tally.seconds), difference]
+        table.add_row(*told[: len(table.columns)])
     console.print(table)
-    console.print(f"minus plain: difference of Pass@{N} in points, with a 95 % bootstrap interval, paired by problem.\n")
+    if done >= LEAST:
+        console.print(f"minus plain: difference of Pass@{N} in points, with a 95 % bootstrap interval, paired by problem.\n")
+    else:
+        console.print(f"The time was enough for {count}: no conclusion; {LEAST} at least are needed (--seconds).\n")
+
+
+def _auto() -> str:
+    params = checked(SampleParams, {"objective": "auto"})
+    return f"{params.method} with alpha {params.alpha:g}"
 
 
 def _label(method: str) -> str:
@@ -140,29 +154,28 @@ def _label(method: str) -> str:
 
 
 def _interval(own: Tally, plain: Tally) -> str:
-    gain = paired_interval([100.0 * (r > 0) for r in own.right], [100.0 * (r > 0) for r in plain.right])
-    if math.isnan(gain.low):  # one problem has no spread
-        return f"{gain.difference:+.0f}"
-    return f"{gain.difference:+.0f} [{gain.low:+.0f}, {gain.high:+.0f}]"
+    gain = paired_interval(pass_at_k(own.correct, N), pass_at_k(plain.correct, N))
+    difference, low, high = (percent(value, 0, "+") for value in gain)
+    return f"{difference} [{low}, {high}]"
 
 
 def _side_by_side(console: Console, problems: Sequence[Problem], tallies: Tallies) -> None:
-    """The problem on which the two differ most at temperature 0."""
-    plain, odd = tallies["none", 0.0], tallies["odd", 0.0]
-    gains = [(o > 0) - (p > 0) for o, p in zip(odd.right, plain.right, strict=True)]
-    i = gains.index(max(gains))
+    """The first problem on which the two differ most at temperature 0."""
+    plain, auto = tallies["none", 0.0], tallies["auto", 0.0]
+    gains = pass_at_k(auto.correct, N) - pass_at_k(plain.correct, N)
+    i = int(gains.argmax())
     *numbers, target = problems[i].prompt.split(",")
-    table = Table(
-        "plain, temperature 0", "odd, temperature 0", title=f"{target} out of {', '.join(numbers)}; right ones are green"
-    )
-    task = find_task("countdown")
-    for pair in zip(plain.texts[i], odd.texts[i], strict=True):
-        table.add_row(*(Text(x, style="green" if task.score(problems[i], x).correct else "") for x in _readable(pair)))
+    title = f"{target} out of {', '.join(numbers)}: the first problem with the largest difference; ✓ marks right ones"
+    table = Table("plain, temperature 0", "auto, temperature 0", title=title)
+    for pair in zip(_marked(plain, i), _marked(auto, i), strict=True):
+        table.add_row(*pair)
     console.print(table)
 
 
-def _readable(texts: Sequence[str]) -> Iterator[str]:
-    return ("".join(c if c.isprintable() else "?" for c in text) for text in texts)
+def _marked(tally: Tally, problem: int) -> Iterator[Text]:
+    for text, right in zip(tally.texts[problem], tally.correct[problem], strict=True):
+        readable = "".join(c if c.isprintable() else "?" for c in text)
+        yield Text(f"✓ {readable}", style="green") if right else Text(f"  {readable}")
 
 
 def _draw(console: Console, tallies: Tallies, path: Path) -> None:
@@ -186,7 +199,7 @@ def _draw(console: Console, tallies: Tallies, path: Path) -> None:
 
 
 def run_toy(*, n: int, length: int, steps: int, alpha: float, seed: int) -> None:
-    console = Console()
+    console = open_console()
     model = Toy()
     console.print(
         "An untrained toy network ([bold]random weights: it knows nothing[/bold]). "

@@ -4,6 +4,7 @@ Texts come from models and may hold anything; nothing of them reaches the termin
 """
 
 import math
+import os
 import re
 import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +21,7 @@ from .metrics import Interval
 from .params import PUSH, SampleParams
 from .query import Answer
 from .store import Head, Row, SampleRow
+from .wording import percent
 
 if TYPE_CHECKING:
     from .types import StepEvent
@@ -27,6 +29,13 @@ if TYPE_CHECKING:
 CHANGED, MASK, END = "◆", "·", "∎"
 CHANGED_STYLE = "bold magenta"
 CELL_LINES, CELL_WIDTH = 6, 30
+UNBOUNDED = 1 << 20  # columns
+
+
+def open_console() -> Console:
+    """Standard output: as wide as the terminal or COLUMNS say; in a pipe or a file so wide that nothing is cut or wrapped."""
+    console = Console()
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=UNBOUNDED)
 
 
 def visible(text: str) -> str:
@@ -91,21 +100,21 @@ def results(lines: Sequence[Line], n: int, shown: Sequence[str]) -> Table:
 
 
 def _percent(mean: float, error: float) -> str:
-    return f"{100 * mean:.1f}" + ("" if math.isnan(error) else f"±{100 * error:.1f}")
+    return percent(mean) + ("" if math.isnan(error) else f"±{percent(error)}")
 
 
 def _difference(line: Line) -> Text:
     """An interval that leaves out 0 is in bold."""
     if line.difference is None:
         return Text("baseline", style="dim")
-    return _interval(line.difference, "+.1f")
+    return _interval(line.difference, "+")
 
 
-def _interval(interval: Interval, form: str) -> Text:
-    mean, low, high = (100 * x for x in interval)
-    if math.isnan(low):
-        return Text(f"{mean:{form}}")
-    return Text(f"{mean:{form}} [{low:{form}}, {high:{form}}]", style="bold" if "+" in form and (low > 0 or high < 0) else "")
+def _interval(interval: Interval, sign: str = "") -> Text:
+    mean, low, high = (percent(x, sign=sign) for x in interval)
+    if math.isnan(interval.low):
+        return Text(mean)
+    return Text(f"{mean} [{low}, {high}]", style="bold" if sign and (interval.low > 0 or interval.high < 0) else "")
 
 
 def tuned(rows: Sequence[tuple[SampleParams, Interval, Interval, float]], names: Sequence[str], metric: str) -> Table:
@@ -115,8 +124,8 @@ def tuned(rows: Sequence[tuple[SampleParams, Interval, Interval, float]], names:
         table.add_column(header, justify="right", no_wrap=True)
     table.add_column("settings", overflow="fold")
     for i, (params, value, difference, right) in enumerate(rows):
-        vs_best = Text("best", style="dim") if i == 0 else _interval(difference, "+.1f")
-        table.add_row(_interval(value, ".1f"), vs_best, f"{100 * right:.1f}", _text(searched(params, names)))
+        vs_best = Text("best", style="dim") if i == 0 else _interval(difference, "+")
+        table.add_row(_interval(value), vs_best, percent(right), _text(searched(params, names)))
     return table
 
 
@@ -161,7 +170,9 @@ def _clip(text: str) -> str:
     return "\n".join([*kept, "…"] if len(lines) > CELL_LINES else kept)
 
 
-def runs_table(runs: Sequence[Head]) -> Table:
+def runs_table(runs: Sequence[Head], *, whole: bool = False) -> Table:
+    """whole: long names of tasks and models in full."""
+    short = _text if whole else _tail
     names = [Column(header, overflow="fold") for header in ("task", "model")]
     table = _table(Column("run", no_wrap=True), *names, Column("setting", overflow="fold"))
     for header in ("n", "seed", "done", "Pass@1", "Pass@n"):
@@ -172,13 +183,13 @@ def runs_table(runs: Sequence[Head]) -> Table:
         shares = [passed.get("pass@1"), passed.get(f"pass@{spec.n}")]
         table.add_row(
             _text(run.id),
-            _tail(spec.task or "-"),
-            _tail(spec.model),
+            short(spec.task or "-"),
+            short(spec.model),
             _text(label(spec.params)),
             str(spec.n),
             str(spec.seed),
             str(run.problems) if run.summary else f"{run.done}/{run.problems}",
-            *("-" if share is None else f"{100 * share:.1f}" for share in shares),
+            *("-" if share is None else percent(share) for share in shares),
         )
     return table
 

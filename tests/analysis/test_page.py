@@ -1,6 +1,7 @@
 """report.html in a real browser, opened from disk."""
 
 import json
+import math
 import re
 import threading
 from functools import partial
@@ -11,11 +12,12 @@ from urllib.parse import unquote, urlsplit
 import numpy as np
 import pytest
 
-from oddlm.analysis import claims, page
+from oddlm.analysis import claims, page, tables
 from oddlm.analysis.cells import read_results
 from oddlm.analysis.released_runs import import_released
 from oddlm.analysis.report import unknowns
 from oddlm.store import Store
+from oddlm.wording import fixed, percent
 
 from .made import grid, released, spec, write_released, write_run
 
@@ -60,7 +62,7 @@ def test_the_table_holds_the_numbers_and_filters_choose(browse, report):
     shares = at.locator("#table button span").all_inner_texts()
     store = read_results(path_of(report).parents[1] / "runs")
     expected = [cell.passed[4].mean for cell in store.benchmarks[0].cells]
-    assert sorted(map(float, shares)) == sorted(round(100 * value, 1) for value in expected)
+    assert sorted(shares) == sorted(percent(value) for value in expected)
     at.get_by_label("32", exact=True).uncheck()
     assert (cells(at), series(at, "curves"), series(at, "pareto")) == (4, 4, 2)
     at.locator("#filter-temperature").get_by_label("0.5", exact=True).uncheck()
@@ -163,6 +165,17 @@ def test_imported_runs_say_in_words_what_they_lack(browse, tmp_path):
     at.locator("#table button[data-cell]").last.click()
     assert page.NO_SAMPLES in at.inner_text("#samples")
     assert not (tmp_path / "out" / "samples").exists()
+
+
+@pytest.mark.parametrize("share", [0.7025, 0.7125, 0.70249999])
+def test_a_number_is_rounded_once(browse, tmp_path, share):
+    rows = [released(), released("batched_orth", 8, when=10, pass_at_2=share)]
+    import_released(write_released(tmp_path / "logs.csv", rows), Store(tmp_path / "runs"), "gsm8k")
+    at = browse(made(tmp_path / "runs", tmp_path / "out"))
+    on_page = at.locator("#table button span").all_inner_texts()[-1]
+    assert on_page == tables.percent(share, math.nan), "as report.md has it"
+    points = at.evaluate("Array.from({length: 2001}, (_, i) => ((i - 1000) / 80).toFixed(1))")
+    assert points == [fixed((i - 1000) / 80) for i in range(2001)]
 
 
 def test_a_single_run_without_a_baseline(browse, tmp_path):

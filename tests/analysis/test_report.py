@@ -241,7 +241,7 @@ def test_the_commands(tmp_path, monkeypatch, capsys):
     empty = released(when=2, pass_at_1="", pass_at_2="")
     path = write_released(tmp_path / "logs.csv", [released(), ["trial_2\x1b[2J", *empty[1:]]])
     code, out, err = call("import-released", path, "--store", tmp_path / "runs")
-    assert (code, "1 runs imported" in out, "1 rows have no result and were left out: trial_2␛[2J" in err) == (0, True, True)
+    assert (code, "1 run imported" in out, "left out 1 row without a result: trial_2␛[2J" in err) == (0, True, True)
     write_run(tmp_path / "runs", spec(), [[True] * 4], finish=False)
     code, out, err = call("report", tmp_path / "runs", "--out", tmp_path / "out")
     assert code == 0

@@ -54,7 +54,7 @@ def test_eval_and_sweep_make_the_same_rows(grid, tmp_path, monkeypatch, capsys):
     found = rows(tmp_path / "a")
     assert [len(run) for run in found.values()] == [12] * 8
     assert all(Store(tmp_path / "a").read(name).summary for name in found)
-    command = "eval tests.own_task.TASK --n 4 --temperature 0,1 --alpha 8 --seeds 0,1"
+    command = "eval tests.own_task.TASK --model toy --n 4 --temperature 0,1 --alpha 8 --seeds 0,1"
     monkeypatch.chdir(ROOT)
     monkeypatch.syspath_prepend(str(ROOT))
     monkeypatch.setattr("sys.argv", ["oddlm", *command.split(), "--store", str(tmp_path / "b")])

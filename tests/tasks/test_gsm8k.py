@@ -187,7 +187,7 @@ def test_worked_examples_are_right() -> None:
 def test_targets_and_limit(tiny: Path) -> None:
     assert [(p.id, p.prompt, p.target) for p in TASK.load(data=tiny)] == [("gsm8k/0", "1 + 1?", 2), ("gsm8k/1", "2 + 2?", 1004)]
     assert len(TASK.load(data=tiny, limit=1)) == 1
-    with pytest.warns(UserWarning, match="limit 9 is more than the 2 problems there are; using all"):
+    with pytest.warns(UserWarning, match="limit 9 is more than the 2 problems to be had; using all"):
         assert len(TASK.load(data=tiny, limit=9)) == 2
 
 
@@ -217,12 +217,14 @@ def test_missing_file(tmp_path: Path) -> None:
         TASK.load(data=tmp_path / "none.jsonl")
 
 
-def test_hub_out_of_reach_says_what_to_do(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", [{"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}])
+def test_hub_out_of_reach_says_what_to_do(tmp_path: Path, how: dict[str, str]) -> None:
     code = "from oddlm.tasks.gsm8k import TASK\ntry: TASK.load()\nexcept ValueError as e: print(e)"
-    environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path)}
+    environment = os.environ | {"HF_HOME": str(tmp_path)} | how
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120)
     assert done.stdout.startswith("cannot fetch openai/gsm8k"), done.stderr
-    assert "give a local file" in done.stdout
+    assert "give a local file (--data FILE; for `oddlm sweep` --data gsm8k=FILE)" in done.stdout
+    assert "Retrying" not in done.stderr
 
 
 REPEATED = (

@@ -177,7 +177,7 @@ def test_prompts(add: Problem) -> None:
 
 def test_limit(add: Problem) -> None:
     assert [problem.id for problem in TASK.load(limit=2)] == ["HumanEval/0", "HumanEval/1"]
-    with pytest.warns(UserWarning, match="limit 200 is more than the 164 problems there are; using all"):
+    with pytest.warns(UserWarning, match="limit 200 is more than the 164 problems to be had; using all"):
         assert len(TASK.load(limit=200)) == 164
     with pytest.raises(ValueError, match="limit must be at least 1, not 0"):
         TASK.load(limit=0)

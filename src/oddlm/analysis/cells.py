@@ -26,6 +26,7 @@ from ..compare import baseline, unpushed
 from ..params import PUSH, SampleParams, method_name
 from ..store import Row, Store, StoreError
 from ..views import one_line, setting_label
+from ..wording import number_of
 from .reading import LeftOut, RunData, Watch, read_runs
 
 AXES = ("objective", "alpha", "temperature")
@@ -167,7 +168,9 @@ def _bench_key(run: RunData) -> str:
 def _named(benchmarks: Sequence[Benchmark]) -> Iterator[Benchmark]:
     """The task's name, and as much more as tells two benchmarks apart."""
     tasks = [one_line(f"{b.task} ({b.protocol})" if b.protocol else b.task) for b in benchmarks]
-    more = [(f"{t}, {b.model}", f"{t}, {b.model}, {b.count} problems") for t, b in zip(tasks, benchmarks, strict=True)]
+    more = [
+        (f"{t}, {b.model}", f"{t}, {b.model}, {number_of(b.count, 'problem')}") for t, b in zip(tasks, benchmarks, strict=True)
+    ]
     forms = [(task, *some) for task, some in zip(tasks, more, strict=True)]
     counts = Counter(form for some in forms for form in some)
     seen: Counter[str] = Counter()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .. import metrics
+from ..wording import fixed, percent
 from .cells import Benchmark, Cell, Results
 from .contrast import best_alpha, compared, contrast, mean_gain, pairs
 from .tables import escaped, signed
@@ -82,7 +83,7 @@ def _less_sensitive(bench: Benchmark) -> tuple[Verdict, str]:
         ranked = sorted(cells, key=lambda cell: cell.passed[bench.n].mean)
         terms += [(sign, ranked[-1]), (-sign, ranked[0])]
         spread = ranked[-1].passed[bench.n].mean - ranked[0].passed[bench.n].mean
-        told.append(f"{name} {100 * spread:.1f} (θ = {ranked[0].temperature:g} to {ranked[-1].temperature:g})")
+        told.append(f"{name} {percent(spread)} (θ = {ranked[0].temperature:g} to {ranked[-1].temperature:g})")
     span = contrast(terms, bench.n)
     if span is None:
         return "cannot be said", f"Pass@{bench.n} is not known for all temperatures"
@@ -110,7 +111,7 @@ def _diversity(found: Sequence[tuple[Cell, Cell]]) -> str:
     if not known:
         return "Diversity was not measured there."
     mine, theirs = (sum(values) / len(values) for values in zip(*known, strict=True))
-    return f"Diversity ({name}) there: {mine:.3f}, plain {theirs:.3f}."
+    return f"Diversity ({name}) there: {fixed(mine, 3)}, plain {fixed(theirs, 3)}."
 
 
 def _pareto(bench: Benchmark) -> tuple[Verdict, str]:

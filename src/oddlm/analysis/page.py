@@ -16,6 +16,7 @@ from typing import Any
 from ..metrics import describe_metric
 from ..store import Row, write_whole
 from ..views import visible
+from ..wording import number_of
 from . import published, tables
 from .cells import Benchmark, Cell, Estimate, Results
 from .claims import Finding
@@ -78,7 +79,8 @@ def problems_shown(results: Results) -> int:
 
 def _benchmark(bench: Benchmark, notes: Sequence[str], shown: int) -> Json:
     some = min(shown, bench.count)
-    told = f"all {some} problems" if some == bench.count else f"the first {some} of {bench.count} problems"
+    every = number_of(bench.count, "problem")
+    told = every if some == bench.count else f"the first {some} of {every}"
     measures = {name: MEASURES.get(name, name) for cell in bench.cells for name in cell.diversity}
     return {
         "name": bench.name,
@@ -134,8 +136,8 @@ def _numbers(one: Estimate) -> list[float | None]:
 
 
 def _known(*values: float) -> list[float | None]:
-    """Six digits are more than a page shows; what is not known is null."""
-    return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values]
+    """As they are: rounded twice, a number could differ from its twin in a table. What is not known is null."""
+    return [float(value) if math.isfinite(value) else None for value in values]
 
 
 def _write_samples(results: Results, cell: Cell, problems: Sequence[str], folder: Path) -> None:

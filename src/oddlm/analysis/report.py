@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..store import write_whole
+from ..wording import fixed, number_of
 from . import claims, examples, page, plots, published, tables
 from .cells import Benchmark, Cell, Results
 from .plots import NothingToDrawError
@@ -160,20 +161,21 @@ def unknowns(bench: Benchmark) -> list[str]:
     """What the runs of a benchmark cannot tell."""
     if bench.imported is None:
         return [] if all(len(cell.runs) > 1 for cell in bench.cells) else [ONE_RUN]
+    sizes = f"{number_of(bench.count, 'problem')} of {number_of(bench.n, 'sample')}"
     found = [
-        f"Its runs come from {bench.imported}; their tables hold {bench.count} problems of {bench.n} samples.",
+        f"Its runs come from {bench.imported}; their tables hold {sizes}.",
         "They are means over problems: coverage, right samples per problem, examples and pairing by problem cannot be had.",
         "Their Pass@1 is the first sample's, which repulsion never moves: the share of right samples, c/n, cannot be had.",
         "So the Pareto figure cannot be drawn, and curves begin at k = 2.",
         "Their seeds are not known. At temperature 0 plain runs repeat each other: a standard error of 0 there says nothing.",
     ]
     theirs = published.latency(bench)
-    times = {method: _seconds(bench, method) for method in ("plain", "odd")}
-    if theirs and all(times.values()):
+    plain, odd = (_seconds(bench, method) for method in ("plain", "odd"))
+    if theirs and plain and odd:
         found.append(
-            f"Latency does not follow from them: the logs say {times['plain']:.1f} s per batch for plain sampling and "
-            f"{times['odd']:.1f} s for ODD, the paper {theirs.plain[0]:.1f} and {theirs.odd[0]:.1f} s "
-            f"({theirs.overhead_percent:+.1f} %). The runs were not timed side by side."
+            f"Latency does not follow from them: the logs say {fixed(plain)} s per batch for plain sampling and "
+            f"{fixed(odd)} s for ODD, the paper {fixed(theirs.plain[0])} and {fixed(theirs.odd[0])} s "
+            f"({fixed(theirs.overhead_percent, sign='+')} %). The runs were not timed side by side."
         )
     return found
 
@@ -192,13 +194,13 @@ def _page(results: Results, files: dict[str, str], pictures: dict[str, list[Pict
         settings = ", ".join(f"{name} {value}" for name, value in bench.common.items())
         runs = sum(len(cell.runs) for cell in bench.cells)
         lines.append(
-            f"- **{escaped(bench.name)}**: {escaped(bench.model)}, {bench.count} problems, {len(bench.cells)} settings, "
-            f"{runs} runs; {escaped(settings)}."
+            f"- **{escaped(bench.name)}**: {escaped(bench.model)}, {number_of(bench.count, 'problem')}, "
+            f"{number_of(len(bench.cells), 'setting')}, {number_of(runs, 'run')}; {escaped(settings)}."
         )
         lines += [f"    - {escaped(one)}" for one in unknowns(bench)]
         lines += [f"    - {one}" for one in _beyond(bench)]
     if results.left_out:
-        lines += ["", f"Left out: {len(results.left_out)} runs.", ""]
+        lines += ["", f"Left out: {number_of(len(results.left_out), 'run')}.", ""]
         lines += [f"- {escaped(one.run)}: {escaped(one.why)}" for one in results.left_out]
     order = [
         *(name for name in files if re.fullmatch(r"pass\d+\.md", name)),
@@ -220,4 +222,5 @@ def _page(results: Results, files: dict[str, str], pictures: dict[str, list[Pict
 
 def _beyond(bench: Benchmark) -> list[str]:
     other: list[Cell] = [cell for cell in bench.cells if cell.n != bench.n]
-    return [f"{len(other)} settings with another n than {bench.n} stand in the overhead figure alone."] if other else []
+    settings = number_of(len(other), "setting")
+    return [f"In the overhead figure alone: {settings} with another n than {bench.n}."] if other else []

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .. import metrics
+from .. import metrics, wording
 from ..views import one_line
+from ..wording import fixed, number_of
 from . import published
 from .cells import Benchmark, Cell, Results
 from .contrast import best_alpha, compared, mean_gain, pairs
@@ -71,13 +72,18 @@ _NUMBER = re.compile(r"-?$|[+-][\d.]+($| %$| \[| \()")  # and what stands behind
 
 
 def percent(mean: float, se: float) -> str:
-    return f"{100 * mean:.1f} ± {100 * se:.1f}" if math.isfinite(se) else f"{100 * mean:.1f}"
+    return with_error(100 * mean, 100 * se)
+
+
+def with_error(mean: float, se: float, digits: int = 1) -> str:
+    """70.3 ± 0.8; an error that is not known is left out."""
+    return f"{fixed(mean, digits)} ± {fixed(se, digits)}" if math.isfinite(se) else fixed(mean, digits)
 
 
 def signed(span: metrics.Interval) -> str:
     """+3.1 [+0.4, +5.9], in points."""
-    bounds = f" [{100 * span.low:+.1f}, {100 * span.high:+.1f}]" if math.isfinite(span.low) else " [no interval]"
-    return f"{100 * span.difference:+.1f}{bounds}"
+    difference, low, high = (wording.percent(value, sign="+") for value in span)
+    return f"{difference} [{low}, {high}]" if math.isfinite(span.low) else f"{difference} [no interval]"
 
 
 def pass_rows(bench: Benchmark) -> list[tuple[object, ...]]:
@@ -109,9 +115,8 @@ def pass_table(bench: Benchmark) -> Table:
             found = [cells.get((method, alpha, t)) for t in temperatures]
             bold |= {(len(rows), j) for j, c in enumerate(found, 1) if c and c.passed[k].mean == best[temperatures[j - 1]]}
             rows.append((f"{alpha:g}", *(percent(c.passed[k].mean, c.passed[k].se) if c else "-" for c in found)))
-    note = (
-        f"Percent, mean ± standard error over runs; {bench.count} problems, {k} samples each. Bold: best of each temperature."
-    )
+    sizes = f"{number_of(bench.count, 'problem')}, {number_of(k, 'sample')} each"
+    note = f"Percent, mean ± standard error over runs; {sizes}. Bold: best of each temperature."
     columns = ("alpha", *(f"θ = {t:g}" for t in temperatures))
     return Table(f"Pass@{k}, {bench.name}", columns, tuple(rows), note, frozenset(bold))
 
@@ -131,11 +136,12 @@ def published_table(bench: Benchmark) -> Table | None:
         if theirs is not None and bench.n in cell.passed:
             ours = cell.passed[bench.n]
             gaps.append(100 * ours.mean - theirs[0])
-            shown = (percent(ours.mean, ours.se), f"{theirs[0]:.1f} ± {theirs[1]:.1f}", f"{gaps[-1]:+.2f}")
+            shown = (percent(ours.mean, ours.se), with_error(*theirs), fixed(gaps[-1], 2, "+"))
             rows.append((cell.label, *shown, str(len(cell.run_passed[bench.n]))))
     if not rows:
         return None
-    note = f"{len(rows)} cells; largest difference {max(gaps, key=abs):+.2f} points. Published: {published.WHOSE}."
+    cells, largest = number_of(len(rows), "cell"), fixed(max(gaps, key=abs), 2, "+")
+    note = f"{cells}; largest difference {largest} points. Published: {published.WHOSE}."
     return Table(
         f"Beside the paper, {bench.name}", ("setting", "these runs", "published", "difference", "runs"), tuple(rows), note
     )
@@ -152,13 +158,13 @@ def coverage_table(bench: Benchmark) -> Table | None:
             solved = int(np.any([cell.right > 0 for cell in some if cell.right is not None], axis=0).sum())
             theirs = published.solved(bench, method, alpha)
             tried = sum(cell.tried for cell in some)
-            share = f"{100 * solved / bench.count:.1f} %"
+            share = f"{wording.percent(solved / bench.count)} %"
             rows.append((f"{method} α{alpha:g}", str(len(some)), str(tried), str(solved), share, str(theirs or "-")))
     if not rows:
         return None
     note = (
-        f"Of {bench.count} problems: those with a right sample at any temperature, in any run. A row with more samples has had "
-        "more chances."
+        f"Of {number_of(bench.count, 'problem')}: those with a right sample at any temperature, in any run. A row with more "
+        "samples has had more chances."
     )
     columns = ("method", "temperatures", "samples per problem", "solved", "coverage", "published")
     return Table(f"Cumulative coverage, {bench.name}", columns, tuple(rows), note)
@@ -178,11 +184,11 @@ def latency_table(bench: Benchmark) -> Table | None:
         rows.append(
             (
                 method,
-                f"{mean:.2f} ± {se:.2f}" if math.isfinite(se) else f"{mean:.2f}",
-                f"{sum(nfe) / len(nfe):.1f}" if nfe else "-",
+                with_error(mean, se, digits=2),
+                fixed(sum(nfe) / len(nfe)) if nfe else "-",
                 _overhead(bench, some),
                 str(sum(len(cell.run_seconds) for cell in some)),
-                f"{told[0]:.1f} ± {told[1]:.1f}" if told else "-",
+                with_error(*told) if told else "-",
             )
         )
     if not rows:
@@ -197,7 +203,7 @@ def latency_table(bench: Benchmark) -> Table | None:
 
 def _overhead(bench: Benchmark, cells: Sequence[Cell]) -> str:
     ratios = [ratio for cell in cells if (ratio := overhead(bench, cell)) is not None]
-    return f"{100 * sum(ratios) / len(ratios):+.1f} %" if ratios else "-"
+    return f"{wording.percent(sum(ratios) / len(ratios), sign='+')} %" if ratios else "-"
 
 
 def overhead(bench: Benchmark, cell: Cell) -> float | None:
@@ -222,7 +228,8 @@ def robustness_table(bench: Benchmark) -> Table | None:
             regrets = [_best(grid, t, k) - found[t][0].passed[k].mean for t in found]
             worst = min((cell.gains[k].difference, t) for t, (cell, _) in found.items())
             mean_regret, most = sum(regrets) / len(regrets), max(regrets)
-            shown = (f"{100 * worst[0]:+.1f} (θ = {worst[1]:g})", f"{100 * mean_regret:.1f}", f"{100 * most:.1f}")
+            told = f"{wording.percent(worst[0], sign='+')} (θ = {worst[1]:g})"
+            shown = (told, wording.percent(mean_regret), wording.percent(most))
             rows.append((f"{method} α{alpha:g}", str(len(found)), signed(gain[0]), *shown))
     if not rows:
         return None
@@ -253,7 +260,7 @@ def transfer_table(results: Results) -> Table | None:
                 if gain is None or there is None:
                     rows.append((method, source.name, f"{alpha:g}", target.name, "not run there", f"{own:g}", "-"))
                     continue
-                regret = f"{100 * (there[0].difference - gain[0].difference):.1f}"
+                regret = wording.percent(there[0].difference - gain[0].difference)
                 rows.append((method, source.name, f"{alpha:g}", target.name, signed(gain[0]), f"{own:g}", regret))
     if not rows:
         return None

@@ -8,7 +8,7 @@ import typer
 
 from .app import app
 from .bar import problem_bar
-from .options import listed
+from .options import check_out, listed
 
 bench_app = typer.Typer(help="Measure what things cost on this machine.", no_args_is_help=True)
 app.add_typer(bench_app, name="bench")
@@ -17,6 +17,24 @@ app.add_typer(bench_app, name="bench")
 @bench_app.callback()
 def bench() -> None:
     """Measure what things cost on this machine."""
+
+
+@bench_app.command()
+def draw(
+    table: Annotated[Path, typer.Argument(help="The overhead.csv of `oddlm bench overhead`.")],
+    out: Annotated[Path | None, typer.Option(help="The picture.  [default: beside the table, as .png]")] = None,
+) -> None:
+    """Draw a table of `oddlm bench overhead` again: ODD's overhead over samples, tokens and steps.
+
+    Example: oddlm bench draw benchmarks/results/overhead-h200.csv --out overhead.png
+    """
+    from ..costs import draw as picture
+    from ..costs import read_csv
+
+    check_out(out)
+    path = out or table.with_suffix(".png")
+    picture(read_csv(table), path)
+    typer.echo(path)
 
 
 @bench_app.command()
@@ -58,6 +76,7 @@ def overhead(
     from ..bench import overhead as measure
     from ..checks import one_of, short_dtype
     from ..costs import Cost, aims_table, claims, draw, markdown, write_csv
+    from ..wording import number_of
 
     dtypes = listed("dtype", dtype, short_dtype)
     for one in dtypes:
@@ -72,7 +91,7 @@ def overhead(
     names = listed("model", model or MODELS[grid], str)
     about = (
         f"{datetime.now():%Y-%m-%d}, {called}, torch {torch.__version__}, temperature {temperature:g}, alpha {alpha:g}, "
-        f"{repeats} runs"
+        f"{number_of(repeats, 'run')}"
     )
     costs: list[Cost] = []
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .app import app
-from .bar import Tick, problem_bar
+from .bar import Tick, problem_bar, status_line
 from .options import (
+    MODEL,
     OWN,
     Data,
     ExcludeTrain,
@@ -49,7 +50,7 @@ ALPHAS = "0,8,16"
 @takes_model
 def evaluate(
     task: TaskName,
-    model: ModelName = "toy",
+    model: ModelName = MODEL,
     n: Annotated[int, typer.Option(help="Samples per problem.", min=1)] = 16,
     alpha: Annotated[
         str | None,
@@ -98,7 +99,7 @@ def evaluate(
     All combinations of --alpha, --temperature and --objective run once per seed. What is done is stored problem by problem, so
     that the same command goes on where it was stopped; settings that are complete are not run again.
 
-    Example: oddlm eval countdown --model toy --n 8 --alpha 0,16 --limit 5
+    Example: oddlm eval countdown --n 8 --alpha 0,16 --limit 5
     """
     from ..compare import plain_texts
     from ..evaluate import Runner, check_spec
@@ -123,7 +124,10 @@ def evaluate(
     specs = _specs(what | {"n": n, "limit": limit}, data, fixed, axes, listed("seeds", seeds, int))
     for spec in specs:
         check_spec(spec)
-    problems = chosen.problems(data=data, limit=limit, exclude_train=exclude_train, split=split, unsafe=unsafe)
+    if not all(Store(store).complete(spec) for spec in specs):
+        options.check(model)  # it fails in a moment, where data may take long
+    with status_line(f"reading the problems of {task}"):
+        problems = chosen.problems(data=data, limit=limit, exclude_train=exclude_train, split=split, unsafe=unsafe)
     runner = Runner(
         Store(store),
         options.loader(model, [chosen.prompt(problem) for problem in problems], specs[0].params.length),
@@ -218,13 +222,12 @@ def _watch(spec: "RunSpec", tick: Tick) -> "Callable[[Row, bool], None]":
 
 
 def _report(done: "list[Done]", task: "Task", n: int, shown: Sequence[str], show: int, json_out: Path | None) -> None:
-    from rich.console import Console
-
     from ..compare import as_data, compare, covered
     from ..store import write_whole
-    from ..views import label, results, side_by_side
+    from ..views import label, open_console, results, side_by_side
+    from ..wording import named, number_of
 
-    console = Console()
+    console = open_console()
     first = done[0][0]
     for i in range(min(show, len(done[0][1]))):
         columns = [(label(spec.params), rows[i]) for spec, rows in done if spec.seed == first.seed]
@@ -233,9 +236,10 @@ def _report(done: "list[Done]", task: "Task", n: int, shown: Sequence[str], show
     seeds = sorted({spec.seed for spec, _ in done})
     console.print(results(lines, n, shown))
     console.print(
-        f"{task.name}, {first.model}: {len(done[0][1])} problems, {n} samples each, seeds {', '.join(map(str, seeds))}. "
+        f"{task.name}, {first.model}: {number_of(len(done[0][1]), 'problem')}, {number_of(n, 'sample')} each, "
+        f"{named('seed', seeds)}. "
         f"Percent; Pass@1 is the share of right samples. Difference in Pass@{n}, paired by problem. "
-        f"All settings and seeds together solve {covered(done)} problems.",
+        f"All settings and seeds together solve {number_of(covered(done), 'problem')}.",
         style="dim",
         highlight=False,
         markup=False,

@@ -6,14 +6,20 @@ from typing import Annotated
 import typer
 
 from .app import app
+from .options import MODEL
 
 
 @app.command()
 def demo(
-    model: Annotated[str, typer.Option(help="mini, or toy (an untrained network, in seconds).")] = "mini",
-    alpha: Annotated[float, typer.Option(help="Force of the repulsion.")] = 8.0,
+    model: Annotated[str, typer.Option(help="mini, or toy (an untrained network, in seconds).")] = MODEL,
+    alpha: Annotated[float, typer.Option(help="Force of the repulsion; auto has its own.")] = 8.0,
     seed: Annotated[int, typer.Option(help="The same seed gives the same samples.")] = 0,
-    seconds: Annotated[float, typer.Option(help="mini: begin no problem that would end later.")] = 150.0,
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            help="mini: begin no problem that would end later.  [default: 140, or until ten problems of each task are done]"
+        ),
+    ] = None,
     picture: Annotated[Path, typer.Option(help="mini: where the Pass@k curves go.")] = Path("demo.png"),
     n: Annotated[int, typer.Option(help="toy: samples per setting.", min=1)] = 16,
     length: Annotated[int, typer.Option(help="toy: tokens per sample.")] = 24,
@@ -33,7 +39,6 @@ def demo(
 @app.command()
 def names() -> None:
     """List the objectives, features, policies, schedules and selectors, with their options, and what presets stand for."""
-    from rich.console import Console
     from rich.table import Table
 
     from ..diversity.features import FEATURE_OPTIONS, FEATURES
@@ -42,6 +47,7 @@ def names() -> None:
     from ..policies import POLICIES
     from ..presets import ABOUT, AUTO, PAPER, PRESETS
     from ..selection import SELECTORS
+    from ..views import open_console
 
     table = Table("kind", "name", "options", "what it does", show_lines=False, pad_edge=False)
     for registry in (OBJECTIVES, FEATURES, POLICIES, SCHEDULES, SELECTORS):
@@ -56,4 +62,4 @@ def names() -> None:
         *(("preset", *p) for p in PRESETS.items()),
     ]:
         table.add_row(kind, name, ", ".join(f"{k}={v!r}" for k, v in stands_for.items()), ABOUT[name])
-    Console().print(table)
+    open_console().print(table)

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from .bar import status_line
+
 if TYPE_CHECKING:
     from ..generate import LM
 
@@ -26,6 +28,7 @@ ModelName = Annotated[
     str,
     typer.Option("--model", help="mini, toy, a checkpoint's folder or name on the hub (organisation/model), or a dotted path."),
 ]
+MODEL = "mini"  # of every command: it is in the package, and it knows something
 StoreFolder = Annotated[Path, typer.Option("--store", help="The folder of runs.")]
 Length = Annotated[int | None, typer.Option(help="Tokens per sample; default: what the task says, or 64.", min=1)]
 Steps = Annotated[int | None, typer.Option(help="Network evaluations per sample; default: one per token.", min=1)]
@@ -92,13 +95,20 @@ class ModelOptions:
 
         @cache
         def lm() -> "LM":
-            from ..generate import check_prompts, load
+            from ..generate import load
 
-            options = {**self.loading, **self.place}
-            check_prompts(model, prompts, length, **{name: value for name, value in options.items() if name != "max_batch"})
-            return load(model, **options)
+            self.check(model, prompts, length)
+            return load(model, **self.loading, **self.place)
 
         return lm
+
+    def check(self, model: str, prompts: Sequence[str] = (), length: int = 0) -> None:
+        """ValueError for a model that cannot be had, or prompts that it cannot take; no weights are read or downloaded."""
+        from ..generate import check_prompts
+
+        options = {**self.loading, **self.place}
+        with status_line(f"looking for {model}"):
+            check_prompts(model, prompts, length, **{name: value for name, value in options.items() if name != "max_batch"})
 
 
 def takes_model(command: Command) -> Command:

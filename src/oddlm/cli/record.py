@@ -8,6 +8,7 @@ import typer
 from .app import app
 from .bar import problem_bar
 from .options import (
+    MODEL,
     Alpha,
     Length,
     ModelName,
@@ -45,7 +46,7 @@ def record(
         ),
     ] = None,
     protocol: Protocol = None,
-    model: ModelName = "mini",
+    model: ModelName = MODEL,
     n: Annotated[int, typer.Option(help="Samples.", min=1)] = 8,
     alpha: Alpha = None,
     temperature: Temperature = None,
@@ -65,6 +66,7 @@ def record(
     Example: oddlm record countdown --limit 40 --contrast 2 --temperature 0 --length 24 --steps 12 --set eos=late --out explorer
     """
     from ..params import SampleParams, checked
+    from ..wording import number_of
 
     if (task is None) == (prompt is None):
         raise ValueError("give a task or --prompt TEXT, one of them")
@@ -97,9 +99,11 @@ def record(
         if not kept:
             raise
     if not kept:
-        raise ValueError(f"none of the {len(prompts)} problems shows such a contrast: give a larger --limit or another --seed")
+        raise ValueError(
+            f"none of {number_of(len(prompts), 'problem')} shows such a contrast: give a larger --limit or another --seed"
+        )
     page = write_copy(out, kept)
-    typer.echo(f"{'stopped; ' if stopped else ''}{len(kept)} recording{'' if len(kept) == 1 else 's'}: {page}")
+    typer.echo(f"{'stopped; ' if stopped else ''}{number_of(len(kept), 'recording')}: {page}")
     if stopped:
         raise typer.Exit(130)
 

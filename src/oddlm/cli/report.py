@@ -28,6 +28,7 @@ def report(
     """
     from ..analysis.cells import read_results
     from ..analysis.report import write_report
+    from ..wording import number_of
     from .bar import status_line
 
     with status_line("reading runs") as tell:
@@ -44,7 +45,7 @@ def report(
     for one in results.left_out:
         complain(f"left out run {one.run}: {one.why}")
     settings = sum(len(bench.cells) for bench in results.benchmarks)
-    typer.echo(f"{settings} settings, {len(files)} files: {out / 'report.html'}, {out / 'report.md'}")
+    typer.echo(f"{number_of(settings, 'setting')}, {number_of(len(files), 'file')}: {out / 'report.html'}, {out / 'report.md'}")
 
 
 @app.command("import-released")
@@ -61,8 +62,9 @@ def import_released(
     """
     from ..analysis.released_runs import import_released as take
     from ..store import Store
+    from ..wording import number_of
 
     done = take(file, Store(store), task)
-    typer.echo(f"{done.new} runs imported into {store}, {done.known} were there already")
+    typer.echo(f"{number_of(done.new, 'run')} imported into {store}, {done.known} there already")
     if done.empty:
-        complain(f"{len(done.empty)} rows have no result and were left out: {', '.join(done.empty)}")
+        complain(f"left out {number_of(len(done.empty), 'row')} without a result: {', '.join(done.empty)}")

@@ -20,10 +20,8 @@ def runs(context: typer.Context, store: StoreFolder = FOLDER) -> None:
     context.obj = store
     if context.invoked_subcommand is not None:
         return
-    from rich.console import Console
-
     from ..store import Head, Store, StoreError
-    from ..views import runs_table
+    from ..views import open_console, runs_table
 
     found: list[Head] = []
     broken: list[str] = []
@@ -32,7 +30,9 @@ def runs(context: typer.Context, store: StoreFolder = FOLDER) -> None:
             found.append(Store(store).exact_head(name))
         except StoreError as error:
             broken.append(str(error))
-    Console().print(runs_table(found) if found else f"no runs in {store} yet: `oddlm eval` makes some")
+    console = open_console()
+    table = runs_table(found, whole=not console.is_terminal)
+    console.print(table if found else f"no runs in {store} yet: `oddlm eval` makes some")
     for message in broken:
         complain(message)
     if broken:
@@ -47,13 +47,11 @@ def show(
     store: Annotated[Path | None, typer.Option("--store", help="The folder of runs.  [default: runs]")] = None,
 ) -> None:
     """One run: what was asked, what ran it and what came out."""
-    from rich.console import Console
-
     from ..store import Store
-    from ..views import label, run_details, side_by_side
+    from ..views import label, open_console, run_details, side_by_side
 
     found = Store(store or context.obj).read(run)
-    console = Console()
+    console = open_console()
     console.print(run_details(found))
     for row in found.rows[:samples]:
         console.print(side_by_side([(label(found.spec.params), row)], console.width))
@@ -70,15 +68,13 @@ def sql(
 
     Example: oddlm runs sql "select run, avg(correct::int) from samples group by run"
     """
-    from rich.console import Console
-
     from ..query import sql as ask
     from ..store import Store
-    from ..views import answer_table
+    from ..views import answer_table, open_console
 
     answer = ask(Store(store or context.obj), query)
     if as_json:
         for row in answer.rows:
             typer.echo(json.dumps(dict(zip(answer.columns, row, strict=True)), default=str))
     else:
-        Console().print(answer_table(answer))
+        open_console().print(answer_table(answer))

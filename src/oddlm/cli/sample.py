@@ -13,6 +13,7 @@ import typer
 from .app import app
 from .bar import problem_bar
 from .options import (
+    MODEL,
     Alpha,
     KeepTokens,
     Length,
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 @takes_model
 def sample(
     prompt: Annotated[str, typer.Argument(help="What the samples answer.")],
-    model: ModelName = "toy",
+    model: ModelName = MODEL,
     n: Annotated[int, typer.Option(help="Samples.", min=1)] = 8,
     alpha: Alpha = None,
     temperature: Temperature = None,
@@ -64,7 +65,7 @@ def sample(
     The last line tells the seed S that this prompt derives from --seed: in Python, lm.generate(PROMPT, n, seed=S, ...) with the
     same settings gives the same samples.
 
-    Example: oddlm sample "t5 t6 t7" --model toy --n 4 --length 24
+    Example: oddlm sample "73,32,7,19,28" --length 24 --steps 12 --set eos=late
     """
     from rich.console import Console
 
@@ -100,7 +101,7 @@ def sample(
 def generate(
     prompts: Annotated[Path, typer.Option("--in", help='JSONL of prompts: {"prompt": text}, with an "id" if you like.')],
     out: Annotated[Path, typer.Option("--out", help="JSONL of samples, one per line, with the id of their prompt.")],
-    model: ModelName = "toy",
+    model: ModelName = MODEL,
     n: Annotated[int, typer.Option(help="Samples per prompt.", min=1)] = 16,
     alpha: Alpha = None,
     temperature: Temperature = None,
@@ -120,12 +121,13 @@ def generate(
     The samples are stored prompt by prompt, and the same command goes on where it was stopped; --out is written when it ends,
     by Ctrl-C too. `oddlm score` takes that file as it is.
 
-    Example: oddlm generate --in prompts.jsonl --out samples.jsonl --model toy --n 4 --length 24
+    Example: oddlm generate --in prompts.jsonl --out samples.jsonl --n 4 --length 24
     """
     from ..evaluate import Runner
     from ..store import Store
     from ..tasks import Problem
     from ..tasks.data import digest, read_jsonl, text_field
+    from ..wording import number_of
 
     check_out(out)
     rows = read_jsonl(prompts, ("prompt",))
@@ -154,7 +156,7 @@ def generate(
         typer.echo(f"oddlm: {message}", err=True)
         raise typer.Exit(130) from None
     _write(out, done)
-    typer.echo(f"{len(done)} prompts, {n} samples each: {out}; run {spec.id} in {store}")
+    typer.echo(f"{number_of(len(done), 'prompt')}, {number_of(n, 'sample')} each: {out}; run {spec.id} in {store}")
 
 
 def _spec(**content: Any) -> "RunSpec":

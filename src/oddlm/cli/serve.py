@@ -6,12 +6,12 @@ from typing import Annotated, Any
 import typer
 
 from .app import app
-from .options import ModelName, Settings, listed, present, settings
+from .options import MODEL, ModelName, Settings, listed, present, settings
 
 
 @app.command()
 def serve(
-    model: ModelName = "mini",
+    model: ModelName = MODEL,
     name: Annotated[str | None, typer.Option(help="What clients call the model; default: as --model says.")] = None,
     host: Annotated[str, typer.Option(help="Where to listen; other machines can only come in with an API key.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="0 takes a free one and prints it.", min=0, max=65535)] = 8000,

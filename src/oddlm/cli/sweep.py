@@ -146,20 +146,25 @@ def _watch(tick: Tick) -> "Callable[[RunSpec, int, bool], None]":
 
 
 def _foretell(plan: "Plan", store: "Store", options: "Options | None", workers: int, together: int) -> None:
+    from ..wording import number_of
+
     done = plan.stored(store)
     complete = sum(store.complete(spec) for spec in plan.specs)
     problems = sum(len(some) for some in plan.problems.values())
     tasks = ", ".join(dict.fromkeys(str(spec.task) for spec in plan.specs))
-    typer.echo(f"{len(plan.specs)} runs on {problems} problems ({tasks}): {plan.units} groups, {plan.samples} samples")
-    typer.echo(f"in {store.folder}: {complete} runs complete, {done} groups done, {plan.units - done} to do")
+    typer.echo(
+        f"{number_of(len(plan.specs), 'run')} on {number_of(problems, 'problem')} ({tasks}): "
+        f"{number_of(plan.units, 'group')}, {number_of(plan.samples, 'sample')}"
+    )
+    typer.echo(
+        f"in {store.folder}: {number_of(complete, 'run')} complete, {number_of(done, 'group')} done, {plan.units - done} to do"
+    )
     if options is not None and done < plan.units:
         from ..experiments.calibrate import estimate
 
         seconds, timed = estimate(plan, store, options, together)
-        told = (
-            f"about {timedelta(seconds=round(seconds / workers))} (h:mm:ss) with {workers} worker{'s' if workers > 1 else ''}"
-        )
-        typer.echo(f"{told}, from {timed} groups timed here with {together} at a time")
+        told = f"about {timedelta(seconds=round(seconds / workers))} (h:mm:ss) with {number_of(workers, 'worker')}"
+        typer.echo(f"{told}, from {number_of(timed, 'group')} timed here with {together} at a time")
 
 
 def _tell(plan: "Plan", result: "Result", store: Path) -> None:

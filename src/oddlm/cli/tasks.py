@@ -12,16 +12,16 @@ from .options import Data, ExcludeTrain, Limit, Protocol, ScorerName, TaskName, 
 @app.command()
 def tasks() -> None:
     """List the tasks, with their protocols."""
-    from rich.console import Console
     from rich.table import Table
 
     from ..tasks.base import KNOWN, describe, find_task
+    from ..views import open_console
 
     table = Table("task", "protocols", "answer tokens", "what it asks", pad_edge=False)
     for name in KNOWN:
         task = find_task(name)
         table.add_row(name, ", ".join(task.protocols), str(task.length), describe(name))
-    Console().print(table)
+    open_console().print(table)
 
 
 @app.command()
@@ -35,15 +35,16 @@ def problems(
     unsafe: Unsafe = False,
 ) -> None:
     """Show problems as a model sees them, with what they are scored against."""
-    from rich.console import Console
+    from rich.rule import Rule
     from rich.text import Text
 
     from ..tasks import find_task
+    from ..views import open_console
 
     chosen = find_task(task, scorer=scorer, unsafe=unsafe).under(protocol)
-    console = Console()
+    console = open_console()
     for problem in chosen.problems(data=data, limit=limit, exclude_train=exclude_train, unsafe=unsafe):
-        console.rule(Text(problem.id))
+        console.print(Rule(Text(problem.id)), width=min(console.width, 80))
         console.print(Text(chosen.prompt(problem)))
         console.print(Text(f"target: {problem.target}", style="dim"))
 

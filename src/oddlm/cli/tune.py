@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from .app import app
-from .bar import Tick, problem_bar
+from .bar import Tick, problem_bar, status_line
 from .options import (
+    MODEL,
     Data,
     ExcludeTrain,
     Length,
@@ -53,7 +54,7 @@ SPACE_HELP = (
 @takes_model
 def tune(
     task: TaskName,
-    model: ModelName = "mini",
+    model: ModelName = MODEL,
     trials: Annotated[int, typer.Option(help="Of the whole study, over all processes and starts.", min=1)] = 30,
     metric: Annotated[str | None, typer.Option(help="What to make large: pass@k.  [default: pass@n]")] = None,
     floor: Annotated[list[str] | None, typer.Option(help="What must not be lost, such as pass@1=0.3. Repeatable.")] = None,
@@ -132,10 +133,14 @@ def tune(
         _foretell(plan, trials)
         return
     reading = {"data": data, "exclude_train": exclude_train, "unsafe": unsafe}
-    problems = tuning_problems(chosen, split, limit=limit, **reading)
+    drawn = foreseen(plan, trials, Store(store))
+    if not drawn:
+        options.check(model)  # it fails in a moment, where data may take long
+    with status_line(f"reading the problems of {task}"):
+        problems = tuning_problems(chosen, split, limit=limit, **reading)
     lm = options.loader(model, [chosen.prompt(problem) for problem in problems], plan.longest)
     runner = Runner(Store(store), lm, workers=workers, together=together)
-    if not foreseen(plan, trials, runner.store):
+    if not drawn:
         runner.lm()  # a model that does not load leaves no study behind
     runner.store.check()
     opened = open_study(storage or f"sqlite:///{store / 'tune.db'}", study or plan.name, plan)
@@ -182,23 +187,23 @@ def _say(names: Sequence[str], study: "optuna.Study", trial: "optuna.trial.Froze
     from ..params import SampleParams, checked
     from ..tune import REASON, RESULT
     from ..views import searched
+    from ..wording import percent
 
     if not sys.stderr.isatty():
         result = trial.user_attrs.get(RESULT)
         told = searched(checked(SampleParams, result["params"]), names) if result else trial.user_attrs.get(REASON, "")
-        value = "-" if trial.value is None else f"{100 * trial.value:.1f} %"
+        value = "-" if trial.value is None else f"{percent(trial.value)} %"
         typer.echo(f"trial {trial.number}: {value}, {told}", err=True)
 
 
 def _report(plan: "Plan", study: "optuna.Study", problems: int, split: str | None, top: int, json_out: Path | None) -> bool:
     """The best settings, and how to report on the first, on that split; False where none keeps the floors."""
-    from rich.console import Console
-
     from ..store import write_whole
     from ..tune import as_data, commands, interval, outcomes, tally
-    from ..views import tuned
+    from ..views import open_console, tuned
+    from ..wording import named, number_of
 
-    console = Console()
+    console = open_console()
     found = outcomes(study)[:top]
     best = found[0] if found and not found[0].short else None
     if found:
@@ -206,8 +211,9 @@ def _report(plan: "Plan", study: "optuna.Study", problems: int, split: str | Non
         console.print(tuned(rows, [axis.name for axis in plan.space], f"pass@{plan.k}"))
     trials = tally(study)
     said = (
-        f"{plan.base.task}, {plan.base.model}: {problems} problems of split {plan.base.split}, {plan.base.n} samples each, "
-        f"seeds {', '.join(map(str, plan.seeds))}. Study {study.study_name}: {trials['complete']} trials complete, "
+        f"{plan.base.task}, {plan.base.model}: {number_of(problems, 'problem')} of split {plan.base.split}, "
+        f"{number_of(plan.base.n, 'sample')} each, {named('seed', plan.seeds)}. "
+        f"Study {study.study_name}: {number_of(trials['complete'], 'trial')} complete, "
         f"{trials['pruned']} with settings that do not go together, {trials['fail']} failed, {trials['running']} running. "
     )
     said += "The best of many is partly luck: report on other problems, with" if best else ""

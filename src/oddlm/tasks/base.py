@@ -77,6 +77,8 @@ def find_task(name: str, *, scorer: str | None = None, unsafe: bool = False) -> 
     if name.endswith(".jsonl"):
         from .custom import jsonl_task, scorer_names
 
+        if scorer is None and not Path(name).is_file():
+            raise ValueError(f"there is no file {name}")
         if scorer is None:
             raise ValueError(f"{name} needs a scorer; known: {', '.join(scorer_names())}")
         return jsonl_task(Path(name), score=scorer, unsafe=unsafe)

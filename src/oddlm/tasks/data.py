@@ -10,9 +10,16 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ..wording import number_of
+
 T = TypeVar("T")
 HALVES = ("tune", "test")
 EXPLORATION = 2026  # seed of the problems of docs/exploration.md, which nothing else was measured on
+
+
+def instead(task: str) -> str:
+    """What a message says to people who cannot have a task's own data."""
+    return f"give a local file (--data FILE; for `oddlm sweep` --data {task}=FILE)"
 
 
 def read_jsonl(path: Path, fields: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -66,7 +73,9 @@ def first(problems: Sequence[T], limit: int | None) -> list[T]:
     if limit < 1:
         raise ValueError(f"limit must be at least 1, not {limit}")
     if limit > len(problems):
-        warnings.warn(f"limit {limit} is more than the {len(problems)} problems there are; using all", stacklevel=3)
+        warnings.warn(
+            f"limit {limit} is more than the {number_of(len(problems), 'problem')} to be had; using all", stacklevel=3
+        )
     return list(problems[:limit])
 
 

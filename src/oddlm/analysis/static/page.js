@@ -8,8 +8,10 @@ const Page = (() => {
   const host = (id) => byId(id).querySelector(".host");
   const unique = (values) => [...new Set(values)];
   const sorted = (values) => unique(values).sort((a, b) => a - b);
-  const percent = (share) => (100 * share).toFixed(1);
-  const signed = (share) => (share > 0 ? "+" : "") + percent(share);
+  const percent = (share) => (100 * share).toFixed(1); // ties away from zero, as wording.py has them
+  const signed = (share) => (share < 0 ? "" : "+") + percent(share);
+
+  const numberOf = (count, one) => `${count} ${one}${count === 1 ? "" : "s"}`;
 
   function make(tag, attributes, ...children) {
     const node = document.createElement(tag);
@@ -50,6 +52,7 @@ const Page = (() => {
     sorted,
     percent,
     signed,
+    numberOf,
     make,
     words,
     options,

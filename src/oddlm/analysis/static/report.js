@@ -1,7 +1,7 @@
 "use strict";
 // The benchmark that is looked at, the filters, the table and the claims.
 (() => {
-  const { data, state, byId, host, unique, sorted, percent, make, words, options, methods, alphas, temperatures, main, shown } =
+  const { data, state, byId, host, unique, sorted, percent, numberOf, make, words, options, methods, alphas, temperatures, main, shown } =
     Page;
   const { OVER } = Figures;
   const AXES = { method: "Method", temperature: "Temperature", alpha: "Alpha" };
@@ -20,7 +20,7 @@
     state.cell = null;
     const runs = bench.cells.reduce((sum, cell) => sum + cell.runs, 0);
     byId("about").textContent =
-      `${bench.model}, ${bench.count} problems, ${bench.cells.length} settings, ${runs} runs${bench.common ? "; " + bench.common : ""}.`;
+      `${bench.model}, ${numberOf(bench.count, "problem")}, ${numberOf(bench.cells.length, "setting")}, ${numberOf(runs, "run")}${bench.common ? "; " + bench.common : ""}.`;
     byId("notes").hidden = bench.notes.length === 0;
     byId("notes")
       .querySelector("ul")

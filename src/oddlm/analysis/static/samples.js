@@ -1,7 +1,7 @@
 "use strict";
 // The samples behind a cell, page by page. A page from disk may not read files, so each page of samples is a script.
 const Samples = (() => {
-  const { data, state, byId, host, signed, make, words, options, cellOf, told } = Page;
+  const { data, state, byId, host, signed, numberOf, make, words, options, cellOf, told } = Page;
   const pages = new Map();
 
   function choose(cell, problem = null) {
@@ -24,7 +24,7 @@ const Samples = (() => {
       lines = [];
     if (cell.passed[n])
       lines.push(
-        `${told(cell, n)}; ${cell.runs} ${cell.runs === 1 ? "run" : "runs"}${cell.seeds.length ? `, seeds ${cell.seeds.join(", ")}` : ""}.`,
+        `${told(cell, n)}; ${numberOf(cell.runs, "run")}${cell.seeds.length ? `, seed${cell.seeds.length === 1 ? "" : "s"} ${cell.seeds.join(", ")}` : ""}.`,
       );
     if (gain)
       lines.push(
