@@ -1,0 +1,46 @@
+"""Can everything on the pages be seen where one is, read, and reached without a mouse?"""
+
+import json
+
+import pytest
+
+from .looking import LINK, expect_failed_loads, finished, notice, opening, upload
+
+SIZES = [(1280, 800), (390, 844)]
+
+
+def inside(page, selector: str) -> bool:
+    """Is all of it on the screen, and uppermost?"""
+    script = """(selector) => {
+        const element = document.querySelector(selector), { left, right, top, bottom } = element.getBoundingClientRect();
+        const uppermost = document.elementFromPoint((left + right) / 2, (top + bottom) / 2);
+        return top >= 0 && bottom <= innerHeight && left >= 0 && right <= innerWidth && element.contains(uppermost);
+    }"""
+    return page.evaluate(script, selector)
+
+
+def tabbed(page, most: int = 80) -> list[str]:
+    """The ids of what Tab comes to, from the top of the page."""
+    found = []
+    page.evaluate("document.activeElement.blur(), scrollTo(0, 0)")
+    for _ in range(most):
+        page.keyboard.press("Tab")
+        found.append(page.evaluate("document.activeElement.id"))
+    return found
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_a_refusal_is_seen_where_generate_is_pressed(site, browse, width, height):
+    page = browse(site.url, width=width, height=height)
+    page.wait_for_selector("button.main")
+    page.fill("#set-prompt", "")
+    page.evaluate("scrollTo(0, document.body.scrollHeight)")
+    page.locator("button.main").scroll_into_view_if_needed()
+    assert page.evaluate("scrollY") > 100
+    page.click("button.main")
+    notice(page, "the prompt is empty")
+    assert inside(page, "#notice")
+    assert page.get_attribute("#notice", "role") == "alert"
+    page.click("#notice button")
+    assert page.inner_text("#notice") == ""
+    expect_failed_loads(browse, "400")
