@@ -44,3 +44,20 @@ def test_a_refusal_is_seen_where_generate_is_pressed(site, browse, width, height
     page.click("#notice button")
     assert page.inner_text("#notice") == ""
     expect_failed_loads(browse, "400")
+
+
+def test_a_recording_is_opened_by_keys(site, browse):
+    page = browse(site.url)
+    page.wait_for_selector("button.main")
+    order = tabbed(page)
+    assert "open" in order
+    page.locator("#download").focus()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.id") == "open"
+    assert page.evaluate("getComputedStyle(document.activeElement.parentElement).outlineStyle") == "solid"
+    assert inside(page, "label:has(#open)")
+    with page.expect_file_chooser() as chooser:
+        page.keyboard.press(" ")
+    content = json.dumps(opening(0)).encode()
+    chooser.value.set_files({"name": "mine.json", "mimeType": "application/json", "buffer": content})
+    notice(page, "mine.json: a recording of the model mini")
