@@ -61,3 +61,13 @@ def test_a_recording_is_opened_by_keys(site, browse):
     content = json.dumps(opening(0)).encode()
     chooser.value.set_files({"name": "mine.json", "mimeType": "application/json", "buffer": content})
     notice(page, "mine.json: a recording of the model mini")
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_tab_goes_as_the_page_reads(site, browse, width, height):
+    page = browse(site.url, width=width, height=height)
+    page.wait_for_selector("button.main")
+    order = [name for name in tabbed(page) if name in ("theme", "scrub", "open", "set-task", "set-seed")]
+    assert order[:5] == ["theme", "scrub", "open", "set-task", "set-seed"]
+    stage, form = (page.locator(f"#{name}").bounding_box() for name in ("stage", "controls"))
+    assert stage["x"] + stage["width"] <= form["x"] or stage["y"] + stage["height"] <= form["y"]
