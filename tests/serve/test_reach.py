@@ -71,3 +71,17 @@ def test_tab_goes_as_the_page_reads(site, browse, width, height):
     assert order[:5] == ["theme", "scrub", "open", "set-task", "set-seed"]
     stage, form = (page.locator(f"#{name}").bounding_box() for name in ("stage", "controls"))
     assert stage["x"] + stage["width"] <= form["x"] or stage["y"] + stage["height"] <= form["y"]
+
+
+def test_play_and_pause_are_drawn_without_a_font(site, browse):
+    page = browse(site.url)
+    page.wait_for_selector("#diverse .verdict.right")
+    looks = []
+    for name in ("Play", "Pause"):
+        button = page.locator("#play")
+        assert button.get_attribute("aria-label") == name
+        assert button.text_content().strip() == ""
+        assert button.locator("svg path").evaluate("path => path.getBoundingClientRect().width") > 5
+        looks.append(button.locator("svg path").get_attribute("d"))
+        page.click("#play")
+    assert looks[0] != looks[1]
