@@ -85,3 +85,22 @@ def test_play_and_pause_are_drawn_without_a_font(site, browse):
         looks.append(button.locator("svg path").get_attribute("d"))
         page.click("#play")
     assert looks[0] != looks[1]
+
+
+def test_the_frame_of_a_line_break_is_in_one_piece(site, browse):
+    recording = opening(0)
+    run = recording["diverse"]
+    forked = run["steps"][0]["samples"][0]["spots"][0]
+    for frame in run["steps"]:
+        if str(forked["token"]) in frame["pieces"]:
+            frame["pieces"][str(forked["token"])] = "x\n    "
+    page = browse(site.url)
+    page.wait_for_selector("button.main")
+    upload(page, json.dumps(recording))
+    notice(page, "a recording of the model mini")
+    cell = page.locator("#diverse .samples .forked", has_text="↵").first
+    assert cell.evaluate("cell => cell.getClientRects().length") == 1
+    assert cell.text_content() == "x↵"
+    below = "cell => cell.nextElementSibling.getBoundingClientRect().top > cell.getBoundingClientRect().bottom - 4"
+    assert cell.evaluate(below)
+    assert "x↵\n    " in cell.evaluate("cell => cell.parentElement.textContent")
