@@ -104,3 +104,25 @@ def test_the_frame_of_a_line_break_is_in_one_piece(site, browse):
     below = "cell => cell.nextElementSibling.getBoundingClientRect().top > cell.getBoundingClientRect().bottom - 4"
     assert cell.evaluate(below)
     assert "x↵\n    " in cell.evaluate("cell => cell.parentElement.textContent")
+
+
+SMALLEST = """(selector) => Math.min(...[...document.querySelectorAll(selector)].map((one) =>
+    parseFloat(getComputedStyle(one).fontSize) * one.getScreenCTM().a))"""
+
+
+@pytest.mark.parametrize(("width", "height"), SIZES)
+def test_charts_can_be_read(site, browse, width, height):
+    page = browse(f"{site.url}/runs", width=width, height=height)
+    page.wait_for_selector(".curve svg")
+    assert page.evaluate(SMALLEST, ".curve text") >= 11
+    if width > 600:
+        page.set_viewport_size({"width": 390, "height": height})
+        page.wait_for_timeout(300)
+        assert page.evaluate(SMALLEST, ".curve text") >= 11
+    inside_drawing = """() => { const edge = document.querySelector('.curve svg').getBoundingClientRect();
+        return [...document.querySelectorAll('.curve text')].map((one) => one.getBoundingClientRect())
+            .every((box) => box.left >= edge.left && box.right <= edge.right && box.bottom <= edge.bottom + 1); }"""
+    assert page.evaluate(inside_drawing)
+    page = browse(site.url, width=width, height=height)
+    page.wait_for_selector(".chart text")
+    assert page.evaluate(SMALLEST, ".chart text") >= 11
