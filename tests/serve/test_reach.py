@@ -126,3 +126,18 @@ def test_charts_can_be_read(site, browse, width, height):
     page = browse(site.url, width=width, height=height)
     page.wait_for_selector(".chart text")
     assert page.evaluate(SMALLEST, ".chart text") >= 11
+
+
+def test_a_link_past_the_bounds_says_so(site, browse):
+    page = browse(site.url + LINK.replace("n=4", "n=9999").replace("alpha=8", "alpha=abc").replace("length=24", "length=4"))
+    notice(page, "n=9999 is now 64", "steps=6 is now 4", "not understood at alpha=abc")
+    finished(page)
+    said = notice(page, "n=9999 is now 64", "steps=6 is now 4", "not understood at alpha=abc")
+    assert "temperature" not in said
+    assert page.input_value("#set-n") == "64"
+
+
+def test_a_link_within_the_bounds_says_nothing(site, browse):
+    page = browse(site.url + LINK.replace("temperature=0.5", "temperature=0.15"))
+    finished(page)
+    assert page.inner_text("#notice") == ""
