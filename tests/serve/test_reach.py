@@ -123,9 +123,11 @@ def test_charts_can_be_read(site, browse, width, height):
         return [...document.querySelectorAll('.curve text')].map((one) => one.getBoundingClientRect())
             .every((box) => box.left >= edge.left && box.right <= edge.right && box.bottom <= edge.bottom + 1); }"""
     assert page.evaluate(inside_drawing)
+    assert page.inner_text("#notice") == ""
     page = browse(site.url, width=width, height=height)
     page.wait_for_selector(".chart text")
     assert page.evaluate(SMALLEST, ".chart text") >= 11
+    assert page.inner_text("#notice") == ""
 
 
 def test_a_link_past_the_bounds_says_so(site, browse):

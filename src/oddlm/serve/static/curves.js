@@ -48,15 +48,8 @@ oddlm.curves = (() => {
       text((left + width) / 2, height - 2, "middle", "k, samples drawn"), lines.filter((_, i) => cells[i].passed.length));
   }
 
-  const watching = new ResizeObserver((entries) => { for (const { target } of entries) target.draw(); });
-
-  function chart(bench, cells) {
-    const place = el("div");
-    place.draw = () => place.replaceChildren(drawing(bench, cells, Math.max(240, place.clientWidth)));
-    watching.disconnect();
-    watching.observe(place);
-    return place;
-  }
+  let draw = () => {};
+  window.addEventListener("resize", () => draw());
 
   function show(place, benchmarks, chosen) {
     if (!benchmarks.length) { place.replaceChildren(); return; }
@@ -65,9 +58,12 @@ oddlm.curves = (() => {
     pick.addEventListener("change", () => { show(place, benchmarks, Number(pick.value)); document.getElementById("bench").focus(); });
     const cells = bench.cells.slice(0, MOST);
     const rest = bench.cells.length > MOST ? el("p", { class: "quiet" }, `The first ${MOST} of ${bench.cells.length} settings; \`oddlm report\` draws them all.`) : null;
+    const chart = el("div");
     place.replaceChildren(el("h2", {}, "Pass@k"),
       el("p", { class: "quiet" }, "Share of problems that k samples solve, with its 95 % interval. ", pick, ` ${visible(bench.model)}, ${count(bench.problems, "problem")}`),
-      el("div", { class: "curve" }, chart(bench, cells), el("ul", { class: "names" }, cells.map(name)), rest));
+      el("div", { class: "curve" }, chart, el("ul", { class: "names" }, cells.map(name)), rest));
+    draw = () => chart.replaceChildren(drawing(bench, cells, Math.max(240, chart.clientWidth)));
+    draw();
   }
 
   return { show };
