@@ -1,0 +1,87 @@
+"""What OpenAI's clients send beside the prompt: ignored where it changes nothing, refused in words where it would."""
+
+import openai
+import pytest
+
+from .conftest import Served
+
+CHAT = {"model": "toy", "max_tokens": 4, "seed": 3, "messages": [{"role": "user", "content": "t5 t6"}]}
+COMPLETION = {"model": "toy", "max_tokens": 4, "seed": 3, "prompt": "t5 t6"}
+
+
+@pytest.fixture(scope="module")
+def client(served: Served):
+    with served.client() as found:
+        yield found
+
+
+HARMLESS = {
+    "metadata": {"run": "7"},
+    "user": "somebody",
+    "store": False,
+    "service_tier": "auto",
+    "safety_identifier": "a",
+    "prompt_cache_key": "b",
+    "logit_bias": {},
+    "presence_penalty": 0,
+    "frequency_penalty": 0.0,
+}
+HARMLESS_IN_CHAT = {
+    "tools": [],
+    "tool_choice": "none",
+    "parallel_tool_calls": True,
+    "response_format": {"type": "text"},
+    "logprobs": False,
+    "top_logprobs": 0,
+    "modalities": ["text"],
+    "verbosity": "medium",
+    "prediction": {"type": "content", "content": "t5"},
+}
+
+
+def test_what_changes_nothing_is_ignored(client):
+    plain = client.chat.completions.create(**CHAT)
+    told = client.chat.completions.create(**CHAT, extra_body=HARMLESS | HARMLESS_IN_CHAT)
+    assert told.choices == plain.choices
+    bare = client.completions.create(**COMPLETION)
+    assert client.completions.create(**COMPLETION, extra_body=HARMLESS | {"echo": False}).choices == bare.choices
+    nothing = dict.fromkeys(HARMLESS | HARMLESS_IN_CHAT)
+    assert client.chat.completions.create(**CHAT, extra_body=nothing).choices == plain.choices
+
+
+def test_a_message_of_another_server_goes_back_as_it_came(client):
+    answer = {"role": "assistant", "content": "t7", "refusal": None, "annotations": [], "audio": None, "tool_calls": None}
+    messages = [*CHAT["messages"], answer, {"role": "user", "content": "t8"}]
+    assert client.chat.completions.create(**CHAT | {"messages": messages}).usage.prompt_tokens == 4
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"frequency_penalty": 0.5}, "frequency_penalty is not supported: leave it out or send 0"),
+        ({"presence_penalty": False}, "presence_penalty is not supported: leave it out or send 0"),
+        ({"logit_bias": {"5": 1}}, "logit_bias is not supported: leave it out or send {}"),
+        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools is not supported: leave it out or send []"),
+        ({"tool_choice": "required"}, 'tool_choice is not supported: leave it out or send "auto" or send "none"'),
+        (
+            {"response_format": {"type": "json_object"}},
+            'response_format is not supported: leave it out or send {"type":"text"}',
+        ),
+        ({"reasoning_effort": "high"}, 'reasoning_effort is not supported: leave it out or send "none"'),
+        ({"web_search_options": {}}, "web_search_options is not supported: leave it out"),
+        ({"top_logprobs": 5}, "top_logprobs is not supported: leave it out or send 0"),
+        ({"alfa": 1}, "unknown field 'alfa'"),
+    ],
+)
+def test_what_would_change_the_answer_is_refused_in_words(client, wrong, words):
+    with pytest.raises(openai.BadRequestError) as caught:
+        client.chat.completions.create(**CHAT, extra_body=wrong)
+    assert caught.value.body["message"] == words
+    assert caught.value.body["param"] == next(iter(wrong))
+
+
+def test_tools_that_were_called_are_refused(client):
+    called = [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
+    messages = [*CHAT["messages"], {"role": "assistant", "content": "", "tool_calls": called}]
+    with pytest.raises(openai.BadRequestError, match=r"tool_calls is not supported: leave it out or send \[\]"):
+        client.chat.completions.create(**CHAT | {"messages": messages})
