@@ -46,7 +46,7 @@ def serve(
         int | None, typer.Option(help="Network passes side by side; default: one per CPU thread, or one on a GPU.", min=1)
     ] = None,
 ) -> None:
-    """Serve a model to OpenAI's clients: n samples per request, all of them different.
+    """Serve a model to OpenAI's clients: the n samples of a request are drawn together and pushed apart.
 
     The explorer is the page at /, stored runs are at /runs (--store). Completions, chat and streams at /v1; denoising step by
     step at /v1/denoise; /health, /metrics, /openapi.json. What other requests are running changes no answer: the same seed
