@@ -1,7 +1,13 @@
 """What OpenAI's clients send beside the prompt: ignored where it changes nothing, refused in words where it would."""
 
+from dataclasses import replace
+from math import inf
+
 import openai
 import pytest
+
+from oddlm.serve.text import pieces
+from oddlm.types import Sample
 
 from .conftest import Served
 
@@ -78,6 +84,47 @@ def test_what_would_change_the_answer_is_refused_in_words(client, wrong, words):
         client.chat.completions.create(**CHAT, extra_body=wrong)
     assert caught.value.body["message"] == words
     assert caught.value.body["param"] == next(iter(wrong))
+
+
+@pytest.mark.parametrize("stop", [None, "t7"])
+def test_logprobs_are_those_of_each_token_when_it_was_written(client, toy_lm, stop):
+    asked = COMPLETION | {"max_tokens": 12, "n": 8, "stop": stop}
+    answer = client.completions.create(**asked, logprobs=1)
+    direct = toy_lm.generate("t5 t6", 8, length=12, seed=3)[0]
+    assert {choice.finish_reason for choice in answer.choices} == {"stop", "length"}
+    for choice, sample in zip(answer.choices, direct, strict=True):
+        found = choice.logprobs
+        assert "".join(found.tokens) == choice.text
+        assert all(choice.text[at:].startswith(token) for at, token in zip(found.text_offset, found.tokens, strict=True))
+        assert found.top_logprobs is None
+        assert found.token_logprobs == pytest.approx(sample.base_logprobs[: len(found.tokens)], abs=1e-5)
+        assert len(found.tokens) == len(choice.text.split()) + choice.text.endswith(" ")
+    chat = client.chat.completions.create(**CHAT | {"max_tokens": 12}, n=8, stop=stop, logprobs=True)
+    for choice in chat.choices:
+        assert "".join(one.token for one in choice.logprobs.content) == choice.message.content
+        assert b"".join(bytes(one.bytes) for one in choice.logprobs.content) == choice.message.content.encode()
+        assert all(one.logprob < 0 and one.top_logprobs == [] for one in choice.logprobs.content)
+
+
+def test_logprobs_of_alternatives_and_of_streams_are_refused(client):
+    with pytest.raises(openai.BadRequestError, match="logprobs above 1 is not supported"):
+        client.completions.create(**COMPLETION, logprobs=5)
+    with pytest.raises(openai.BadRequestError, match="logprobs is not supported in a stream"):
+        client.chat.completions.create(**CHAT, logprobs=True, stream=True)
+
+
+def test_half_a_character_is_told_with_its_other_half():
+    words = {1: b"a", 2: "ä".encode()[:1], 3: "ä".encode()[1:], 4: b"b", 9: b""}
+
+    def decode(tokens):
+        return b"".join(words[token] for token in tokens).decode(errors="replace")
+
+    sample = Sample(0, 0, "aäb", (1, 2, 3, 4, 9), (0,) * 5, (-1.0, -2.0, -3.0, -4.0, -5.0), (0.0,) * 5, 0, "stop", 5)
+    whole = pieces(sample, [], decode, {9})
+    assert [(one.text, one.offset, one.logprob) for one in whole] == [("a", 0, -1), ("", 1, -2), ("ä", 1, -3), ("b", 2, -4)]
+    never = pieces(replace(sample, base_logprobs=(-inf,) * 5), [], decode, {9})
+    assert {one.logprob for one in never} == {-9999.0}
+    assert [one.text for one in pieces(sample, ["b"], decode, {9})] == ["a", "", "ä"]
 
 
 def test_tools_that_were_called_are_refused(client):

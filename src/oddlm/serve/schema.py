@@ -35,6 +35,18 @@ def _optional(name: str) -> Any:
     return kind | None, Field(None, description=info.description)
 
 
+LOGPROBS = """Log-probabilities of the tokens that were written, under the network before any push, at the step at which each
+was written, at temperature 1 and without filters; those of other tokens are not told."""
+
+
+def _without_alternatives(count: int) -> int:
+    if count > 1:
+        raise PydanticCustomError(
+            "unsupported", "logprobs above 1 is not supported: other tokens than those written are not told"
+        )
+    return count
+
+
 class Only(GroupedMetadata):
     """A field of other models, of which only the values that change nothing are taken; null is one of them."""
 
@@ -112,7 +124,7 @@ class CompletionRequest(_Common):
     prompt: Text | list[Text] = Field(description="A text, or several.")
     echo: Annotated[Any, Only(False)] = None
     best_of: Annotated[Any, Only(1)] = None
-    logprobs: Annotated[Any, Only()] = None
+    logprobs: Annotated[int, Field(ge=0), AfterValidator(_without_alternatives)] | None = Field(None, description=LOGPROBS)
     suffix: Annotated[Any, Only("")] = None
 
     @property
@@ -143,7 +155,7 @@ class Message(_Strict):
 class ChatRequest(_Common):
     messages: list[Message] = Field(min_length=1)
     max_completion_tokens: int | None = Field(None, ge=1, description="Another name of max_tokens.")
-    logprobs: Annotated[Any, Only(False)] = None
+    logprobs: bool | None = Field(None, description=LOGPROBS)
     top_logprobs: Annotated[Any, Only(0)] = None
     response_format: Annotated[Any, Only({"type": "text"})] = None
     modalities: Annotated[Any, Only(["text"])] = None
@@ -195,11 +207,18 @@ class Extra(BaseModel):
 FinishReason: TypeAlias = Literal["stop", "length"]
 
 
+class CompletionLogprobs(BaseModel):
+    tokens: list[str]
+    token_logprobs: list[float] = Field(description=LOGPROBS)
+    top_logprobs: None = None
+    text_offset: list[int] = Field(description="Where in the text each token begins.")
+
+
 class CompletionChoice(BaseModel):
     index: int = Field(description="Sample j of prompt i has the index i * n + j.")
     text: str
     finish_reason: FinishReason | None
-    logprobs: None = None
+    logprobs: CompletionLogprobs | None = None
 
 
 class CompletionAnswer(BaseModel):
@@ -219,11 +238,23 @@ class ChatMessage(BaseModel):
     content: str | None = None
 
 
+class TokenLogprob(BaseModel):
+    token: str
+    logprob: float = Field(description=LOGPROBS)
+    bytes: list[int]
+    top_logprobs: list[None] = Field(default_factory=list, max_length=0)
+
+
+class ChatLogprobs(BaseModel):
+    content: list[TokenLogprob]
+    refusal: None = None
+
+
 class ChatChoice(BaseModel):
     index: int
     message: ChatMessage
     finish_reason: FinishReason
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
 
 
 class ChatAnswer(BaseModel):
