@@ -106,6 +106,15 @@ def test_the_frame_of_a_line_break_is_in_one_piece(site, browse):
     assert "x↵\n    " in cell.evaluate("cell => cell.parentElement.textContent")
 
 
+def test_lines_break_between_tokens(site, browse):
+    page = browse(site.url, width=390)
+    page.wait_for_selector("#diverse .verdict.right")
+    pieces = "cells => cells.map((cell) => cell.getClientRects().length)"
+    assert set(page.locator("#diverse .samples .token:visible").evaluate_all(pieces)) == {1}
+    tops = "cells => new Set(cells.map((cell) => Math.round(cell.getBoundingClientRect().top / 12))).size"
+    assert page.locator("#diverse .tokens >> nth=1").locator(".token:visible").evaluate_all(tops) > 1
+
+
 SMALLEST = """(selector) => Math.min(...[...document.querySelectorAll(selector)].map((one) =>
     parseFloat(getComputedStyle(one).fontSize) * one.getScreenCTM().a))"""
 
