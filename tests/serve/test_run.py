@@ -7,13 +7,17 @@ import subprocess
 import sys
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from oddlm.cli import app
+from oddlm.cli.serve import _workers
 
+from ..models.published_layout import write_llada
 from ..waiting import WAIT_S, wait_until
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "serve.py"
@@ -77,9 +81,38 @@ def test_it_answers_to_the_names_it_was_given():
             assert httpx.get(f"{url}/health", headers={} if host is None else {"host": host}).status_code == status
 
 
+def test_a_checkpoint_is_loaded_as_the_operator_says(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr("oddlm.serve.run.serve", lambda lm, chosen, listening, grace_s: seen.append((lm, chosen)))
+    folder = str(write_llada(tmp_path))
+    for options in ([], ["--dtype", "fp64", "--raw", "--device", "cpu", "--workers", "3"]):
+        result = CliRunner().invoke(app, ["serve", "--model", folder, "--port", "0", *options])
+        assert result.exception is None, result.output
+    (usual, _), (lm, chosen) = seen
+    assert not usual.raw
+    assert lm.raw
+    assert chosen.workers == 3
+    kinds = [{one.dtype for one in found.model.network.parameters()} for found in (usual, lm)]
+    assert kinds == [{torch.float32}, {torch.float64}]
+
+
+def test_on_a_gpu_one_worker_passes_whatever_put_the_model_there():
+    assert _workers(SimpleNamespace(device=torch.device("cuda"))) == 1
+
+
+def test_the_help_promises_what_is_there():
+    said = CliRunner().invoke(app, ["serve", "--help"], terminal_width=200).output
+    for option in ("--device", "--dtype", "--quantize", "--revision", "--raw"):
+        assert option in said
+    for other in ("all of them different", "--max-batch", "--cache"):
+        assert other not in said
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        (["--dtype", "fp5"], "dtype"),
+        (["--device", "nowhere"], "device"),
         (["--host", "0.0.0.0"], "lets other machines in: give an API key"),
         (["--host", "192.168.1.5"], "--open-to-all"),
         (["--pass-rows", "0"], "pass_rows.0: Input should be greater than or equal to 1"),

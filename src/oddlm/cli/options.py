@@ -111,14 +111,14 @@ class ModelOptions:
             check_prompts(model, prompts, length, **{name: value for name, value in options.items() if name != "max_batch"})
 
 
-def takes_model(command: Command) -> Command:
-    """Give a command the options of MODEL_OPTIONS, which reach it as one argument, `options`."""
+def takes_model(command: Command, *, without: Sequence[str] = ()) -> Command:
+    """Give a command the options of MODEL_OPTIONS, save some, which reach it as one argument, `options`."""
+    taken = {name: option for name, option in MODEL_OPTIONS.items() if name not in without}
 
     @wraps(command)
     def call(**given: Any) -> None:
-        values = {name: given.pop(name) for name in MODEL_OPTIONS}
-        values["cache"] = None if values["cache"] == "none" else values["cache"]
-        values = {name: value for name, value in values.items() if value not in (None, False)}
+        values = {name: given.pop(name) for name in taken}
+        values = {name: value for name, value in values.items() if value is not None and value != MODEL_DEFAULTS.get(name)}
         place = {name: value for name, value in values.items() if name in PLACE}
         values = {name: value for name, value in values.items() if name not in PLACE}
         command(**given, options=ModelOptions(values, place))
@@ -126,10 +126,10 @@ def takes_model(command: Command) -> Command:
     signature = inspect.signature(command)
     own = [p for p in signature.parameters.values() if p.name != "options"]
     kind = inspect.Parameter.KEYWORD_ONLY
-    added = [inspect.Parameter(n, kind, annotation=a, default=MODEL_DEFAULTS.get(n)) for n, a in MODEL_OPTIONS.items()]
+    added = [inspect.Parameter(n, kind, annotation=a, default=MODEL_DEFAULTS.get(n)) for n, a in taken.items()]
     call.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
     hints = {name: hint for name, hint in command.__annotations__.items() if name != "options"}
-    call.__annotations__ = {**hints, **MODEL_OPTIONS}
+    call.__annotations__ = {**hints, **taken}
     return call
 
 

@@ -1,16 +1,23 @@
 """`oddlm serve`."""
 
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .app import app
-from .options import MODEL, ModelName, Settings, listed, present, settings
+from .options import MODEL, ModelName, ModelOptions, Settings, listed, present, settings, takes_model
+
+if TYPE_CHECKING:
+    from ..types import Model
 
 
 @app.command()
+@partial(takes_model, without=("max_batch", "cache"))  # --pass-rows, and nothing: shared passes keep no keys and values
 def serve(
+    *,
+    options: ModelOptions,
     model: ModelName = MODEL,
     name: Annotated[str | None, typer.Option(help="What clients call the model; default: as --model says.")] = None,
     host: Annotated[str, typer.Option(help="Where to listen; other machines can only come in with an API key.")] = "127.0.0.1",
@@ -41,12 +48,11 @@ def serve(
     pass_rows: Annotated[
         str, typer.Option(help="Rows of a network pass, parted by commas; sizes that change the arithmetic are not used.")
     ] = "4,8,16",
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; default: what the model takes by itself.")] = None,
     workers: Annotated[
         int | None, typer.Option(help="Network passes side by side; default: one per CPU thread, or one on a GPU.", min=1)
     ] = None,
 ) -> None:
-    """Serve a model to OpenAI's clients: n samples per request, all of them different.
+    """Serve a model to OpenAI's clients: the n samples of a request are drawn together and pushed apart.
 
     The explorer is the page at /, stored runs are at /runs (--store). Completions, chat and streams at /v1; denoising step by
     step at /v1/denoise; /health, /metrics, /openapi.json. What other requests are running changes no answer: the same seed
@@ -74,7 +80,6 @@ def serve(
         "cors": cors or (),
         **present(tasks=task, store=store),
         "pass_rows": listed("pass-rows", pass_rows, int),
-        "workers": workers or _workers(device),
     }
     chosen = checked(ServeSettings, content)
     try:
@@ -85,14 +90,16 @@ def serve(
     from ..generate import load
 
     with run.listen(host, port) as listening:
-        run.serve(load(model, **present(device=device)), chosen, listening, grace_s=grace)
+        lm = load(model, **options.loading, **options.place)
+        chosen = chosen.model_copy(update={"workers": workers or _workers(lm.model)})
+        run.serve(lm, chosen, listening, grace_s=grace)
 
 
-def _workers(device: str | None) -> int:
+def _workers(model: "Model") -> int:
     """As many as there are threads, each then left with one of its own: passes of a few rows gain little from more."""
     import torch
 
-    if device is not None and torch.device(device).type != "cpu":
+    if getattr(model, "device", torch.device("cpu")).type != "cpu":
         return 1
     workers = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -13,15 +13,19 @@ from .schema import (
     ChatChoice,
     ChatChunk,
     ChatDelta,
+    ChatLogprobs,
     ChatMessage,
     CompletionAnswer,
     CompletionChoice,
+    CompletionLogprobs,
     Extra,
     FinishReason,
+    TokenLogprob,
     Usage,
 )
+from .text import Piece
 
-Told = tuple[str, FinishReason]
+Told = tuple[str, FinishReason, Sequence[Piece] | None]
 
 
 @dataclass(frozen=True)
@@ -37,8 +41,20 @@ class Completions:
         return {"id": self.id, "created": self.created, "model": self.model}
 
     def answer(self, told: Sequence[Told], usage: Usage, extra: Extra) -> BaseModel:
-        choices = [CompletionChoice(index=i, text=text, finish_reason=reason) for i, (text, reason) in enumerate(told)]
+        choices = [
+            CompletionChoice(
+                index=i, text=text, finish_reason=reason, logprobs=None if pieces is None else self._likely(pieces)
+            )
+            for i, (text, reason, pieces) in enumerate(told)
+        ]
         return CompletionAnswer(**self.head, choices=choices, usage=usage, oddlm=extra)
+
+    def _likely(self, pieces: Sequence[Piece]) -> Any:
+        return CompletionLogprobs(
+            tokens=[piece.text for piece in pieces],
+            token_logprobs=[piece.logprob for piece in pieces],
+            text_offset=[piece.offset for piece in pieces],
+        )
 
     def opening(self, _rows: int) -> Iterator[BaseModel]:
         """Chunks before any text."""
@@ -60,10 +76,19 @@ class Chat(Completions):
 
     def answer(self, told: Sequence[Told], usage: Usage, extra: Extra) -> BaseModel:
         choices = [
-            ChatChoice(index=i, message=ChatMessage(role="assistant", content=text), finish_reason=reason)
-            for i, (text, reason) in enumerate(told)
+            ChatChoice(
+                index=i,
+                message=ChatMessage(role="assistant", content=text),
+                finish_reason=reason,
+                logprobs=None if pieces is None else self._likely(pieces),
+            )
+            for i, (text, reason, pieces) in enumerate(told)
         ]
         return ChatAnswer(**self.head, choices=choices, usage=usage, oddlm=extra)
+
+    def _likely(self, pieces: Sequence[Piece]) -> Any:
+        tokens = [TokenLogprob(token=one.text, logprob=one.logprob, bytes=list(one.text.encode())) for one in pieces]
+        return ChatLogprobs(content=tokens)
 
     def opening(self, _rows: int) -> Iterator[BaseModel]:
         for index in range(_rows):

@@ -64,6 +64,8 @@ def _invalid(complaints: Sequence[Any]) -> ApiError:
         return ApiError(400, "the body must be a JSON object, sent as application/json")
     if first["type"] == "extra_forbidden":
         return ApiError(400, f"unknown field {'.'.join(map(str, where))!r:.200}", param=str(where[0])[:200])
+    if first["type"] == "unsupported":
+        return ApiError(400, first["msg"], param=str(where[-1]))
     same = [each for each in complaints if each["loc"][1:2] == where[:1]]
     values = [each for each in same if each["type"] == "value_error"]
     told = [each["msg"].removeprefix("Value error, ") for each in values or same]

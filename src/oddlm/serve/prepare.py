@@ -132,10 +132,10 @@ def encode(lm: LM, text: str) -> list[int]:
 
 
 def chat_prompt(lm: LM, messages: Sequence[Message]) -> list[int]:
-    """The tokenizer's chat template where it has one; else the messages as they are, each ended by a line break."""
+    """The tokenizer's chat template where it has one; else, and raw, the messages as they are, each ended by a line break."""
     said = [{"role": ROLES.get(message.role, message.role), "content": message.text} for message in messages]
     template = getattr(lm.tokenizer, "chat", None)
-    if template is None or getattr(lm.tokenizer, "template", template) is None:
+    if lm.raw or template is None or getattr(lm.tokenizer, "template", template) is None:
         return encode(lm, "".join(line["content"].removesuffix("\n") + "\n" for line in said))
     for line in said:
         encode(lm, line["content"])

@@ -1,9 +1,11 @@
 """What goes over the wire: OpenAI's shapes, with the sampler's own settings beside them."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model
+from annotated_types import GroupedMetadata
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, WithJsonSchema, create_model
+from pydantic_core import PydanticCustomError, to_json
 
 from ..params import SampleParams
 from .settings import Limits
@@ -31,6 +33,38 @@ def _optional(name: str) -> Any:
     for constraint in info.metadata:
         kind = Annotated[kind, constraint]
     return kind | None, Field(None, description=info.description)
+
+
+LOGPROBS = """Log-probabilities of the tokens that were written, under the network before any push, at the step at which each
+was written, at temperature 1 and without filters; those of other tokens are not told."""
+
+
+def _without_alternatives(count: int) -> int:
+    if count > 1:
+        raise PydanticCustomError(
+            "unsupported", "logprobs above 1 is not supported: other tokens than those written are not told"
+        )
+    return count
+
+
+class Only(GroupedMetadata):
+    """A field of other models, of which only the values that change nothing are taken; null is one of them."""
+
+    def __init__(self, *same: Any) -> None:
+        self.same = same
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((AfterValidator(self.check), WithJsonSchema({"enum": [None, *self.same]})))
+
+    def check(self, value: Any, info: ValidationInfo) -> Any:
+        if value is None or any(isinstance(value, bool) == isinstance(one, bool) and value == one for one in self.same):
+            return value
+        ways = ["leave it out", *(f"send {to_json(one).decode()}" for one in self.same)]
+        told = {"name": info.field_name, "advice": " or ".join(ways)}
+        raise PydanticCustomError("unsupported", "{name} is not supported: {advice}", told)
+
+
+Ignored = Annotated[Any, Field(description="Asks nothing of the answer, and is ignored.")]
 
 
 class _Strict(BaseModel):
@@ -70,10 +104,15 @@ class _Common(_Sampled):
     stream: bool | None = Field(False, description="Send finished blocks as they come.")
     stream_options: StreamOptions | None = None
     user: Text | None = None
-    # Settings of other models: what they do by default is all they may say.
-    presence_penalty: float | None = Field(None, ge=0, le=0)
-    frequency_penalty: float | None = Field(None, ge=0, le=0)
-    logit_bias: dict[str, float] | None = Field(None, max_length=0)
+    presence_penalty: Annotated[Any, Only(0)] = None
+    frequency_penalty: Annotated[Any, Only(0)] = None
+    logit_bias: Annotated[Any, Only({})] = None
+    metadata: Ignored = None
+    store: Ignored = None
+    service_tier: Ignored = None
+    safety_identifier: Ignored = None
+    prompt_cache_key: Ignored = None
+    prompt_cache_retention: Ignored = None
 
     @property
     def stops(self) -> list[str]:
@@ -83,10 +122,10 @@ class _Common(_Sampled):
 
 class CompletionRequest(_Common):
     prompt: Text | list[Text] = Field(description="A text, or several.")
-    echo: Literal[False] | None = None
-    best_of: Literal[1] | None = None
-    logprobs: Literal[0] | None = None
-    suffix: Literal[""] | None = None
+    echo: Annotated[Any, Only(False)] = None
+    best_of: Annotated[Any, Only(1)] = None
+    logprobs: Annotated[int, Field(ge=0), AfterValidator(_without_alternatives)] | None = Field(None, description=LOGPROBS)
+    suffix: Annotated[Any, Only("")] = None
 
     @property
     def prompts(self) -> list[str]:
@@ -102,21 +141,34 @@ class Message(_Strict):
     role: Literal["system", "developer", "user", "assistant"]
     content: Text | list[TextPart]
     name: Text | None = None
+    tool_calls: Annotated[Any, Only([])] = None
+    function_call: Annotated[Any, Only()] = None
+    refusal: Annotated[Any, Only()] = None
+    audio: Annotated[Any, Only()] = None
+    annotations: Ignored = None
 
     @property
     def text(self) -> str:
         return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
 
 
-class TextFormat(_Strict):
-    type: Literal["text"]
-
-
 class ChatRequest(_Common):
     messages: list[Message] = Field(min_length=1)
     max_completion_tokens: int | None = Field(None, ge=1, description="Another name of max_tokens.")
-    logprobs: Literal[False] | None = None
-    response_format: TextFormat | None = None
+    logprobs: bool | None = Field(None, description=LOGPROBS)
+    top_logprobs: Annotated[Any, Only(0)] = None
+    response_format: Annotated[Any, Only({"type": "text"})] = None
+    modalities: Annotated[Any, Only(["text"])] = None
+    tools: Annotated[Any, Only([])] = None
+    tool_choice: Annotated[Any, Only("auto", "none")] = None
+    parallel_tool_calls: Ignored = None
+    functions: Annotated[Any, Only([])] = None
+    function_call: Annotated[Any, Only("auto", "none")] = None
+    audio: Annotated[Any, Only()] = None
+    prediction: Ignored = None
+    reasoning_effort: Annotated[Any, Only("none")] = None
+    verbosity: Annotated[Any, Only("medium")] = None
+    web_search_options: Annotated[Any, Only()] = None
 
     @property
     def prompts(self) -> list[str]:
@@ -155,11 +207,18 @@ class Extra(BaseModel):
 FinishReason: TypeAlias = Literal["stop", "length"]
 
 
+class CompletionLogprobs(BaseModel):
+    tokens: list[str]
+    token_logprobs: list[float] = Field(description=LOGPROBS)
+    top_logprobs: None = None
+    text_offset: list[int] = Field(description="Where in the text each token begins.")
+
+
 class CompletionChoice(BaseModel):
     index: int = Field(description="Sample j of prompt i has the index i * n + j.")
     text: str
     finish_reason: FinishReason | None
-    logprobs: None = None
+    logprobs: CompletionLogprobs | None = None
 
 
 class CompletionAnswer(BaseModel):
@@ -179,11 +238,23 @@ class ChatMessage(BaseModel):
     content: str | None = None
 
 
+class TokenLogprob(BaseModel):
+    token: str
+    logprob: float = Field(description=LOGPROBS)
+    bytes: list[int]
+    top_logprobs: list[None] = Field(default_factory=list, max_length=0)
+
+
+class ChatLogprobs(BaseModel):
+    content: list[TokenLogprob]
+    refusal: None = None
+
+
 class ChatChoice(BaseModel):
     index: int
     message: ChatMessage
     finish_reason: FinishReason
-    logprobs: None = None
+    logprobs: ChatLogprobs | None = None
 
 
 class ChatAnswer(BaseModel):

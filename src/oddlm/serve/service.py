@@ -1,14 +1,14 @@
 """How requests wait for the engine: whole answers, streams of blocks, streams of frames."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 from fastapi import Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel
 
 from ..generate import LM, Samples
-from .dialects import Chat, Completions
+from .dialects import Chat, Completions, Told
 from .engine import CancelledError, Engine, Finished, Job, Work
 from .errors import ApiError, as_api_error
 from .frames import StepFrame, end_of, frames_of, start_of
@@ -16,7 +16,7 @@ from .meters import Meters
 from .prepare import check_stops, prepare
 from .schema import ChatRequest, CompletionRequest, DenoiseRequest, Usage
 from .settings import ServeSettings
-from .text import Growth, TextStream, extra, grown_blocks, told, usage
+from .text import Growth, TextStream, extra, grown_blocks, pieces, told, usage
 
 GONE = 499  # nginx's number for a client that went away before its answer
 
@@ -28,6 +28,9 @@ class Service:
     async def complete(self, http: Request, request: CompletionRequest | ChatRequest) -> Response:
         self._check_model(request.model)
         check_stops(request.stops)
+        likely = request.logprobs not in (None, False)
+        if likely and request.stream:
+            raise ApiError(400, "logprobs is not supported in a stream: ask for the whole answer", param="logprobs")
         watch = (lambda params: grown_blocks(params.block_length or params.length)) if request.stream else None
         work = await asyncio.to_thread(prepare, self.lm, self.settings, request, watch)
         dialect = (Chat if isinstance(request, ChatRequest) else Completions)(self.settings.model)
@@ -38,9 +41,14 @@ class Service:
         if isinstance(finished.error, CancelledError):
             return Response(status_code=GONE)
         samples = self._samples(finished)
-        rows = [told(sample, request.stops) for group in samples for sample in group]
+        rows = await asyncio.to_thread(self._rows, samples, request.stops, likely=likely)
         answer = dialect.answer(rows, self._usage(work, samples), extra(samples, work.params.seed, request.stops))
         return JSONResponse(answer.model_dump())
+
+    def _rows(self, samples: list[Samples], stops: Sequence[str], *, likely: bool) -> list[Told]:
+        decode, ends = self.lm.tokenizer.decode, self.lm.model.protected_ids
+        every = [sample for group in samples for sample in group]
+        return [(*told(one, stops), pieces(one, stops, decode, ends) if likely else None) for one in every]
 
     async def denoise(self, request: DenoiseRequest) -> Response:
         self._check_model(request.model)

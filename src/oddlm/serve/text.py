@@ -8,6 +8,8 @@ from ..metrics import text_diversity
 from ..types import Observer, Sample, StepEvent
 from .schema import Extra, FinishReason, Usage
 
+IMPOSSIBLE = -9999.0  # OpenAI's number where JSON has none for minus infinity
+
 
 def cut(text: str, stops: Sequence[str]) -> tuple[str, bool]:
     """The text before the first stop text, and whether there is one."""
@@ -20,6 +22,31 @@ def settled(text: str, stops: Sequence[str]) -> str:
     text = text.rstrip("\ufffd")
     held = (size for stop in stops for size in range(1, min(len(stop), len(text)) + 1) if text.endswith(stop[:size]))
     return text[: len(text) - max(held, default=0)]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What a token adds to its sample's text; half a character adds nothing until its other half comes."""
+
+    text: str
+    offset: int
+    logprob: float  # of the network
+
+
+def pieces(
+    sample: Sample, stops: Sequence[str], decode: Callable[[Sequence[int]], str], end_ids: Collection[int]
+) -> list[Piece]:
+    """The sample's text by tokens, as far as it is told."""
+    text, stopped = cut(sample.text, stops)
+    ids = before_end(sample.tokens, end_ids)
+    # Of the tokens together, as one alone may read otherwise: its space, or half of a character.
+    ends = [min(len(decode(ids[:count]).rstrip("\ufffd")), len(text)) for count in range(len(ids))] + [len(text)]
+    found = zip(ends, ends[1:], sample.base_logprobs, strict=False)
+    return [
+        Piece(text[start:end], start, max(logprob, IMPOSSIBLE))
+        for start, end, logprob in found
+        if start < len(text) or not stopped
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,10 +34,13 @@ window.oddlm = (() => {
   // Control, formatting and direction characters as something that can be seen.
   const visible = (text) => String(text).replace(HIDDEN, picture);
 
+  // Stays on the screen wherever the page is scrolled to, until it is closed or the next one comes.
   function notice(words, kind = "problem") {
     const place = byId("notice");
     place.className = words ? `notice ${kind}` : "";
-    place.replaceChildren(words ? visible(words) : "");
+    place.setAttribute("role", kind === "problem" ? "alert" : "status");
+    const close = words ? el("button", { type: "button", "aria-label": "Close this message", onclick: () => notice("") }, "×") : null;
+    place.replaceChildren(...(words ? [el("p", {}, visible(words)), close] : []));
   }
 
   function percent(share) {

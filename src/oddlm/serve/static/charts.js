@@ -3,12 +3,12 @@
 
 // Lines over steps with a cursor. series: {name, className, values}.
 oddlm.LineChart = class {
-  static SIZE = { width: 320, height: 120, left: 38, right: 8, top: 8, bottom: 24 };
+  static SIZE = { height: 120, left: 38, right: 8, top: 8, bottom: 24 };
 
   constructor(title, words, choose) {
     const { el, svg } = oddlm;
-    const { width, height } = oddlm.LineChart.SIZE;
-    this.drawing = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img" });
+    this.drawing = svg("svg", { role: "img" });
+    this.width = 320;
     this.drawing.addEventListener("click", (event) => this.choose(event, choose));
     this.key = el("p", { class: "key" });
     this.element = el("figure", { class: "chart" }, el("figcaption", {}, el("b", {}, title), ` ${words}`), this.drawing, this.key);
@@ -17,12 +17,12 @@ oddlm.LineChart = class {
   }
 
   x(step) {
-    const { width, left, right } = oddlm.LineChart.SIZE;
-    return left + ((width - left - right) * step) / Math.max(1, this.total - 1);
+    const { left, right } = oddlm.LineChart.SIZE;
+    return left + ((this.width - left - right) * step) / Math.max(1, this.total - 1);
   }
 
   choose(event, choose) {
-    const { width, left, right } = oddlm.LineChart.SIZE;
+    const { left, right } = oddlm.LineChart.SIZE, { width } = this;
     const box = this.drawing.getBoundingClientRect();
     const at = ((event.clientX - box.left) / box.width) * width;
     choose(Math.round(((at - left) / (width - left - right)) * (this.total - 1)) + 1);
@@ -30,7 +30,9 @@ oddlm.LineChart = class {
 
   show(series, total) {
     const { svg, el } = oddlm;
-    const { width, height, left, right, top, bottom } = oddlm.LineChart.SIZE;
+    const { height, left, right, top, bottom } = oddlm.LineChart.SIZE;
+    const width = this.width = this.drawing.clientWidth || this.width; // pixels of the screen: words keep their size
+    this.drawing.setAttribute("viewBox", `0 0 ${width} ${height}`);
     this.total = total;
     const most = Math.max(1e-9, ...series.flatMap((one) => one.values));
     const y = (value) => top + (height - top - bottom) * (1 - value / most);

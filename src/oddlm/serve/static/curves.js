@@ -3,7 +3,7 @@
 
 oddlm.curves = (() => {
   const { el, svg, visible, percent, count } = oddlm;
-  const SIZE = { width: 640, height: 300, left: 46, right: 12, top: 10, bottom: 34 };
+  const SIZE = { height: 300, left: 46, right: 12, top: 10, bottom: 34 };
   const MOST = 12; // lines that one chart can hold
   const DASHES = ["", "7 4", "2 3"];
   const SHAPES = [
@@ -23,8 +23,9 @@ oddlm.curves = (() => {
     return el("li", {}, sample, `${visible(cell.label)}${said}, ${count(cell.runs.length, "run")}`);
   }
 
-  function drawing(bench, cells) {
-    const { width, height, left, right, top, bottom } = SIZE;
+  // In pixels of the screen, so that its words have the size of other words.
+  function drawing(bench, cells, width) {
+    const { height, left, right, top, bottom } = SIZE;
     const most = Math.max(2, ...cells.flatMap((cell) => cell.passed.map((share) => share.k)));
     const x = (k) => left + ((width - left - right) * Math.log2(k)) / Math.log2(most);
     const y = (share) => top + (height - top - bottom) * (1 - share);
@@ -43,9 +44,12 @@ oddlm.curves = (() => {
         svg("path", { class: "line", d: `M${path(cell.passed, (s) => s.mean)}`, "stroke-dasharray": dash }), svg("path", { class: "mark", d: marks }));
     });
     const label = `Pass@k of ${bench.name}: ${cells.map((cell) => `${cell.label} ${cell.passed.length ? percent(cell.passed.at(-1).mean) : ""}`).join("; ")}`;
-    return svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": visible(label) }, grid, ticks,
+    return svg("svg", { width, height, role: "img", "aria-label": visible(label) }, grid, ticks,
       text((left + width) / 2, height - 2, "middle", "k, samples drawn"), lines.filter((_, i) => cells[i].passed.length));
   }
+
+  let draw = () => {};
+  window.addEventListener("resize", () => draw());
 
   function show(place, benchmarks, chosen) {
     if (!benchmarks.length) { place.replaceChildren(); return; }
@@ -54,9 +58,12 @@ oddlm.curves = (() => {
     pick.addEventListener("change", () => { show(place, benchmarks, Number(pick.value)); document.getElementById("bench").focus(); });
     const cells = bench.cells.slice(0, MOST);
     const rest = bench.cells.length > MOST ? el("p", { class: "quiet" }, `The first ${MOST} of ${bench.cells.length} settings; \`oddlm report\` draws them all.`) : null;
+    const chart = el("div");
     place.replaceChildren(el("h2", {}, "Pass@k"),
       el("p", { class: "quiet" }, "Share of problems that k samples solve, with its 95 % interval. ", pick, ` ${visible(bench.model)}, ${count(bench.problems, "problem")}`),
-      el("div", { class: "curve" }, drawing(bench, cells), el("ul", { class: "names" }, cells.map(name)), rest));
+      el("div", { class: "curve" }, chart, el("ul", { class: "names" }, cells.map(name)), rest));
+    draw = () => chart.replaceChildren(drawing(bench, cells, Math.max(240, chart.clientWidth)));
+    draw();
   }
 
   return { show };

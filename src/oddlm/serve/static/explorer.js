@@ -94,7 +94,7 @@
     const shown = { title: task ? task.question : body.prompt, task, plain: null, diverse: null };
     source = settings.get();
     settings.busy(true);
-    notice("");
+    notice(then.words || "");
     stage.player.pause();
     for (const button of byId("examples").children) button.setAttribute("aria-pressed", "false");
     remember();
@@ -111,14 +111,14 @@
     if (mine.signal.aborted) return;
     running = null;
     settings.busy(false);
-    finish(shown, done, then.step);
+    finish(shown, done, then);
   }
 
-  function finish(shown, done, step) {
+  function finish(shown, done, { step, words = "" }) {
     const failures = done.filter((one) => one.status === "rejected").map((one) => one.reason.message);
     const broken = ["plain", "diverse"].map((name) => shown[name] && shown[name].error).filter(Boolean);
     if (shown.plain || shown.diverse) stage.show(shown, step === undefined ? stage.reached() : step);
-    notice([...new Set([...broken, ...failures])].join(" "));
+    notice([...new Set([...broken, ...failures, words])].filter(Boolean).join(" "));
     remember();
   }
 
@@ -159,6 +159,8 @@
     place.replaceChildren(form);
   }
 
+  const misread = (parts) => (parts.length ? `The link is not understood at ${parts.join(", ")}; the usual value stands there.` : "");
+
   // What the address asks for.
   async function restore() {
     const { found, wrong } = oddlm.address.read();
@@ -166,13 +168,15 @@
     stage.view(view);
     if (settings && Object.keys(rest).length) {
       await settings.set({ ...settings.usual, ...rest });
-      wrong.push(...settings.unknown);
-      await generate({ step });
-    } else if (recording !== undefined && !oddlm.recordings[recording - 1]) {
+      const moved = Object.keys(rest).map((name) => settings.moved[name]).filter(Boolean);
+      await generate({ step, words: [misread([...wrong, ...settings.unknown]), moved.length ? `The link goes past what this server offers: ${moved.join(", ")}.` : ""].filter(Boolean).join(" ") });
+      return;
+    }
+    if (recording !== undefined && !oddlm.recordings[recording - 1]) {
       showRecording(0);
       notice(`There is no recording ${recording} here; this is the first.`);
     } else showRecording(recording === undefined ? 0 : recording - 1, step);
-    if (wrong.length) notice(`The link is not understood at ${wrong.join(", ")}; the usual value stands there.`);
+    if (wrong.length) notice(misread(wrong));
   }
 
   function begin() {

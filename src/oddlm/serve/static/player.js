@@ -3,6 +3,7 @@
 
 oddlm.Player = class {
   static PAUSE_MS = 350;
+  static SHAPES = { Play: "M3 1l11 7-11 7z", Pause: "M3 1h3.5v14h-3.5zM9.5 1h3.5v14h-3.5z" }; // not every font has them
 
   constructor(moved) {
     const { byId } = oddlm;
@@ -16,6 +17,13 @@ oddlm.Player = class {
     this.slider.addEventListener("input", () => { this.pause(); this.go(Number(this.slider.value)); });
     this.button.addEventListener("click", () => this.toggle());
     document.addEventListener("keydown", (event) => this.key(event));
+    this.label("Play");
+  }
+
+  label(name) {
+    const { svg } = oddlm;
+    this.button.setAttribute("aria-label", name);
+    this.button.replaceChildren(svg("svg", { viewBox: "0 0 16 16", "aria-hidden": "true" }, svg("path", { d: oddlm.Player.SHAPES[name] })));
   }
 
   // So many steps there are; the picture stays where it is, or goes to the end.
@@ -43,15 +51,13 @@ oddlm.Player = class {
       this.go(this.steps + 1);
       if (this.steps >= this.total) this.pause();
     }, oddlm.Player.PAUSE_MS);
-    this.button.textContent = "⏸\ufe0e";
-    this.button.setAttribute("aria-label", "Pause");
+    this.label("Pause");
   }
 
   pause() {
     clearInterval(this.timer);
     this.timer = null;
-    this.button.textContent = "▶\ufe0e";
-    this.button.setAttribute("aria-label", "Play");
+    this.label("Play");
   }
 
   key(event) {

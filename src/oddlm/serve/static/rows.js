@@ -13,7 +13,7 @@ oddlm.Rows = class {
     this.told = oddlm.el("p", { class: "quiet" }, words(null));
     this.run = null;
     this.steps = 0;
-    this.rows = []; // {row, item, tokens, cells, keys, seen}
+    this.rows = []; // {row, item, tokens, cells, breaks, keys, seen}
     this.observer = new IntersectionObserver((entries) => this.see(entries), { rootMargin: `${oddlm.Rows.NEAR}px` });
     this.list = oddlm.el("ol", { class: "samples" });
     this.summary = oddlm.el("p", { class: "summary" });
@@ -67,7 +67,7 @@ oddlm.Rows = class {
     const said = verdict && el("span", { class: verdict.correct ? "verdict right" : "verdict", title: visible(verdict.detail) },
       verdict.correct ? "✓ solved" : "✗ wrong");
     const item = el("li", { class: "sample" }, el("span", { class: "number" }, `${row + 1}`), tokens, said);
-    const known = { row, item, tokens, cells: [], keys: [], seen: false };
+    const known = { row, item, tokens, cells: [], breaks: [], keys: [], seen: false };
     tokens.known = known;
     this.rows.push(known);
     this.observer.observe(item);
@@ -101,7 +101,8 @@ oddlm.Rows = class {
         return cell;
       });
       known.keys = new Array(run.length).fill("");
-      known.tokens.replaceChildren(...known.cells);
+      known.breaks = known.cells.map(() => new Text());
+      known.tokens.replaceChildren(...known.cells.flatMap((cell, position) => [cell, known.breaks[position]]));
       known.tokens.style.minHeight = "";
     }
     let ended = false;
@@ -114,8 +115,14 @@ oddlm.Rows = class {
       if (known.keys[position] === key) continue;
       known.keys[position] = key;
       known.cells[position].className = `token ${kind}`;
-      known.cells[position].textContent = oddlm.visible(run.piece(token));
+      [known.cells[position].textContent, known.breaks[position].data] = oddlm.Rows.broken(oddlm.visible(run.piece(token)));
     }
+  }
+
+  // A line break at a token's end, and the indent after it, stand behind the token: its frame stays in one piece.
+  static broken(text) {
+    const end = text.trimEnd().length, at = text.indexOf("\n", end);
+    return at < 0 ? [text, ""] : [text.slice(0, at), text.slice(at)];
   }
 
   kind(row, position, found) {

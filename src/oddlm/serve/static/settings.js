@@ -126,9 +126,9 @@ oddlm.Settings = class {
     }
     const task = this.tasks.find((one) => one.name === name);
     const length = Math.min(task.length, this.card.limits.max_length);
-    const { unknown } = this;
+    const { unknown, moved } = this;
     this.set({ length, steps: task.steps || Math.ceil(length / 2), eos: task.code ? "free" : "late" });
-    this.unknown = unknown;
+    Object.assign(this, { unknown, moved });
     this.pickProblem();
   }
 
@@ -179,9 +179,10 @@ oddlm.Settings = class {
     return found && found.prompt === this.fields.prompt.value ? { name, problem: found.id, question: found.question } : null;
   }
 
-  // What a choice does not have is noted in `unknown`, and its first takes its place.
+  // What a choice does not have is noted in `unknown`, and its first takes its place; what a slider cannot show stands in `moved`.
   set(values) {
     this.unknown = [];
+    this.moved = {};
     for (const [name, value] of Object.entries(values)) {
       const field = this.fields[name];
       if (!field || name === "problem") continue;
@@ -193,6 +194,10 @@ oddlm.Settings = class {
         field.selectedIndex = 0;
       }
       this.tell(name);
+    }
+    for (const [name, field] of Object.entries(this.fields)) {
+      const off = field.type === "range" && name in values && Math.abs(field.value - values[name]) > 1e-9;
+      if (off) this.moved[name] = `${name}=${values[name]} is now ${field.value}`;
     }
     oddlm.byId("row-problem").hidden = !this.fields.task.value;
     oddlm.byId("auto-hint").hidden = this.fields.objective.value !== "auto";

@@ -19,6 +19,7 @@ oddlm.Stage = class {
       button.addEventListener("change", () => { this.view(button.value); moved(); });
     }
     this.chosen = "both";
+    window.addEventListener("resize", () => { if (this.shown) this.extend(this.player.steps); });
   }
 
   // How a run makes its samples differ; the first time there is none.
