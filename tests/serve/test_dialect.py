@@ -90,6 +90,8 @@ def test_what_would_change_the_answer_is_refused_in_words(client, wrong, words):
 def test_logprobs_are_those_of_each_token_when_it_was_written(client, toy_lm, stop):
     asked = COMPLETION | {"max_tokens": 12, "n": 8, "stop": stop}
     answer = client.completions.create(**asked, logprobs=1)
+    assert client.completions.create(**asked, logprobs=0).choices == answer.choices
+    assert client.completions.create(**asked).choices[0].logprobs is None
     direct = toy_lm.generate("t5 t6", 8, length=12, seed=3)[0]
     assert {choice.finish_reason for choice in answer.choices} == {"stop", "length"}
     for choice, sample in zip(answer.choices, direct, strict=True):

@@ -28,7 +28,7 @@ class Service:
     async def complete(self, http: Request, request: CompletionRequest | ChatRequest) -> Response:
         self._check_model(request.model)
         check_stops(request.stops)
-        likely = request.logprobs not in (None, False)
+        likely = request.logprobs is not None and request.logprobs is not False  # 0 asks, too
         if likely and request.stream:
             raise ApiError(400, "logprobs is not supported in a stream: ask for the whole answer", param="logprobs")
         watch = (lambda params: grown_blocks(params.block_length or params.length)) if request.stream else None
