@@ -59,4 +59,4 @@ def test_pieces_of_ones_own_reach_the_command_line(tmp_path):
     command = [sys.executable, "-P", "-m", "oddlm", "eval", "my_module.TASK", "--model", "toy", "--n", "2", *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "mine, toy: 1 problems, 2 samples each" in done.stdout
+    assert "mine, toy: 1 problem, 2 samples each" in done.stdout
