@@ -72,7 +72,7 @@ def installed(folder, *arguments):
 def test_dotted_paths_lead_into_the_current_folder(own_folder):
     done = installed(own_folder, "eval", "mine.tk.TASK", "--model", "toy", "--n", "2", "--alpha", "0")
     assert done.returncode == 0, done.stderr
-    assert "mine, toy: 1 problems" in done.stdout
+    assert "mine, toy: 1 problem" in done.stdout
 
 
 def test_nothing_in_the_current_folder_stands_in_for_what_is_installed(own_folder):

@@ -204,7 +204,10 @@ def test_confidences_near_one_keep_their_order():
     assert done.commit_step.tolist() == [[3, 1, 2, 0]]
 
 
-@pytest.mark.parametrize(("filters", "allowed"), [({"top_k": 2}, {0, 1}), ({"top_p": 0.75}, {0, 1, 2}), ({"top_p": 1e-9}, {0})])
+@pytest.mark.parametrize(
+    ("filters", "allowed"),
+    [({"top_k": 2}, {0, 1}), ({"top_p": 0.75}, {0, 1, 2}), ({"top_p": 1e-9}, {0}), ({"top_p": 5e-324}, {0})],
+)
 def test_filters(filters, allowed):
     logits = torch.tensor([0.4, 0.3, 0.2, 0.1, 1e-9]).log().expand(8, -1)
     done = denoise(Fixed(logits), [[0]], n=200, length=8, steps=8, temperature=1.0, **filters)

@@ -131,6 +131,7 @@ def filter_logits(logits: Tensor, top_k: int | None, top_p: float | None) -> Ten
     if top_p is not None:
         mass = (ranked - total).exp()
         keep &= mass.cumsum(dim=-1) - mass < top_p
+        keep[..., 0] = True  # the smallest p are 0 in float32
     kept = keep.sum(dim=-1, keepdim=True)
     cut = ranked.gather(-1, kept - 1)
     level = logits == cut

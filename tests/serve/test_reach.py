@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from .looking import LINK, expect_failed_loads, finished, notice, opening, upload
+from .looking import LINK, finished, notice, opening, upload
 
 SIZES = [(1280, 800), (390, 844)]
 
@@ -43,7 +43,7 @@ def test_a_refusal_is_seen_where_generate_is_pressed(site, browse, width, height
     assert page.get_attribute("#notice", "role") == "alert"
     page.click("#notice button")
     assert page.inner_text("#notice") == ""
-    expect_failed_loads(browse, "400")
+    browse.expect_failed_loads("400")
 
 
 def test_a_recording_is_opened_by_keys(site, browse):

@@ -60,7 +60,7 @@ oddlm.curves = (() => {
     const rest = bench.cells.length > MOST ? el("p", { class: "quiet" }, `The first ${MOST} of ${bench.cells.length} settings; \`oddlm report\` draws them all.`) : null;
     const chart = el("div");
     place.replaceChildren(el("h2", {}, "Pass@k"),
-      el("p", { class: "quiet" }, "Share of problems that k samples solve, with its 95 % interval. ", pick, ` ${visible(bench.model)}, ${count(bench.problems, "problem")}`),
+      el("p", { class: "quiet" }, "Share of problems that the first k samples solve (at 1: share of right samples), with its 95 % interval. ", pick, ` ${visible(bench.model)}, ${count(bench.problems, "problem")}`),
       el("div", { class: "curve" }, chart, el("ul", { class: "names" }, cells.map(name)), rest));
     draw = () => chart.replaceChildren(drawing(bench, cells, Math.max(240, chart.clientWidth)));
     draw();
