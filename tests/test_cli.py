@@ -1,6 +1,7 @@
 """The command line as a user types it."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import oddlm
+from oddlm.cli import main
 
 
 def run(*arguments: str, module: bool = False) -> subprocess.CompletedProcess[str]:
@@ -135,3 +137,15 @@ def test_a_limit_beyond_the_data_is_said_and_all_are_used():
     assert done.returncode == 0
     assert done.stdout.count("target: ") == 500
     assert done.stderr == "oddlm: limit 501 is more than the 500 problems to be had; using all\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "spins"), [({}, "3000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None)]
+)
+def test_threads_that_wait_sleep_soon_unless_told_otherwise(monkeypatch, capsys, given, spins):
+    monkeypatch.setattr(os, "environ", dict(given))
+    monkeypatch.setattr(sys, "argv", ["oddlm", "--version"])
+    with pytest.raises(SystemExit) as end:
+        main()
+    assert end.value.code == 0
+    assert os.environ.get("GOMP_SPINCOUNT") == spins
