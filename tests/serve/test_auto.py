@@ -11,6 +11,7 @@ from oddlm.serve.errors import ApiError
 from oddlm.serve.prepare import sample_params
 from oddlm.serve.settings import ServeSettings
 
+from ..waiting import WAIT_S
 from .conftest import limits, running
 from .looking import HOSTILE, LINK, finished, notice, opening, texts, until, upload
 
@@ -65,7 +66,7 @@ def test_what_a_request_gets(served, body, objective, alpha, fork):
 
 def test_a_fork_that_is_asked_for_needs_its_steps(served):
     for body, least in (({"steps": 1}, 2), ({"steps": 3, "block_length": 4}, 6), ({"steps": 1, "objective": "auto"}, 2)):
-        answer = httpx.post(f"{served.url}/v1/completions", json=ASK | body | {"fork": True})
+        answer = httpx.post(f"{served.url}/v1/completions", json=ASK | body | {"fork": True}, timeout=WAIT_S)
         assert answer.status_code == 400
         assert f"fork spends step 0 on one token per sample: it needs steps >= {least}" in answer.json()["error"]["message"]
 
@@ -101,12 +102,12 @@ def test_a_limit_on_steps_does_not_break_the_default(toy_lm):
 
 
 def test_the_card_says_what_auto_stands_for(toy_lm, served):
-    card = httpx.get(f"{served.url}/v1/models/toy").json()
+    card = httpx.get(f"{served.url}/v1/models/toy", timeout=WAIT_S).json()
     assert card["auto"] == {"about": ABOUT["auto"], "settings": AUTO}
     assert card["given"] == {}
     assert (card["defaults"]["objective"], card["defaults"]["alpha"], card["defaults"]["fork"]) == (ODD, 4, True)
     with running(toy_lm, given={"preset": "careful", "length": 8}) as server:
-        card = httpx.get(f"{server.url}/v1/models/toy").json()
+        card = httpx.get(f"{server.url}/v1/models/toy", timeout=WAIT_S).json()
     assert card["given"] == {"objective": "odd", "alpha": 2, "fork": "auto", "length": 8}
 
 

@@ -17,6 +17,7 @@ from oddlm.models.mini import Mini
 from oddlm.serve.schema import ErrorAnswer
 from oddlm.serve.settings import ServeSettings
 
+from ..waiting import WAIT_S
 from .conftest import Served, limits, running
 
 GOOD = {"model": "toy", "prompt": "t5 t6", "max_tokens": 4}
@@ -177,12 +178,12 @@ def test_unknown_paths(http, path):
 def test_host_names(toy_lm):
     with running(toy_lm, host_names=("localhost", "127.0.0.1", "::1")) as server:
         for host, status in (("localhost:80", 200), ("127.0.0.1", 200), ("[::1]:5", 200), ("evil.example", 403), ("", 403)):
-            assert httpx.get(f"{server.url}/health", headers={"host": host}).status_code == status
+            assert httpx.get(f"{server.url}/health", headers={"host": host}, timeout=WAIT_S).status_code == status
 
 
 def test_cors_is_off_unless_asked_for(toy_lm, served):
     asked = {"origin": "https://page.example", "access-control-request-method": "POST"}
-    assert "access-control-allow-origin" not in httpx.get(f"{served.url}/health", headers=asked).headers
+    assert "access-control-allow-origin" not in httpx.get(f"{served.url}/health", headers=asked, timeout=WAIT_S).headers
     assert httpx.options(f"{served.url}/v1/completions", headers=asked).status_code == 405
     with running(toy_lm, cors=["https://page.example"], api_key="k") as server:
         answer = httpx.options(f"{server.url}/v1/completions", headers=asked)
@@ -211,10 +212,12 @@ def test_special_text_is_text(toy_lm):
         assert answer["usage"]["prompt_tokens"] == len(ids) > 12
         assert not {mini.mask_id, *mini.protected_ids} & set(ids)
     with running(oddlm.LM(toy_lm.model, Naive())) as server:
-        assert "control token" in refused(httpx.post(f"{server.url}/v1/completions", json=GOOD | {"prompt": "a <eos> b"}))
+        assert "control token" in refused(
+            httpx.post(f"{server.url}/v1/completions", json=GOOD | {"prompt": "a <eos> b"}, timeout=WAIT_S)
+        )
         message = {"role": "user", "content": "<eos>"}
-        refused(httpx.post(f"{server.url}/v1/chat/completions", json={"model": "toy", "messages": [message]}))
-        assert httpx.post(f"{server.url}/v1/completions", json=GOOD).status_code == 200
+        refused(httpx.post(f"{server.url}/v1/chat/completions", json={"model": "toy", "messages": [message]}, timeout=WAIT_S))
+        assert httpx.post(f"{server.url}/v1/completions", json=GOOD, timeout=WAIT_S).status_code == 200
 
 
 @pytest.fixture(scope="module")

@@ -118,9 +118,9 @@ def test_the_queue_has_a_bound(gated):
         with pytest.raises(openai.RateLimitError, match="queue is full") as caught:
             client.completions.create(**ASK)
         assert int(caught.value.response.headers["retry-after"]) >= 1
-        health = httpx.get(f"{server.url}/health").json()
+        health = httpx.get(f"{server.url}/health", timeout=WAIT_S).json()
         assert (health["rows"], health["queued"]) == (4, 1)
-        metrics = httpx.get(f"{server.url}/metrics").text
+        metrics = httpx.get(f"{server.url}/metrics", timeout=WAIT_S).text
         gated.gate.set()
         assert running_one.result().choices == waiting.result().choices
     for line in ("oddlm_queue_length 1.0", "oddlm_rows_in_flight 4.0", 'status="429"', "oddlm_request_seconds_bucket"):

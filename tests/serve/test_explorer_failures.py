@@ -91,7 +91,7 @@ def broken_server(site, stream: bytes):
                 connection.sendall(answer_head("text/event-stream", 10**8) + stream)
                 hangs_up.wait(WAIT_S)
             elif head:
-                found = httpx.get(site.url + head.decode().split(" ")[1])
+                found = httpx.get(site.url + head.decode().split(" ")[1], timeout=WAIT_S)
                 connection.sendall(answer_head(found.headers["content-type"], len(found.content)) + found.content)
 
     thread = threading.Thread(target=serve)

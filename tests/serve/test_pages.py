@@ -110,7 +110,7 @@ def test_without_a_sandbox_code_tasks_say_so(toy_lm, monkeypatch):
 
     monkeypatch.setattr("oddlm.tasks.minicode.require_sandbox", missing)
     with running(toy_lm) as server:
-        answer = httpx.get(f"{server.url}/v1/tasks/minicode/problems")
+        answer = httpx.get(f"{server.url}/v1/tasks/minicode/problems", timeout=WAIT_S)
         assert "there is no bubblewrap" in refused(answer, 409)
 
 
@@ -171,7 +171,7 @@ def test_a_run_that_goes_on_is_read_again(site, http, store):
 
 
 def test_no_store(served):
-    assert "oddlm serve --store DIR" in refused(httpx.get(f"{served.url}/v1/runs"), 404)
+    assert "oddlm serve --store DIR" in refused(httpx.get(f"{served.url}/v1/runs", timeout=WAIT_S), 404)
 
 
 def test_the_runs_page(site, browse, store):

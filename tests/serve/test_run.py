@@ -61,14 +61,14 @@ def accepts(url: str) -> bool:
 def test_a_key_of_the_environment_and_defaults_of_the_operator(monkeypatch):
     monkeypatch.setitem(ENVIRONMENT, "ODDLM_API_KEY", "geheim")
     with process("--set", "length=5", "--name", "house") as (server, url):
-        assert httpx.get(f"{url}/v1/models").status_code == 401
-        assert httpx.get(f"{url}/health").status_code == 200
+        assert httpx.get(f"{url}/v1/models", timeout=WAIT_S).status_code == 401
+        assert httpx.get(f"{url}/health", timeout=WAIT_S).status_code == 200
         headers = {"Authorization": "Bearer geheim"}
-        card = httpx.get(f"{url}/v1/models/house", headers=headers).json()
+        card = httpx.get(f"{url}/v1/models/house", headers=headers, timeout=WAIT_S).json()
         assert card["defaults"]["length"] == 5
         answer = httpx.post(f"{url}/v1/completions", json={"model": "house", "prompt": "t5"}, headers=headers, timeout=WAIT_S)
         assert answer.json()["oddlm"]["nfe"] == 5
-        assert httpx.get(f"{url}/health", headers={"host": "evil.example"}).status_code == 403
+        assert httpx.get(f"{url}/health", headers={"host": "evil.example"}, timeout=WAIT_S).status_code == 403
         server.send_signal(signal.SIGINT)
         assert server.wait(WAIT_S) == 0
         assert "Traceback" not in server.stderr.read()
@@ -78,7 +78,9 @@ def test_it_answers_to_the_names_it_was_given():
     with process("--host", "127.0.0.2", "--host-name", "House.example") as (_, url):
         assert url.startswith("http://127.0.0.2:")
         for host, status in ((None, 200), ("house.EXAMPLE:80", 200), ("evil.example", 403)):
-            assert httpx.get(f"{url}/health", headers={} if host is None else {"host": host}).status_code == status
+            assert (
+                httpx.get(f"{url}/health", headers={} if host is None else {"host": host}, timeout=WAIT_S).status_code == status
+            )
 
 
 def test_a_checkpoint_is_loaded_as_the_operator_says(tmp_path, monkeypatch):
