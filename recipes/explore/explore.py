@@ -19,13 +19,13 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from methods import METHODS, TASKS, base_space, base_start, refined
+from methods import METHODS, TASKS, base_space, base_start, refined, third
 
 from oddlm import metrics, tune
 from oddlm.evaluate import Runner, draw, environment
@@ -101,33 +101,43 @@ def search(args: argparse.Namespace) -> None:
     write_rows(RESULTS / "tune.json", found)
 
 
-def refined_runs(task: str) -> Iterator[tuple[str, int, RunSpec]]:
-    name, protocol, _, _ = TASKS[task]
-    for method, settings in refined(task).items():
-        for place, given in enumerate(settings):
-            params = SampleParams.model_validate({"steps": steps_of(task), **given}).canonical()
-            yield (
-                method,
-                place,
-                RunSpec(model="mini", task=name, protocol=protocol, split="tune", n=N, limit=LIMIT, params=params),
-            )
+@dataclass(frozen=True)
+class Look:
+    """Settings that are tried by hand on the tuning split, on the pair of tasks."""
+
+    settings: Callable[[str], dict[str, list[dict[str, Any]]]]  # of a task, by "plain" and "ours"
+    limit: int
+    seeds: tuple[int, ...]  # how many, by task of the pair
+
+    def runs(self, task: str) -> Iterator[tuple[str, int, list[RunSpec]]]:
+        """Whose setting, which, and its run with each seed."""
+        name, protocol, _, _ = TASKS[task]
+        base = RunSpec(model="mini", task=name, protocol=protocol, split="tune", n=N, limit=self.limit)
+        for method, settings in self.settings(task).items():
+            for place, given in enumerate(settings):
+                params = SampleParams.model_validate({"steps": steps_of(task), **given}).canonical()
+                seeds = range(self.seeds[PAIR.index(task)])
+                yield method, place, [base.model_copy(update={"params": params, "seed": seed}) for seed in seeds]
+
+
+LOOKS = {"refine": Look(refined, LIMIT, (1, 1)), "third": Look(third, 500, (4, 1))}
 
 
 def refine(args: argparse.Namespace) -> None:
-    """The runs of the second look."""
-    write_specs([spec for task in PAIR for _, _, spec in refined_runs(task)], args.out)
+    """The runs of a look."""
+    write_specs([spec for task in PAIR for _, _, specs in LOOKS[args.look].runs(task) for spec in specs], args.out)
 
 
 def look(args: argparse.Namespace) -> None:
-    """What came out of it: results/refine.json."""
+    """What came out of it: results/refine.json, results/third.json."""
     store, found = Store(args.store), []
     for task in PAIR:
-        for method, place, spec in refined_runs(task):
-            if store.complete(spec):
-                correct = [row.correct for row in store.read(spec.id).rows]
+        for method, place, specs in LOOKS[args.look].runs(task):
+            if all(map(store.complete, specs)):
+                correct = [row.correct for spec in specs for row in store.read(spec.id).rows]
                 passed = {f"pass@{k}": float(metrics.pass_at_k(correct, k).mean()) for k in (1, N)}
-                found.append({"task": task, "method": method, "place": place, **passed, "params": stated(spec.params)})
-    write_rows(RESULTS / "refine.json", found)
+                found.append({"task": task, "method": method, "place": place, **passed, "params": stated(specs[0].params)})
+    write_rows(RESULTS / f"{args.look}.json", found)
 
 
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
@@ -351,6 +361,8 @@ def main() -> None:
             own.add_argument("--out", type=Path, required=True, help=".jsonl of RunSpecs")
         if name in ("tune", "look", "collect"):
             own.add_argument("--store", type=Path, required=True)
+        if name in ("refine", "look"):
+            own.add_argument("--look", choices=LOOKS, default="refine")
         if name == "clock":
             own.add_argument("--problems", type=int, default=500)
             own.add_argument("--turns", type=int, default=5)

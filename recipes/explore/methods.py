@@ -97,3 +97,34 @@ def refined(task: str) -> dict[str, list[dict[str, Any]]]:
         for alpha in (2.0, 4.0, 8.0)
     ]
     return {"plain": plain, "ours": ours}
+
+
+def third(task: str) -> dict[str, list[dict[str, Any]]]:
+    """A third look: forks that are drawn together with a push, beside what the package has; plain sampling as often."""
+    base = {"policy": "low_confidence", "eos": TASKS[task][3], "length": TASKS[task][2]}
+    plain = [
+        {**base, "objective": "none", "alpha": 0.0, "temperature": temperature, "top_p": top_p, **other}
+        for other in ({}, {"policy": "margin"}, {"block_length": TASKS[task][2] // 2})
+        for temperature in (0.9, 1.1, 1.2, 1.33, 1.42)
+        for top_p in (None, 0.95)
+    ]
+    enough = {"name": "odd", "enough": 0.5}
+    drawn = [
+        {**base, "objective": objective, "alpha": alpha, "temperature": temperature, "fork": True, "fork_temperature": heat}
+        for heat in (0.5, 1.0)
+        for objective in ("odd", enough)
+        for temperature in (0.5, 1.0)
+        for alpha in (2.0, 4.0, 8.0)
+    ]
+    ranked = [
+        {**base, "objective": objective, "alpha": alpha, "temperature": temperature, "fork": fork}
+        for objective, alpha, temperature, fork in (
+            (enough, 4.0, 0.5, True),
+            ("odd", 2.0, 0.5, True),
+            ("odd", 4.0, 0.5, True),
+            (enough, 8.0, 0.5, False),
+            (enough, 8.0, 1.0, False),
+            ("odd", 8.0, 1.0, False),
+        )
+    ]
+    return {"plain": plain, "ours": drawn + ranked}
