@@ -100,31 +100,52 @@ def refined(task: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def third(task: str) -> dict[str, list[dict[str, Any]]]:
-    """A third look: forks that are drawn together with a push, beside what the package has; plain sampling as often."""
-    base = {"policy": "low_confidence", "eos": TASKS[task][3], "length": TASKS[task][2]}
+    """A third look, the only one that is large enough to tell a point from noise: what the earlier ones liked best, and what
+    they left out, which is drawn forks, top-p and commit order together with a push. Plain sampling gets as many settings."""
+    length = TASKS[task][2]
+    base = {"policy": "low_confidence", "eos": TASKS[task][3], "length": length}
     plain = [
         {**base, "objective": "none", "alpha": 0.0, "temperature": temperature, "top_p": top_p, **other}
-        for other in ({}, {"policy": "margin"}, {"block_length": TASKS[task][2] // 2})
-        for temperature in (0.9, 1.1, 1.2, 1.33, 1.42)
-        for top_p in (None, 0.95)
-    ]
-    enough = {"name": "odd", "enough": 0.5}
-    drawn = [
-        {**base, "objective": objective, "alpha": alpha, "temperature": temperature, "fork": True, "fork_temperature": heat}
-        for heat in (0.5, 1.0)
-        for objective in ("odd", enough)
-        for temperature in (0.5, 1.0)
-        for alpha in (2.0, 4.0, 8.0)
-    ]
-    ranked = [
-        {**base, "objective": objective, "alpha": alpha, "temperature": temperature, "fork": fork}
-        for objective, alpha, temperature, fork in (
-            (enough, 4.0, 0.5, True),
-            ("odd", 2.0, 0.5, True),
-            ("odd", 4.0, 0.5, True),
-            (enough, 8.0, 0.5, False),
-            (enough, 8.0, 1.0, False),
-            ("odd", 8.0, 1.0, False),
+        for other, temperatures, top_ps in (
+            ({}, (0.9, 1.0, 1.1, 1.25, 1.33, 1.5), (None, 0.95, 0.9)),
+            ({"policy": "margin"}, (0.9, 1.0, 1.1, 1.25, 1.4), (None, 0.9)),
+            ({"policy": "entropy"}, (0.9, 1.0, 1.1, 1.25, 1.4), (None, 0.9)),
+            ({"block_length": length // 2}, (0.9, 1.0, 1.1, 1.25, 1.4), (None, 0.9)),
         )
+        for temperature in temperatures
+        for top_p in top_ps
     ]
-    return {"plain": plain, "ours": drawn + ranked}
+    odd, enough = "odd", {"name": "odd", "enough": 0.5}
+    drawn = {"fork": True, "fork_temperature": 1.0}
+    ours = [
+        *[
+            {"objective": objective, "alpha": alpha, "temperature": temperature, **drawn, "fork_temperature": heat}
+            for heat in (0.5, 1.0)
+            for objective in (odd, enough)
+            for temperature in (0.5, 1.0)
+            for alpha in (2.0, 4.0, 8.0)
+        ],
+        *[
+            {"objective": objective, "alpha": alpha, "temperature": 1.0, "top_p": 0.9, **fork}
+            for fork in ({}, drawn)
+            for objective in (odd, enough)
+            for alpha in (4.0, 8.0, 12.0)
+        ],
+        *[
+            {"objective": objective, "alpha": alpha, "temperature": 0.5, "order_temperature": 0.3, **drawn}
+            for objective in (odd, enough)
+            for alpha in (2.0, 4.0, 8.0)
+        ],
+        *[
+            {"objective": objective, "alpha": alpha, "temperature": temperature, "fork": fork}
+            for objective, alpha, temperature, fork in (
+                (enough, 4.0, 0.5, True),
+                (odd, 2.0, 0.5, True),
+                (odd, 4.0, 0.5, True),
+                (enough, 8.0, 0.5, False),
+                (enough, 8.0, 1.0, False),
+                (odd, 8.0, 1.0, False),
+            )
+        ],
+    ]
+    return {"plain": plain, "ours": [{**base, **own} for own in ours]}
