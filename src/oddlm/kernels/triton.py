@@ -247,13 +247,13 @@ def _observe(
     G, n, M, V = logits.shape
     S, W = tokens.shape[2], rows.shape[2]
     x, here, keys = _last_dense(logits.flatten(0, 1)), masked.flatten(0, 1), keys.flatten().contiguous()
-    figures = torch.zeros(4, G * n, S, dtype=torch.float32, device=x.device)
-    largest, rest, power, likeliest = *figures[:3], figures[3].view(torch.int32)
+    figures = torch.zeros(5, G * n, S, dtype=torch.float32, device=x.device)
+    largest, rest, power, share_log, likeliest = *figures[:4], figures[4].view(torch.int32)
     strides = x.stride(0), x.stride(1)
     how = {"SOME": positions is not None, "PUSHED": push is not None}
     device.measure_rows[(G * n * M,)](
         x, *strides, _some(positions, x), _flat(here), columns.flags, columns.busy, columns.protected, len(columns.protected),
-        *_of(push, x), largest, likeliest, rest, power, S, M, V=V, BLOCK=_block(V, 2048), num_warps=8, **how,
+        *_of(push, x), largest, likeliest, rest, power, share_log, S, M, V=V, BLOCK=_block(V, 2048), num_warps=8, **how,
     )  # fmt: skip
     order = torch.empty(G * n, S, dtype=torch.int64, device=x.device)
     counts = torch.empty(G * n, dtype=torch.int32, device=x.device)
@@ -263,7 +263,7 @@ def _observe(
     )
     block = _block(V, 512)
     device.pool_columns[(G * n, triton.cdiv(W, block))](
-        x, *strides, order, counts, columns.flags, *_of(push, x), largest, rest, keys,
+        x, *strides, order, counts, columns.flags, *_of(push, x), largest, rest, share_log, keys,
         rows, rows.stride(0), rows.stride(1), owner, W, S, n, V=V, BLOCK=block, UNROLL=4, num_warps=4, **how,
     )  # fmt: skip
     return Rows(largest, likeliest, rest, power, owner, order, counts)
@@ -346,7 +346,7 @@ def _forces(
     algebra.take_peaks[(B, triton.cdiv(S, 128))](
         pull, strides[0], owner, strides[1], seen.likeliest, here, peaks, S, BLOCK=128, num_warps=4
     )
-    tile, block, chunks = 8, 256, triton.cdiv(V, CHUNK)
+    tile, block, chunks = 8, 512, triton.cdiv(V, CHUNK)
     sums = torch.empty(B, chunks, 3, S, dtype=torch.float64, device=pull.device)  # of masked rows
     algebra.sum_by_owner[(B, triton.cdiv(S, tile), chunks)](
         rows, rows.stride(0), rows.stride(1), pull, strides[0], owner, strides[1], columns.flags, sums, seen.order, seen.counts,

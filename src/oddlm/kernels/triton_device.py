@@ -18,6 +18,7 @@ MIX_1 = tl.constexpr(0xED5AD4BB)
 MIX_2 = tl.constexpr(0xAC4C1B51)
 MIX_3 = tl.constexpr(0x31848BAB)
 TAU = tl.constexpr(6.283185307179586)
+LOG2_E = tl.constexpr(1.4426950408889634)
 
 
 @triton.jit
@@ -79,6 +80,12 @@ def make_keys(seeds, keys, n, first_sample, step, purpose, L, LANES: tl.constexp
 
 
 @triton.jit
+def exp(x):
+    """`tl.exp` without its detour for results below 1e-38, which here become 0: three operations less."""
+    return tl.exp2(x * LOG2_E)
+
+
+@triton.jit
 def load_logits(x, column, inside):
     """Logits as float32, -inf outside."""
     return tl.load(x + column, mask=inside, other=-float("inf")).to(tl.float32)
@@ -94,7 +101,7 @@ def pushed(x, column, inside, position, largest, likeliest, at_peak, even, force
     """x' = x + f m P - f w [owned], the exact value at the likeliest column; protected columns are the caller's business."""
     mine = tl.load(owner + column, mask=inside, other=0).to(tl.int32) == position
     own = tl.load(pull + column, mask=inside, other=0.0)
-    moved = x + tl.exp(x - largest) * even - tl.where(mine, force * own, 0.0)
+    moved = x + exp(x - largest) * even - force * tl.where(mine, own, 0.0)
     return tl.where(column == likeliest, x - at_peak, moved)
 
 
@@ -108,6 +115,18 @@ def row_of_push(row, sample, largest, likeliest, at_peak, even, force):
         tl.load(even + row),
         tl.load(force + sample),
     )
+
+
+@triton.jit
+def push_free(
+    x, column, inside, flags, row, sample, position,
+    push_largest, push_likeliest, at_peak, even, force, pull, owner, stride_pull,
+):  # fmt: skip
+    """`pushed` of one row or of one row per column, protected columns as they were."""
+    a, b, c, d, e = row_of_push(row, sample, push_largest, push_likeliest, at_peak, even, force)
+    pull, owner = pull + sample * stride_pull, owner + sample * stride_pull
+    moved = pushed(x, column, inside, position, a, b, c, d, e, pull, owner)
+    return tl.where((flags & PROTECTED) != 0, x, moved)
 
 
 @triton.jit
@@ -128,7 +147,7 @@ def peak_or_nan(largest, rest):
 def measure_rows(
     logits, stride_sample, stride_line, positions, masked, table, busy, protected, protected_count,
     push_largest, push_likeliest, at_peak, even, force, pull, owner, stride_pull,
-    largest, likeliest, rest, power,
+    largest, likeliest, rest, power, share_log,
     S, M, V: tl.constexpr, SOME: tl.constexpr, PUSHED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Softmax statistics of every masked row, in one pass: each lane keeps its own maximum and leaves it out of its sums.
@@ -156,7 +175,7 @@ def measure_rows(
             if tl.load(busy + start // BUSY) != 0:
                 x = tl.where(load_flags(table, column, inside) != 0, -float("inf"), x)
             up = x > top
-            weight = tl.exp(-tl.abs(x - top))
+            weight = exp(-tl.abs(x - top))
             scale = tl.where(up, weight, 1.0)
             sum1 = sum1 * scale + weight  # (sum + 1) * weight, or sum + weight
             sum2 = sum2 * (scale * scale) + weight * weight
@@ -185,6 +204,7 @@ def measure_rows(
         tl.store(largest + row, peak_or_nan(best, total))
         tl.store(likeliest + row, tl.minimum(first, V - 1))
         tl.store(rest + row, total)
+        tl.store(share_log + row, -tl.log(1.0 + total))
         tl.store(power + row, squares / ((1.0 + total) * (1.0 + total)))
 
 
@@ -192,50 +212,60 @@ def measure_rows(
 def pool_columns(
     logits, stride_sample, stride_line, order, counts, table,
     push_largest, push_likeliest, at_peak, even, force, pull, push_owner, stride_pull,
-    largest, rest, keys,
+    largest, rest, share_log, keys,
     rows, stride_group, stride_row, owner, W,
     S, n, V: tl.constexpr, SOME: tl.constexpr, PUSHED: tl.constexpr, BLOCK: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
     """Features and draws: the largest probability of each column over a sample's masked rows, who has it, and it times noise;
     zeros behind the last column. `owner` [samples, W] comes in holding S where a committed token owns the column.
+
+    Rows are compared by the logarithms of their probabilities, which take no exponential; the winner's is then made anew.
     """
     sample = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < V
     flags = load_flags(table, column, inside)
     count = tl.load(counts + sample)
-    best = tl.full([BLOCK], 0.0, tl.float32)
-    who = tl.full([BLOCK], 0, tl.int32)
+    x_sample, order_sample = logits + sample * stride_sample, order + sample * S
+    best = tl.full([BLOCK], -float("inf"), tl.float32)
+    rank = tl.full([BLOCK], -1, tl.int32)
     i = 0
     while i < count:
         for j in tl.static_range(UNROLL):
             valid = i + j < count
-            position = tl.load(order + sample * S + i + j, mask=valid, other=0)
+            position = tl.load(order_sample + i + j, mask=valid, other=0)
             row = sample * S + position
             line = tl.cast(i + j, tl.int64) if SOME else position
-            x = load_logits(logits + sample * stride_sample + line * stride_line, column, inside & valid)
+            x = load_logits(x_sample + line * stride_line, column, inside & valid)
             if PUSHED:
-                a, b, c, d, e = row_of_push(row, sample, push_largest, push_likeliest, at_peak, even, force)
-                moved = pushed(
-                    x, column, inside & valid, position, a, b, c, d, e,
-                    pull + sample * stride_pull, push_owner + sample * stride_pull,
+                x = push_free(
+                    x, column, inside & valid, flags, row, sample, position,
+                    push_largest, push_likeliest, at_peak, even, force, pull, push_owner, stride_pull,
                 )  # fmt: skip
-                x = tl.where((flags & PROTECTED) != 0, x, moved)
-            share = 1.0 / (1.0 + tl.load(rest + row, mask=valid, other=0.0))
-            probability = tl.exp(x - tl.load(largest + row, mask=valid, other=0.0)) * share
-            more = probability > best  # never where not valid: exp(-inf)
-            best = tl.where(more, probability, best)
-            who = tl.where(more, position.to(tl.int32), who)
+            x = x - tl.load(largest + row, mask=valid, other=0.0) + tl.load(share_log + row, mask=valid, other=0.0)
+            more = x > best  # never where not valid: -inf
+            best = tl.where(more, x, best)
+            rank = tl.where(more, i + j, rank)
         i += UNROLL
-    best = tl.where((flags & NEVER) != 0, 0.0, best)
+    found = inside & (rank >= 0)
+    who = tl.load(order_sample + rank, mask=found, other=0)
+    row = sample * S + who
+    x = load_logits(x_sample + (rank.to(tl.int64) if SOME else who) * stride_line, column, found)
+    if PUSHED:
+        x = push_free(
+            x, column, found, flags, row, sample, who,
+            push_largest, push_likeliest, at_peak, even, force, pull, push_owner, stride_pull,
+        )  # fmt: skip
+    share = tl.exp(x - tl.load(largest + row, mask=found, other=0.0)) / (1.0 + tl.load(rest + row, mask=found, other=0.0))
+    share = tl.where(found & ((flags & NEVER) == 0), share, 0.0)
     held = tl.load(owner + sample * W + column, mask=inside, other=0).to(tl.int32) == S
-    best = tl.where(held, 1.0, best)
-    tl.store(owner + sample * W + column, tl.where(held, S, who), mask=inside)
+    share = tl.where(held, 1.0, share)
+    tl.store(owner + sample * W + column, tl.where(held, S, who.to(tl.int32)), mask=inside)
     feature = rows + (sample // n) * stride_group + (sample % n) * stride_row
-    tl.store(feature + column, best, mask=column < W)
+    tl.store(feature + column, share, mask=column < W)
     key = tl.load(keys + sample)
     second_key = mix64((key + 1).to(tl.uint64, bitcast=True)).to(tl.int64, bitcast=True)  # `noise.second_keys`
-    tl.store(feature + n * stride_row + column, best * normal(key, second_key, column), mask=column < W)
+    tl.store(feature + n * stride_row + column, share * normal(key, second_key, column), mask=column < W)
 
 
 @triton.jit(do_not_specialize=["M"])
@@ -291,7 +321,7 @@ def draw_tokens(
                 value = tl.where(better, y, value)
             up = y > top
             gap = tl.abs(y - top)
-            weight = tl.exp(-gap)
+            weight = exp(-gap)
             if NEEDS == 1:
                 more = tl.where(up, top, tl.maximum(more, y))
             if NEEDS == 2:
