@@ -1,10 +1,11 @@
 """The fused kernels alone, on a GPU: plain sampling and ODD, on logits of a LLaDA-sized vocabulary, no network.
 
-    python benchmarks/fused.py [--repeats 20] [--profile]
+    python benchmarks/fused.py [--repeats 20] [--profile] [--hot]
 
 Times are medians of CUDA events around one step's guide and sampling, captured in a graph and replayed, so that they are the
 device's own; "host" is what launching it takes without one. The floor is the bytes of the masked logits, read once
-(plain) or three times (ODD), over the bandwidth that a copy reaches in the same run.
+(plain) or three times (ODD), over the bandwidth that a copy reaches in the same run. With --hot large matrix products run
+before each step, as a network's would: the chip then clocks lower.
 """
 
 import argparse
@@ -25,12 +26,14 @@ SHAPES = [(16, 64), (16, 128), (16, 256), (64, 64)]
 V = 126464
 
 
-def median_ms(call: Callable[[], Any], repeats: int) -> float:
+def median_ms(call: Callable[[], Any], repeats: int, before: Callable[[], Any] | None = None) -> float:
     for _ in range(3):
         call()
     torch.cuda.synchronize()
     times = []
     for _ in range(repeats):
+        if before is not None:
+            before()
         began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         began.record()
         call()
@@ -50,6 +53,17 @@ def replay(call: Callable[[], Any]) -> Callable[[], None]:
     with torch.cuda.graph(graph):
         call()
     return graph.replay
+
+
+def matrix_products() -> Callable[[], None]:
+    """What takes about 45 ms of nothing but matrix products."""
+    a, b = torch.randn(2, 8192, 8192, device="cuda", dtype=torch.bfloat16)
+
+    def work() -> None:
+        for _ in range(30):
+            a @ b
+
+    return work
 
 
 def extra_mib(call: Callable[[], Any]) -> float:
@@ -89,8 +103,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--profile", action="store_true", help="Also the time of every kernel.")
+    parser.add_argument("--hot", action="store_true", help="Matrix products before each step.")
     arguments = parser.parse_args()
-    speed = bandwidth()
+    speed, before = bandwidth(), matrix_products() if arguments.hot else None
     name = torch.cuda.get_device_name()
     print(f"{name}, torch {torch.__version__}, triton {triton.__version__}; a copy moves {speed / 1e9:.2f} TB/s\n")
     print("| n, S, masked | what | ms | host ms | floor ms | GB read | extra MiB |")
@@ -115,9 +130,8 @@ def main() -> None:
                     return predict(outlook, temperature=temperature, top_k=None, top_p=None, needs=None)
 
                 read = cells * (1 if guide is None else 3)
-                took = median_ms(
-                    replay(call) if what in ("plain", "odd") else call, arguments.repeats if "torch" not in what else 3
-                )
+                repeats = arguments.repeats if "torch" not in what else 3
+                took = median_ms(replay(call) if what in ("plain", "odd") else call, repeats, before)
                 figures = f"{took:.3f} | {host_ms(call):.2f} | {read / speed:.3f} | {read / 1e9:.2f} | {extra_mib(call):.0f}"
                 print(f"| {n}, {S}, {share:.0%}, temperature {temperature:g} | {what} | {figures} |", flush=True)
                 if arguments.profile and what == "odd" and (share, temperature) == (1.0, 1.0):
