@@ -34,12 +34,12 @@ def test_the_difference_comes_with_its_interval():
     assert "+100 [+100, +100]" in text
     assert "12 problems" in text
     assert "95 % bootstrap interval" in text
-    assert "no conclusion" not in text
+    assert "conclusion" not in text
 
 
 def test_too_few_problems_conclude_nothing():
     text = shown({("none", 0.0): tally(LATE[:9]), ("auto", 0.0): tally(LATE[:9])})
-    assert "The time was enough for 9 problems: no conclusion" in text
+    assert "No conclusion from 9 problems" in text
     assert "minus plain" not in text
     assert "interval" not in text
 
@@ -60,6 +60,27 @@ def test_as_many_problems_as_are_needed_whatever_the_clock_says(least, done):
     settings = [("none", 0.0), ("auto", 0.0)]
     how = {"alpha": 8.0, "seed": 0, "seconds": 1e-9, "least": least}
     console = Console(file=io.StringIO())
-    tallies, problems = demo._compare(console, Quick(), task, task.problems(limit=20), {}, settings, **how)
+    tallies, problems = demo._compare(console, Quick(), "made up", task, task.problems(limit=20), {}, settings, **how)
     assert len(problems) == done
     assert all(len(one.correct) == done and len(one.correct[0]) == demo.N for one in tallies.values())
+
+
+class Interrupted(Quick):
+    """Somebody presses Ctrl-C in the middle of the fourth problem."""
+
+    calls = 0
+
+    def generate(self, prompt, n, **settings):
+        self.calls += 1
+        if self.calls == 8:
+            raise KeyboardInterrupt
+        return super().generate(prompt, n, **settings)
+
+
+def test_what_was_drawn_before_ctrl_c_is_shown():
+    task, console = find_task("countdown"), Console(file=io.StringIO(), width=200)
+    settings = [("none", 0.0), ("auto", 0.0)]
+    how = {"alpha": 8.0, "seed": 0, "seconds": 60.0, "least": 10}
+    with pytest.raises(KeyboardInterrupt):
+        demo._compare(console, Interrupted(), "made up", task, task.problems(limit=20), {}, settings, **how)
+    assert "made up: 3 problems" in console.file.getvalue()

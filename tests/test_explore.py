@@ -101,7 +101,7 @@ def test_every_table_of_the_exploration_is_printed_from_what_is_stored(recipe, c
 def test_what_was_chosen_follows_from_the_tuning_split(recipe, tmp_path, monkeypatch):
     explore = recipe("explore", "explore")
     chosen = (explore.RESULTS / "chosen.json").read_text()
-    for name in ("tune.json", "refine.json"):
+    for name in ("tune.json", "refine.json", "third.json"):
         (tmp_path / name).write_text((explore.RESULTS / name).read_text())
     monkeypatch.setattr(explore, "RESULTS", tmp_path)
     explore.choose(argparse.Namespace())

@@ -44,6 +44,20 @@ class Tally:
     texts: list[list[str]] = field(default_factory=list)
     seconds: float = 0.0
 
+    def add(self, lm: LM, task: Task, problem: Problem, how: dict[str, Any]) -> None:
+        """Answer a problem, and score what was answered."""
+        start = time.monotonic()
+        (samples,) = lm.generate(task.prompt(problem), N, progress=False, **how)
+        self.seconds += time.monotonic() - start
+        texts = [sample.text for sample in samples]
+        verdicts = {text: task.score(problem, text).correct for text in set(texts)}
+        self.texts.append(texts)
+        self.correct.append([verdicts[text] for text in texts])
+
+    def keep(self, count: int) -> None:
+        """The first `count` problems alone."""
+        del self.texts[count:], self.correct[count:]
+
     def pass_at(self, k: int) -> float:
         return float(pass_at_k(self.correct, k).mean())
 
@@ -74,8 +88,7 @@ def run_demo(*, alpha: float, seed: int, seconds: float | None, picture: Path) -
     compare = partial(_compare, console, lm, alpha=alpha, seed=seed, least=least)
     problems = countdown.problems(count=200)
     settings = [(method, temperature) for temperature in (0.0, 1.0) for method in ("none", "dpp", "odd", "auto")]
-    tallies, shown = compare(countdown, problems, COUNTDOWN, settings, seconds=0.6 * seconds)
-    _report(console, "countdown, 4 numbers", tallies)
+    tallies, shown = compare("countdown, 4 numbers", countdown, problems, COUNTDOWN, settings, seconds=0.6 * seconds)
     _side_by_side(console, shown, tallies)
     _draw(console, tallies, picture)
     code = find_task("minicode")
@@ -84,13 +97,14 @@ def run_demo(*, alpha: float, seed: int, seconds: float | None, picture: Path) -
     except SandboxError as error:
         console.print(Text(f"minicode is left out: {error}"))
         return
-    tallies, _ = compare(code, problems, MINICODE, [("none", 1.0), ("auto", 1.0)], seconds=0.4 * seconds)
-    _report(console, "minicode, held-out compositions of 3 operations", tallies)
+    title = "minicode, held-out compositions of 3 operations"
+    compare(title, code, problems, MINICODE, [("none", 1.0), ("auto", 1.0)], seconds=0.4 * seconds)
 
 
 def _compare(
     console: Console,
     lm: LM,
+    title: str,
     task: Task,
     problems: Sequence[Problem],
     shape: dict[str, Any],
@@ -101,29 +115,32 @@ def _compare(
     seconds: float,
     least: int,
 ) -> tuple[Tallies, list[Problem]]:
-    """Every method and temperature on one problem after another, until the time is up and `least` problems are done."""
+    """Every method and temperature on one problem after another, until the time is up and `least` problems are done; what
+    came of it is shown, also of what was done before Ctrl-C."""
     tallies: Tallies = {setting: Tally() for setting in settings}
     began = time.monotonic()
     done: list[Problem] = []
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        bar = progress.add_task(task.name)
-        for problem in problems:
-            for (method, temperature), tally in tallies.items():
-                start = time.monotonic()
-                force = {} if method == "auto" else {"alpha": alpha}  # auto has its own
-                how = {**shape, "objective": method, **force, "temperature": temperature, "seed": seed + len(done)}
-                (samples,) = lm.generate(task.prompt(problem), N, progress=False, **how)
-                tally.seconds += time.monotonic() - start
-                texts = [sample.text for sample in samples]
-                verdicts = {text: task.score(problem, text).correct for text in set(texts)}
-                tally.texts.append(texts)
-                tally.correct.append([verdicts[text] for text in texts])
-            done.append(problem)
-            told = f" of at least {least}" if len(done) < least else ""
-            progress.update(bar, description=f"{task.name}: {number_of(len(done), 'problem')}{told}")
-            if len(done) >= least and (spent := time.monotonic() - began) + spent / len(done) > seconds:
-                break
+    try:
+        with Progress(*columns, console=console, transient=True) as progress:
+            bar = progress.add_task(task.name)
+            for problem in problems:
+                for (method, temperature), tally in tallies.items():
+                    force = {} if method == "auto" else {"alpha": alpha}  # auto has its own
+                    how = {**shape, "objective": method, **force, "temperature": temperature, "seed": seed + len(done)}
+                    tally.add(lm, task, problem, how)
+                done.append(problem)
+                told = f" of at least {least}" if len(done) < least else ""
+                progress.update(bar, description=f"{task.name}: {number_of(len(done), 'problem')}{told}")
+                if len(done) >= least and (spent := time.monotonic() - began) + spent / len(done) > seconds:
+                    break
+    except KeyboardInterrupt:
+        for tally in tallies.values():
+            tally.keep(len(done))
+        if done:
+            _report(console, title, tallies)
+        raise
+    _report(console, title, tallies)
     return tallies, done
 
 
@@ -141,7 +158,7 @@ def _report(console: Console, title: str, tallies: Tallies) -> None:
     if done >= LEAST:
         console.print(f"minus plain: difference of Pass@{N} in points, with a 95 % bootstrap interval, paired by problem.\n")
     else:
-        console.print(f"The time was enough for {count}: no conclusion; {LEAST} at least are needed (--seconds).\n")
+        console.print(f"No conclusion from {count}: {LEAST} at least are needed (--seconds).\n")
 
 
 def _auto() -> str:

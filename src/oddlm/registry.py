@@ -61,7 +61,7 @@ class Registry(Generic[F]):
             return spec
         options = {k: v for k, v in spec.items() if k != "name"}
         if not isinstance(spec.get("name"), str):
-            raise ValueError(f"{self.kind} {dict(spec)!r} has no 'name'; known: {', '.join(self.names)}")
+            raise ValueError(f"{self.kind} {dict(spec)!r} has no 'name'; known: {', '.join([*self.names, *self.also])}")
         function = self.find(spec["name"])
         known = self.options(spec["name"])
         if unknown := sorted(options.keys() - known.keys()):
