@@ -56,7 +56,7 @@ def test_demo_of_the_mini_model(tmp_path):
     assert "nan" not in done.stdout
     for word in ("countdown, 4 numbers: 1 problem", "compositions of 3 operations: 1 problem", "dpp", "Pass@16"):
         assert word in done.stdout
-    assert done.stdout.count("The time was enough for 1 problem: no conclusion") == 2
+    assert done.stdout.count("No conclusion from 1 problem") == 2
     assert "minus plain" not in done.stdout
     assert done.stdout.count("│ auto ") == 3, "the package's default, at every temperature"
     samples = [line for line in done.stdout.splitlines() if line.count("=28") == 2]

@@ -1,4 +1,4 @@
-"""Every number of docs/exploration.md, out of results/tune.json and results/report.npz, and its figures.
+"""Every number of docs/exploration.md, out of what is in results/, and its figures.
 
 python recipes/explore/tables.py                      # Markdown
 python recipes/explore/tables.py --figures docs/figures
@@ -37,6 +37,7 @@ LABELS = {
     "odd_enough": "ODD, enough (ours)",
     "odd_order": "ODD + order temperature",
     "odd_fork": "ODD + fork",
+    "odd_drawn": "ODD + fork, drawn (ours)",
 }
 
 
@@ -112,9 +113,10 @@ def tuning() -> None:
         )
 
 
-def refined() -> None:
-    rows = json.loads((RESULTS / "refine.json").read_text())
-    print("\n### Tuning split, the second look: 24 settings of plain sampling and 24 of ours; the best six of each on the pair")
+def looked(name: str, title: str) -> None:
+    """The best six settings of plain sampling and of ours, by the mean of Pass@16 over the pair."""
+    rows = json.loads((RESULTS / f"{name}.json").read_text())
+    print(f"\n### Tuning split, {title}; the best six of each on the pair")
     head("settings", "countdown-4: Pass@1 / Pass@16", "minicode: Pass@1 / Pass@16")
     for method in ("plain", "ours"):
         places: dict[int, dict[str, Any]] = {}
@@ -122,10 +124,17 @@ def refined() -> None:
             if r["method"] == method:
                 places.setdefault(r["place"], {})[r["task"]] = r
         ranked = sorted(places.values(), key=lambda own: -sum(r["pass@16"] + r["pass@1"] / 1000 for r in own.values()))
-        for own in ranked[:6]:
+        default = [own for own in ranked[6:] if is_default(own["countdown-4"]["params"])]
+        for own in [*ranked[:6], *default]:
             first, second = (own[task] for task in ("countdown-4", "minicode"))
             params = {k: v for k, v in first["params"].items() if k not in ("length", "steps", "eos")}
-            row(f"`{json.dumps(params)}`", *[f"{percent(r['pass@1'])} / {percent(r['pass@16'])}" for r in (first, second)])
+            note = " (the default)" if own in default else ""
+            figures = [f"{percent(r['pass@1'])} / {percent(r['pass@16'])}" for r in (first, second)]
+            row(f"`{json.dumps(params)}`{note}", *figures)
+
+
+def is_default(params: dict[str, Any]) -> bool:
+    return params == json.loads((RESULTS / "chosen.json").read_text())["countdown-4"]["default"]
 
 
 def main_table(cells: Cells, task: str, names: Sequence[str]) -> None:
@@ -145,6 +154,15 @@ def main_table(cells: Cells, task: str, names: Sequence[str]) -> None:
             percent(cell.coverage),
             f"{np.mean([*cell.distinct.values()]):.1f}",
         )
+
+
+def overall(cells: Cells, names: Sequence[str]) -> None:
+    print("\n### All four tasks, report split: means over the tasks, per cent")
+    head("method", "Pass@1", "Pass@16")
+    for name in names:
+        own = [cells[task, name, ""] for task in TASKS if (task, name, "") in cells]
+        if len(own) == len(TASKS):
+            row(LABELS.get(name, f"**{name}**"), *[percent(float(np.mean([c.passed(k).mean() for c in own]))) for k in (1, N)])
 
 
 def wins(cells: Cells, names: Sequence[str]) -> None:
@@ -294,14 +312,16 @@ def main() -> None:
     parser.add_argument("--figures", type=Path, help="also draw the figures into this folder")
     args = parser.parse_args()
     tuning()
-    refined()
+    looked("refine", "the second look: 24 settings of plain sampling and 24 of ours")
+    looked("third", "the third look: 48 settings of plain sampling and 48 of ours, four seeds on countdown-4")
     if not (RESULTS / "report.npz").exists():
         return
     cells = read()
-    names = [*METHODS, *AIMS]
+    names = [*METHODS, "odd_drawn", *AIMS]
     aims(cells)
     for task in TASKS:
         main_table(cells, task, names)
+    overall(cells, names)
     wins(cells, names)
     deep(cells)
     pools(cells)
