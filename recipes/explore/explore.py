@@ -11,7 +11,7 @@ In this folder: `plan`, `refine` and `report` write files of runs; `draw.py` and
     python explore.py choose                       # results/chosen.json, from the tuning split alone
     python explore.py report --out report.jsonl    # the report split, drawn (--together 500) and gathered as above
     python explore.py collect --store runs         # results/report.npz: a bit for every sample
-    python explore.py clock --problems 16          # results/timing.json: time beside plain sampling
+    python explore.py clock --problems 8           # results/timing.json: time beside plain sampling
     python tables.py                               # every number of docs/exploration.md, and its figures
 """
 

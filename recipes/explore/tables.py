@@ -257,10 +257,11 @@ def timing() -> None:
         f"\n### countdown-4: seconds for {about['problems']} problems x {N} samples on {about['device']} (torch "
         f"{about['torch']}), median of {len(by['plain'])} turns, and beside plain sampling in the same turn"
     )
-    head("method", "seconds", "over plain")
+    head("method", "seconds", "over plain", "least and most")
     for method, seconds in by.items():
-        ratio = np.median(np.array(seconds) / np.array(by["plain"]))
-        row(LABELS.get(method, f"**{method}**"), f"{np.median(seconds):.2f}", f"x {ratio:.2f}")
+        ratios = np.array(seconds) / np.array(by["plain"])
+        spread = f"x {ratios.min():.2f}, x {ratios.max():.2f}"
+        row(LABELS.get(method, f"**{method}**"), f"{np.median(seconds):.2f}", f"x {np.median(ratios):.2f}", spread)
 
 
 def figures(cells: Cells, names: Sequence[str], folder: Path) -> None:
