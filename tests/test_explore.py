@@ -108,6 +108,18 @@ def test_what_was_chosen_follows_from_the_tuning_split(recipe, tmp_path, monkeyp
     assert (tmp_path / "chosen.json").read_text() == chosen
 
 
+@pytest.mark.parametrize(("more", "right", "stays"), [(0.004, 0.0, True), (0.006, 0.0, False), (0.006, -0.09, True)])
+def test_a_default_goes_only_to_what_beats_it_by_the_margin_and_keeps_the_floor(recipe, more, right, stays):
+    choosing = recipe("explore", "choosing")
+
+    def setting(name: str, passed: float, single: float):
+        return {task: {"params": {"name": name}, "pass@16": passed, "pass@1": single} for task in choosing.PAIR}
+
+    default, plain = setting("default", 0.95, 0.4), setting("plain", 0.9, 0.4)
+    rival = setting("rival", 0.95 + more, 0.4 + right)
+    assert (choosing.held_or_beaten(default, [default, rival], plain) is default) == stays
+
+
 def test_the_package_has_taken_what_was_chosen(recipe):
     explore = recipe("explore", "explore")
     for task in explore.PAIR:

@@ -25,7 +25,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from methods import METHODS, TASKS, base_space, base_start, refined, third
+from choosing import chosen_of
+from methods import METHODS, PAIR, TASKS, base_space, base_start, refined, steps_of, third
 
 from oddlm import metrics, tune
 from oddlm.evaluate import Runner, draw, environment
@@ -49,8 +50,6 @@ SHAKEN = (*DEEP, "odd_enough", "odd_fork")  # with settings that are off, as are
 HALF = "half the steps"
 POOLS = (17, 32)
 POOLED = tuple((task, "plain") for task in ("countdown-4", "minicode"))  # drawn so often that there is a pool
-PAIR = ("countdown-4", "minicode")  # where there is a second look, and a pool of 32 in half the steps
-FLOOR, GAIN, MARGIN = 0.08, 0.04, 0.005  # see `choose`
 
 
 def plan_of(task: str, method: str) -> tune.Plan:
@@ -161,72 +160,11 @@ def stated(params: SampleParams) -> dict[str, Any]:
 
 
 def choose(args: argparse.Namespace) -> None:
-    """Of every method the setting with the largest Pass@16 on each task, and two settings for all tasks.
-
-    The default: the largest mean Pass@16 over the pair whose Pass@1 lies nowhere more than FLOOR below plain sampling's. The
-    careful one: the largest mean Pass@1 that still gains GAIN on countdown-4 and loses nothing on minicode. Pass@1 and Pass@16
-    decide among equals. Both are of the first two looks; the third, which is larger, has them tried again, and the default
-    would go to another setting there that has MARGIN more. Plain sampling takes the best of the largest look it had, and so
-    does what only the third look has: ODD on a drawn fork.
-    """
-    tuned, looked, third = (json.loads((RESULTS / name).read_text()) for name in ("tune.json", "refine.json", "third.json"))
-    rows = tuned + looked
-    best = {
-        (task, method): best_of([row for row in rows if (row["task"], row["method"]) == (task, method)])
-        for task in TASKS
-        for method in METHODS
-    }
-    chosen: dict[str, Any] = {task: {m: best[task, m]["params"] for m in METHODS} for task in TASKS}
-    both, again = pairs(rows), pairs(third)
-
-    def over_plain(key: tuple[str, int], metric: str) -> list[float]:
-        return [both[key][task][metric] - best[task, "plain"][metric] for task in PAIR]
-
-    able = [key for key in both if min(over_plain(key, "pass@1")) >= -FLOOR]
-    gaining = [key for key in both if over_plain(key, "pass@16")[0] >= GAIN and over_plain(key, "pass@16")[1] >= 0]
-    winners = {
-        "default": both[max(able, key=lambda key: (sum(over_plain(key, "pass@16")), sum(over_plain(key, "pass@1"))))],
-        "careful": both[max(gaining, key=lambda key: (sum(over_plain(key, "pass@1")), sum(over_plain(key, "pass@16"))))],
-    }
-    plain = {task: best_of([row for row in third if (row["task"], row["method"]) == (task, "plain")]) for task in PAIR}
-    held = next(own for own in again.values() if own["countdown-4"]["params"] == winners["default"]["countdown-4"]["params"])
-    rivals = [
-        own for own in again.values() if all(own[task]["pass@1"] >= plain[task]["pass@1"] - FLOOR for task in PAIR)
-    ]  # fmt: skip
-    strongest = max(rivals, key=mean_16)
-    if mean_16(strongest) > mean_16(held) + MARGIN:
-        winners["default"] = strongest
-    drawn = [own for own in again.values() if "fork_temperature" in own["countdown-4"]["params"]]
-    for task, (_, _, length, _) in TASKS.items():  # where it was not tried it is as on countdown-4, but for the length
-        of = task if task in PAIR else "countdown-4"
-        if task in PAIR:
-            chosen[task]["plain"] = plain[task]["params"]
-        own = {"odd_drawn": best_of([pair[of] for pair in drawn]), **{name: pair[of] for name, pair in winners.items()}}
-        for name, row in own.items():
-            chosen[task][name] = {**row["params"], "length": length, "steps": steps_of(task)}
-    chosen["presets"] = {
-        name: {task: {m: own[task][m] for m in ("method", "pass@1", "pass@16")} for task in PAIR}
-        for name, own in winners.items()
-    }
-    (RESULTS / "chosen.json").write_text(json.dumps(chosen, indent=1) + "\n")
-    print(json.dumps({name: [chosen[task][name] for task in PAIR] for name in winners}, indent=1))
-
-
-def best_of(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    return max(rows, key=lambda row: (row["pass@16"], row["pass@1"]))
-
-
-def pairs(rows: list[dict[str, Any]]) -> dict[tuple[str, int], dict[str, Any]]:
-    """Settings that push and were tried on both tasks of the pair: by method and place, then by task."""
-    settings: dict[tuple[str, int], dict[str, Any]] = {}
-    for row in rows:
-        if row["task"] in PAIR and row["method"] != "plain":
-            settings.setdefault((row["method"], row["place"]), {})[row["task"]] = row
-    return {key: own for key, own in settings.items() if len(own) == len(PAIR)}
-
-
-def mean_16(own: dict[str, Any]) -> float:
-    return float(np.mean([own[task]["pass@16"] for task in PAIR]))
+    """What follows from the three looks at the tuning split: results/chosen.json."""
+    looks = (json.loads((RESULTS / name).read_text()) for name in ("tune.json", "refine.json", "third.json"))
+    found = chosen_of(*looks)
+    (RESULTS / "chosen.json").write_text(json.dumps(found, indent=1) + "\n")
+    print(json.dumps({name: [found[task][name] for task in PAIR] for name in found["presets"]}, indent=1))
 
 
 @dataclass(frozen=True)
@@ -262,11 +200,6 @@ def report_runs() -> Iterator[Named]:
                 for method in (*SHAKEN, *presets):
                     for variant, params in shaken(chosen[task][method]).items():
                         yield named(task, method, variant, seed, params, N)
-
-
-def steps_of(task: str) -> int:
-    name, protocol, _, _ = TASKS[task]
-    return int(find_task(name).under(protocol).steps or 0)
 
 
 def shaken(params: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -3,12 +3,15 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from oddlm.tasks import find_task
+
 TASKS = {  # name: (task, protocol, tokens, which ends suit plain sampling: the start of every search)
     "countdown-3": ("countdown", "exploration_3", 16, "late"),
     "countdown-4": ("countdown", "exploration_4", 24, "late"),
     "countdown-5": ("countdown", "exploration_5", 32, "late"),
     "minicode": ("minicode", "exploration", 64, "free"),
 }
+PAIR = ("countdown-4", "minicode")  # where there is a second and a third look, and a pool of 32 in half the steps
 PUSH = {"alpha": "1..32:log", "schedule": ["linear", "constant", "cosine"]}
 
 
@@ -60,6 +63,11 @@ METHODS = {
     "odd_order": _odd({}, {"order_temperature": "0.1..3:log"}, order_temperature=0.5),
     "odd_fork": _odd({"fork": True}),
 }
+
+
+def steps_of(task: str) -> int:
+    name, protocol, _, _ = TASKS[task]
+    return int(find_task(name).under(protocol).steps or 0)
 
 
 def base_space(task: str, method: Method) -> dict[str, Any]:
