@@ -4,8 +4,7 @@ Shapes as in closed_form.py; B = G * n samples. Nothing here waits for the devic
 """
 
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, fields
-from functools import lru_cache
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -19,72 +18,13 @@ from . import triton_device as device
 from .coordinates import Coordinates
 from .directions import Duplicates, extend
 from .reference import Repel
+from .triton_arrays import Columns, Drawn, Push, Rows, columns_of
 
 CELL = 512  # rows are padded to a multiple of it
 CHUNK = 4096  # columns that one program sums by owner
 NEEDS = {None: 0, "margin": 1, "entropy": 2}
 
 Lines = tuple[Tensor, Tensor | None]  # logits [G, n, m, V] and their positions [G, n, m]; None: all positions, m = S
-
-
-@dataclass(frozen=True, slots=True)
-class Columns:
-    """What is special about the columns of a vocabulary."""
-
-    flags: Tensor  # [V] uint8
-    busy: Tensor  # [cells of BUSY columns] uint8: any flags there?
-    protected: Tensor  # [p] int32, without those that are never written
-
-
-@dataclass(frozen=True, slots=True)
-class Push:
-    """How the masked rows of B samples move: what forms the pushed logits, cell by cell, from the logits themselves."""
-
-    largest: Tensor  # [B, S] largest logit; NaN where there was one
-    likeliest: Tensor  # [B, S] int32: its column
-    rest: Tensor  # [B, S]: sum of exp(x - largest) over the other columns
-    at_peak: Tensor  # [B, S]: what the likeliest column loses
-    even: Tensor  # [B, S]: what a column gains, times exp(x - largest)
-    force: Tensor  # [B]
-    pull: Tensor  # [B, W]: what an owned column loses, times force
-    owner: Tensor  # [B, W]: the row that owns a column, S where a committed token does
-    columns: Columns
-
-
-@dataclass(frozen=True, slots=True)
-class Rows:
-    """What one pass over the masked rows of B samples leaves behind, beside features and draws."""
-
-    largest: Tensor  # [B, S]
-    likeliest: Tensor
-    rest: Tensor
-    power: Tensor  # [B, S]: sum of squared probabilities, without the likeliest and the protected
-    owner: Tensor  # [B, W]
-    order: Tensor  # [B, S]: positions, the masked ones first
-    counts: Tensor  # [B]: of masked positions
-
-
-@dataclass(frozen=True, slots=True)
-class Drawn:
-    """What the sampling kernel leaves behind, [B, S] each; where not open the tokens as they are, and zeros."""
-
-    tokens: Tensor  # int64
-    confidence: Tensor  # float64, as the next three: the token's probability after the push
-    logprob: Tensor  # its logarithm
-    base_logprob: Tensor  # the same before the push
-    extra: Tensor  # margin or entropy, where needed
-    largest: Tensor  # largest pushed logit; NaN where there was one
-
-
-@lru_cache(maxsize=64)
-def columns_of(V: int, never: tuple[int, ...], protected: tuple[int, ...], where: torch.device) -> Columns:
-    """Made once, since every copy from the host would wait for the device."""
-    flags = torch.zeros(V, dtype=torch.uint8)
-    flags[list(never)] |= device.NEVER.value
-    flags[list(protected)] |= device.PROTECTED.value
-    cells = torch.nn.functional.pad(flags, (0, -V % device.BUSY.value)).view(-1, device.BUSY.value)
-    pushable = torch.tensor(sorted(set(protected) - set(never)), dtype=torch.int32)
-    return Columns(flags.to(where), cells.any(dim=1).to(where, torch.uint8), pushable.to(where))
 
 
 def keys_of(step: Step, purpose: Purpose, positions: int) -> Tensor:
