@@ -25,6 +25,8 @@ def test_the_papers_grid():
     assert len(grid) == 24
     assert (64, 128, 16) in grid
     assert all(steps <= length for _, length, steps in grid)
+    with pytest.raises(ValueError, match="n must be 1 or more, not 0"):
+        expand([0, 4], [8], [4])
     with pytest.raises(ValueError, match="no combination has steps <= length"):
         expand([1], [2], [3])
 

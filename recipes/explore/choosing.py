@@ -54,7 +54,8 @@ def presets_of(settings: list[Both], plain: Both) -> dict[str, Both]:
 
 
 def held_or_beaten(default: Both, again: list[Both], plain: Both) -> Both:
-    """The default, unless a larger look that tried it again has a setting with MARGIN more."""
+    """The default, unless a larger look that tried it again has a setting with MARGIN more. The margin was noted before that
+    look was drawn, that it is of the mean over the pair afterwards (docs/exploration.md, Protocol)."""
     held = next(own for own in again if own[PAIR[0]]["params"] == default[PAIR[0]]["params"])
     strongest = max(able(again, plain), key=lambda own: mean(own, "pass@16"))
     return strongest if mean(strongest, "pass@16") > mean(held, "pass@16") + MARGIN else default

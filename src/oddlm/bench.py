@@ -125,6 +125,9 @@ def grid_cells(name: str) -> list[Cell]:
 
 def expand(n: Sequence[int], length: Sequence[int], steps: Sequence[int]) -> list[Cell]:
     """All combinations with steps <= length."""
+    for name, values in (("n", n), ("length", length), ("steps", steps)):
+        if min(values) < 1:
+            raise ValueError(f"{name} must be 1 or more, not {min(values)}")
     grid = [cell for cell in product(n, length, steps) if cell[2] <= cell[1]]
     if not grid:
         raise ValueError(f"no combination has steps <= length: steps {list(steps)}, length {list(length)}")

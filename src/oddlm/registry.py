@@ -33,6 +33,11 @@ class Registry(Generic[F]):
     def names(self) -> list[str]:
         return sorted(self._known)
 
+    @property
+    def offered(self) -> list[str]:
+        """All that a person may name."""
+        return [*self.names, *self.also]
+
     def options(self, name: str) -> dict[str, Any]:
         """Hyperparameters of a function with their defaults."""
         parameters = inspect.signature(self.find(name)).parameters.values()
@@ -43,7 +48,7 @@ class Registry(Generic[F]):
         if name in self._known:
             return self._known[name]
         if not is_dotted(name):
-            raise ValueError(f"unknown {self.kind} {name!r}; known: {', '.join([*self.names, *self.also])}, or a dotted path")
+            raise ValueError(f"unknown {self.kind} {name!r}; known: {', '.join(self.offered)}, or a dotted path")
         found = find_dotted(self.kind, name)
         if not callable(found):
             raise ValueError(f"{self.kind} {name!r} is no function but {found!r}")
@@ -61,7 +66,7 @@ class Registry(Generic[F]):
             return spec
         options = {k: v for k, v in spec.items() if k != "name"}
         if not isinstance(spec.get("name"), str):
-            raise ValueError(f"{self.kind} {dict(spec)!r} has no 'name'; known: {', '.join([*self.names, *self.also])}")
+            raise ValueError(f"{self.kind} {dict(spec)!r} has no 'name'; known: {', '.join(self.offered)}")
         function = self.find(spec["name"])
         known = self.options(spec["name"])
         if unknown := sorted(options.keys() - known.keys()):

@@ -98,8 +98,7 @@ def check_named(kind: str, registry: Registry[Any], spec: Any) -> None:
     """Registered names alone, never a dotted path: a request must not import anything. Options have their default's type."""
     name = spec.get("name") if isinstance(spec, dict) else spec
     if name not in registry.names:
-        known_names = ", ".join([*registry.names, *registry.also])
-        raise ApiError(400, f"unknown {kind} {name!r:.100}; known: {known_names}", param=kind)
+        raise ApiError(400, f"unknown {kind} {name!r:.100}; known: {', '.join(registry.offered)}", param=kind)
     known = registry.options(name) | (FEATURE_OPTIONS if kind == "feature" else {})
     for option, value in spec.items() if isinstance(spec, dict) else ():
         if option == "name":
