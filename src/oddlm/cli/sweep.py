@@ -93,7 +93,7 @@ def sweep(
     specs = read_grid(file, _files(data or ()))
     part = _shard(shard)
     plan = make_plan(part_of(specs, *part) if part else specs, unsafe=unsafe)
-    options = Options(device=device, max_batch=max_batch, scorers=scorers, keep_tokens=keep_tokens, unsafe=unsafe)
+    options = Options(device=device, max_batch=max_batch, scorers=scorers, keep_tokens=keep_tokens)
     if dry_run:
         _foretell(plan, Store(store), options if calibration else None, workers or 1, together)
         return

@@ -10,7 +10,19 @@ does the verdict, which goes to us through a pipe that the candidate does not ha
 right: there is nothing else that it could say. jail.py builds the walls, seccomp.py the filter of system calls.
 """
 
-from .jail import SandboxError, require_sandbox
-from .run import Limits, Verdict, run_python
+from .jail import Limits, SandboxError, Walls, require_sandbox, walls
+from .run import Verdict, run_python
+from .trial import TestsError, Trial, read_tests
 
-__all__ = ["Limits", "SandboxError", "Verdict", "require_sandbox", "run_python"]
+__all__ = [
+    "Limits",
+    "SandboxError",
+    "TestsError",
+    "Trial",
+    "Verdict",
+    "Walls",
+    "read_tests",
+    "require_sandbox",
+    "run_python",
+    "walls",
+]
