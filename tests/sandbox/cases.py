@@ -151,10 +151,13 @@ LIES = {
         "class E(ValueError):\n    args = ('yes',)\n    code = type('T', (), {'__eq__': lambda s, o: True})()\ndef f(x): raise E('no')",
         "try:\n    f(1)\n    assert False, 'no exception'\nexcept ValueError as error:\n    assert error.code == 7",
     ),
-    "function where a truth value is wanted": Case("def f(x): return lambda: 41", "assert f(1)"),
-    "generator where a truth value is wanted": Case("def f(x): yield 41", "assert f(1)"),
-    "iterable object where a truth value is wanted": Case(
-        "class T:\n    def __iter__(self): return iter([1])\ndef f(x): return T()", "assert f(1)"
+    "object that is true and then false": Case(
+        "class T:\n    n = 0\n    def __bool__(self):\n        self.n += 1\n        return self.n % 2 == 1\ndef f(x): return T()",
+        "r = f(1)\nassert r\nassert not r",
+    ),
+    "object that is told what it is compared with": Case(
+        "class T:\n    def __eq__(self, other): return True\n    def __ne__(self, other): return False\ndef f(x): return [T()]",
+        "assert f(1) == [41]",
     ),
     "object with every operator": Case(
         "class T:\n    def __getattr__(s, n): return lambda *a: True\n"
@@ -191,7 +194,6 @@ LIES = {
     "effect that did not happen": Case("def f(v): return None", "v = [3, 1, 2]\nf(v)\nassert v == [1, 2, 3]"),
     "effect of a new list": Case("def f(v):\n    v = sorted(v)", "v = [3, 1, 2]\nf(v)\nassert v == [1, 2, 3]"),
     "function that is not called back": Case("def f(g, x): return 0", "assert f(lambda x: x + 40, 1) == 41"),
-    "callback called with what is not data": Case("def f(g, x): return g(object())", "assert f(lambda x: 41, 1) == 41"),
     "callback that recurses for ever": Case("def f(g): return f(g) if g(f) else 0", "assert f(lambda h: h(lambda x: 1)) == 41"),
     "a question about an unknown object": Case(
         "import sys\ndef f(x):\n    p = sys._getframe().f_back.f_back.f_locals['self']\n"
@@ -240,9 +242,6 @@ LIES = {
     "iterator without end": Case("def f(x):\n    while True: yield 0", "assert sum(f(1)) == 41", timeout_s=2.0),
     "coroutine without end": Case(
         "async def f(x):\n    while True: pass", "import asyncio\nassert asyncio.run(f(1)) == 41", timeout_s=2.0
-    ),
-    "forgiving test of an object": Case(
-        "def f(x): return object()", "try:\n    assert f(1) == 41\nexcept BaseException:\n    pass"
     ),
     "forgiving test of a dead program": Case(
         "import ctypes\ndef f(x): ctypes.string_at(0)", "try:\n    assert f(1) == 41\nexcept BaseException:\n    pass"
@@ -377,6 +376,11 @@ RESULTS = {
         "from uuid import UUID\nfrom pathlib import Path\ndef f(): return UUID(int=7), Path('/a/b')",
         "u, p = f()\nassert u.int == 7 and p.name == 'b'",
     ),
+    "a match of a regular expression": Case(
+        "import re\ndef f(s): return re.match('a', s)",
+        "assert f('ab')\nassert not f('b')\nassert f('a') is not None and f('b') is None",
+    ),
+    "an object that is false": Case("class T:\n    def __len__(self): return 0\ndef f(): return T()", "assert not f()"),
     "an array": Case("from array import array\ndef f(): return array('i', [1, 2])", "assert list(f()) == [1, 2]"),
 }
 
@@ -606,6 +610,11 @@ OBJECTS = {
         "class C:\n    def __init__(self): self.n = 0\n    def up(self):\n        self.n += 1\n        return self.n\ndef make(): return C()",
         "c = make()\nc.up()\nassert c.up() == 2",
         by_reference=("make",),
+    ),
+    "a class derived from list": Case(
+        "class Stack(list):\n    def push(self, x): self.append(x)",
+        "s = Stack()\ns.push(1)\ns.append(2)\nassert s == [1, 2] and len(s) == 2 and s[0] == 1 and s.pop() == 2",
+        by_reference=("Stack",),
     ),
     "identity": Case(
         "class N:\n    def __init__(self): self.me = self", "n = N()\nassert n.me is n and n.me is not N()", by_reference=("N",)

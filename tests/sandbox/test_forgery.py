@@ -23,7 +23,7 @@ def test_the_honest_program_passes() -> None:
 
 def test_object_that_equals_everything() -> None:
     source = "class E:\n    def __eq__(s, o): return True\n    def __ne__(s, o): return True\ndef f(x): return E()"
-    assert lie(source).detail == "f(1) returned a value of type E, which is not plain data"
+    assert lie(source).detail == "not so: f(1) == 41; f(1) returned <E>"
 
 
 def test_number_that_equals_everything() -> None:
@@ -136,10 +136,6 @@ def test_raising_what_the_tests_expect_as_failure() -> None:
 
 def test_death_is_not_excused_by_a_forgiving_test() -> None:
     lie("import os\ndef f(x): os._exit(0)", "try:\n    f(1)\nexcept Exception:\n    pass")
-
-
-def test_object_is_not_excused_by_a_forgiving_test() -> None:
-    lie("def f(x): return object()", "try:\n    f(1)\nexcept Exception:\n    pass")
 
 
 def test_tests_that_never_call_prove_nothing() -> None:

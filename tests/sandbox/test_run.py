@@ -132,7 +132,7 @@ def f(x):
         ("def f(): return 2", "f(1) raised TypeError: f() takes 0 positional arguments but 1 was given"),
         ("def f(x): return f(x)", "f(1) raised RecursionError: maximum recursion depth exceeded"),
         ("def f(x): return map(int, [])", "not so: f(1) == 2; f(1) returned <map>"),
-        ("def f(x): return {1: [object()]}", "f(1) returned a value of type object, which is not plain data"),
+        ("def f(x): return {1: [object()]}", "not so: f(1) == 2; f(1) returned {1: [<object>]}"),
     ],
 )
 def test_reason_of_a_failure(source: str, reason: str) -> None:

@@ -11,8 +11,10 @@ import marshal
 import symtable
 import sys
 import types
+import warnings
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -66,7 +68,7 @@ def read_tests(
     by_reference: names whose results the tests use as objects (docs/sandbox.md).
     defined: names that the program is known to define, even if they are built in.
     """
-    before, tree = _parsed(setup, "setup"), _parsed(tests, TESTS)
+    before, tree = parsed(setup, "setup"), parsed(tests, TESTS)
     objects = tuple(name for name in by_reference if names is None or name in names)
     if names is not None:
         trial = Trial(tests, setup, modules=(), names=names, exceptions=(), by_reference=objects)
@@ -90,40 +92,45 @@ def compiled(trial: Trial) -> tuple[bytes, bytes]:
     return _compiled(trial.setup, "setup"), _compiled(trial.tests, TESTS)
 
 
-def _parsed(code: str, name: str) -> ast.Module:
+@contextmanager
+def _reading(name: str) -> Iterator[None]:
+    """Without warnings (about an invalid escape, say); TestsError for what is not Python."""
     try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except SyntaxError as error:
+        raise TestsError(f"line {error.lineno or 1}: {name} cannot be compiled: SyntaxError: {error.msg}") from None
+    except (ValueError, RecursionError, MemoryError) as error:  # a NUL byte; nested too deeply
+        raise TestsError(f"line 1: {name} cannot be compiled: {type(error).__name__}: {error}") from None
+
+
+def parsed(code: str, name: str) -> ast.Module:
+    with _reading(name):
         return ast.parse(code, name)
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise _not_python(name, error) from None
 
 
 def _compiled(code: str, name: str) -> bytes:
-    tree = _parsed(code, name)
-    try:
+    tree = parsed(code, name)
+    with _reading(name):
         watched = ast.fix_missing_locations(_Watched().visit(tree))
         return marshal.dumps(compile(watched, name, "exec", dont_inherit=True))
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise _not_python(name, error) from None
-
-
-def _not_python(name: str, error: BaseException) -> TestsError:
-    """ValueError is a NUL byte; RecursionError and MemoryError mean code that is nested too deeply."""
-    line = error.lineno if isinstance(error, SyntaxError) else 1
-    return TestsError(f"line {line}: {name} cannot be compiled: {type(error).__name__}: {error}")
 
 
 def _unbound(tests: str, setup: str, wanted: Sequence[str]) -> tuple[str, ...]:
     """The global names that the code uses and does not bind, in order; built-in ones only if they are `wanted`."""
     bound: set[str] = set()
     used: set[str] = set()
+    order: list[str] = []
     for code in (setup, tests):
-        top = symtable.symtable(code, TESTS, "exec")
+        order += [node.id for node in ast.walk(parsed(code, TESTS)) if isinstance(node, ast.Name)]
+        with _reading(TESTS):
+            top = symtable.symtable(code, TESTS, "exec")
         for table in _tables(top):
             for symbol in table.get_symbols():
                 if table is top or symbol.is_global():
                     changed = symbol.is_assigned() or symbol.is_imported()
                     (bound if changed else used).add(symbol.get_name())
-    order = [node.id for code in (setup, tests) for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)]
     given = set(dir(builtins)) - set(wanted) | {"__name__"}
     return tuple(dict.fromkeys(name for name in order if name in used - bound - given))
 

@@ -110,7 +110,7 @@ def show_number(value: float) -> str:
 
 
 _FENCE = "```"
-_QUOTES = ('"""', "'''")
+_QUOTE = re.compile("\"\"\"|'''")
 _PYTHON = ("", "python", "python3", "py", "py3", "ipython", "pycon")
 _CODE_LINE = re.compile(r"^(?:def |class |import |from |@|async def )", re.MULTILINE)
 _DEFINES = re.compile(r"^(?:(?:async )?def |class |[A-Za-z_]\w*+ *+(?::[^=\n]*+)?=)", re.MULTILINE)
@@ -146,13 +146,10 @@ def _fence(line: str) -> str | None:
 
 def _quote_after(line: str, quote: str) -> str:
     """The triple quote that is open after a line, given the one before it; empty for none."""
-    at = 0
-    while True:
-        ends = [(found, mark) for mark in ([quote] if quote else _QUOTES) if (found := line.find(mark, at)) >= 0]
-        if not ends:
-            return quote
-        found, mark = min(ends)
-        at, quote = found + len(mark), "" if quote else mark
+    for mark in _QUOTE.findall(line):
+        if not quote or quote == mark:
+            quote = "" if quote else mark
+    return quote
 
 
 def code_of(text: str) -> str:

@@ -160,6 +160,9 @@ class Lending(Ends):
     def __init__(self, program: Program, *, by_reference: bool) -> None:
         self.program, self.by_reference = program, by_reference
 
+    def keeps(self, value: Any) -> bool:
+        return self.by_reference and type(value).__module__ == MODULE
+
     def give(self, value: Any) -> tuple[str, Any]:
         back = self.program.number_of(value)
         if back is not None:
@@ -167,11 +170,12 @@ class Lending(Ends):
         kind = type(value)
         name = str(getattr(value, "__name__", kind.__name__))
         methods = {method for one in kind.__mro__ for method, found in vars(one).items() if found is not None}
-        stand_in = next((stand_in for method, stand_in in KINDS if method in methods), None)
+        stand_in = next((stand_in for method, stand_in in KINDS if method in methods), "opaque")
         if self.by_reference and not (stand_in == "iterator" and kind.__module__ != MODULE):
             about = name if "__call__" in methods else f"{name} object"
             return "own", (self._lend(value), "object", about, tuple(methods & DUNDERS))
-        return super().give(value) if stand_in is None else ("own", (self._lend(value), stand_in, name))
+        truth = bool(value) if stand_in in ("iterable", "opaque") else True
+        return "own", (self._lend(value), stand_in, name, truth)
 
     def _lend(self, value: Any) -> int:
         return self.program.lend(value, by_reference=self.by_reference)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 TESTS = "tests"
 SHOWN = 160  # characters of a value in a reason
 CHAIN = 100  # exceptions that one may consist of or come from
-KINDS: dict[str, type[Proxy]] = {"function": Function, "iterable": Iterable, "iterator": Iterator}
+KINDS: dict[str, type[Proxy]] = {"function": Function, "iterable": Iterable, "iterator": Iterator, "opaque": Proxy}
 # By these exceptions of an object Python itself learns that there is no such attribute or item.
 EXPECTED: dict[str, tuple[type[BaseException], ...]] = {
     "get": (AttributeError,),
@@ -131,9 +131,6 @@ class Candidate(Peer):
                 return value
             case other:
                 return self._no_value(other)
-
-    def misused(self, target: Proxy) -> CandidateError:
-        return self.broke(f"the tests want a value where the program returned {target!r}; {self.last}")
 
     def _ask(self, doing: str, by_reference: bool, *request: Any) -> tuple[Any, ...]:
         if self.broken:
@@ -247,17 +244,17 @@ class Candidate(Peer):
     def take_other(self, about: Any) -> Any:
         make: Callable[..., Proxy]
         match about:
-            case (int(number), str(kind), str(name)) if kind in KINDS:
-                make = KINDS[kind]
-            case (int(number), "coroutine", str(name)):
+            case (int(number), "coroutine", str(name), bool()):
                 return self._coroutine(number, cut(name))
+            case (int(number), str(kind), str(name), bool(truth)) if kind in KINDS:
+                make = KINDS[kind]
             case (int(number), "object" as kind, str(name), tuple(dunders)) if self._objects:
-                make = object_class(frozenset(one for one in dunders if isinstance(one, str)))
+                make, truth = object_class(frozenset(one for one in dunders if isinstance(one, str))), True
             case _:
                 raise WireError("an object where only values are allowed")
         key = number, kind, self._objects
         if key not in self._proxies:
-            self._proxies[key] = make(self, number, cut(name), self._objects)
+            self._proxies[key] = make(self, number, cut(name), truth, self._objects)
         return self._proxies[key]
 
 

@@ -14,18 +14,20 @@ CUTS = 40  # how often a broken tail may be cut off
 
 
 def choose(sources: tuple[str, ...], names: tuple[str, ...]) -> CodeType:
-    """The first source that is whole; failing that, the first that is whole once its broken tail is cut off."""
+    """The first source that is whole and uses no name that it lacks; failing that, the first that is whole; failing that, the
+    first that is whole once its broken tail is cut off.
+    """
     first: BaseException | None = None
-    for cuts in (0, CUTS):
+    for cuts, complete in ((0, True), (0, False), (CUTS, False)):
         for source in sources:
             try:
-                return prepare(source, names, cuts)
+                return prepare(source, names, cuts, complete)
             except (SyntaxError, ValueError, NameError, MemoryError, RecursionError) as error:
                 first = first or error
     raise first or SyntaxError("no program")
 
 
-def prepare(source: str, names: tuple[str, ...], cuts: int) -> CodeType:
+def prepare(source: str, names: tuple[str, ...], cuts: int, complete: bool = False) -> CodeType:
     import ast
 
     lines = source.splitlines(keepends=True)
@@ -42,6 +44,8 @@ def prepare(source: str, names: tuple[str, ...], cuts: int) -> CodeType:
             continue
         for name in names:
             require_body(tree, name)
+        if complete and not is_complete(tree):
+            raise NameError("the program uses names that it does not define")
         return code
     raise AssertionError("unreachable")
 
@@ -63,6 +67,15 @@ def names_bound(tree: Any, *, inside: bool = True) -> set[str]:
         own = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda))
         left += ast.iter_child_nodes(node) if inside or not own else ()
     return bound
+
+
+def is_complete(tree: Any) -> bool:
+    """Does the code bind every name that it uses, somewhere?"""
+    import ast
+
+    known = names_bound(tree) | set(dir(builtins)) | {"__name__", "__file__"}
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+    return used <= known or "*" in known
 
 
 def is_prose(node: Any, known: set[str]) -> bool:

@@ -1,7 +1,7 @@
 """The judge's stand-ins for objects of the program.
 
-Each does only what its kind allows. As a value a stand-in is nothing but itself: it equals no data,
-and it is neither true nor false. The judge's end of the wire does the asking.
+Each does only what its kind allows. As a value a stand-in is nothing but itself: it equals no data, and
+whether it is true was said once, when it came. The judge's end of the wire does the asking.
 """
 
 from __future__ import annotations
@@ -26,25 +26,27 @@ DUNDERS = {f"__{prefix}{name}__" for prefix in ("", "r", "i") for name in _BINAR
 
 
 class Proxy:
-    """The base of all stand-ins. Its own attributes have names that no program is likely to use."""
+    """Something that can only be told from others. Its own attributes have names that no program is likely to use."""
 
-    __slots__ = ("_odd_about", "_odd_by_reference", "_odd_number", "_odd_peer")
+    __slots__ = ("_odd_about", "_odd_by_reference", "_odd_number", "_odd_peer", "_odd_truth")
     _odd_peer: Candidate
     _odd_number: int
     _odd_about: str
+    _odd_truth: bool
     _odd_by_reference: bool
 
-    def __init__(self, peer: Candidate, number: int, about: str, by_reference: bool) -> None:
+    def __init__(self, peer: Candidate, number: int, about: str, truth: bool, by_reference: bool) -> None:
         object.__setattr__(self, "_odd_peer", peer)
         object.__setattr__(self, "_odd_number", number)
         object.__setattr__(self, "_odd_about", about)
+        object.__setattr__(self, "_odd_truth", truth)
         object.__setattr__(self, "_odd_by_reference", by_reference)
 
     def __repr__(self) -> str:
         return f"<{self._odd_about}>"
 
     def __bool__(self) -> bool:
-        raise self._odd_peer.misused(self)
+        return self._odd_truth
 
 
 class Function(Proxy):
@@ -123,18 +125,14 @@ def object_class(dunders: frozenset[str]) -> type[Object]:
     """A class of stand-ins with exactly these special methods: Python's syntax goes by which exist."""
     if dunders not in _classes:
         methods: dict[str, Any] = {name: _method(name) for name in dunders & DUNDERS}
-        if "__bool__" not in methods:
-            methods["__bool__"] = _by_length if "__len__" in methods else _always
+        if "__len__" in methods:
+            methods.setdefault("__bool__", _by_length)
         _classes[dunders] = type("Object", (Object,), {"__slots__": (), **methods})
     return _classes[dunders]
 
 
 def _by_length(value: Any) -> bool:
     return len(value) > 0
-
-
-def _always(_: Any) -> bool:
-    return True
 
 
 def _method(name: str) -> Callable[..., Any]:

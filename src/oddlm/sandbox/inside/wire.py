@@ -34,6 +34,10 @@ class WireError(ValueError):
 class Ends:
     """What one side does with objects that stay where they are. The base class lets none cross."""
 
+    def keeps(self, value: Any) -> bool:  # noqa: ARG002
+        """Does this stay, although it could cross as a value? Asked about subclasses of plain types."""
+        return False
+
     def give(self, value: Any) -> tuple[str, Any]:
         """("own", description) for an object of this side, ("back", number) for one of the other."""
         raise WireError(f"a value of type {type(value).__name__}, which is not plain data")
@@ -76,6 +80,8 @@ def _write(value: Any, out: bytearray, max_bytes: int, depth: int, ends: Ends) -
         out += b"n"
     elif kind is bool:
         out += b"t" if value else b"f"
+    elif kind not in _PLAIN and ends.keeps(value):
+        _write_object(value, out, max_bytes, depth, ends)
     elif kind not in _PLAIN and _write_library(value, out, max_bytes, depth, ends):
         pass
     elif isinstance(value, int):
@@ -118,6 +124,10 @@ def _write_sequence(value: Any, out: bytearray, max_bytes: int, depth: int, ends
             for item in value:
                 _write(item, out, max_bytes, depth + 1, ends)
             return
+    _write_object(value, out, max_bytes, depth, ends)
+
+
+def _write_object(value: Any, out: bytearray, max_bytes: int, depth: int, ends: Ends) -> None:
     whose, about = ends.give(value)
     out += _OWN if whose == "own" else _BACK
     _write(about, out, max_bytes, depth + 1, NO_OBJECTS)
