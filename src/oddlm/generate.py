@@ -131,6 +131,7 @@ class LM:
             steps=params.steps or params.length,
             temperature=params.temperature,
             policy=params.policy,
+            confidence=params.confidence,
             guide=guide,
             seed=seeds,
             block_length=params.block_length,
