@@ -166,9 +166,10 @@ def sampled_distribution(logits: Tensor, temperature: float, top_k: int | None, 
 def _nucleus(logits: Tensor, top_p: float) -> Tensor:
     """The likeliest tokens up to the first with which their mass, rounded like the logits, is above top_p."""
     shares, many = logits.softmax(dim=-1), logits.shape[-1]
+    wide = torch.promote_types(logits.dtype, torch.float32)
     for some in (min(NUCLEUS, many), many):
         ranked, tokens = logits.topk(some) if some < many else logits.sort(dim=-1, descending=True, stable=True)
-        above = shares.gather(-1, tokens).float().cumsum(dim=-1).to(logits.dtype) > top_p
+        above = shares.gather(-1, tokens).to(wide).cumsum(dim=-1).to(logits.dtype) > top_p
         if bool(above[..., -1].all()):
             break
     kept = ((~above).sum(dim=-1, keepdim=True) + 1).clamp(max=many)
