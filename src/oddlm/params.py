@@ -19,7 +19,7 @@ NAMED = ("policy", "objective", "feature", "schedule", "selector")
 PUSH = ("objective", "feature", "schedule", "duplicates", "tolerance", "gradient", "preset")  # how, where alpha says how hard
 
 
-LATER = ("fork_temperature", "prompt_noise", "pool", "selector")  # came after the first runs were stored
+LATER = ("confidence", "fork_temperature", "prompt_noise", "pool", "selector")  # came after the first runs were stored
 
 
 class SampleParams(BaseModel):
@@ -34,6 +34,9 @@ class SampleParams(BaseModel):
     top_k: int | None = Field(None, ge=1, description="Choose among the k likeliest tokens.")
     top_p: float | None = Field(None, gt=0, le=1, description="Choose within the likeliest tokens of this mass.")
     policy: Named = Field("low_confidence", description="Which positions to commit.")
+    confidence: Literal["full", "sampled"] | None = Field(
+        None, description="From the full distribution, or the sampled one, after temperature and filters; default: the model's."
+    )
     order_temperature: float = Field(0.0, ge=0, le=1000, description="Noise on the order in which positions are committed.")
     fork: bool = Field(False, description="Sample j starts from the j-th likeliest single token.")
     fork_temperature: float = Field(0.0, ge=0, le=1000, description="Of the fork: its tokens are drawn, all different.")

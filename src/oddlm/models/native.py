@@ -19,6 +19,7 @@ class Native:
 
     cache: None, "prefix" or "dual": which keys and values a run reuses between steps (`oddlm.models.cache`); an approximation.
     refresh: recompute them at least every so many steps, besides at block borders.
+    confidence: what a run takes confidence from unless it says so itself (`oddlm.denoise_steps`).
     compiled: torch.compile the blocks, "fixed" anew for every shape, which is fastest (torch gives up after some shapes), "any"
         once for all shapes; None does not. Not with a cache or quantised weights.
     """
@@ -32,6 +33,7 @@ class Native:
         protected_ids: Sequence[int],
         context: int | None = None,
         tokenizer: Any = None,
+        confidence: str = "full",
         cache: Cache | None = None,
         refresh: int | None = None,
         compiled: str | None = None,
@@ -54,7 +56,7 @@ class Native:
         self.name = name if cache is None else f"{name}, {cache} cache" + (f", refresh {refresh}" if refresh else "")
         self.mask_id, self.protected_ids = mask_id, tuple(protected_ids)
         self.vocab_size = network.config.vocab_size
-        self.context, self.tokenizer = context, tokenizer
+        self.context, self.tokenizer, self.confidence = context, tokenizer, confidence
         self.device = network.device
         self.embedding = network.embed.weight.detach()
         self.nudges = cache is None  # what was kept would answer to the nudge of an earlier step

@@ -93,6 +93,7 @@ def load_pretrained(
         protected_ids=known.protected_ids,
         context=known.context,
         tokenizer=known.tokenizer,
+        confidence=known.described.architecture.confidence,
         cache=cache,
         refresh=refresh,
         compiled=compiled,
