@@ -58,11 +58,13 @@ def run_python(
         return Verdict(False, f"the program is longer than {MAX_SOURCE_BYTES} bytes", 0.0)
     try:
         trial = tests if isinstance(tests, Trial) else _read(tests, functions, setup, by_reference)
-        told = (*compiled(trial), trial.tests, trial.modules, trial.names, trial.exceptions, trial.by_reference)
+        told = (*compiled(trial), trial.tests, trial.modules, trial.names, trial.by_reference, trial.waiting)
     except TestsError as error:
         return Verdict(False, _readable(f"the tests fail by themselves: {error}"), 0.0)
-    with ExitStack() as stack:
-        passed, detail = _try(program, encode(told, MAX_SOURCE_BYTES), limits, unsafe, started + limits.timeout_s, stack)
+    passed, detail, differs = _try(program, encode((False, *told), MAX_SOURCE_BYTES), limits, unsafe)
+    if passed and differs:  # it has to pass as in plain Python, too
+        passed, detail, _ = _try(program, encode((True, *told), MAX_SOURCE_BYTES), limits, unsafe)
+        detail = detail if passed else f"the program changes or returns its arguments: {detail}"
     return Verdict(passed, _readable(detail), time.monotonic() - started)
 
 
@@ -71,16 +73,19 @@ def _read(tests: str, functions: Sequence[str] | None, setup: str, by_reference:
     return read_tests(tests, setup=setup, names=names, by_reference=tuple(by_reference))
 
 
-def _try(program: bytes, trial: bytes, limits: Limits, unsafe: bool, deadline: float, stack: ExitStack) -> tuple[bool, str]:
-    with ExitStack() as given:  # an end kept here would hide that the other side is gone
-        asked, ask = _pipe(given, given)
-        answers, answer = _pipe(given, given)
-        verdict, say = _pipe(stack, given)
-        printed, prints = _pipe(stack, given)
-        start = functools.partial(spawn, limits=limits, unsafe=unsafe, stack=stack)
-        candidate = start("candidate", _argv((asked, answer), limits), stdin=program, output=prints, fds=(asked, answer))
-        start("judge", _argv((ask, answers, say), limits), stdin=trial, output=None, fds=(ask, answers, say))
-    return _await(candidate, verdict, printed, limits, deadline)
+def _try(program: bytes, trial: bytes, limits: Limits, unsafe: bool) -> tuple[bool, str, bool]:
+    """Passed or not, why, and whether a call has changed or returned its arguments (inside/judge.py)."""
+    deadline = time.monotonic() + limits.timeout_s
+    with ExitStack() as stack:
+        with ExitStack() as given:  # an end kept here would hide that the other side is gone
+            asked, ask = _pipe(given, given)
+            answers, answer = _pipe(given, given)
+            verdict, say = _pipe(stack, given)
+            printed, prints = _pipe(stack, given)
+            start = functools.partial(spawn, limits=limits, unsafe=unsafe, stack=stack)
+            candidate = start("candidate", _argv((asked, answer), limits), stdin=program, output=prints, fds=(asked, answer))
+            start("judge", _argv((ask, answers, say), limits), stdin=trial, output=None, fds=(ask, answers, say))
+        return _await(candidate, verdict, printed, limits, deadline)
 
 
 def _argv(fds: tuple[int, ...], limits: Limits) -> list[str]:
@@ -95,7 +100,7 @@ def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[int, int]:
     return read, write
 
 
-def _await(candidate: Jailed, verdict: int, printed: int, limits: Limits, deadline: float) -> tuple[bool, str]:
+def _await(candidate: Jailed, verdict: int, printed: int, limits: Limits, deadline: float) -> tuple[bool, str, bool]:
     poll = select.poll()
     poll.register(verdict, select.POLLIN)
     poll.register(printed, select.POLLIN)
@@ -104,26 +109,26 @@ def _await(candidate: Jailed, verdict: int, printed: int, limits: Limits, deadli
         left = deadline - time.monotonic()
         ready = {fd for fd, _ in poll.poll(max(left, 0) * 1000)} if left > 0 else set()
         if not ready:
-            return False, f"took longer than {limits.timeout_s:g} s"
+            return False, f"took longer than {limits.timeout_s:g} s", False
         if verdict in ready:
             return _verdict(verdict, candidate)
         chunk = os.read(printed, 65536)
         seen += len(chunk)
         if seen > limits.output_bytes:
-            return False, f"printed more than {limits.output_bytes} bytes"
+            return False, f"printed more than {limits.output_bytes} bytes", False
         if not chunk:
             poll.unregister(printed)
 
 
-def _verdict(fd: int, candidate: Jailed) -> tuple[bool, str]:
+def _verdict(fd: int, candidate: Jailed) -> tuple[bool, str, bool]:
     try:
-        passed, detail = receive(fd)
+        passed, detail, differs = receive(fd)
     except EOFError:
-        return False, "the tests ended without a verdict (out of memory or time on what the program returned)"
+        return False, "the tests ended without a verdict (out of memory or time on what the program returned)", False
     if not passed and "the program ended" in detail:
         with suppress(subprocess.TimeoutExpired):
             detail += _cause(candidate.process.wait(timeout=1.0))
-    return bool(passed), str(detail)
+    return bool(passed), str(detail), bool(differs)
 
 
 def _cause(status: int) -> str:

@@ -1,39 +1,35 @@
 """Tests, read before they run: what they want of a program, and what no program could give them.
 
-The tests are trusted, but this side only parses them. The judge runs a compiled form in which every
-`except` and `with` reports that it has seen an exception, and in which calls for an effect are marked.
+The tests are trusted, but this side only parses them. The judge runs a compiled form that calls its own
+functions where an `except` or a `with` may put an end to an exception, and where a call is made for its effect.
 """
 
 import ast
 import builtins
-import datetime
 import marshal
 import symtable
 import sys
-import types
 import warnings
-from collections import Counter, OrderedDict, defaultdict, deque
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from decimal import Decimal
-from fractions import Fraction
 from functools import lru_cache
-from pathlib import PurePosixPath
+from importlib import import_module
 from typing import TypeVar
-from uuid import UUID
 
 TESTS = "tests"
-SINGLETONS = (None, True, False, ...)
-VALUES: tuple[type, ...] = (
-    *(int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset, range, slice),
-    *(Counter, OrderedDict, defaultdict, deque, Decimal, Fraction, PurePosixPath, UUID),
-    *(datetime.datetime, datetime.date, datetime.time, datetime.timedelta),
-    *(types.GeneratorType, types.FunctionType, types.CoroutineType),
-)
-ATTRIBUTES = {name for kind in VALUES for name in dir(kind)} | {"_fields", "_asdict", "_replace"}
 CATCHING = {"assertRaises": 1, "assertRaisesRegex": 2}  # where the function to call stands among the arguments
+# Modules of which all names may be imported: to look which there are does nothing else.
+_STARRED = """
+    abc bisect cmath collections contextlib copy dataclasses datetime decimal enum fractions functools heapq itertools
+    math numbers operator random re statistics string textwrap time typing unittest
+"""
+STARRED = frozenset(_STARRED.split())
+# What a program prints, reads and imports is its own: tests that look there see nothing of it.
+APART = {"patch", "redirect_stdout", "redirect_stderr", "MagicMock", "StringIO", "BytesIO"}
 Block = TypeVar("Block", ast.With, ast.AsyncWith)
+Definition = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class TestsError(ValueError):
@@ -50,8 +46,8 @@ class Trial:
     setup: str
     modules: tuple[str, ...]  # of the standard library, used without being imported
     names: tuple[str, ...]  # what the program has to define
-    exceptions: tuple[str, ...]  # exception classes of the program
-    by_reference: tuple[str, ...]  # those of `names` whose arguments and results are objects
+    by_reference: tuple[str, ...]  # those of `names` that are used as objects
+    waiting: tuple[str, ...]  # test functions and classes that nothing runs, as for pytest
 
 
 def read_tests(
@@ -69,19 +65,21 @@ def read_tests(
     defined: names that the program is known to define, even if they are built in.
     """
     before, tree = parsed(setup, "setup"), parsed(tests, TESTS)
-    objects = tuple(name for name in by_reference if names is None or name in names)
     if names is not None:
-        trial = Trial(tests, setup, modules=(), names=names, exceptions=(), by_reference=objects)
-        compiled(trial)
-        return trial
-    wanted = _unbound(tests, setup, (*defined, *objects))
-    modules = tuple(name for name in wanted if name not in defined and _is_module(name, tree))
-    caught = set(_caught(tree)) - set(objects)
-    functions = tuple(name for name in wanted if name not in modules and name not in caught)
-    objects = tuple(name for name in functions if name in objects)
+        objects = tuple(name for name in by_reference if name in names)
+        return _checked(Trial(tests, setup, modules=(), names=names, by_reference=objects, waiting=_waiting(tree)))
+    wanted = _unbound((setup, before), (tests, tree), {*defined, *by_reference})
+    held = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    loose = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in held}
+    # Where tests run beside a program, its imports serve them.
+    modules = tuple(n for n in wanted if n in sys.stdlib_module_names and n not in loose and n not in defined)
+    functions = tuple(name for name in wanted if name not in modules)
+    objects = tuple(name for name in functions if name in by_reference)
     _check(before, tree, functions, objects)
-    exceptions = tuple(name for name in wanted if name in caught)
-    trial = Trial(tests, setup, modules=modules, names=functions, exceptions=exceptions, by_reference=objects)
+    return _checked(Trial(tests, setup, modules, functions, objects, _waiting(tree)))
+
+
+def _checked(trial: Trial) -> Trial:
     compiled(trial)
     return trial
 
@@ -89,7 +87,7 @@ def read_tests(
 @lru_cache(maxsize=64)
 def compiled(trial: Trial) -> tuple[bytes, bytes]:
     """Setup and tests as marshalled code for the judge, which runs the same Python."""
-    return _compiled(trial.setup, "setup"), _compiled(trial.tests, TESTS)
+    return _compiled(trial.setup, "setup", trial.names), _compiled(trial.tests, TESTS, trial.names)
 
 
 @contextmanager
@@ -110,20 +108,22 @@ def parsed(code: str, name: str) -> ast.Module:
         return ast.parse(code, name)
 
 
-def _compiled(code: str, name: str) -> bytes:
+def _compiled(code: str, name: str, wanted: Sequence[str]) -> bytes:
     tree = parsed(code, name)
+    own = {*wanted, *(node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))}
+    own |= {node.name for node in ast.walk(tree) if isinstance(node, Definition)}
     with _reading(name):
-        watched = ast.fix_missing_locations(_Watched().visit(tree))
+        watched = ast.fix_missing_locations(_Watched(own).visit(tree))
         return marshal.dumps(compile(watched, name, "exec", dont_inherit=True))
 
 
-def _unbound(tests: str, setup: str, wanted: Sequence[str]) -> tuple[str, ...]:
+def _unbound(setup: tuple[str, ast.Module], tests: tuple[str, ast.Module], wanted: set[str]) -> tuple[str, ...]:
     """The global names that the code uses and does not bind, in order; built-in ones only if they are `wanted`."""
     bound: set[str] = set()
     used: set[str] = set()
     order: list[str] = []
-    for code in (setup, tests):
-        order += [node.id for node in ast.walk(parsed(code, TESTS)) if isinstance(node, ast.Name)]
+    for code, tree in (setup, tests):
+        order += [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
         with _reading(TESTS):
             top = symtable.symtable(code, TESTS, "exec")
         for table in _tables(top):
@@ -131,8 +131,11 @@ def _unbound(tests: str, setup: str, wanted: Sequence[str]) -> tuple[str, ...]:
                 if table is top or symbol.is_global():
                     changed = symbol.is_assigned() or symbol.is_imported()
                     (bound if changed else used).add(symbol.get_name())
-    given = set(dir(builtins)) - set(wanted) | {"__name__"}
-    return tuple(dict.fromkeys(name for name in order if name in used - bound - given))
+        bound |= _starred(tree)
+        early = _used_first(tree)
+        bound, used = bound - early, used | early
+    missing = used - bound - (set(dir(builtins)) - wanted) - {"__name__"}
+    return tuple(dict.fromkeys(name for name in order if name in missing))
 
 
 def _tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
@@ -141,23 +144,49 @@ def _tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
         yield from _tables(child)
 
 
-def _is_module(name: str, tree: ast.Module) -> bool:
-    """Is this a module of the standard library, used as one? Where tests run beside a program, its imports serve them."""
-    held = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    uses = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and node.id == name]
-    return name in sys.stdlib_module_names and all(id(node) in held for node in uses)
-
-
-def _caught(tree: ast.Module) -> Iterator[str]:
-    """Names of exception classes: those after `except`, and the first argument of assertRaises() and the like."""
+def _starred(tree: ast.Module) -> set[str]:
+    """Names from `from module import *`."""
+    found: set[str] = set()
     for node in ast.walk(tree):
-        classes: ast.expr | None = None
-        if isinstance(node, ast.ExceptHandler):
-            classes = node.type
-        elif isinstance(node, ast.Call) and node.args and _last_name(node.func) in (*CATCHING, "raises", "suppress"):
-            classes = node.args[0]
-        if classes is not None:
-            yield from (part.id for part in ast.walk(classes) if isinstance(part, ast.Name))
+        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*" and node.module in STARRED:
+            module = import_module(node.module)
+            found |= set(getattr(module, "__all__", None) or [name for name in dir(module) if not name.startswith("_")])
+    return found
+
+
+def _used_first(tree: ast.Module) -> set[str]:
+    """Names that the module uses before it binds them, as in `f = cache(f)`."""
+    early: set[str] = set()
+    stored: set[str] = set()
+    for statement in tree.body:
+        names = [] if isinstance(statement, Definition) else [n for n in ast.walk(statement) if isinstance(n, ast.Name)]
+        bound = {n.id for n in names if isinstance(n.ctx, ast.Store)}
+        plain = isinstance(statement, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Delete)
+        early |= {
+            n.id for n in names if plain and not isinstance(n.ctx, ast.Store) and n.id in bound | _deleted(statement)
+        } - stored
+        stored |= bound | ({statement.name} if isinstance(statement, Definition) else set())
+        stored |= {(a.asname or a.name).partition(".")[0] for a in getattr(statement, "names", ()) if isinstance(a, ast.alias)}
+    return early
+
+
+def _deleted(statement: ast.stmt) -> set[str]:
+    return {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Del)}
+
+
+def _waiting(tree: ast.Module) -> tuple[str, ...]:
+    """Functions test_... and classes Test... or ...Test of the module that nothing in it uses."""
+    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    main = any(isinstance(node, ast.Attribute) and node.attr == "main" for node in ast.walk(tree))
+    found = []
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test"):
+            required = len(node.args.posonlyargs + node.args.args) - len(node.args.defaults)
+            found += [] if required or node.name in used else [node.name]
+        elif isinstance(node, ast.ClassDef) and node.name not in used and not main:
+            tests = any(isinstance(part, ast.FunctionDef) and part.name.startswith("test") for part in node.body)
+            found += [node.name] if tests else []
+    return tuple(found)
 
 
 def _last_name(node: ast.expr) -> str:
@@ -165,50 +194,47 @@ def _last_name(node: ast.expr) -> str:
 
 
 class _Watched(ast.NodeTransformer):
-    """Inserts calls of the judge's own functions (inside/judge.py)."""
+    """Inserts calls of the judge's own functions (inside/judge.py). `own`: names that the tests or the program define."""
+
+    def __init__(self, own: set[str]) -> None:
+        self.own = own
+        self.watches = 0
 
     def visit_ExceptHandler(self, node: ast.ExceptHandler) -> ast.ExceptHandler:
         self.generic_visit(node)
-        node.body.insert(0, ast.Expr(_call("__caught__")))
+        node.body = [ast.With([ast.withitem(_call("__handling__"))], node.body)]
         return node
 
-    def visit_With(self, node: ast.With) -> ast.With:
+    def visit_With(self, node: ast.With) -> list[ast.stmt]:
         return self._watch_body(node)
 
-    def visit_AsyncWith(self, node: ast.AsyncWith) -> ast.AsyncWith:
+    def visit_AsyncWith(self, node: ast.AsyncWith) -> list[ast.stmt]:
         return self._watch_body(node)
 
-    def _watch_body(self, node: Block) -> Block:
+    def _watch_body(self, node: Block) -> list[ast.stmt]:
         self.generic_visit(node)
-        handler = ast.ExceptHandler(type=None, name=None, body=[ast.Expr(_call("__caught__")), ast.Raise()])
-        node.body = [ast.Try(body=node.body, handlers=[handler], orelse=[], finalbody=[])]
-        return node
+        self.watches += 1
+        name = f"__watch{self.watches}__"
+        node.body = [ast.With([ast.withitem(ast.Name(name, ast.Load()))], node.body)]
+        watch = ast.Assign([ast.Name(name, ast.Store())], _call("__watching__"))
+        done = ast.Expr(ast.Call(ast.Attribute(ast.Name(name, ast.Load()), "done", ast.Load()), [], []))
+        return [ast.copy_location(part, node) for part in (watch, node, done)]
 
     def visit_Expr(self, node: ast.Expr) -> ast.Expr:
         self.generic_visit(node)
-        _share(node.value)
-        return node
-
-    def visit_Compare(self, node: ast.Compare) -> ast.Compare:
-        self.generic_visit(node)
-        if len(node.ops) == 1 and isinstance(node.comparators[0], ast.Constant) and node.comparators[0].value is None:
-            _share(node.left)
+        if isinstance(node.value, ast.Call):
+            node.value.func = _call("__effect__", node.value.func)
         return node
 
     def visit_Call(self, node: ast.Call) -> ast.Call:
         self.generic_visit(node)
         name = _last_name(node.func)
-        if isinstance(node.func, ast.Name) and name == "next" and len(node.args) == 2:
+        if isinstance(node.func, ast.Name) and name == "next" and len(node.args) == 2 and name not in self.own:
             node.func.id = "__next_or__"
-        elif name in CATCHING and len(node.args) > CATCHING[name]:
-            node.args[CATCHING[name]] = _call("__catching__", node.args[CATCHING[name]])
+        elif name in CATCHING and len(node.args) > CATCHING[name] and not any(isinstance(a, ast.Starred) for a in node.args):
+            node.args = [node.func, ast.Constant(CATCHING[name]), *node.args]
+            node.func = ast.Name("__asserting__", ast.Load())
         return node
-
-
-def _share(node: ast.expr) -> None:
-    """Mark a call whose value is not used: it is made for its effect."""
-    if isinstance(node, ast.Call):
-        node.func = _call("__shared__", node.func)
 
 
 def _call(name: str, *args: ast.expr) -> ast.Call:
@@ -218,18 +244,28 @@ def _call(name: str, *args: ast.expr) -> ast.Call:
 def _check(setup: ast.Module, tests: ast.Module, functions: Sequence[str], objects: Sequence[str]) -> None:
     """TestsError for what can be seen, without a program, to fail every program."""
     if not functions:
-        raise TestsError("line 1: the tests call no function that a program could define")
+        raise TestsError("line 1: the tests use nothing that a program could define")
     nodes = [*ast.walk(setup), *ast.walk(tests)]
+    guarded = {id(part) for node in nodes if isinstance(node, ast.Try) for part in ast.walk(node)}
     known = _Known(
         functions=set(functions),
         values=set(functions) - set(objects),
-        classes={node.name for node in nodes if isinstance(node, ast.ClassDef) and not node.bases},
+        classes={node.name for node in nodes if isinstance(node, ast.ClassDef) and _stays(node)},
         results=_results(nodes),
     )
+    called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
     for node in nodes:
-        objection = known.objection(node)
+        objection = (
+            "" if id(node) in guarded and isinstance(node, ast.Import | ast.ImportFrom) else known.objection(node, called)
+        )
         if objection:
             raise TestsError(f"line {getattr(node, 'lineno', 1)}: {objection}")
+
+
+def _stays(node: ast.ClassDef) -> bool:
+    """Is an instance of this class something that a program cannot be given?"""
+    methods = {part.name for part in node.body if isinstance(part, ast.FunctionDef)}
+    return not node.bases and not methods & {"__call__", "__next__"}
 
 
 def _results(nodes: Sequence[ast.AST]) -> dict[str, str]:
@@ -253,11 +289,11 @@ def _called(node: ast.AST) -> str:
     return node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
 
 
-def _is_single(node: ast.AST) -> bool:
-    """Is this the same object on both sides? None, True and the like, and built-in types are."""
-    if isinstance(node, ast.Name):
-        return isinstance(getattr(builtins, node.id, None), type)
-    return isinstance(node, ast.Constant) and node.value in SINGLETONS
+VALUE_METHODS = {
+    name
+    for kind in (int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset, range, type(iter("")))
+    for name in dir(kind)
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,10 +302,10 @@ class _Known:
 
     functions: set[str]  # of the program
     values: set[str]  # those of them that return values
-    classes: set[str]  # that the tests define
+    classes: set[str]  # of the tests, whose instances cannot be handed over
     results: dict[str, str]
 
-    def objection(self, node: ast.AST) -> str:
+    def objection(self, node: ast.AST, called: set[int]) -> str:
         """Why no program can pass this; empty if nothing speaks against it."""
         match node:
             case ast.Import() | ast.ImportFrom():
@@ -278,23 +314,48 @@ class _Known:
                 found = [base.id for base in bases if isinstance(base, ast.Name) and base.id in self.functions]
                 return f"derives a class from {found[0]}, which is the program's" if found else ""
             case ast.Compare(ops=[ast.Is() | ast.IsNot()], left=left, comparators=[right]):
-                if {_called(left), _called(right)} & self.values and not (_is_single(left) or _is_single(right)):
-                    return "asks for the identity of a result, which is a copy"
-            case ast.Attribute(value=value, attr=name) if name not in ATTRIBUTES and self._source(value) in self.values:
-                function = self._source(value)
-                return f'uses .{name} of what {function}() returns: give "by_reference": ["{function}"] if that is an object'
-            case ast.Call(func=ast.Name(id=name), args=args) if name in self.functions:
-                found = [self._source(part) for part in args if self._source(part) in self.classes]
+                for result, other in ((left, right), (right, left)):
+                    if _called(result) in self.values and isinstance(other, ast.Name) and other.id in _arguments(result):
+                        return "asks whether a result is an argument, but results are copies"
+            case ast.Attribute(value=value, attr=name, ctx=use) if self._source(value) in self.values:
+                if (id(node) in called and name not in VALUE_METHODS and not _is_library(name)) or isinstance(use, ast.Store):
+                    function = self._source(value)
+                    return (
+                        f'uses .{name} of what {function}() returns: give "by_reference": ["{function}"] if that is an object'
+                    )
+            case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords) if name in self.functions:
+                given = [*args, *(keyword.value for keyword in keywords)]
+                inside = [part for one in given for part in ([one] if not isinstance(one, ast.List | ast.Tuple) else one.elts)]
+                found = [self._source(part) for part in inside if self._source(part) in self.classes]
                 return f"gives {name}() an instance of {found[0]}, which is a class of the tests" if found else ""
-            case ast.Call(func=ast.Attribute(value=ast.Name(id="unittest"), attr="main")):
-                return "calls unittest.main(), which finds no tests here: call the tests themselves"
+            case ast.Call(func=func) if _last_name(func) in APART:
+                return f"uses {_last_name(func)}(), but a program's output, input and imports are its own"
         return ""
 
     def _import(self, node: ast.Import | ast.ImportFrom) -> str:
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or "."]
         found = [name for name in names if name.partition(".")[0] not in sys.stdlib_module_names]
+        if not found and isinstance(node, ast.ImportFrom) and node.names[0].name == "*" and node.module not in STARRED:
+            return f"imports all names of {node.module}: name those that are used"
         return f"imports {found[0]}, but the sandbox has only the standard library" if found else ""
 
     def _source(self, node: ast.AST) -> str:
         """The function or class that this is a result of."""
         return self.results.get(node.id, "") if isinstance(node, ast.Name) else _called(node)
+
+
+def _arguments(call: ast.AST) -> set[str]:
+    return {arg.id for arg in call.args if isinstance(arg, ast.Name)} if isinstance(call, ast.Call) else set()
+
+
+@lru_cache(maxsize=1)
+def _library_methods() -> set[str]:
+    kinds = {"collections": ("Counter", "OrderedDict", "defaultdict", "deque"), "decimal": ("Decimal",), "array": ("array",)}
+    kinds |= {"fractions": ("Fraction",), "datetime": ("datetime", "date", "time", "timedelta"), "uuid": ("UUID",)}
+    kinds |= {"pathlib": ("PurePosixPath",), "types": ("GeneratorType", "FunctionType", "CoroutineType")}
+    found = {name for module, names in kinds.items() for kind in names for name in dir(getattr(import_module(module), kind))}
+    return found | {"_asdict", "_replace"}
+
+
+def _is_library(name: str) -> bool:
+    return name in _library_methods()

@@ -11,16 +11,18 @@ import sys
 
 from . import errors
 from .confine import confine, leave_if_alone
+from .heap import Heap
 from .peer import Peer
 from .program import MODULE, choose
 from .proxies import DUNDERS
-from .wire import Ends, WireError, decode, encode, receive, send_bytes
+from .wire import MAX_BYTES, Ends, WireError, Writer, decode, encode, receive_bytes, send_bytes
 
 TYPE_CHECKING = False  # importing `typing` would add a third to the start-up time
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
+SHARED = b"s"
 # What by-value results may be besides values: a method of theirs, and the kind of stand-in for it.
 KINDS = (("__next__", "iterator"), ("__await__", "coroutine"), ("__call__", "function"), ("__iter__", "iterable"))
 
@@ -29,32 +31,58 @@ class Program(Peer):
     """The judge, as the program sees it."""
 
     def __init__(self, incoming: int, outgoing: int, sources: tuple[str, ...], tidy: bool) -> None:
-        super().__init__(incoming, outgoing)
+        super().__init__(incoming, outgoing, Heap(1))
         self.sources, self.tidy = sources, tidy
         self.module = type(sys)(MODULE)  # not "__main__": a program's demonstration does not run
         self._values, self._objects = Lending(self, by_reference=False), Lending(self, by_reference=True)
         self._theirs: dict[int, tuple[Any, int]] = {}  # id of a stand-in: itself, and the judge's number for it
+        self._exceptions: dict[str, type[BaseException]] = {}  # exception classes of the tests
+        self._shared = False  # how the question that is being served came
+        self._arguments = self.heap  # what its containers are known by
 
     def run(self) -> None:
         while True:
-            match receive(self.incoming, self):
+            match self.unpack(receive_bytes(self.incoming)):
                 case ("ask", int(asked), *request):
                     send_bytes(self.outgoing, self.reply(asked, request))
 
-    def reply(self, asked: int, request: list[Any]) -> bytes:
+    def unpack(self, data: bytes, _: Heap | None = None) -> tuple[Any, ...]:
+        """Every message of the judge says how its containers cross."""
+        self._shared = data[:1] == SHARED
+        self._arguments = self.heap if self._shared else Heap(1)
+        return super().unpack(data[1:], self._arguments)
+
+    def reply(self, asked: int, request: list[Any], _: Heap | None = None) -> bytes:
+        shared, arguments = self._shared, self._arguments
         ends: Ends = self._values
         try:
             answer, ends = self._serve(*request)
         except BaseException as error:
             answer = ("raised", errors.tell(error), getattr(error, "_odd_thrown", None))
+        self._shared, self._arguments = shared, arguments
         try:
-            return encode(("reply", asked, *answer), ends=ends)
+            if shared:
+                return self.pack("reply", asked, *answer, ends=ends, heap=self.heap)
+            return self._by_value(asked, answer, ends, arguments)
         except WireError as error:
             what = str(error)
         except BaseException as error:
-            names, _, text, *_ = errors.tell(error)
-            what = f"a value that raised {names[0]}: {text}"
-        return encode(("reply", asked, "not plain", what))
+            what = "a value that raised {}: {}".format(*_told(error))
+        rest = () if shared else (False, b"")
+        return self.pack("reply", asked, "not plain", what, *rest, heap=self.heap if shared else None)
+
+    def _by_value(self, asked: int, answer: tuple[Any, ...], ends: Ends, arguments: Heap) -> bytes:
+        """The answer, whether the call has changed or returned its arguments, and what became of them."""
+        changes = arguments.changes()
+        writer = Writer(MAX_BYTES, ends, None)
+        message = ((), "reply", asked, *answer)
+        writer.out += b"u%d:" % (len(message) + 2)
+        for part in message:
+            writer.write(part, 1)
+        returned = any(container in arguments for container in writer.containers)
+        writer.write(bool(changes) or returned, 1)
+        writer.write(encode(changes, heap=arguments) if changes else b"", 1)
+        return bytes(writer.out)
 
     def _serve(self, kind: str, *rest: Any) -> tuple[tuple[Any, ...], Ends]:
         if kind == "load":
@@ -65,9 +93,8 @@ class Program(Peer):
         target = self.take_own(number)
         ends = self._objects if self.by_reference[number] else self._values
         if kind == "call":
-            args, kwargs, shared = arguments
-            value = target(*args, **kwargs)
-            return ("changed", value, args, kwargs) if shared else ("value", value), ends
+            args, kwargs = arguments
+            return ("value", target(*args, **kwargs)), ends
         if kind == "next":
             try:
                 return ("value", target.send(*arguments) if arguments[0] is not None else next(target)), ends
@@ -75,25 +102,31 @@ class Program(Peer):
                 return ("end",), ends
         return ("value", getattr(self, f"_{kind}")(target, *arguments)), ends
 
-    def _load(self, names: tuple[str, ...], objects: tuple[str, ...], exceptions: tuple[str, ...]) -> tuple[Any, ...]:
-        """Run the program: what the tests want of it by value, and the class names of its exceptions."""
+    def _load(self, names: tuple[str, ...], objects: tuple[str, ...]) -> tuple[Any, ...]:
+        """Run the program: what the tests want of it by value, and the bases of those that are exception classes."""
         code = choose(self.sources, names + objects) if self.tidy else compile(self.sources[0], MODULE, "exec")
         sys.modules[MODULE] = self.module
         space = self.module.__dict__
         exec(code, space)
-        for name in (*names, *objects, *exceptions):
+        for name in (*names, *objects):
             if name not in space:
                 raise NameError(f"the program defines no function {name!r}")
-        bases = tuple(tuple(kind.__name__ for kind in space[name].__mro__) for name in exceptions)
-        return "loaded", tuple(space[name] for name in names), bases
+        kinds = tuple(_bases(space[name]) for name in (*names, *objects))
+        return "loaded", tuple(space[name] for name in names), kinds
 
     def _iter(self, target: Any) -> Any:
         return (item for item in target)  # a generator, whatever the program's own iterators are
 
+    def _close(self, target: Any) -> None:
+        target.close()
+
     def _await(self, target: Any) -> Any:
         import asyncio
 
-        return asyncio.run(target)
+        async def wait() -> Any:
+            return await target
+
+        return asyncio.run(wait())
 
     def _get(self, target: Any, name: str) -> Any:
         return getattr(target, name)
@@ -104,10 +137,22 @@ class Program(Peer):
     def _delete(self, target: Any, name: str) -> None:
         delattr(target, name)
 
+    def _dir(self, target: Any, _: str) -> list[str]:
+        return dir(target)
+
+    def _copy(self, target: Any, how: str) -> Any:
+        import copy
+
+        return getattr(copy, how)(target)
+
+    def _leave(self, target: Any, name: str, told: Any) -> Any:
+        error = None if told is None else errors.rebuild(told, self._classes())
+        return getattr(type(target), name)(target, None if error is None else type(error), error, None)
+
     def _special(self, target: Any, name: str, args: tuple[Any, ...]) -> Any:
         return getattr(type(target), name)(target, *args)
 
-    # Functions and iterators of the tests
+    # Functions, iterators and exceptions of the tests
 
     def take_other(self, about: Any) -> Any:
         match about:
@@ -116,32 +161,60 @@ class Program(Peer):
                 for part in name.split("."):
                     found = getattr(found, part)
                 return found
-            case ("function", int(number), str(name)):
-                stand_in: Any = self._function(number, name)
+            case ("exception", int(number), tuple(names)):
+                return self._exception_class(number, names)
+            case ("function", int(number), str(name), doc):
+                stand_in: Any = self._function(number, name, doc)
             case ("iterator", int(number)):
                 stand_in = self._iterator(number)
             case _:
                 raise WireError("an unknown kind of object")
-        self._theirs[id(stand_in)] = stand_in, number
-        return stand_in
+        return self._stand_in(stand_in, number)
 
-    def _function(self, number: int, name: str) -> Any:
+    def _stand_in(self, value: Any, number: int) -> Any:
+        self._theirs[id(value)] = value, number
+        return value
+
+    def _function(self, number: int, name: str, doc: str | None) -> Any:
         def function(*args: Any, **kwargs: Any) -> Any:
-            return self._result(self.ask(self.question("call", number, args, kwargs)))
+            return self._result(self._back("call", number, args, kwargs))
 
-        function.__name__ = function.__qualname__ = name
+        function.__name__, function.__qualname__, function.__doc__ = name, name, doc
         return function
 
     def _iterator(self, number: int) -> Iterator[Any]:
-        while (answer := self.ask(self.question("next", number))) != ("end",):
+        while (answer := self._back("next", number)) != ("end",):
             yield self._result(answer)
+
+    def _back(self, *request: Any) -> tuple[Any, ...]:
+        """Ask the judge, with containers crossing as they do in the question that is being served."""
+        shared, arguments = self._shared, self._arguments
+        question = self.pack("ask", self.next, *request, heap=self.heap if shared else None)
+        try:
+            return self.ask(question, None)
+        finally:
+            self._shared, self._arguments = shared, arguments
+
+    def _exception_class(self, number: int, names: tuple[Any, ...]) -> type[BaseException]:
+        name = names[0][1]
+        known = self._classes()
+        if name not in self._exceptions:
+            found = known.get(name)
+            kind = found or type(errors.rebuild({"names": names[1:], "args": (), "text": ""}, known))
+            self._exceptions[name] = found or type(name, (kind,), {})
+        self._stand_in(self._exceptions[name], number)
+        return self._exceptions[name]
+
+    def _classes(self) -> dict[str, type[BaseException]]:
+        own = {name: found for name, found in vars(self.module).items() if _bases(found)}
+        return own | self._exceptions
 
     def _result(self, answer: tuple[Any, ...]) -> Any:
         match answer:
             case ("value", value):
                 return value
             case ("raised", told, thrown):
-                error = errors.rebuild(told, {})
+                error = errors.rebuild(told, self._classes())
                 error._odd_thrown = thrown  # type: ignore[attr-defined]
                 raise error
         raise WireError("an unknown answer")
@@ -171,14 +244,28 @@ class Lending(Ends):
         name = str(getattr(value, "__name__", kind.__name__))
         methods = {method for one in kind.__mro__ for method, found in vars(one).items() if found is not None}
         stand_in = next((stand_in for method, stand_in in KINDS if method in methods), "opaque")
-        if self.by_reference and not (stand_in == "iterator" and kind.__module__ != MODULE):
+        if self.by_reference and not (stand_in in ("iterator", "coroutine") and kind.__module__ != MODULE):
             about = name if "__call__" in methods else f"{name} object"
             return "own", (self._lend(value), "object", about, tuple(methods & DUNDERS))
         truth = bool(value) if stand_in in ("iterable", "opaque") else True
-        return "own", (self._lend(value), stand_in, name, truth)
+        doc = getattr(value, "__doc__", None)
+        described = (doc,) if stand_in == "function" and isinstance(doc, str) else ()
+        return "own", (self._lend(value), stand_in, name, truth, *described)
 
     def _lend(self, value: Any) -> int:
         return self.program.lend(value, by_reference=self.by_reference)
+
+
+def _bases(value: Any) -> tuple[Any, ...] | None:
+    """(module, name) of an exception class and its bases; None for anything else."""
+    if not isinstance(value, type) or not issubclass(value, BaseException):
+        return None
+    return tuple((str(kind.__module__), str(kind.__name__)) for kind in value.__mro__[:-1])
+
+
+def _told(error: BaseException) -> tuple[str, str]:
+    told = errors.tell(error)
+    return told["names"][0][1], told["text"]
 
 
 def main(argv: list[str]) -> None:

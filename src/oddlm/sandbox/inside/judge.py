@@ -3,7 +3,7 @@
 What the tests expect never leaves this process, and only values come in. An exception of the program
 has to be caught by an `except` or a `with` of the tests themselves: Python swallows some on its own
 (StopIteration ends a map(), IndexError an iteration by index, AttributeError a getattr() with a
-default), and one that no line of the tests has seen fails the trial, whatever came of it.
+default), and one that no statement of the tests has put an end to fails the trial, whatever came of it.
 """
 
 from __future__ import annotations
@@ -13,24 +13,27 @@ import sys
 
 from . import errors
 from .confine import confine, leave_if_alone
+from .heap import Heap
 from .peer import Peer
 from .proxies import Function, Iterable, Iterator, Object, Proxy, object_class
-from .wire import WireError, decode, encode, send
+from .wire import WireError, decode, send
 
 TYPE_CHECKING = False  # importing `typing` would add a third to the start-up time
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import TracebackType
     from typing import Any
 
 TESTS = "tests"
 SHOWN = 160  # characters of a value in a reason
-CHAIN = 100  # exceptions that one may consist of or come from
+MEMBERS = 100  # of a group of exceptions that are looked at
 KINDS: dict[str, type[Proxy]] = {"function": Function, "iterable": Iterable, "iterator": Iterator, "opaque": Proxy}
 # By these exceptions of an object Python itself learns that there is no such attribute or item.
 EXPECTED: dict[str, tuple[type[BaseException], ...]] = {
     "get": (AttributeError,),
     "__getitem__": (IndexError, KeyError),
 }
+COPIES, SHARED = b"c", b"s"  # how containers cross in a question: as copies, or shared for good
 
 
 class CandidateError(Exception):
@@ -38,110 +41,123 @@ class CandidateError(Exception):
 
 
 class Candidate(Peer):
-    """The other process, as the tests see it."""
+    """The other process, as the tests see it.
 
-    def __init__(self, incoming: int, outgoing: int) -> None:
-        super().__init__(incoming, outgoing)
+    With `plain`, containers keep their identity as in plain Python. Otherwise they are copied: a program then
+    cannot change what the tests compare with. `differs` says that a call has changed or returned its arguments,
+    so that the two might differ.
+    """
+
+    def __init__(self, incoming: int, outgoing: int, *, plain: bool) -> None:
+        super().__init__(incoming, outgoing, Heap(0))
+        self.plain, self.differs = plain, False
         self.calls = 0
         self.last = ""  # the latest call and what came of it, for a person
         self.broken = ""  # why the trial has failed for good
-        self.uncaught: list[BaseException] = []  # raised by the program, not yet seen by a line of the tests
-        self._classes: dict[str, type[BaseException]] = {}  # exceptions of the program that the tests name
+        self.uncaught: list[BaseException] = []  # raised by the program, not yet put an end to by the tests
+        self.replaced: dict[int, tuple[BaseException, BaseException]] = {}  # id of an exception: it, and what it stands for
+        self.classes: dict[str, type[BaseException]] = {}  # exception classes of the program
         self._thrown: list[BaseException] = []  # raised by functions of the tests that the program called
         self._proxies: dict[tuple[int, str, bool], Proxy] = {}
         self._objects = False  # may what is being received hold objects?
+        self._showing = False
 
-    def start(self, names: tuple[str, ...], exceptions: tuple[str, ...], by_reference: tuple[str, ...]) -> dict[str, Any]:
+    def start(self, names: tuple[str, ...], by_reference: tuple[str, ...]) -> dict[str, Any]:
         """Load the program; what it gives the tests, by name."""
         doing = "loading the program"
         values = tuple(name for name in names if name not in by_reference)
-        match self._ask(doing, False, "load", values, by_reference, exceptions):
-            case ("loaded", tuple(found), tuple(bases)) if len(found) == len(values) and len(bases) == len(exceptions):
+        match self._ask(doing, False, "load", values, by_reference):
+            case ("loaded", tuple(found), tuple(kinds)) if len(found) == len(values) and len(kinds) == len(names):
                 pass
-            case ("raised", (tuple((str(name), *_)), _, str(text), *_), *_):
-                raise self.broke(f"the program does not load: {cut(name)}: {cut(text)}")
+            case ("raised", told, *_):
+                raise self.broke(f"the program does not load: {self._told(told)}")
             case _:
                 raise self.broke(f"the program broke the protocol in {doing}")
         self.calls = sum(not isinstance(value, Proxy) for value in found)  # to read a constant is to call
-        self._classes = {name: self._exception(name, of) for name, of in zip(exceptions, bases, strict=True)}
-        given = dict(zip(values, found, strict=True)) | self._classes
-        for name in by_reference:
+        given = dict(zip(values, found, strict=True))
+        classes = [(name, kind) for name, kind in zip((*values, *by_reference), kinds, strict=True) if isinstance(kind, tuple)]
+        given |= {name: self._exception(name, kind) for name, kind in sorted(classes, key=lambda pair: len(pair[1]))}
+        for name in (name for name in by_reference if name not in given):
             match self._ask(doing, True, "name", name):
-                case ("value", value):
+                case ("value", value, *_):
                     given[name] = value
                 case _:
                     raise self.broke(f"the program broke the protocol in {doing}")
         return given
 
-    def _exception(self, name: str, bases: Any) -> type[BaseException]:
-        """A class of ours for one of the program's, derived from the nearest built-in one."""
-        kind = type(self._rebuilt((bases, None, "", {}, ())))
-        return type(name, (next(one for one in kind.__mro__ if one.__module__ == "builtins"),), {})
+    def _exception(self, name: str, bases: tuple[Any, ...]) -> type[BaseException]:
+        """A class of ours for an exception class of the program, derived from those that are known already."""
+        kind = type(self._rebuilt({"names": bases, "args": (), "text": ""}))
+        parents = kind.__bases__ if kind.__module__ != "builtins" else (kind,)
+        self.classes[name] = type(name, tuple(parents), {})
+        return self.classes[name]
 
     # What the stand-ins ask for
 
-    def call(self, target: Proxy, args: tuple[Any, ...], kwargs: dict[str, Any], *, shared: bool) -> Any:
+    def call(self, target: Proxy, args: tuple[Any, ...], kwargs: dict[str, Any], *, effect: bool) -> Any:
         self.calls += 1
-        shown = [*map(show, args), *(f"{name}={show(value)}" for name, value in kwargs.items())]
+        shown = [*map(self.show, args), *(f"{name}={self.show(value)}" for name, value in kwargs.items())]
         self.last = f"{target._odd_about}({', '.join(shown)})"
-        match self._ask(self.last, target._odd_by_reference, "call", target._odd_number, args, kwargs, shared):
-            case ("value", value):
-                pass
-            case ("changed", value, tuple(after), dict(named)) if len(after) == len(args) and shared:
-                for old, new in (*zip(args, after, strict=True), *((kwargs[k], named.get(k)) for k in kwargs)):
-                    change(old, new)
-            case other:
-                return self._no_value(other)
-        self.last += f" returned {show(value)}"
+        value = self._value(
+            self._ask(self.last, target._odd_by_reference, "call", target._odd_number, args, kwargs, effect=effect)
+        )
+        self.last += f" returned {self.show(value)}"
         return value
 
     def request(self, target: Proxy, kind: str, name: str, *rest: Any) -> Any:
         """An attribute or a special method of an object by reference."""
         self.calls += 1
         self.last = f"{name} of {target._odd_about}"
-        match self._ask(self.last, True, kind, target._odd_number, name, *rest):
-            case ("value", value):
-                return value
-            case other:
-                return self._no_value(other, EXPECTED.get(name if kind == "special" else kind, ()))
+        answer = self._ask(self.last, True, kind, target._odd_number, name, *rest)
+        return self._value(answer, EXPECTED.get(name if kind == "special" else kind, ()))
+
+    def leave(self, target: Proxy, error: Any) -> Any:
+        """__exit__ of an object by reference: it may swallow exceptions, but not the tests' own verdict."""
+        told = None if error is None else errors.tell(error, secret=isinstance(error, AssertionError))
+        swallowed = self.request(target, "leave", "__exit__", told)
+        return swallowed and not isinstance(error, (AssertionError, CandidateError))
 
     def iterate(self, target: Proxy) -> Iterator:
         self.last = f"iter() of {target._odd_about}"
-        match self._ask(self.last, target._odd_by_reference, "iter", target._odd_number):
-            case ("value", Iterator() as value):
-                return value
-            case other:
-                raise self._no_value(other)
+        value = self._value(self._ask(self.last, target._odd_by_reference, "iter", target._odd_number))
+        if not isinstance(value, Iterator):
+            raise self.broke(f"the program broke the protocol in {self.last}")
+        return value
 
     def advance(self, target: Proxy, sent: Any = None) -> tuple[Any] | None:
         """The next item, alone in a tuple; None at the end."""
         self.last = f"next() of {target._odd_about}"
-        match self._ask(self.last, target._odd_by_reference, "next", target._odd_number, sent):
-            case ("value", value):
-                return (value,)
-            case ("end",):
-                return None
-            case other:
-                raise self._no_value(other)
+        answer = self._ask(self.last, target._odd_by_reference, "next", target._odd_number, sent)
+        return None if answer[:1] == ("end",) else (self._value(answer),)
 
-    async def _coroutine(self, number: int, about: str) -> Any:
+    def end_iterator(self, target: Proxy) -> None:
+        self._value(self._ask(f"close() of {target._odd_about}", target._odd_by_reference, "close", target._odd_number))
+
+    async def wait(self, target: Any) -> Any:
+        """A coroutine, or an object by reference that can be awaited."""
+        number, about, by_reference = (
+            (target._odd_number, target._odd_about, True) if isinstance(target, Object) else (*target, False)
+        )
         self.last = f"await of {about}"
-        match self._ask(self.last, False, "await", number):
-            case ("value", value):
-                return value
-            case other:
-                return self._no_value(other)
+        return self._value(self._ask(self.last, by_reference, "await", number))
 
-    def _ask(self, doing: str, by_reference: bool, *request: Any) -> tuple[Any, ...]:
+    def shown(self, target: Object) -> str:
+        """repr() for the tests; reasons do not ask the program."""
+        return f"<{target._odd_about}>" if self._showing else str(self.request(target, "special", "__repr__", ()))
+
+    def _ask(self, doing: str, by_reference: bool, *request: Any, effect: bool = False) -> tuple[Any, ...]:
         if self.broken:
             raise CandidateError(self.broken)
-        try:
-            question = self.question(*request)
-        except WireError as error:
-            raise self.broke(f"the tests hand a program {error}; {doing}") from None
+        shared = by_reference or self.plain
+        heap = self.heap if shared else Heap(0)
         before, self._objects = self._objects, by_reference
         try:
-            return self.ask(question)
+            try:
+                question = self.pack("ask", self.next, *request, heap=heap)
+            except WireError as error:
+                raise self.broke(f"the tests hand a program {error}; {doing}") from None
+            answer = self.ask((SHARED if shared else COPIES) + question, heap if shared else None)
+            return answer if shared else self._applied(answer, heap, effect)
         except (EOFError, BrokenPipeError):
             raise self.broke(f"the program ended in {doing}") from None
         except WireError as error:
@@ -151,11 +167,27 @@ class Candidate(Peer):
         finally:
             self._objects = before
 
-    def _no_value(self, answer: Any, expected: tuple[type[BaseException], ...] = ()) -> Any:
-        """Raise what an answer without a value means."""
+    def _applied(self, answer: tuple[Any, ...], heap: Heap, effect: bool) -> tuple[Any, ...]:
+        """An answer by value ends with: did the call change or return its arguments, and how did it change them?
+
+        That is done to the tests' own only if the call was made for its effect, or returned None.
+        """
         match answer:
-            case ("raised", (tuple((str(name), *_)), _, str(text), *_) as told, again):
-                self.last += f" raised {cut(name)}: {cut(text)}"
+            case (*rest, bool(differs), bytes(changes)):
+                if changes and (effect or rest == ["value", None]):
+                    heap.apply(decode(changes, heap=heap))
+                else:
+                    self.differs |= differs
+                return tuple(rest)
+        raise WireError("a malformed answer")
+
+    def _value(self, answer: tuple[Any, ...], expected: tuple[type[BaseException], ...] = ()) -> Any:
+        """The value of an answer; raises what an answer without one means."""
+        match answer:
+            case ("value", value):
+                return value
+            case ("raised", told, again):
+                self.last += f" raised {self._told(told)}"
                 mine = type(again) is int and 0 <= again < len(self._thrown)
                 error = self._thrown[again] if mine else self._rebuilt(told)
                 raise error if isinstance(error, expected) else self.raised(error)
@@ -163,9 +195,15 @@ class Candidate(Peer):
                 raise self.broke(f"{self.last} returned {cut(what)}")
         raise self.broke(f"the program broke the protocol in {self.last}")
 
+    def _told(self, told: Any) -> str:
+        match told:
+            case {"names": ((str(), str(name)), *_), "text": str(text)}:
+                return f"{cut(name)}: {cut(text)}"
+        raise self.broke(f"the program broke the protocol in {self.last or 'loading'}")
+
     def _rebuilt(self, told: Any) -> BaseException:
         try:
-            return errors.rebuild(told, self._classes)
+            return errors.rebuild(told, self.classes)
         except WireError as error:
             raise self.broke(f"the program broke the protocol in {self.last}: {error}") from None
 
@@ -173,47 +211,67 @@ class Candidate(Peer):
         self.broken = self.broken or reason
         return CandidateError(self.broken)
 
+    def show(self, value: Any) -> str:
+        """A value in a reason."""
+        self._showing = True
+        try:
+            text = repr(value)
+        except Exception:  # an int with more digits than Python prints, a value of the library made of nonsense
+            text = f"<{type(value).__name__} that cannot be shown>"
+        finally:
+            self._showing = False
+        return cut(text)
+
     # Exceptions of the program
 
     def raised(self, error: BaseException) -> BaseException:
         self.uncaught.append(error)
         return error
 
-    def caught(self) -> None:
-        """A line of the tests has seen the exception that is being handled (called in every `except` and `with`).
+    def ended(self, error: BaseException | None) -> None:
+        """A statement of the tests has put an end to this exception, and to those that it was raised in place of."""
+        while error is not None:
+            seen = {id(one) for one in members(error)}
+            place = next((i for i, one in enumerate(self.uncaught) if seen & {id(each) for each in members(one)}), None)
+            if place is not None:
+                del self.uncaught[place]
+            error = self.replaced.pop(id(error), (None, None))[1]
 
-        Seen with it are the exceptions that it came from, and the group that `except*` took it out of.
-        """
-        seen = {id(one) for one in family(sys.exception(), history=True)}
-        self.uncaught = [error for error in self.uncaught if not any(id(one) in seen for one in family(error))]
+    def handling(self) -> _Handling:
+        return _Handling(self)
 
-    def catching(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """A function for a caller that is there to catch what it raises, such as assertRaises(ValueError, f)."""
+    def watching(self) -> _Watching:
+        return _Watching(self)
 
-        def call(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return function(*args, **kwargs)
-            except BaseException:
-                self.caught()
-                raise
+    def asserting(self, check: Callable[..., Any], place: int, *args: Any, **kwargs: Any) -> Any:
+        """assertRaises(ValueError, f, ...): the exception is caught if that returns."""
+        watch = _Watching(self)
 
-        return call
+        def function(*given: Any, **named: Any) -> Any:
+            with watch:
+                return args[place](*given, **named)
+
+        value = check(*args[:place], function, *args[place + 1 :], **kwargs)
+        watch.done()
+        return value
 
     # What the program may ask while it is being asked: to call functions and advance iterators of the tests
 
-    def reply(self, asked: int, request: list[Any]) -> bytes:
+    def reply(self, asked: int, request: list[Any], heap: Heap | None) -> bytes:
         try:
             answer = self._serve(request)
         except WireError:
             raise
         except BaseException as error:
-            self.caught()
+            if isinstance(error, AssertionError):
+                self.broke(f"an assertion failed in a function of the tests that the program called; {self.last}")
+            self.ended(error)
             self._thrown.append(error)
             answer = ("raised", errors.tell(error), len(self._thrown) - 1)
         if self.broken:
             raise CandidateError(self.broken)
         try:
-            return encode(("reply", asked, *answer), ends=self)
+            return (SHARED if heap is self.heap else COPIES) + self.pack("reply", asked, *answer, heap=heap)
         except WireError as error:
             raise WireError(f"a function of the tests returned {error}") from None
 
@@ -232,72 +290,102 @@ class Candidate(Peer):
     def give(self, value: Any) -> tuple[str, Any]:
         if isinstance(value, Proxy):
             return "back", value._odd_number
+        if isinstance(value, type) and issubclass(value, BaseException):
+            names = tuple((str(kind.__module__), str(kind.__name__)) for kind in value.__mro__[:-1])
+            return "own", ("exception", self.lend(value), names)
         path = library_path(value)
         if path is not None:
             return "own", ("library", *path)
         if hasattr(type(value), "__next__"):
             return "own", ("iterator", self.lend(value))
         if callable(value):
-            return "own", ("function", self.lend(value), getattr(value, "__name__", "function"))
+            name, doc = getattr(value, "__name__", "function"), getattr(value, "__doc__", None)
+            return "own", ("function", self.lend(value), str(name), doc if isinstance(doc, str) else None)
         raise WireError(f"a value of type {type(value).__name__}, which cannot leave the tests")
 
     def take_other(self, about: Any) -> Any:
         make: Callable[..., Proxy]
         match about:
             case (int(number), "coroutine", str(name), bool()):
-                return self._coroutine(number, cut(name))
+                return self.wait((number, cut(name)))
             case (int(number), str(kind), str(name), bool(truth)) if kind in KINDS:
                 make = KINDS[kind]
+            case (int(number), "function" as kind, str(name), bool(truth), str(doc)):
+                make = Function
             case (int(number), "object" as kind, str(name), tuple(dunders)) if self._objects:
                 make, truth = object_class(frozenset(one for one in dunders if isinstance(one, str))), True
             case _:
                 raise WireError("an object where only values are allowed")
         key = number, kind, self._objects
         if key not in self._proxies:
-            self._proxies[key] = make(self, number, cut(name), truth, self._objects)
+            self._proxies[key] = made = make(self, number, cut(name), truth, self._objects)
+            if isinstance(made, Function) and len(about) == 5:
+                made._odd_doc = doc
         return self._proxies[key]
 
 
-def family(error: BaseException | None, *, history: bool = False) -> list[BaseException]:
-    """An exception, the members of it if it is a group, and what it was raised from."""
+class _Handling:
+    """Around the body of an `except` of the tests: what it was entered with is caught if the body ends."""
+
+    def __init__(self, candidate: Candidate) -> None:
+        self.candidate = candidate
+
+    def __enter__(self) -> None:
+        self.error = sys.exception()
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: TracebackType | None) -> None:
+        if error is None:
+            self.candidate.ended(self.error)
+        elif error is not self.error and self.error is not None:
+            self.candidate.replaced[id(error)] = error, self.error
+
+
+class _Watching:
+    """Around the body of a `with` of the tests: what leaves the body is caught if the statement ends all the same."""
+
+    def __init__(self, candidate: Candidate) -> None:
+        self.candidate = candidate
+        self.error: BaseException | None = None
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.error = error
+
+    def done(self) -> None:
+        self.candidate.ended(self.error)
+
+
+def members(error: BaseException) -> list[BaseException]:
+    """An exception, and those in it if it is a group."""
     found: list[BaseException] = []
     left = [error]
-    while left and len(found) < CHAIN:
-        one = left.pop()
-        if one is not None:
-            found.append(one)
-            left += [*getattr(one, "exceptions", ()), *((one.__cause__, one.__context__) if history else ())]
+    while left and len(found) < MEMBERS:
+        found.append(left.pop())
+        left += found[-1].exceptions if isinstance(found[-1], BaseExceptionGroup) else ()
     return found
 
 
 def library_path(value: Any) -> tuple[str, str] | None:
     """(module, name) of a function or class of the standard library: the program uses its own."""
-    owner = getattr(value, "__objclass__", None)  # of str.upper
-    name = getattr(value, "__qualname__", "") if owner is None else f"{owner.__qualname__}.{value.__name__}"
-    module = getattr(value if owner is None else owner, "__module__", None)
-    if not isinstance(module, str) or module.partition(".")[0] not in sys.stdlib_module_names:
+    try:
+        owner = value.__objclass__ if type(value).__module__ == "builtins" and hasattr(value, "__objclass__") else None
+        name = value.__qualname__ if owner is None else f"{owner.__qualname__}.{value.__name__}"
+        module = (value if owner is None else owner).__module__
+        if module.partition(".")[0] not in sys.stdlib_module_names:
+            return None
+        found: Any = sys.modules.get(module)
+        for part in name.split("."):
+            found = getattr(found, part, None)
+    except Exception:  # an object that is neither
         return None
-    found: Any = sys.modules.get(module)
-    for part in name.split("."):
-        found = getattr(found, part, None)
     return (module, name) if found is value else None
 
 
-def change(old: Any, new: Any) -> None:
-    """Give an argument of the tests the content that the program left in its copy."""
-    if isinstance(old, (dict, set)) and isinstance(new, (dict, set)):
-        old.clear()
-        old.update(new)
-    elif isinstance(old, (list, bytearray)) and isinstance(new, (list, bytearray)):
-        old[:] = new
-    elif hasattr(old, "appendleft") and hasattr(new, "appendleft"):  # deque
-        old.clear()
-        old.extend(new)
-
-
-def shared(function: Any) -> Any:
+def effect(function: Any) -> Any:
     """A function that is called for its effect."""
-    return function._odd_shared if isinstance(function, Function) else function
+    return function._odd_effect if isinstance(function, Function) else function
 
 
 def next_or(iterator: Any, default: Any) -> Any:
@@ -313,8 +401,9 @@ def main(argv: list[str]) -> None:
     confine(*limits)
     leave_if_alone(verdict)
     with os.fdopen(0, "rb", closefd=False) as stdin:
-        trial = decode(stdin.read())
-    send(verdict, judge(Candidate(replies, requests), *trial))
+        plain, *trial = decode(stdin.read())
+    candidate = Candidate(replies, requests, plain=plain)
+    send(verdict, (*judge(candidate, *trial), candidate.differs))
 
 
 def judge(
@@ -324,27 +413,37 @@ def judge(
     tests: str,
     modules: tuple[str, ...],
     names: tuple[str, ...],
-    exceptions: tuple[str, ...],
     by_reference: tuple[str, ...],
+    waiting: tuple[str, ...],
 ) -> tuple[bool, str]:
-    """Run the tests. `setup` and `code` are marshalled, with calls of the four functions below (see trial.py)."""
+    """Run the tests. `setup` and `code` are marshalled, with calls of the functions below (see trial.py).
+
+    waiting: test functions and classes of the tests that nothing in them runs, as they are written for pytest or unittest.
+    """
     import marshal
 
-    namespace: dict[str, Any] = {
-        "__name__": TESTS,
-        "__caught__": candidate.caught,
-        "__catching__": candidate.catching,
+    module = type(sys)("__main__")
+    namespace = module.__dict__
+    namespace |= {
+        "__asserting__": candidate.asserting,
+        "__effect__": effect,
+        "__handling__": candidate.handling,
         "__next_or__": next_or,
-        "__shared__": shared,
+        "__watching__": candidate.watching,
     }
+    sys.modules["__main__"], sys.argv = module, [TESTS]
     try:
-        given = candidate.start(names, exceptions, by_reference)
+        given = candidate.start(names, by_reference)
         namespace |= {name: __import__(name) for name in modules}
         exec(marshal.loads(setup), namespace)
         namespace |= given
+        watch_unittest(candidate, tests)
         exec(marshal.loads(code), namespace)
+        run_waiting(namespace, waiting)
     except BaseException as error:
-        return False, candidate.broken or reason(error, tests, candidate.last)
+        over = isinstance(error, SystemExit) and not error.code and error not in candidate.uncaught  # unittest.main()
+        if candidate.broken or not over:
+            return False, candidate.broken or reason(error, tests, candidate)
     if candidate.broken:
         return False, candidate.broken
     if not candidate.calls:
@@ -354,7 +453,39 @@ def judge(
     return True, f"passed in {candidate.calls} call{'' if candidate.calls == 1 else 's'}"
 
 
-def reason(error: BaseException, tests: str, last: str) -> str:
+def run_waiting(namespace: dict[str, Any], waiting: tuple[str, ...]) -> None:
+    for name in waiting:
+        found = namespace.get(name)
+        if isinstance(found, type):
+            import unittest
+
+            if issubclass(found, unittest.TestCase):
+                unittest.defaultTestLoader.loadTestsFromTestCase(found).run(unittest.TestResult())
+            else:
+                for method in [method for method in dir(found) if method.startswith("test")]:
+                    getattr(found(), method)()
+        elif callable(found):
+            found()
+
+
+def watch_unittest(candidate: Candidate, tests: str) -> None:
+    """What unittest notes as a failure is one, whether or not the tests look at its result."""
+    if "unittest" not in tests:
+        return
+    import unittest
+
+    def note(*args: Any) -> None:
+        failure = args[-1]
+        if failure is not None:
+            candidate.ended(failure[1])
+            candidate.broke(reason(failure[1], tests, candidate))
+
+    for name in ("addFailure", "addError", "addSubTest"):
+        setattr(unittest.TestResult, name, note)
+
+
+def reason(error: BaseException, tests: str, candidate: Candidate) -> str:
+    last = candidate.last
     what = failed_assertion(error, tests) if isinstance(error, AssertionError) else f"{type(error).__name__}: {cut(str(error))}"
     if " raised " in last and not isinstance(error, AssertionError):
         return last
@@ -373,14 +504,6 @@ def failed_assertion(error: BaseException, tests: str) -> str:
         if isinstance(node, ast.Assert) and node.lineno <= line <= (node.end_lineno or node.lineno):
             return f"not so: {cut(ast.unparse(node.test))}"
     return f"AssertionError: {cut(str(error))}"
-
-
-def show(value: Any) -> str:
-    try:
-        text = f"<{value._odd_about}>" if isinstance(value, Object) else repr(value)
-    except (ValueError, RecursionError):  # an int with more digits than Python prints
-        text = f"<{type(value).__name__} too large to show>"
-    return cut(text)
 
 
 def cut(text: str) -> str:

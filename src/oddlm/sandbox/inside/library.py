@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 SINGLETONS = {"Ellipsis": Ellipsis, "NotImplemented": NotImplemented}
 FACTORIES = {"bool", "dict", "float", "int", "list", "set", "str", "tuple"}  # of a defaultdict; others are dropped
+MUTABLE = {"bytearray", "array", "Counter", "OrderedDict", "defaultdict", "deque"}
 TYPES = FACTORIES | {"bytearray", "bytes", "complex", "frozenset", "object", "range", "type"}
 
 
@@ -63,7 +64,7 @@ def _factory(factory: Any) -> str | None:
 
 
 def _items(value: Any) -> tuple[Any, ...]:
-    return (list(value),)
+    return (tuple(value),)
 
 
 # (module, class): how to take a value of it apart
@@ -74,11 +75,11 @@ _PARTS: dict[tuple[str, str], Callable[[Any], tuple[Any, ...]]] = {
     ("builtins", "dict_keys"): _items,
     ("builtins", "dict_values"): _items,
     ("builtins", "dict_items"): _items,
-    ("array", "array"): lambda v: (v.typecode, list(v)),
-    ("collections", "Counter"): lambda v: (dict(v),),
-    ("collections", "OrderedDict"): lambda v: (dict(v),),
-    ("collections", "defaultdict"): lambda v: (_factory(v.default_factory), dict(v)),
-    ("collections", "deque"): lambda v: (list(v), v.maxlen),
+    ("array", "array"): lambda v: (v.typecode, tuple(v)),
+    ("collections", "Counter"): lambda v: (tuple(v.items()),),
+    ("collections", "OrderedDict"): lambda v: (tuple(v.items()),),
+    ("collections", "defaultdict"): lambda v: (_factory(v.default_factory), tuple(v.items())),
+    ("collections", "deque"): lambda v: (tuple(v), v.maxlen),
     ("datetime", "datetime"): lambda v: (v.year, v.month, v.day, *_clock(v)),
     ("datetime", "date"): lambda v: (v.year, v.month, v.day),
     ("datetime", "time"): _clock,
@@ -120,7 +121,7 @@ def _moment(name: str) -> Callable[..., Any]:
     return make
 
 
-def _default_dict(factory: str | None, content: dict[Any, Any]) -> Any:
+def _default_dict(factory: str | None, content: tuple[Any, ...]) -> Any:
     if factory is not None and factory not in FACTORIES:
         raise ValueError(factory)
     return _module("collections").defaultdict(factory and getattr(builtins, factory), content)
@@ -136,7 +137,7 @@ _BUILD: dict[str, Callable[..., Any]] = {
     "dict_values": lambda items: dict(enumerate(items)).values(),
     "dict_items": lambda items: dict(items).items(),
     "array": _from("array", "array"),
-    "Counter": _from("collections", "Counter"),
+    "Counter": lambda items: _module("collections").Counter(dict(items)),
     "OrderedDict": _from("collections", "OrderedDict"),
     "defaultdict": _default_dict,
     "deque": _from("collections", "deque"),

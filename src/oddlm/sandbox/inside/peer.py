@@ -1,14 +1,15 @@
 """One end of the conversation between a candidate and its judge.
 
-Either side may ask the other something while it is being asked: a message is ("ask", number,
-request, ...) or ("reply", number, answer, ...). Answers come in the reverse order of the questions,
-so a side that waits for one may have to serve a question first, and an answer to anything but the
-latest question is out of turn.
+Either side may ask the other something while it is being asked: a message is (changes, "ask", number,
+request, ...) or (changes, "reply", number, answer, ...). Answers come in the reverse order of the
+questions, so a side that waits for one may have to serve a question first, and an answer to anything
+but the latest question is out of turn.
 """
 
 from __future__ import annotations
 
-from .wire import Ends, WireError, encode, receive, send_bytes
+from .heap import Heap
+from .wire import Ends, WireError, decode, encode, receive_bytes, send_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,10 +19,11 @@ MAX_LEVEL = 100  # questions within questions
 
 
 class Peer(Ends):
-    """Each side knows the objects of the other by their place in `own`."""
+    """Each side knows the objects of the other by their place in `own`, and shares containers in `heap`."""
 
-    def __init__(self, incoming: int, outgoing: int) -> None:
+    def __init__(self, incoming: int, outgoing: int, heap: Heap) -> None:
         self.incoming, self.outgoing = incoming, outgoing
+        self.heap = heap
         self.own: list[Any] = []
         self.by_reference: list[bool] = []  # for each of `own`: lent as an object, or for its kind alone?
         self._places: dict[tuple[int, bool], int] = {}
@@ -41,12 +43,22 @@ class Peer(Ends):
             raise WireError("a reference to an unknown object")
         return self.own[number]
 
-    def question(self, *request: Any) -> bytes:
-        """The next question, encoded; WireError if part of it cannot cross."""
-        return encode(("ask", self._asked + 1, *request), ends=self)
+    def pack(self, *message: Any, ends: Ends | None = None, heap: Heap | None = None) -> bytes:
+        """A message, encoded; over the heap that lasts it tells what has changed."""
+        changes = heap.changes() if heap is self.heap else ()
+        return encode((changes, *message), ends=ends or self, heap=heap)
 
-    def ask(self, question: bytes) -> tuple[Any, ...]:
-        """Send a question and return the answer, serving whatever is asked meanwhile."""
+    def unpack(self, data: bytes, heap: Heap | None) -> tuple[Any, ...]:
+        message = decode(data, self, heap)
+        if not isinstance(message, tuple) or not message:
+            raise WireError("a malformed message")
+        if heap is not None:
+            heap.settle()
+            heap.apply(message[0])
+        return message[1:]
+
+    def ask(self, question: bytes, heap: Heap | None) -> tuple[Any, ...]:
+        """Send a question, `pack`ed as ("ask", self.next, ...), and return the answer. `heap` is that of the answer."""
         self._asked += 1
         number = self._asked
         self._level += 1
@@ -55,16 +67,21 @@ class Peer(Ends):
                 raise WireError(f"calls back and forth, nested more than {MAX_LEVEL} deep")
             send_bytes(self.outgoing, question)
             while True:
-                match receive(self.incoming, self):
+                match self.unpack(receive_bytes(self.incoming), heap):
                     case ("reply", int(answered), *answer) if answered == number:
                         return tuple(answer)
                     case ("ask", int(asked), *request):
-                        send_bytes(self.outgoing, self.reply(asked, request))
+                        send_bytes(self.outgoing, self.reply(asked, request, heap))
                     case _:
                         raise WireError("a message out of turn")
         finally:
             self._level -= 1
 
-    def reply(self, asked: int, request: list[Any]) -> bytes:
+    @property
+    def next(self) -> int:
+        """The number of the next question."""
+        return self._asked + 1
+
+    def reply(self, asked: int, request: list[Any], heap: Heap | None) -> bytes:
         """The encoded answer to a question of the other side."""
-        raise WireError(f"question {asked} out of turn: {request!r:.20}")
+        raise WireError(f"question {asked} out of turn: {request!r:.20}, {heap!r:.20}")

@@ -18,11 +18,13 @@ _BINARY = "add sub mul matmul truediv floordiv mod divmod pow lshift rshift and 
 _OTHER = """
     __eq__ __ne__ __lt__ __le__ __gt__ __ge__ __hash__ __bool__ __str__ __repr__ __format__
     __neg__ __pos__ __abs__ __invert__ __int__ __float__ __complex__ __index__ __round__
+    __floor__ __ceil__ __trunc__ __bytes__ __fspath__ __length_hint__
     __call__ __len__ __getitem__ __setitem__ __delitem__ __contains__ __iter__ __next__ __reversed__
-    __enter__ __exit__ __instancecheck__
+    __enter__ __exit__ __await__ __instancecheck__ __subclasscheck__
 """
 # The special methods through which the tests may use an object of the program.
 DUNDERS = {f"__{prefix}{name}__" for prefix in ("", "r", "i") for name in _BINARY.split()} | set(_OTHER.split())
+DESCRIPTIONS = ("__name__", "__qualname__", "__doc__", "__dict__", "__module__", "__annotations__", "__dataclass_fields__")
 
 
 class Proxy:
@@ -48,18 +50,31 @@ class Proxy:
     def __bool__(self) -> bool:
         return self._odd_truth
 
+    def __copy__(self) -> Proxy:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Proxy:
+        return self
+
+    def __reduce__(self) -> Any:
+        raise TypeError(f"{self!r} stays with the program")
+
 
 class Function(Proxy):
-    """Something to call."""
+    # A function of the program, with the docstring that it has there.
+    __slots__ = ("_odd_doc",)
+    _odd_doc: str | None
 
-    __slots__ = ()
+    def __init__(self, peer: Candidate, number: int, about: str, truth: bool, by_reference: bool) -> None:
+        super().__init__(peer, number, about, truth, by_reference)
+        self._odd_doc = None
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        return self._odd_peer.call(self, args, kwargs, shared=self._odd_by_reference)
+        return self._odd_peer.call(self, args, kwargs, effect=False)
 
-    def _odd_shared(self, /, *args: Any, **kwargs: Any) -> Any:
+    def _odd_effect(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call it for its effect: what it does to its arguments is done to those of the tests."""
-        return self._odd_peer.call(self, args, kwargs, shared=True)
+        return self._odd_peer.call(self, args, kwargs, effect=True)
 
     def __repr__(self) -> str:
         return f"<function {self._odd_about}>"
@@ -68,14 +83,34 @@ class Function(Proxy):
     def __name__(self) -> str:
         return self._odd_about
 
+    @property
+    def __doc__(self) -> str | None:  # type: ignore[override]
+        return self._odd_doc
+
 
 class Iterable(Proxy):
-    """Something to iterate over."""
+    """Something to iterate over. A second iteration gives what the first one gave."""
 
-    __slots__ = ()
+    __slots__ = ("_odd_items", "_odd_source")
+    _odd_items: list[Any]
+    _odd_source: Any
+
+    def __init__(self, peer: Candidate, number: int, about: str, truth: bool, by_reference: bool) -> None:
+        super().__init__(peer, number, about, truth, by_reference)
+        self._odd_items, self._odd_source = [], None
 
     def __iter__(self) -> Items[Any]:
-        return iter(self._odd_peer.iterate(self))
+        if self._odd_source is None:
+            self._odd_source = self._odd_peer.iterate(self)
+        place = 0
+        while True:
+            if place == len(self._odd_items):
+                found = self._odd_peer.advance(self._odd_source)
+                if found is None:
+                    return
+                self._odd_items.append(found[0])
+            yield self._odd_items[place]
+            place += 1
 
 
 class Iterator(Proxy):
@@ -100,6 +135,9 @@ class Iterator(Proxy):
             raise self._odd_peer.raised(StopIteration())
         return found[0]
 
+    def close(self) -> None:
+        self._odd_peer.end_iterator(self)
+
 
 class Object(Proxy):
     """An object by reference: attributes, methods and operators are the program's own."""
@@ -107,7 +145,7 @@ class Object(Proxy):
     __slots__ = ()
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") and name.endswith("__"):
+        if name.startswith("__") and name.endswith("__") and name not in DESCRIPTIONS:
             raise AttributeError(name)
         return self._odd_peer.request(self, "get", name)
 
@@ -116,6 +154,15 @@ class Object(Proxy):
 
     def __delattr__(self, name: str) -> None:
         self._odd_peer.request(self, "delete", name)
+
+    def __dir__(self) -> list[str]:
+        return list(self._odd_peer.request(self, "dir", ""))
+
+    def __copy__(self) -> Any:
+        return self._odd_peer.request(self, "copy", "copy")
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self._odd_peer.request(self, "copy", "deepcopy")
 
 
 _classes: dict[frozenset[str], type[Object]] = {}
@@ -127,8 +174,13 @@ def object_class(dunders: frozenset[str]) -> type[Object]:
         methods: dict[str, Any] = {name: _method(name) for name in dunders & DUNDERS}
         if "__len__" in methods:
             methods.setdefault("__bool__", _by_length)
-        _classes[dunders] = type("Object", (Object,), {"__slots__": (), **methods})
+        descriptions = {name: property(_description(name)) for name in ("__doc__", "__dict__")}
+        _classes[dunders] = type("Object", (Object,), {"__slots__": (), **descriptions, **methods})
     return _classes[dunders]
+
+
+def _description(name: str) -> Callable[[Any], Any]:
+    return lambda self: self._odd_peer.request(self, "get", name)
 
 
 def _by_length(value: Any) -> bool:
@@ -139,14 +191,13 @@ def _method(name: str) -> Callable[..., Any]:
     if name == "__call__":
         return Function.__call__
     if name == "__iter__":
-        return Iterable.__iter__
+        return lambda self: iter(self._odd_peer.iterate(self))
     if name == "__next__":
         return lambda self: Iterator.send(self, None)
-    if name == "__exit__":  # the exception itself stays with the judge
-        return lambda self, kind, *_: self._odd_peer.request(self, "special", name, (_builtin(kind), None, None))
+    if name == "__await__":
+        return lambda self: self._odd_peer.wait(self).__await__()
+    if name == "__exit__":
+        return lambda self, kind, error, trace: self._odd_peer.leave(self, error)  # noqa: ARG005
+    if name == "__repr__":
+        return lambda self: self._odd_peer.shown(self)
     return lambda self, *args: self._odd_peer.request(self, "special", name, args)
-
-
-def _builtin(kind: Any) -> Any:
-    """The nearest exception class that both sides have."""
-    return None if kind is None else next(one for one in kind.__mro__ if one.__module__ == "builtins")

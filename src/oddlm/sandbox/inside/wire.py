@@ -5,6 +5,9 @@ frozenset, dict) and a few values of the standard library (library.py). Whatever
 sends, `==` on the result is therefore Python's own. Anything else crosses as the number of an
 object that stays where it is; `Ends` decides which objects may, and by default none do.
 
+A container that occurs twice in a value occurs twice in the copy. With a `Heap`, containers keep
+their identity from one message to the next (heap.py).
+
 No imports beyond `os`: both sides start once per program, and `json` would double the start-up time.
 """
 
@@ -16,15 +19,20 @@ TYPE_CHECKING = False  # importing `typing` would add a third to the start-up ti
 if TYPE_CHECKING:
     from typing import Any
 
+    from .heap import Heap
+
 MAX_BYTES = 16 << 20
 MAX_DEPTH = 64
 HEADER = 8  # hex digits of a frame's length
 COUNT = len(str(MAX_BYTES))  # most digits of a count
+MANY = 16  # numbers of one type that are worth a notation of their own
 
-_CONTAINERS: tuple[tuple[Any, bytes], ...] = ((list, b"l"), (tuple, b"u"), (set, b"e"), (frozenset, b"z"))
-_MAKERS = {tag: kind for kind, tag in _CONTAINERS}
-_PLAIN = {int, str, list, dict, tuple, float, set, bytes, frozenset, complex}
-_VALUE, _OWN, _BACK = b"v", b"o", b"r"  # of the library; an object of the sender; one of the receiver
+_TAGS: dict[Any, bytes] = {list: b"l", tuple: b"u", set: b"e", frozenset: b"z", dict: b"m"}
+_MAKERS: dict[bytes, Any] = {tag: kind for kind, tag in _TAGS.items()}
+_SCALARS = {int, float, str, bytes, complex}
+_VALUE, _MUTABLE = b"v", b"w"  # of the library; those that can change
+_OWN, _BACK = b"o", b"r"  # object of the sender; object of the receiver
+_NEW, _KNOWN, _AGAIN = b"h", b"k", b"="  # container new to the heap; known to it; seen earlier in this message
 
 
 class WireError(ValueError):
@@ -54,148 +62,251 @@ class Ends:
 NO_OBJECTS = Ends()
 
 
-def encode(value: Any, max_bytes: int = MAX_BYTES, ends: Ends = NO_OBJECTS) -> bytes:
-    out = bytearray()
-    _write(value, out, max_bytes, 0, ends)
-    return bytes(out)
+def encode(value: Any, max_bytes: int = MAX_BYTES, ends: Ends = NO_OBJECTS, heap: Heap | None = None) -> bytes:
+    writer = Writer(max_bytes, ends, heap)
+    writer.write(value, 0)
+    return bytes(writer.out)
 
 
-def decode(data: bytes, ends: Ends = NO_OBJECTS) -> Any:
+class Writer:
+    def __init__(self, max_bytes: int, ends: Ends, heap: Heap | None) -> None:
+        self.out = bytearray()
+        self.max_bytes, self.ends, self.heap = max_bytes, ends, heap
+        self.seen: dict[int, int] = {}  # id of a container: its number in this message
+        self.containers: list[Any] = []
+
+    def write(self, value: Any, depth: int) -> None:
+        if depth > MAX_DEPTH:
+            raise WireError(f"a value nested more than {MAX_DEPTH} deep")
+        kind = type(value)
+        if value is None:
+            self.out += b"n"
+        elif kind is bool:
+            self.out += b"t" if value else b"f"
+        elif kind in _SCALARS:
+            self.scalar(value)
+        elif kind in _TAGS:
+            self.container(value, depth)
+        elif self.ends.keeps(value):
+            self.object(value, depth)
+        elif not self.library(value, depth):
+            self.subclass(value, depth)
+        if len(self.out) > self.max_bytes:
+            raise WireError(f"a value of more than {self.max_bytes} bytes")
+
+    def scalar(self, value: Any) -> None:
+        if isinstance(value, int):
+            self.out += b"i%b;" % int.__format__(value, "x").encode()
+        elif isinstance(value, float):
+            self.out += b"d%b;" % float.__repr__(value).encode()
+        elif isinstance(value, str):
+            data = str.encode(value, "utf-8", "surrogatepass")
+            self.out += b"s%d:%b" % (len(data), data)
+        elif isinstance(value, bytes):
+            self.out += b"b%d:%b" % (len(value), bytes(value))
+        else:
+            self.out += b"c%b;%b;" % (repr(value.real).encode(), repr(value.imag).encode())
+
+    def container(self, value: Any, depth: int) -> None:
+        mutable = isinstance(value, (list, dict, set))
+        if mutable and self.again(value):
+            return
+        kind = next(kind for kind in _TAGS if isinstance(value, kind))
+        tag = _TAGS[kind]
+        if kind in (list, tuple) and len(value) >= MANY and self.numbers(tag, value):
+            return
+        self.out += b"%b%d:" % (tag, len(value))
+        for item in value.items() if kind is dict else value:
+            for part in item if kind is dict else (item,):
+                self.write(part, depth + 1)
+
+    def numbers(self, tag: bytes, value: Any) -> bool:
+        """Many ints or many floats at once; False for anything else."""
+        kinds = set(map(type, value))
+        if kinds == {int}:
+            data = b",".join([b"%x" % number for number in value])
+        elif kinds == {float}:
+            data = ",".join(map(repr, value)).encode()
+        else:
+            return False
+        self.out += b"%b%b%d:%b" % (tag.upper(), b"i" if int in kinds else b"d", len(data), data)
+        return True
+
+    def again(self, value: Any) -> bool:
+        """Refer to a container that the reader has; otherwise announce a new one."""
+        if self.heap is not None:
+            number, known = self.heap.number(value)
+            self.out += (b"%b%d;" if known else b"%b%d:") % (_KNOWN if known else _NEW, number)
+            return known
+        number = self.seen.setdefault(id(value), len(self.containers))
+        known = number < len(self.containers)
+        if known:
+            self.out += b"%b%d;" % (_AGAIN, number)
+        else:
+            self.containers.append(value)  # also keeps its id from being reused
+        return known
+
+    def library(self, value: Any, depth: int) -> bool:
+        """Write a value of the standard library; False if it is not one."""
+        from . import library
+
+        parts = library.parts(value)
+        if parts is None:
+            return False
+        mutable = parts[0] in library.MUTABLE
+        if mutable and self.again(value):
+            return True
+        self.out += _MUTABLE if mutable else _VALUE
+        ends, self.ends = self.ends, NO_OBJECTS  # a function among the fields of a named tuple would be a method
+        self.write(parts, depth + 1)
+        self.ends = ends
+        return True
+
+    def subclass(self, value: Any, depth: int) -> None:
+        for kind in (*_SCALARS, *_TAGS):
+            if isinstance(value, kind):
+                return self.scalar(value) if kind in _SCALARS else self.container(value, depth)
+        return self.object(value, depth)
+
+    def object(self, value: Any, depth: int) -> None:
+        whose, about = self.ends.give(value)
+        self.out += _OWN if whose == "own" else _BACK
+        ends, heap, self.ends, self.heap = self.ends, self.heap, NO_OBJECTS, None
+        self.write(about, depth + 1)
+        self.ends, self.heap = ends, heap
+
+
+def decode(data: bytes, ends: Ends = NO_OBJECTS, heap: Heap | None = None) -> Any:
+    reader = Reader(data, ends, heap)
     try:
-        value, end = _read(data, 0, 0, ends)
+        value = reader.read(0)
     except WireError:
         raise
     except (ValueError, TypeError, OverflowError) as error:  # bad number, bad UTF-8, unhashable key
         raise WireError(f"malformed value: {type(error).__name__}") from None
-    if end != len(data):
+    if reader.at != len(data):
         raise WireError("bytes after the value")
     return value
 
 
-def _write(value: Any, out: bytearray, max_bytes: int, depth: int, ends: Ends) -> None:
-    if depth > MAX_DEPTH:
-        raise WireError(f"a value nested more than {MAX_DEPTH} deep")
-    kind = type(value)
-    if value is None:
-        out += b"n"
-    elif kind is bool:
-        out += b"t" if value else b"f"
-    elif kind not in _PLAIN and ends.keeps(value):
-        _write_object(value, out, max_bytes, depth, ends)
-    elif kind not in _PLAIN and _write_library(value, out, max_bytes, depth, ends):
-        pass
-    elif isinstance(value, int):
-        out += b"i%b;" % int.__format__(value, "x").encode()
-    elif isinstance(value, float):
-        out += b"d%b;" % float.__repr__(value).encode()
-    elif isinstance(value, complex):
-        out += b"c%b;%b;" % (repr(value.real).encode(), repr(value.imag).encode())
-    elif isinstance(value, str):
-        data = str.encode(value, "utf-8", "surrogatepass")
-        out += b"s%d:%b" % (len(data), data)
-    elif isinstance(value, bytes):
-        out += b"b%d:%b" % (len(value), bytes(value))
-    elif isinstance(value, dict):
-        out += b"m%d:" % len(value)
-        for key, item in value.items():
-            _write(key, out, max_bytes, depth + 1, ends)
-            _write(item, out, max_bytes, depth + 1, ends)
-    else:
-        _write_sequence(value, out, max_bytes, depth, ends)
-    if len(out) > max_bytes:
-        raise WireError(f"a value of more than {max_bytes} bytes")
+class Reader:
+    def __init__(self, data: bytes, ends: Ends, heap: Heap | None) -> None:
+        self.data, self.at = data, 0
+        self.ends, self.heap = ends, heap
+        self.containers: list[Any] = []
 
+    def read(self, depth: int) -> Any:
+        if depth > MAX_DEPTH:
+            raise WireError(f"a value nested more than {MAX_DEPTH} deep")
+        tag = self.data[self.at : self.at + 1]
+        self.at += 1
+        if tag in (b"n", b"t", b"f"):
+            return {b"n": None, b"t": True, b"f": False}[tag]
+        if tag == b"i":
+            return int(self.upto(b";"), 16)
+        if tag == b"d":
+            return float(self.upto(b";"))
+        if tag == b"c":
+            return complex(float(self.upto(b";")), float(self.upto(b";")))
+        if tag in (b"s", b"b"):
+            chunk = self.take(self.count())
+            return chunk if tag == b"b" else chunk.decode("utf-8", "surrogatepass")
+        if tag in (_OWN, _BACK):
+            about = self.apart(depth)
+            return self.ends.take_other(about) if tag == _OWN else self.ends.take_own(about)
+        if tag in (_AGAIN, _KNOWN):
+            return self.earlier(tag, int(self.upto(b";")))
+        number = None
+        if tag == _NEW:
+            number, tag = int(self.upto(b":")), self.take(1)
+        return self.library(tag, number, depth) if tag in (_VALUE, _MUTABLE) else self.container(tag, number, depth)
 
-def _write_library(value: Any, out: bytearray, max_bytes: int, depth: int, ends: Ends) -> bool:
-    """Write a value of the standard library; False if it is not one."""
-    from . import library
+    def container(self, tag: bytes, number: int | None, depth: int) -> Any:
+        if tag.lower() not in _MAKERS:
+            raise WireError(f"unknown tag {tag!r}")
+        if tag in (b"L", b"U"):
+            values = self.numbers()
+            return self.remember(values, number) if tag == b"L" else tuple(values)
+        count = self.count()
+        if tag not in (b"l", b"m", b"e"):
+            return _MAKERS[tag]([self.read(depth + 1) for _ in range(count)])
+        value = self.remember(_MAKERS[tag](), number)
+        if tag == b"m":
+            for _ in range(count):
+                key = self.read(depth + 1)
+                value[key] = self.read(depth + 1)
+        else:
+            items = [self.read(depth + 1) for _ in range(count)]
+            value.extend(items) if tag == b"l" else value.update(items)
+        return value
 
-    parts = library.parts(value)
-    if parts is not None:
-        out += _VALUE
-        _write(parts, out, max_bytes, depth + 1, ends)
-    return parts is not None
+    def library(self, tag: bytes, number: int | None, depth: int) -> Any:
+        from . import library
 
+        place = len(self.containers)
+        if tag == _MUTABLE and number is None:
+            self.containers.append(None)  # until it is built, nothing can refer to it
+        parts = self.apart(depth, self.heap)
+        try:
+            value = library.build(parts)
+        except Exception as error:  # whatever a constructor of the library makes of nonsense
+            raise WireError(f"malformed value: {type(error).__name__}") from None
+        if tag == _MUTABLE and number is None:
+            self.containers[place] = value
+        return value if number is None else self.remember(value, number)
 
-def _write_sequence(value: Any, out: bytearray, max_bytes: int, depth: int, ends: Ends) -> None:
-    for kind, tag in _CONTAINERS:
-        if isinstance(value, kind):
-            out += b"%b%d:" % (tag, len(value))
-            for item in value:
-                _write(item, out, max_bytes, depth + 1, ends)
-            return
-    _write_object(value, out, max_bytes, depth, ends)
+    def apart(self, depth: int, heap: Heap | None = None) -> Any:
+        """A part that may hold no objects, and a description no shared containers."""
+        before = self.ends, self.heap
+        self.ends, self.heap = NO_OBJECTS, heap
+        value = self.read(depth + 1)
+        self.ends, self.heap = before
+        return value
 
+    def remember(self, value: Any, number: int | None) -> Any:
+        if number is None:
+            self.containers.append(value)
+        elif self.heap is None:
+            raise WireError("a shared container where none may be")
+        else:
+            self.heap.add(number, value)
+        return value
 
-def _write_object(value: Any, out: bytearray, max_bytes: int, depth: int, ends: Ends) -> None:
-    whose, about = ends.give(value)
-    out += _OWN if whose == "own" else _BACK
-    _write(about, out, max_bytes, depth + 1, NO_OBJECTS)
+    def earlier(self, tag: bytes, number: int) -> Any:
+        if tag == _AGAIN and 0 <= number < len(self.containers) and self.containers[number] is not None:
+            return self.containers[number]
+        if tag == _KNOWN and self.heap is not None:
+            return self.heap.get(number)
+        raise WireError("a reference to an unknown container")
 
+    def numbers(self) -> Any:
+        tag = self.take(1)
+        parts = self.take(self.count()).split(b",")
+        if tag not in (b"i", b"d"):
+            raise WireError("malformed numbers")
+        return [int(part, 16) for part in parts] if tag == b"i" else [float(part) for part in parts]
 
-def _read(data: bytes, at: int, depth: int, ends: Ends) -> tuple[Any, int]:
-    if depth > MAX_DEPTH:
-        raise WireError(f"a value nested more than {MAX_DEPTH} deep")
-    tag = data[at : at + 1]
-    at += 1
-    if tag in (b"n", b"t", b"f"):
-        return {b"n": None, b"t": True, b"f": False}[tag], at
-    if tag == b"i":
-        text, at = _upto(data, at, b";")
-        return int(text, 16), at
-    if tag == b"d":
-        text, at = _upto(data, at, b";")
-        return float(text), at
-    if tag == b"c":
-        real, at = _upto(data, at, b";")
-        imaginary, at = _upto(data, at, b";")
-        return complex(float(real), float(imaginary)), at
-    if tag in (_VALUE, _OWN, _BACK):
-        about, at = _read(data, at, depth + 1, ends if tag == _VALUE else NO_OBJECTS)
-        return _built(tag, about, ends), at
-    count, at = _count(data, at)
-    if tag in (b"s", b"b"):
-        chunk = data[at : at + count]
-        return (chunk if tag == b"b" else chunk.decode("utf-8", "surrogatepass")), at + count
-    items = []
-    for _ in range(2 * count if tag == b"m" else count):
-        item, at = _read(data, at, depth + 1, ends)
-        items.append(item)
-    if tag == b"m":
-        return dict(zip(items[::2], items[1::2], strict=True)), at
-    if tag not in _MAKERS:
-        raise WireError(f"unknown tag {tag!r}")
-    return _MAKERS[tag](items), at
+    def take(self, count: int) -> bytes:
+        if count > len(self.data) - self.at:
+            raise WireError("cut short")
+        self.at += count
+        return self.data[self.at - count : self.at]
 
+    def upto(self, mark: bytes) -> bytes:
+        end = self.data.find(mark, self.at)
+        if end < 0:
+            raise WireError("cut short")
+        part, self.at = self.data[self.at : end], end + 1
+        return part
 
-def _built(tag: bytes, about: Any, ends: Ends) -> Any:
-    if tag == _OWN:
-        return ends.take_other(about)
-    if tag == _BACK:
-        return ends.take_own(about)
-    from . import library
-
-    try:
-        return library.build(about)
-    except Exception as error:  # whatever a constructor of the library makes of nonsense
-        raise WireError(f"malformed value: {type(error).__name__}") from None
-
-
-def _upto(data: bytes, at: int, mark: bytes) -> tuple[bytes, int]:
-    end = data.find(mark, at)
-    if end < 0:
-        raise WireError("cut short")
-    return data[at:end], end + 1
-
-
-def _count(data: bytes, at: int) -> tuple[int, int]:
-    end = data.find(b":", at, at + COUNT + 1)
-    if end < 0 or not data[at:end].isdigit():
-        raise WireError("malformed length")
-    count = int(data[at:end])
-    if count > len(data) - end - 1:
-        raise WireError("cut short")
-    return count, end + 1
+    def count(self) -> int:
+        end = self.data.find(b":", self.at, self.at + COUNT + 1)
+        if end < 0 or not self.data[self.at : end].isdigit():
+            raise WireError("malformed length")
+        count, self.at = int(self.data[self.at : end]), end + 1
+        if count > len(self.data) - self.at:
+            raise WireError("cut short")
+        return count
 
 
 def send(fd: int, value: Any) -> None:
@@ -208,8 +319,12 @@ def send_bytes(fd: int, payload: bytes) -> None:
         data = data[os.write(fd, data) :]
 
 
-def receive(fd: int, ends: Ends = NO_OBJECTS) -> Any:
+def receive(fd: int) -> Any:
     """The next value; EOFError when the other side is gone."""
+    return decode(receive_bytes(fd))
+
+
+def receive_bytes(fd: int) -> bytes:
     header = _exactly(fd, HEADER)
     try:
         size = int(header, 16)
@@ -217,7 +332,7 @@ def receive(fd: int, ends: Ends = NO_OBJECTS) -> Any:
         raise WireError("malformed frame") from None
     if not 0 <= size <= MAX_BYTES:
         raise WireError(f"a value of more than {MAX_BYTES} bytes")
-    return decode(_exactly(fd, size), ends)
+    return _exactly(fd, size)
 
 
 def _exactly(fd: int, size: int) -> bytes:
