@@ -16,7 +16,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from tests.sandbox.cases import HOSTILE, RIGHT, Case
+from tests.sandbox.case import Case
+from tests.sandbox.cases import HOSTILE, RIGHT
 
 from oddlm.sandbox import Limits, Verdict, read_tests, run_python, walls
 from oddlm.tasks import Problem, Task, find_task

@@ -1,15 +1,7 @@
 """Programs that must not pass, and programs that must: data for test_cases.py and benchmarks/verdicts.py."""
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class Case:
-    program: str
-    tests: str
-    by_reference: tuple[str, ...] = ()
-    timeout_s: float = 10.0
-
+from .case import Case
+from .more_cases import FOOLING, SHAPES
 
 # Ways in which tests iterate. In each, a StopIteration raised by f ends the iteration early, and the
 # tests pass in plain Python.
@@ -197,11 +189,11 @@ LIES = {
     "callback that recurses for ever": Case("def f(g): return f(g) if g(f) else 0", "assert f(lambda h: h(lambda x: 1)) == 41"),
     "a question about an unknown object": Case(
         "import sys\ndef f(x):\n    p = sys._getframe().f_back.f_back.f_locals['self']\n"
-        "    return p._result(p.ask(p.question('call', 7, (), {})))",
+        "    return p._result(p._back('call', 7, (), {}))",
         "assert f(1) == 41",
     ),
     "a question of a kind that there is not": Case(
-        "import sys\ndef f(x):\n    p = sys._getframe().f_back.f_back.f_locals['self']\n    return p.ask(p.question('load'))",
+        "import sys\ndef f(x):\n    p = sys._getframe().f_back.f_back.f_locals['self']\n    return p._back('load')",
         "assert f(1) == 41",
     ),
     "an object passed off as a value": Case(
@@ -211,20 +203,20 @@ LIES = {
         "assert f(1) == 41",
     ),
     "a change of arguments that nobody asked for": Case(
-        "import sys\nfrom inside import wire\ndef f(v):\n    wire.send(int(sys.argv[2]), ('reply', 2, 'changed', [], ([],), {}))",
+        "import sys\nfrom inside import wire\ndef f(v):\n    wire.send(int(sys.argv[2]), ((), 'reply', 2, 'value', [], False, wire.encode(((0, ()),))))",
         "v = [3, 1]\nassert f(v) == sorted(v)",
     ),
     "a change to more arguments than there are": Case(
-        "import sys\nfrom inside import wire\ndef f(v):\n    wire.send(int(sys.argv[2]), ('reply', 2, 'changed', 1, ([1], [1]), {}))",
+        "import sys\nfrom inside import wire\ndef f(v):\n    wire.send(int(sys.argv[2]), ((), 'reply', 2, 'value', None, False, wire.encode(((0, (1,)), (2, (1,))))))",
         "v = [3, 1]\nf(v)\nassert v == [1]",
     ),
     "a malformed exception": Case(
-        "import sys\nfrom inside import wire\ndef f(v):\n    wire.send(int(sys.argv[2]), ('reply', 2, 'raised', ((), 1, 2, 3, 4), None))",
+        "import sys\nfrom inside import wire\ndef f(v):\n    wire.send(int(sys.argv[2]), ((), 'reply', 2, 'raised', {'names': (), 'args': 1}, None, False, b''))",
         "try:\n    assert f(1) == 41\nexcept Exception:\n    pass",
     ),
     "a library value made of nonsense": Case(
         "import sys\nfrom inside import wire\ndef f(v):\n"
-        "    data = wire.encode(('reply', 2, 'value', 0))[:-3] + b'v' + wire.encode(('type', '__import__'))\n"
+        "    data = wire.encode(((), 'reply', 2, 'value', 0, False, b'')).replace(b'i0;', b'v' + wire.encode(('type', '__import__')))\n"
         "    wire.send_bytes(int(sys.argv[2]), data)",
         "try:\n    f(1)('os')\nexcept Exception:\n    pass",
     ),
@@ -263,7 +255,7 @@ LIES = {
         "class T:\n    def get(self, c): raise StopIteration", "t = T()\nassert all(map(t.get, [1]))", by_reference=("T",)
     ),
 }
-HOSTILE = STOPPING | SWALLOWED | LIES
+HOSTILE = STOPPING | SWALLOWED | LIES | FOOLING
 
 FUNCTIONS = {
     "a lambda": Case("f = lambda x: x + 1", "assert f(1) == 2"),
@@ -620,4 +612,4 @@ OBJECTS = {
         "class N:\n    def __init__(self): self.me = self", "n = N()\nassert n.me is n and n.me is not N()", by_reference=("N",)
     ),
 }
-RIGHT = FUNCTIONS | RESULTS | ITERATORS | CALLABLES | EXCEPTIONS | EFFECTS | OBJECTS
+RIGHT = FUNCTIONS | RESULTS | ITERATORS | CALLABLES | EXCEPTIONS | EFFECTS | OBJECTS | SHAPES

@@ -6,7 +6,8 @@ import pytest
 
 from oddlm.sandbox import Limits, Verdict, read_tests, run_python
 
-from .cases import HOSTILE, RIGHT, Case
+from .case import Case
+from .cases import HOSTILE, RIGHT
 
 
 def judge(case: Case) -> Verdict:

@@ -103,9 +103,12 @@ def test_state_of_a_program_lasts_through_its_tests_and_no_longer() -> None:
         assert run_python(source, "assert f(0) == 1\nassert f(0) == 2", functions=["f"]).passed
 
 
-def test_arguments_changed_in_place_are_the_programs_own() -> None:
+def test_a_program_that_empties_its_argument_passes_neither_way() -> None:
+    """Neither as if its argument had stayed, nor as if the tests had given it an empty one."""
     source = "def f(v):\n    v.clear()\n    return 0"
-    assert run_python(source, "v = [1]\nassert f(v) == 0\nassert v == [1]", functions=["f"]).passed
+    for left in ([1], []):
+        assert not run_python(source, f"v = [1]\nassert f(v) == 0\nassert v == {left}", functions=["f"]).passed
+    assert run_python(source, "v = [1]\nassert f(v) == 0", functions=["f"]).passed
 
 
 def test_dataclasses_and_recursion_work() -> None:

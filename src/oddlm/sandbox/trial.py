@@ -27,7 +27,8 @@ _STARRED = """
 """
 STARRED = frozenset(_STARRED.split())
 # What a program prints, reads and imports is its own: tests that look there see nothing of it.
-APART = {"patch", "redirect_stdout", "redirect_stderr", "MagicMock", "StringIO", "BytesIO"}
+APART = {"patch", "redirect_stdout", "redirect_stderr"}
+STAYING = {"StringIO", "BytesIO", "memoryview", "MappingProxyType", "UserList", "ChainMap"}
 Block = TypeVar("Block", ast.With, ast.AsyncWith)
 Definition = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
@@ -157,21 +158,32 @@ def _starred(tree: ast.Module) -> set[str]:
 def _used_first(tree: ast.Module) -> set[str]:
     """Names that the module uses before it binds them, as in `f = cache(f)`."""
     early: set[str] = set()
-    stored: set[str] = set()
+    bound: set[str] = set()
     for statement in tree.body:
-        names = [] if isinstance(statement, Definition) else [n for n in ast.walk(statement) if isinstance(n, ast.Name)]
-        bound = {n.id for n in names if isinstance(n.ctx, ast.Store)}
-        plain = isinstance(statement, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Delete)
-        early |= {
-            n.id for n in names if plain and not isinstance(n.ctx, ast.Store) and n.id in bound | _deleted(statement)
-        } - stored
-        stored |= bound | ({statement.name} if isinstance(statement, Definition) else set())
-        stored |= {(a.asname or a.name).partition(".")[0] for a in getattr(statement, "names", ()) if isinstance(a, ast.alias)}
-    return early
+        if isinstance(statement, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Delete | ast.Expr | ast.Assert):
+            within = {part.id for node in ast.walk(statement) for part in _targets(node)}
+            names = [node for node in ast.walk(statement) if isinstance(node, ast.Name) and node.id not in within]
+            early |= {node.id for node in names if _reads(node, statement)} - bound
+        if isinstance(statement, Definition):
+            bound.add(statement.name)
+        else:
+            bound |= {node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+            imported = [node for node in ast.walk(statement) if isinstance(node, ast.alias)]
+            bound |= {(node.asname or node.name).partition(".")[0] for node in imported}
+    return early - _starred(tree)
 
 
-def _deleted(statement: ast.stmt) -> set[str]:
-    return {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Del)}
+def _reads(node: ast.Name, statement: ast.stmt) -> bool:
+    return not isinstance(node.ctx, ast.Store) or (isinstance(statement, ast.AugAssign) and statement.target is node)
+
+
+def _targets(node: ast.AST) -> list[ast.Name]:
+    """Names that an expression binds for itself."""
+    if isinstance(node, ast.comprehension | ast.NamedExpr):
+        return [part for part in ast.walk(node.target) if isinstance(part, ast.Name)]
+    if isinstance(node, ast.Lambda):
+        return [ast.Name(part.arg, ast.Store()) for part in ast.walk(node.args) if isinstance(part, ast.arg)]
+    return []
 
 
 def _waiting(tree: ast.Module) -> tuple[str, ...]:
@@ -296,6 +308,9 @@ VALUE_METHODS = {
 }
 
 
+FUNCTION_ATTRIBUTES = {"__name__", "__doc__", "__call__"}
+
+
 @dataclass(frozen=True, slots=True)
 class _Known:
     """What is known of the names in the tests."""
@@ -317,17 +332,21 @@ class _Known:
                 for result, other in ((left, right), (right, left)):
                     if _called(result) in self.values and isinstance(other, ast.Name) and other.id in _arguments(result):
                         return "asks whether a result is an argument, but results are copies"
-            case ast.Attribute(value=value, attr=name, ctx=use) if self._source(value) in self.values:
-                if (id(node) in called and name not in VALUE_METHODS and not _is_library(name)) or isinstance(use, ast.Store):
-                    function = self._source(value)
-                    return (
-                        f'uses .{name} of what {function}() returns: give "by_reference": ["{function}"] if that is an object'
-                    )
+            case ast.Attribute(value=ast.Name(id=owner), attr=name) if owner in self.values:
+                if name not in FUNCTION_ATTRIBUTES and (name.startswith("__") or not _is_value_method(name)):
+                    return f"uses .{name} of {owner}: give {_hint(owner)} if that is an object"
+            case ast.Attribute(value=value, attr=name, ctx=use) if (owner := self._source(value)) in self.values:
+                if (id(node) in called and not _is_value_method(name)) or isinstance(use, ast.Store):
+                    return f"uses .{name} of what {owner}() returns: give {_hint(owner)} if that is an object"
+            case ast.withitem(context_expr=value) if (owner := self._source(value)) in self.values:
+                return f"enters what {owner}() returns: give {_hint(owner)}"
+            case ast.AsyncFor(iter=value) if self._source(value) in self.functions:
+                return "iterates asynchronously over something of the program, which stays there"
             case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords) if name in self.functions:
                 given = [*args, *(keyword.value for keyword in keywords)]
                 inside = [part for one in given for part in ([one] if not isinstance(one, ast.List | ast.Tuple) else one.elts)]
-                found = [self._source(part) for part in inside if self._source(part) in self.classes]
-                return f"gives {name}() an instance of {found[0]}, which is a class of the tests" if found else ""
+                found = [made for part in inside if (made := self._made(part)) in self.classes | STAYING]
+                return f"gives {name}() an instance of {found[0]}, which stays with the tests" if found else ""
             case ast.Call(func=func) if _last_name(func) in APART:
                 return f"uses {_last_name(func)}(), but a program's output, input and imports are its own"
         return ""
@@ -339,9 +358,17 @@ class _Known:
             return f"imports all names of {node.module}: name those that are used"
         return f"imports {found[0]}, but the sandbox has only the standard library" if found else ""
 
+    def _made(self, node: ast.AST) -> str:
+        """The class that this is an instance of, as far as the text says."""
+        return self._source(node) or (_last_name(node.func) if isinstance(node, ast.Call) else "")
+
     def _source(self, node: ast.AST) -> str:
         """The function or class that this is a result of."""
         return self.results.get(node.id, "") if isinstance(node, ast.Name) else _called(node)
+
+
+def _hint(name: str) -> str:
+    return f'"by_reference": ["{name}"]'
 
 
 def _arguments(call: ast.AST) -> set[str]:
@@ -357,5 +384,5 @@ def _library_methods() -> set[str]:
     return found | {"_asdict", "_replace"}
 
 
-def _is_library(name: str) -> bool:
-    return name in _library_methods()
+def _is_value_method(name: str) -> bool:
+    return name in VALUE_METHODS or name in _library_methods()

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 SHARED = b"s"
+TESTS = "tests"
+REMEMBERED = 10_000  # containers
 # What by-value results may be besides values: a method of theirs, and the kind of stand-in for it.
 KINDS = (("__next__", "iterator"), ("__await__", "coroutine"), ("__call__", "function"), ("__iter__", "iterable"))
 
@@ -38,6 +40,7 @@ class Program(Peer):
         self._theirs: dict[int, tuple[Any, int]] = {}  # id of a stand-in: itself, and the judge's number for it
         self._exceptions: dict[str, type[BaseException]] = {}  # exception classes of the tests
         self._shared = False  # how the question that is being served came
+        self._returned: dict[int, Any] = {}  # containers by id: in plain Python one that is returned twice is the same one
         self._arguments = self.heap  # what its containers are known by
 
     def run(self) -> None:
@@ -79,7 +82,9 @@ class Program(Peer):
         writer.out += b"u%d:" % (len(message) + 2)
         for part in message:
             writer.write(part, 1)
-        returned = any(container in arguments for container in writer.containers)
+        returned = any(container in arguments or id(container) in self._returned for container in writer.containers)
+        if len(self._returned) < REMEMBERED:
+            self._returned |= {id(container): container for container in writer.containers}
         writer.write(bool(changes) or returned, 1)
         writer.write(encode(changes, heap=arguments) if changes else b"", 1)
         return bytes(writer.out)
@@ -87,6 +92,8 @@ class Program(Peer):
     def _serve(self, kind: str, *rest: Any) -> tuple[tuple[Any, ...], Ends]:
         if kind == "load":
             return self._load(*rest), self._values
+        if kind == "sync":
+            return ("value", None), self._values
         if kind == "name":
             return ("value", self.module.__dict__[rest[0]]), self._objects
         number, *arguments = rest
@@ -95,11 +102,11 @@ class Program(Peer):
         if kind == "call":
             args, kwargs = arguments
             return ("value", target(*args, **kwargs)), ends
-        if kind == "next":
+        if kind in ("next", "throw"):
             try:
-                return ("value", target.send(*arguments) if arguments[0] is not None else next(target)), ends
-            except StopIteration:
-                return ("end",), ends
+                return ("value", self._step(target, kind, *arguments)), ends
+            except StopIteration as end:
+                return ("end", end.value), ends
         return ("value", getattr(self, f"_{kind}")(target, *arguments)), ends
 
     def _load(self, names: tuple[str, ...], objects: tuple[str, ...]) -> tuple[Any, ...]:
@@ -113,6 +120,11 @@ class Program(Peer):
                 raise NameError(f"the program defines no function {name!r}")
         kinds = tuple(_bases(space[name]) for name in (*names, *objects))
         return "loaded", tuple(space[name] for name in names), kinds
+
+    def _step(self, target: Any, kind: str, given: Any) -> Any:
+        if kind == "throw":
+            return target.throw(errors.rebuild(given, self._classes()))
+        return next(target) if given is None else target.send(given)
 
     def _iter(self, target: Any) -> Any:
         return (item for item in target)  # a generator, whatever the program's own iterators are
@@ -167,6 +179,8 @@ class Program(Peer):
                 stand_in: Any = self._function(number, name, doc)
             case ("iterator", int(number)):
                 stand_in = self._iterator(number)
+            case ("opaque", int(number), str(name)):
+                stand_in = type(name, (), {"__module__": TESTS})()
             case _:
                 raise WireError("an unknown kind of object")
         return self._stand_in(stand_in, number)
@@ -183,7 +197,7 @@ class Program(Peer):
         return function
 
     def _iterator(self, number: int) -> Iterator[Any]:
-        while (answer := self._back("next", number)) != ("end",):
+        while (answer := self._back("next", number)) != ("end", None):
             yield self._result(answer)
 
     def _back(self, *request: Any) -> tuple[Any, ...]:

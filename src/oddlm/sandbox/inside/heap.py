@@ -26,6 +26,9 @@ class Heap:
     def __contains__(self, value: Any) -> bool:
         return id(value) in self._numbers
 
+    def __len__(self) -> int:
+        return len(self._objects)
+
     def number(self, value: Any) -> tuple[int, bool]:
         """The number of a container, and whether the other side has it already."""
         known = id(value) in self._numbers

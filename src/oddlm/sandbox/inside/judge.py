@@ -60,6 +60,7 @@ class Candidate(Peer):
         self._thrown: list[BaseException] = []  # raised by functions of the tests that the program called
         self._proxies: dict[tuple[int, str, bool], Proxy] = {}
         self._objects = False  # may what is being received hold objects?
+        self._missing: list[BaseException] = []  # AttributeErrors: objects that do not have what they are asked for
         self._showing = False
 
     def start(self, names: tuple[str, ...], by_reference: tuple[str, ...]) -> dict[str, Any]:
@@ -115,7 +116,8 @@ class Candidate(Peer):
         """__exit__ of an object by reference: it may swallow exceptions, but not the tests' own verdict."""
         told = None if error is None else errors.tell(error, secret=isinstance(error, AssertionError))
         swallowed = self.request(target, "leave", "__exit__", told)
-        return swallowed and not isinstance(error, (AssertionError, CandidateError))
+        own = isinstance(error, (AssertionError, CandidateError)) or error in self._missing
+        return swallowed and not own
 
     def iterate(self, target: Proxy) -> Iterator:
         self.last = f"iter() of {target._odd_about}"
@@ -124,11 +126,20 @@ class Candidate(Peer):
             raise self.broke(f"the program broke the protocol in {self.last}")
         return value
 
-    def advance(self, target: Proxy, sent: Any = None) -> tuple[Any] | None:
-        """The next item, alone in a tuple; None at the end."""
+    def advance(self, target: Proxy, sent: Any = None) -> tuple[bool, Any]:
+        """(True, the next item), or (False, what the iterator returned at its end)."""
         self.last = f"next() of {target._odd_about}"
-        answer = self._ask(self.last, target._odd_by_reference, "next", target._odd_number, sent)
-        return None if answer[:1] == ("end",) else (self._value(answer),)
+        return self._item(self._ask(self.last, target._odd_by_reference, "next", target._odd_number, sent))
+
+    def throw(self, target: Proxy, error: BaseException) -> tuple[bool, Any]:
+        self.last = f"throw() of {target._odd_about}"
+        return self._item(self._ask(self.last, target._odd_by_reference, "throw", target._odd_number, errors.tell(error)))
+
+    def _item(self, answer: tuple[Any, ...]) -> tuple[bool, Any]:
+        match answer:
+            case ("end", value):
+                return False, value
+        return True, self._value(answer)
 
     def end_iterator(self, target: Proxy) -> None:
         self._value(self._ask(f"close() of {target._odd_about}", target._odd_by_reference, "close", target._odd_number))
@@ -152,12 +163,17 @@ class Candidate(Peer):
         heap = self.heap if shared else Heap(0)
         before, self._objects = self._objects, by_reference
         try:
+            if not shared:
+                self._sync()
             try:
                 question = self.pack("ask", self.next, *request, heap=heap)
             except WireError as error:
                 raise self.broke(f"the tests hand a program {error}; {doing}") from None
             answer = self.ask((SHARED if shared else COPIES) + question, heap if shared else None)
-            return answer if shared else self._applied(answer, heap, effect)
+            if not shared:
+                answer = self._applied(answer, heap, effect)
+                self._sync()
+            return answer
         except (EOFError, BrokenPipeError):
             raise self.broke(f"the program ended in {doing}") from None
         except WireError as error:
@@ -166,6 +182,11 @@ class Candidate(Peer):
             raise self.broke(f"{type(error).__name__} at what the program says in {doing}") from None
         finally:
             self._objects = before
+
+    def _sync(self) -> None:
+        """A question by value does not tell what became of the containers of objects by reference."""
+        if self.heap:
+            self.ask(SHARED + self.pack("ask", self.next, "sync", heap=self.heap), self.heap)
 
     def _applied(self, answer: tuple[Any, ...], heap: Heap, effect: bool) -> tuple[Any, ...]:
         """An answer by value ends with: did the call change or return its arguments, and how did it change them?
@@ -190,7 +211,10 @@ class Candidate(Peer):
                 self.last += f" raised {self._told(told)}"
                 mine = type(again) is int and 0 <= again < len(self._thrown)
                 error = self._thrown[again] if mine else self._rebuilt(told)
-                raise error if isinstance(error, expected) else self.raised(error)
+                if isinstance(error, expected):
+                    self._missing.append(error)
+                    raise error
+                raise self.raised(error)
             case ("not plain", str(what)):
                 raise self.broke(f"{self.last} returned {cut(what)}")
         raise self.broke(f"the program broke the protocol in {self.last}")
@@ -282,7 +306,7 @@ class Candidate(Peer):
             case ["next", int(number)] if hasattr(iterator := self.take_own(number), "__next__"):
                 for item in iterator:
                     return ("value", item)
-                return ("end",)
+                return ("end", None)
         raise WireError("a question out of turn")
 
     # Objects on the wire
@@ -301,7 +325,7 @@ class Candidate(Peer):
         if callable(value):
             name, doc = getattr(value, "__name__", "function"), getattr(value, "__doc__", None)
             return "own", ("function", self.lend(value), str(name), doc if isinstance(doc, str) else None)
-        raise WireError(f"a value of type {type(value).__name__}, which cannot leave the tests")
+        return "own", ("opaque", self.lend(value), type(value).__name__)
 
     def take_other(self, about: Any) -> Any:
         make: Callable[..., Proxy]
@@ -392,8 +416,8 @@ def next_or(iterator: Any, default: Any) -> Any:
     """next() with a default: the end of the program's iterator is no exception here."""
     if not isinstance(iterator, Iterator):
         return next(iterator, default)
-    found = iterator._odd_peer.advance(iterator)
-    return default if found is None else found[0]
+    going, value = iterator._odd_peer.advance(iterator)
+    return value if going else default
 
 
 def main(argv: list[str]) -> None:

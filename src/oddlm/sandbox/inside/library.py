@@ -88,6 +88,8 @@ _PARTS: dict[tuple[str, str], Callable[[Any], tuple[Any, ...]]] = {
     ("decimal", "Decimal"): lambda v: (str(v),),
     ("fractions", "Fraction"): lambda v: (v.numerator, v.denominator),
     ("pathlib", "PurePosixPath"): lambda v: (str(v),),
+    ("re", "Pattern"): lambda v: (v.pattern, v.flags),
+    ("types", "SimpleNamespace"): lambda v: (dict(vars(v)),),
     ("uuid", "UUID"): lambda v: (v.int,),
 }
 
@@ -150,5 +152,7 @@ _BUILD: dict[str, Callable[..., Any]] = {
     "Decimal": _from("decimal", "Decimal"),
     "Fraction": _from("fractions", "Fraction"),
     "PurePosixPath": _from("pathlib", "PurePosixPath"),
+    "Pattern": lambda pattern, flags: _module("re").compile(pattern, flags),
+    "SimpleNamespace": lambda content: _module("types").SimpleNamespace(**content),
     "UUID": lambda number: _module("uuid").UUID(int=number),
 }

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
     from collections.abc import Iterator as Items
     from typing import Any
 
@@ -24,7 +24,7 @@ _OTHER = """
 """
 # The special methods through which the tests may use an object of the program.
 DUNDERS = {f"__{prefix}{name}__" for prefix in ("", "r", "i") for name in _BINARY.split()} | set(_OTHER.split())
-DESCRIPTIONS = ("__name__", "__qualname__", "__doc__", "__dict__", "__module__", "__annotations__", "__dataclass_fields__")
+DESCRIPTIONS = ("__name__", "__qualname__", "__doc__", "__dict__", "__module__", "__annotations__", "__defaults__")
 
 
 class Proxy:
@@ -72,6 +72,10 @@ class Function(Proxy):
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         return self._odd_peer.call(self, args, kwargs, effect=False)
 
+    def __get__(self, owner: Any, kind: type | None = None) -> Any:
+        """As a method of a class of the tests."""
+        return self if owner is None else lambda *args, **kwargs: self(owner, *args, **kwargs)
+
     def _odd_effect(self, /, *args: Any, **kwargs: Any) -> Any:
         """Call it for its effect: what it does to its arguments is done to those of the tests."""
         return self._odd_peer.call(self, args, kwargs, effect=True)
@@ -101,14 +105,15 @@ class Iterable(Proxy):
 
     def __iter__(self) -> Items[Any]:
         if self._odd_source is None:
-            self._odd_source = self._odd_peer.iterate(self)
+            self._odd_source = iter(self._odd_peer.iterate(self))
         place = 0
         while True:
             if place == len(self._odd_items):
-                found = self._odd_peer.advance(self._odd_source)
-                if found is None:
+                for item in self._odd_source:
+                    self._odd_items.append(item)
+                    break
+                else:
                     return
-                self._odd_items.append(found[0])
             yield self._odd_items[place]
             place += 1
 
@@ -118,25 +123,32 @@ class Iterator(Proxy):
 
     __slots__ = ()
 
-    def __iter__(self) -> Items[Any]:
-        """Ends where the program's own iterator ends."""
-        while (found := self._odd_peer.advance(self)) is not None:
-            yield found[0]
+    def __iter__(self) -> Generator[Any, Any, Any]:
+        """Ends where the program's own iterator ends, and returns what that returned."""
+        sent = None
+        while True:
+            going, value = self._odd_peer.advance(self, sent)
+            if not going:
+                return value
+            sent = yield value
 
     def __next__(self) -> Any:
         return self.send(None)
 
     def send(self, value: Any) -> Any:
-        """At the end, this raises a StopIteration that the tests have to catch: left alone inside an
-        iteration of their own, it would end that one.
-        """
-        found = self._odd_peer.advance(self, value)
-        if found is None:
-            raise self._odd_peer.raised(StopIteration())
-        return found[0]
+        return self._odd_item(*self._odd_peer.advance(self, value))
+
+    def throw(self, error: Any, *_: Any) -> Any:
+        return self._odd_item(*self._odd_peer.throw(self, error if isinstance(error, BaseException) else error()))
 
     def close(self) -> None:
         self._odd_peer.end_iterator(self)
+
+    def _odd_item(self, going: bool, value: Any) -> Any:
+        """At the end, a StopIteration that the tests have to catch: left alone, it would end an iteration of theirs."""
+        if not going:
+            raise self._odd_peer.raised(StopIteration(value))
+        return value
 
 
 class Object(Proxy):
@@ -193,7 +205,7 @@ def _method(name: str) -> Callable[..., Any]:
     if name == "__iter__":
         return lambda self: iter(self._odd_peer.iterate(self))
     if name == "__next__":
-        return lambda self: Iterator.send(self, None)
+        return lambda self: Iterator._odd_item(self, *self._odd_peer.advance(self))
     if name == "__await__":
         return lambda self: self._odd_peer.wait(self).__await__()
     if name == "__exit__":

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .heap import Heap
 
 MAX_BYTES = 16 << 20
-MAX_DEPTH = 64
+MAX_DEPTH = 200
 HEADER = 8  # hex digits of a frame's length
 COUNT = len(str(MAX_BYTES))  # most digits of a count
 MANY = 16  # numbers of one type that are worth a notation of their own
@@ -123,6 +123,8 @@ class Writer:
     def numbers(self, tag: bytes, value: Any) -> bool:
         """Many ints or many floats at once; False for anything else."""
         kinds = set(map(type, value))
+        if kinds in ({int}, {float}) and 2 * len(value) > self.max_bytes:  # a digit and a comma each
+            raise WireError(f"a value of more than {self.max_bytes} bytes")
         if kinds == {int}:
             data = b",".join([b"%x" % number for number in value])
         elif kinds == {float}:
