@@ -169,13 +169,14 @@ def bwrap_command(bwrap: str, *, walls: Walls, filter_fd: int, info_fd: int) -> 
         command += ["--unshare-all", "--uid", NOBODY, "--gid", NOBODY]
     command += ["--hostname", "sandbox", "--clearenv", "--setenv", "HOME", "/tmp"]
     command += ["--bind", MOUNT_POINT, "/tmp"] if walls.writable else ["--dir", "/tmp"]
-    return [*command, *_view(walls), "--chdir", "/tmp", "--seccomp", str(filter_fd), "--info-fd", str(info_fd)]
+    return [*command, *_view(walls.nobody), "--chdir", "/tmp", "--seccomp", str(filter_fd), "--info-fd", str(info_fd)]
 
 
-def _view(walls: Walls) -> list[str]:
+@functools.cache
+def _view(nobody: bool) -> tuple[str, ...]:
     """What the sandbox sees of the machine's files."""
     files = {str(interpreter()): str(interpreter()), "/etc/ld.so.cache": "/etc/ld.so.cache"}
-    if walls.nobody:
+    if nobody:
         files[SETPRIV_AT] = str(shutil.which("setpriv"))
     folders = [folder for folder in libraries() if not Path(folder).is_symlink() or folder not in ("/lib", "/lib64")]
     above = {parent for path in (*folders, *files, "/dev/null") for parent in Path(path).parents}
@@ -189,7 +190,7 @@ def _view(walls: Walls) -> list[str]:
             command += ["--symlink", str(Path(folder).readlink()), folder]
     for inside, outside in files.items():
         command += ["--ro-bind-try", outside, inside]
-    return [*command, "--dev-bind", "/dev/null", "/dev/null", "--remount-ro", "/"]
+    return (*command, "--dev-bind", "/dev/null", "/dev/null", "--remount-ro", "/")
 
 
 def jailed_command(bwrap: str, command: list[str], *, walls: Walls, tmpfs: str, join: str, fds: tuple[int, int]) -> list[str]:
@@ -198,7 +199,7 @@ def jailed_command(bwrap: str, command: list[str], *, walls: Walls, tmpfs: str, 
     command = [*(BECOME_NOBODY if walls.nobody else ()), *command]
     command = [*bwrap_command(bwrap, walls=walls, filter_fd=filter_fd, info_fd=info_fd), "--", *command]
     root = os.geteuid() == 0
-    null = "null" if root and walls.writable else ""  # in a mount namespace of our own
+    null = "null" if root and walls.writable and not walls.nobody else ""  # root may change it, nobody may not
     command = ["/bin/sh", "-c", PREPARE, "sh", tmpfs if walls.writable else "", join, null, *command]
     if not walls.writable:
         return command
