@@ -8,6 +8,7 @@ slice that systemd has delegated to the user. Version 1 takes any folder of the 
 import functools
 import itertools
 import os
+import subprocess
 import time
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -41,7 +42,7 @@ class Cgroup:
 
 
 def make(memory_bytes: int, stack: ExitStack) -> Cgroup | None:
-    """A new cgroup with this limit, removed with the stack; None if the machine offers none."""
+    """A new cgroup with this limit, removed with the stack; None if the machine offers none, OSError if it fails."""
     parent = _parent()
     return None if parent is None else _made(parent, memory_bytes, stack)
 
@@ -52,17 +53,14 @@ def where() -> str | None:
     return None if parent is None else str(parent)
 
 
-def _made(parent: Path, memory_bytes: int, stack: ExitStack) -> Cgroup | None:
+def _made(parent: Path, memory_bytes: int, stack: ExitStack) -> Cgroup:
     group = Cgroup(parent / f"oddlm-{os.getpid()}-{next(_numbers)}")
     limits = {"memory.max": memory_bytes + SLACK, "memory.swap.max": 0, "memory.limit_in_bytes": memory_bytes + SLACK}
-    try:
-        group.folder.mkdir()
-        stack.callback(group.remove)
-        for name, value in limits.items():
-            if (group.folder / name).exists():  # one of the two versions
-                (group.folder / name).write_text(str(value))
-    except OSError:
-        return None
+    group.folder.mkdir()
+    stack.callback(group.remove)
+    for name, value in limits.items():
+        if (group.folder / name).exists():  # one of the two versions
+            (group.folder / name).write_text(str(value))
     return group
 
 
@@ -70,12 +68,18 @@ def _made(parent: Path, memory_bytes: int, stack: ExitStack) -> Cgroup | None:
 def _parent() -> Path | None:
     """The folder to make cgroups in; found by trying, once."""
     for folder in _candidates():
-        with ExitStack() as stack:
+        with suppress(OSError), ExitStack() as stack:
             group = _made(folder, 1 << 20, stack)
-            if group is not None and any((group.folder / name).exists() for name in ("memory.max", "memory.limit_in_bytes")):
+            limited = any((group.folder / name).exists() for name in ("memory.max", "memory.limit_in_bytes"))
+            if limited and _can_join(group):
                 _sweep(folder)
                 return folder
     return None
+
+
+def _can_join(group: Cgroup) -> bool:
+    """Writing the limits does not mean that processes may move there (version 2 asks for rights on the parent of both)."""
+    return not subprocess.run(["/bin/sh", "-c", 'echo $$ >"$1"', "sh", str(group.join)], stderr=subprocess.DEVNULL).returncode
 
 
 def _sweep(folder: Path) -> None:

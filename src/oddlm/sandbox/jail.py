@@ -3,9 +3,15 @@
 The tmpfs that bubblewrap makes cannot bound the number of files, and each takes about a kilobyte of
 kernel memory. So the process first mounts one itself, in a mount namespace of its own, and then becomes
 bubblewrap. On machines that do not allow this, the sandbox has no folder to write to.
+
+Inside a user namespace a process is nobody, but to the kernel it remains whoever started it, and owns the files
+that they own. Root therefore starts bubblewrap without one, and setpriv makes the process nobody before Python
+starts. Everybody else needs the user namespace.
 """
 
 import functools
+import itertools
+import marshal
 import os
 import platform
 import re
@@ -14,23 +20,41 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import warnings
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from . import cgroup, seccomp
+from .threads import Group, group
 
 INSTALL = "apt-get install bubblewrap  (Fedora: dnf install bubblewrap, Arch: pacman -S bubblewrap)"
 PACKAGE = Path(__file__).parent / "inside"
-MOUNTED_AT = "/oddlm"
 NOBODY = "65534"
+SETPRIV_AT = "/oddlm/setpriv"
+# A change of user clears the signal that the kernel sends when the parent dies, so it is asked for again.
+BECOME_NOBODY = [SETPRIV_AT, "--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", "--no-new-privs"]
+BECOME_NOBODY += ["--inh-caps=-all", "--bounding-set=-all", "--pdeathsig", "KILL", "--"]
 # Walls that can be felt from inside: a user without privileges, the first process of its namespace, no /proc of the host.
 PROBE = "import os, resource; os._exit(os.getuid() != 65534 or os.getpid() != 1 or os.path.exists('/proc'))"
 DEATH_S = 10.0  # how long a killed sandbox may take to be gone
 MOUNT_POINT = "/sys"  # nothing of the sandbox comes from there
-# $1: options of the tmpfs, none without one; $2: where to join a cgroup, if anywhere; the rest is the command
-PREPARE = '[ -z "$2" ] || echo $$ >"$2"; [ -z "$1" ] || mount -t tmpfs -o "$1" tmpfs /sys || exit 1; shift 2; exec "$@"'
+# $1: options of the tmpfs, none without one; $2: where to join a cgroup, if anywhere; $3: whether to keep the host's
+# /dev/null from being changed (it can be written to); the rest is the command.
+PREPARE = """
+[ -z "$2" ] || echo $$ >"$2" || exit 81
+[ -z "$1" ] || mount -t tmpfs -o "$1" tmpfs /sys || exit 82
+[ -z "$3" ] || mount --bind -o ro /dev/null /dev/null || exit 83
+shift 3
+exec "$@"
+"""
+FAILURES = {
+    81: "it could not join its cgroup",
+    82: "its tmpfs could not be mounted",
+    83: "/dev/null could not be made read-only",
+}
 
 
 class SandboxError(RuntimeError):
@@ -48,38 +72,58 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class Walls:
+    """What the sandbox has on this machine, besides the walls that it has everywhere."""
+
+    writable: bool  # a private /tmp that holds a bounded number of files; otherwise no folder to write to
+    nobody: bool  # nobody to the machine as well; otherwise only in a user namespace, and to the machine whoever started it
+    cgroup: str | None  # the folder of the memory cgroups that bound kernel memory
+
+
+@dataclass(eq=False, slots=True)
 class Jailed:
     """A running process and the way to learn that all of it is gone."""
 
     process: subprocess.Popen[bytes]
     info: int | None  # bubblewrap writes the process id of its inner init here
+    _said: bytes | None = None  # read from there; None: nothing yet
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def end(self) -> None:
+        """Kill everything inside, without waiting until it is gone."""
+        with self._lock:
+            if self._said is None and self.info is not None and select.select([self.info], [], [], 0.5)[0]:
+                self._said = os.read(self.info, 4096)
+            if self.process.poll() is not None:
+                return
+            init = _open_init(self._said or b"", self.process.pid)
+            with suppress(ProcessLookupError):
+                if init is None:
+                    os.killpg(self.process.pid, signal.SIGKILL)
+                else:
+                    signal.pidfd_send_signal(init, signal.SIGKILL)
+            if init is not None:
+                os.close(init)
 
     def kill(self) -> None:
-        """End everything inside and wait until it is gone."""
-        init = None if self.info is None else _open_init(self.info, self.process.pid)
-        if init is None:
-            with suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
-        else:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(init, signal.SIGKILL)
-            os.close(init)
+        """End everything inside and wait until it is gone. SandboxError if nothing inside has ever begun."""
+        self.end()
         try:
-            self.process.wait(DEATH_S)
+            status = self.process.wait(DEATH_S)
         except subprocess.TimeoutExpired:
             os.killpg(self.process.pid, signal.SIGKILL)
             raise SandboxError("a killed sandbox did not end") from None
+        if self._said == b"":  # bubblewrap, or what comes before it, has ended by itself
+            raise SandboxError(f"a sandbox did not start: {FAILURES.get(status, f'exit status {status}')}")
 
 
-def _open_init(info: int, parent: int) -> int | None:
+def _open_init(said: bytes, parent: int) -> int | None:
     """A handle on the first process inside, the init of its namespace.
 
     The kernel ends an init only after every process of its namespace, and bubblewrap outside (--as-pid-1) ends only after
     it has reaped it: killing the init and waiting for bubblewrap leaves neither a process nor a zombie.
     """
-    if not select.select([info], [], [], 0.5)[0]:
-        return None
-    found = re.search(rb'"child-pid":\s*(\d+)', os.read(info, 4096))
+    found = re.search(rb'"child-pid":\s*(\d+)', said)
     if not found:
         return None
     try:
@@ -99,39 +143,91 @@ def interpreter() -> Path:
     return Path(getattr(sys, "_base_executable", sys.executable)).resolve()
 
 
-def bwrap_command(bwrap: str, *, writable: bool, filter_fd: int, info_fd: int) -> list[str]:
+def libraries() -> list[str]:
+    """Folders with Python and what it links to."""
+    prefixes = dict.fromkeys(("/usr", sys.base_prefix, str(interpreter().parents[1])))
+    found = [*(f"{prefix}/{name}" for prefix in prefixes for name in ("lib", "lib64")), "/lib", "/lib64"]
+    return [folder for folder in found if Path(folder).is_dir()]
+
+
+def installed(folders: list[str]) -> Iterator[str]:
+    """Where packages are installed in these folders: what else runs on this machine is not the sandbox's business."""
+    for folder in folders:
+        for found in itertools.chain(Path(folder).glob("python*/site-packages"), Path(folder).glob("python*/dist-packages")):
+            real = str(found.resolve()) if found.is_symlink() else str(found)
+            if any(Path(real).is_relative_to(one) for one in folders):  # else a link to what the sandbox does not see
+                yield real
+
+
+def bwrap_command(bwrap: str, *, walls: Walls, filter_fd: int, info_fd: int) -> list[str]:
     """The walls: empty namespaces, a read-only root with Python and its libraries, a small private /tmp."""
-    command = [bwrap, "--unshare-all", "--as-pid-1", "--die-with-parent", "--new-session", "--uid", NOBODY, "--gid", NOBODY]
-    command += ["--cap-drop", "ALL", "--hostname", "sandbox", "--clearenv", "--setenv", "HOME", "/tmp"]
-    command += ["--bind", MOUNT_POINT, "/tmp"] if writable else ["--dir", "/tmp"]
-    for part in dict.fromkeys((Path("/usr"), Path(sys.base_prefix), interpreter().parents[1])):
-        command += [word for name in ("lib", "lib64") for word in ("--ro-bind-try", f"{part}/{name}", f"{part}/{name}")]
-    command += ["--ro-bind", str(interpreter()), str(interpreter())]
+    command = [bwrap, "--as-pid-1", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
+    if walls.nobody:
+        command += [f"--unshare-{name}" for name in ("ipc", "pid", "net", "uts", "cgroup-try")]
+        command += [word for name in ("SETUID", "SETGID", "SETPCAP") for word in ("--cap-add", f"CAP_{name}")]
+    else:
+        command += ["--unshare-all", "--uid", NOBODY, "--gid", NOBODY]
+    command += ["--hostname", "sandbox", "--clearenv", "--setenv", "HOME", "/tmp"]
+    command += ["--bind", MOUNT_POINT, "/tmp"] if walls.writable else ["--dir", "/tmp"]
+    return [*command, *_view(walls.nobody), "--chdir", "/tmp", "--seccomp", str(filter_fd), "--info-fd", str(info_fd)]
+
+
+@functools.cache
+def _view(nobody: bool) -> tuple[str, ...]:
+    """What the sandbox sees of the machine's files."""
+    files = {str(interpreter()): str(interpreter()), "/etc/ld.so.cache": "/etc/ld.so.cache"}
+    if nobody:
+        files[SETPRIV_AT] = str(shutil.which("setpriv"))
+    folders = [folder for folder in libraries() if not Path(folder).is_symlink() or folder not in ("/lib", "/lib64")]
+    above = {parent for path in (*folders, *files, "/dev/null") for parent in Path(path).parents}
+    command = [word for folder in sorted(map(str, above))[1:] for word in ("--dir", folder)]  # bubblewrap's are for root alone
+    for folder in folders:
+        command += ["--ro-bind", folder, folder]
+    for folder in installed(folders):
+        command += ["--tmpfs", folder, "--remount-ro", folder]
     for folder in ("/lib", "/lib64"):
         if Path(folder).is_symlink():
             command += ["--symlink", str(Path(folder).readlink()), folder]
-        elif Path(folder).exists():
-            command += ["--ro-bind", folder, folder]
-    command += ["--ro-bind-try", "/etc/ld.so.cache", "/etc/ld.so.cache", "--dev-bind", "/dev/null", "/dev/null"]
-    command += ["--ro-bind", str(PACKAGE), f"{MOUNTED_AT}/{PACKAGE.name}"]
-    return [*command, "--chdir", "/tmp", "--remount-ro", "/", "--seccomp", str(filter_fd), "--info-fd", str(info_fd)]
+    for inside, outside in files.items():
+        command += ["--ro-bind-try", outside, inside]
+    return (*command, "--dev-bind", "/dev/null", "/dev/null", "--remount-ro", "/")
 
 
-def prepared(command: list[str], *, tmpfs: str, group: cgroup.Cgroup | None) -> list[str]:
-    """The command, run in this cgroup and with a tmpfs at MOUNT_POINT. Each step replaces the process by the next."""
-    command = ["/bin/sh", "-c", PREPARE, "sh", tmpfs, "" if group is None else str(group.join), *command]
-    if not tmpfs:
+def jailed_command(bwrap: str, command: list[str], *, walls: Walls, tmpfs: str, join: str, fds: tuple[int, int]) -> list[str]:
+    """The command behind walls. Each step replaces the process by the next: unshare, sh, bubblewrap, setpriv, the command."""
+    filter_fd, info_fd = fds
+    command = [*(BECOME_NOBODY if walls.nobody else ()), *command]
+    command = [*bwrap_command(bwrap, walls=walls, filter_fd=filter_fd, info_fd=info_fd), "--", *command]
+    root = os.geteuid() == 0
+    null = "null" if root and walls.writable and not walls.nobody else ""  # root may change it, nobody may not
+    command = ["/bin/sh", "-c", PREPARE, "sh", tmpfs if walls.writable else "", join, null, *command]
+    if not walls.writable:
         return command
-    user = [] if os.geteuid() == 0 else ["--map-root-user"]
-    return [shutil.which("unshare") or "unshare", "--mount", *user, "--", *command]
+    return [shutil.which("unshare") or "unshare", "--mount", *(() if root else ("--map-root-user",)), "--", *command]
 
 
 def tmpfs_options(tmp_bytes: int, files: int) -> str:
     return f"size={tmp_bytes},nr_inodes={files + 1},mode=1777,nosuid,nodev"
 
 
-def python_command(module: str, argv: list[str], package_parent: str) -> list[str]:
-    start = f"import sys; sys.path.insert(0, {package_parent!r}); from inside.{module} import main; main(sys.argv[1:])"
+@functools.cache
+def bundle() -> bytes:
+    """The modules of `inside`, compiled once: {name: code}."""
+    modules = {}
+    for path in sorted(PACKAGE.glob("*.py")):
+        name = PACKAGE.name if path.stem == "__init__" else f"{PACKAGE.name}.{path.stem}"
+        modules[name] = compile(path.read_bytes(), f"{PACKAGE.name}/{path.name}", "exec", dont_inherit=True)
+    return marshal.dumps(modules)
+
+
+def python_command(module: str, argv: list[str]) -> list[str]:
+    """Python that reads the bundle from its standard input and runs a module of it."""
+    start = f"""
+import marshal, os, sys
+modules = marshal.loads(os.read(0, {len(bundle())}))
+exec(modules["{PACKAGE.name}.start"])
+start(modules, "{PACKAGE.name}.{module}", sys.argv[1:])
+"""
     return [str(interpreter()), "-I", "-S", "-B", "-X", "utf8", "-c", start, *argv]
 
 
@@ -157,26 +253,34 @@ def spawn(
 ) -> Jailed:
     """Start one of the two sides; closing the stack kills it."""
     info: int | None = None
+    command = python_command(module, argv)
+    ours = group()
+    if ours.stopped:
+        raise SandboxError("sandboxes have been stopped")
     with ExitStack() as given:
-        if unsafe:
-            command = python_command(module, argv, str(PACKAGE.parent))
-        else:
+        if not unsafe:
             bwrap = require_sandbox()
-            writable = _probe(bwrap)
             filter_fd = memory_file(seccomp.program(platform.machine()), given)
             info, info_end = os.pipe()
             stack.callback(os.close, info)
             given.callback(os.close, info_end)
-            command = bwrap_command(bwrap, writable=writable, filter_fd=filter_fd, info_fd=info_end)
-            command += ["--", *python_command(module, argv, MOUNTED_AT)]
-            tmpfs = tmpfs_options(limits.tmp_bytes, limits.files) if writable else ""
-            group = cgroup.make(limits.memory_bytes + limits.tmp_bytes, stack)
-            command = prepared(command, tmpfs=tmpfs, group=group)
+            try:
+                join = cgroup.make(limits.memory_bytes + limits.tmp_bytes, stack)
+            except OSError as error:
+                raise SandboxError(f"a sandbox did not start: its cgroup could not be made ({error})") from None
+            command = jailed_command(
+                bwrap,
+                command,
+                walls=_probe(bwrap),
+                tmpfs=tmpfs_options(limits.tmp_bytes, limits.files),
+                join="" if join is None else str(join.join),
+                fds=(filter_fd, info_end),
+            )
             fds = (*fds, filter_fd, info_end)
         sink = subprocess.DEVNULL if output is None else output
         process = subprocess.Popen(
             command,
-            stdin=memory_file(stdin, given),
+            stdin=memory_file(bundle() + stdin, given),
             stdout=sink,
             stderr=sink,
             pass_fds=fds,
@@ -184,8 +288,19 @@ def spawn(
             start_new_session=True,
         )
     jailed = Jailed(process, info)
-    stack.callback(jailed.kill)
+    stack.callback(_close, jailed, ours)
+    ours.enter(jailed)
     return jailed
+
+
+def _close(jailed: Jailed, ours: Group) -> None:
+    """Whatever a sandbox has said that was killed from outside, it is no verdict."""
+    ours.leave(jailed)
+    if ours.stopped:
+        with suppress(SandboxError):
+            jailed.kill()
+        raise SandboxError("sandboxes have been stopped")
+    jailed.kill()
 
 
 def warn_unsafe() -> None:
@@ -208,41 +323,35 @@ def require_sandbox(*, unsafe: bool = False) -> str:
     return bwrap
 
 
-@dataclass(frozen=True, slots=True)
-class Walls:
-    """What the sandbox has on this machine, besides the walls that it has everywhere."""
-
-    writable: bool  # a private /tmp that holds a bounded number of files; otherwise no folder to write to
-    cgroup: str | None  # the folder of the memory cgroups that bound kernel memory
-
-
 def walls() -> Walls:
-    return Walls(_probe(require_sandbox()), cgroup.where())
+    return _probe(require_sandbox())
 
 
 @functools.cache
-def _probe(bwrap: str) -> bool:
-    """Can /tmp be a tmpfs of ours? SandboxError if bubblewrap does not even build its own walls."""
-    if not _failure(bwrap, writable=True):
-        return True
-    failure = _failure(bwrap, writable=False)
-    if failure:
-        raise SandboxError(
-            f"untrusted programs are not run: bubblewrap does not work here ({failure}). It needs unprivileged user namespaces "
-            "(sysctl kernel.unprivileged_userns_clone=1, or the AppArmor profile of bwrap on Ubuntu)"
-        )
-    return False
+def _probe(bwrap: str) -> Walls:
+    """The best walls that stand here. SandboxError if bubblewrap does not even build those that stand everywhere."""
+    failure = ""
+    root = os.geteuid() == 0 and shutil.which("setpriv") is not None
+    for nobody, writable in itertools.product((True, False) if root else (False,), (True, False)):
+        found = Walls(writable, nobody, cgroup.where())
+        failure = _failure(bwrap, found)
+        if not failure:
+            return found
+    raise SandboxError(
+        f"untrusted programs are not run: bubblewrap does not work here ({failure}). It needs unprivileged user namespaces "
+        "(sysctl kernel.unprivileged_userns_clone=1, or the AppArmor profile of bwrap on Ubuntu)"
+    )
 
 
-def _failure(bwrap: str, *, writable: bool) -> str:
+def _failure(bwrap: str, walls: Walls) -> str:
     """Why the walls do not stand; empty if they do."""
     with ExitStack() as stack:
         filter_fd = memory_file(seccomp.program(platform.machine()), stack)
         sink = os.open(os.devnull, os.O_WRONLY)
         stack.callback(os.close, sink)
-        command = bwrap_command(bwrap, writable=writable, filter_fd=filter_fd, info_fd=sink)
-        command += ["--", str(interpreter()), "-I", "-S", "-c", PROBE]
-        command = prepared(command, tmpfs=tmpfs_options(1 << 20, 10) if writable else "", group=None)
+        probe = [str(interpreter()), "-I", "-S", "-c", PROBE]
+        tmpfs = tmpfs_options(1 << 20, 10)
+        command = jailed_command(bwrap, probe, walls=walls, tmpfs=tmpfs, join="", fds=(filter_fd, sink))
         try:
             done = subprocess.run(
                 command, stdin=subprocess.DEVNULL, capture_output=True, pass_fds=(filter_fd, sink), env={}, timeout=30

@@ -2,18 +2,21 @@
 
 Neither side needs a socket, and a network namespace does not hold all of them (AF_VSOCK reaches a virtual machine's host). What
 asyncio wakes itself with is a socketpair(), which stays, for AF_UNIX alone.
+Calls that came after those listed here do not exist inside (ENOSYS, for which libraries have a way round).
 RLIMIT_NPROC alone does not do: the kernel exempts processes of the real root user, also inside a user namespace (copy_process()
 in kernel/fork.c compares with INIT_USER). Numbers: asm/unistd_64.h and asm-generic/unistd.h of Linux.
 """
 
 import errno
 import struct
+from signal import SIGKILL
 
 _LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
-_NUMBER_AT, _ARCH_AT, _FIRST_ARGUMENT_AT = 0, 4, 16  # offsets in struct seccomp_data
+_NUMBER_AT, _ARCH_AT, _ARGUMENTS_AT = 0, 4, (16, 24)  # offsets in struct seccomp_data; the lower halves of two arguments
 _X32 = 0x40000000
-_AF_UNIX = 1
+_NEW = 450  # set_mempolicy_home_node of Linux 5.17, and all that came later: statmount, listmount, open_tree_attr, listns ...
+_AF_UNIX, _PR_SET_PDEATHSIG, _F_SETLEASE, _F_NOTIFY = 1, 1, 1024, 1026
 
 # system call: its number on x86_64 and on aarch64
 _DENIED: dict[str, tuple[int, int | None]] = {
@@ -54,11 +57,13 @@ _DENIED: dict[str, tuple[int, int | None]] = {
     "name_to_handle_at": (303, 264),
     "fsopen": (430, 430),
     "fspick": (433, 433),
+    "fsconfig": (431, 431),
     "fsmount": (432, 432),
     "open_tree": (428, 428),
     "move_mount": (429, 429),
     "mount_setattr": (442, 442),
     "quotactl": (179, 60),
+    "quotactl_fd": (443, 443),
     "swapon": (167, 224),
     "acct": (163, 89),
     "reboot": (169, 142),
@@ -74,21 +79,33 @@ _DENIED: dict[str, tuple[int, int | None]] = {
     "ioperm": (173, None),
     "uselib": (134, None),
 }
-_SOCKETPAIR = (53, 199)
+_SOCKETPAIR, _PRCTL, _FCNTL = (53, 199), (157, 167), (72, 25)
 MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}  # audit architecture, column above
+Step = tuple[int, int, int, int]  # operation, how many steps to skip if it holds and if not, operand
 
 
 def program(machine: str) -> bytes:
     """The filter as classic BPF, for `bwrap --seccomp`."""
     arch, column = MACHINES[machine]
     numbers = [row[column] for row in _DENIED.values()]
-    denied, pair = _ERRNO | errno.EPERM, _SOCKETPAIR[column]
-    steps = [(_LOAD, 0, 0, _ARCH_AT), (_EQUAL, 1, 0, arch), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, _NUMBER_AT)]
+    denied, allowed = (_RETURN, 0, 0, _ERRNO | errno.EPERM), (_RETURN, 0, 0, _ALLOW)
+    first, second = ((_LOAD, 0, 0, at) for at in _ARGUMENTS_AT)
+    steps: list[Step] = [(_LOAD, 0, 0, _ARCH_AT), (_EQUAL, 1, 0, arch), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, _NUMBER_AT)]
     for number in numbers:
         if number is not None:
-            steps += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, denied)]
+            steps += [(_EQUAL, 0, 1, number), denied]
     if machine == "x86_64":
         steps += [(_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, _KILL)]
-    steps += [(_EQUAL, 1, 0, pair), (_RETURN, 0, 0, _ALLOW)]
-    steps += [(_LOAD, 0, 0, _FIRST_ARGUMENT_AT), (_EQUAL, 1, 0, _AF_UNIX), (_RETURN, 0, 0, denied), (_RETURN, 0, 0, _ALLOW)]
-    return b"".join(struct.pack("=HBBI", *step) for step in steps)
+    steps += [(_AT_LEAST, 0, 1, _NEW), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
+    steps += _on(_SOCKETPAIR[column], [first, (_EQUAL, 1, 0, _AF_UNIX), denied, allowed])
+    # Nobody may outlive the one who started them.
+    end = (_EQUAL, 1, 0, int(SIGKILL))
+    steps += _on(_PRCTL[column], [first, (_EQUAL, 1, 0, _PR_SET_PDEATHSIG), allowed, second, end, denied, allowed])
+    # A lease on a file makes others wait who want to change it.
+    steps += _on(_FCNTL[column], [second, (_EQUAL, 1, 0, _F_SETLEASE), (_EQUAL, 0, 1, _F_NOTIFY), denied, allowed])
+    return b"".join(struct.pack("=HBBI", *step) for step in [*steps, allowed])
+
+
+def _on(number: int, steps: list[Step]) -> list[Step]:
+    """Steps for this system call, the last of which ends; others go on behind them."""
+    return [(_EQUAL, 0, len(steps), number), *steps]
