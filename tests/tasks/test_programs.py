@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 
 from oddlm.sandbox import run_python
+from oddlm.tasks import humaneval
 from oddlm.tasks.base import Problem, Task
 from oddlm.tasks.custom import jsonl_task
+from oddlm.tasks.programs import codes_in, fenced
 
 
 def own_task(folder: Path, prompt: str, tests: str, **fields: Any) -> tuple[Task, Problem]:
@@ -174,6 +176,21 @@ def test_a_program_cannot_replace_a_constant_of_the_prompt(tmp_path: Path) -> No
     assert not task.score(problem, "SIDE = 0\n\ndef area(n):\n    return 0").correct
 
 
+@pytest.mark.parametrize("answer", ["    return 2 * x", "def double(x):\n    return math.floor(2 * x)"])
+def test_humaneval_prompts_need_no_docstring(tmp_path: Path, answer: str) -> None:
+    row = {
+        "task_id": "a",
+        "prompt": "import math\n\ndef double(x):\n",
+        "entry_point": "double",
+        "canonical_solution": "    return 2 * x\n",
+    }
+    path = tmp_path / "problems.jsonl"
+    path.write_text(json.dumps({**row, "test": "def check(f):\n    assert f(3) == math.floor(6.5)"}) + "\n")
+    (problem,) = humaneval.TASK.load(data=path)
+    score = humaneval.TASK.score(problem, answer)
+    assert score.correct, score.detail
+
+
 def test_what_the_program_has_to_define_is_not_taken_from_the_prompt(tmp_path: Path) -> None:
     """A name that the prompt imports and then defines is the program's; what would have to be run is not given,
     nor what the sandbox does not have."""
@@ -181,3 +198,35 @@ def test_what_the_program_has_to_define_is_not_taken_from_the_prompt(tmp_path: P
     _, problem = own_task(tmp_path, prompt, "assert gcd(4, 6) == 2 and LIMIT == 4 and numpy.inf")
     assert set(problem.target.trial.names) == {"gcd", "LIMIT", "numpy"}
     assert problem.target.trial.setup == ""
+
+
+BLOCKS = [
+    ("no fence", "no fence"),
+    ("```python\nx\n```", "x\n"),
+    ("a\n```\nx\n```\nb", "x\n"),
+    ("```bash\npip install x\n```\n```python\ny\n```", "y\n"),
+    ("```text\nx\n```", "x\n"),
+    ("```python\nx", "x"),
+    ("    return 1\n```\nwords", "    return 1\n"),
+    ('def f():\n    """\n    ```\n    f()\n    ```\n    """\n    return 1\n', None),
+    (
+        '```python\ndef f():\n    """\n    ```\n    f()\n    ```\n    """\n```',
+        'def f():\n    """\n    ```\n    f()\n    ```\n    """\n',
+    ),
+    ("```{python}\nx\n```", "x\n"),
+    ("```Python3 title\nx\n```", "x\n"),
+    ("  ```py\n  x\n  ```", "  x\n"),
+    ("```python\r\nx\r\n```\r\n", "x\r\n"),
+    ("inline ```code``` here", "inline ```code``` here"),
+]
+
+
+@pytest.mark.parametrize(("text", "code"), BLOCKS)
+def test_the_likeliest_code(text: str, code: str | None) -> None:
+    assert codes_in(text)[0] == (text if code is None else code)
+    assert text in codes_in(text) or fenced(text), "the whole text stays a possibility where a quote hides a fence"
+
+
+def test_two_blocks_are_read_apart_and_together() -> None:
+    text = "```python\na = 1\n```\nthen\n```python\nb = a\n```"
+    assert codes_in(text)[:3] == ("a = 1\n", "b = a\n", "a = 1\n\nb = a\n")
