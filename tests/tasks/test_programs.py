@@ -75,6 +75,11 @@ SHAPES = {  # a prompt and an answer to it
     "open fence, never closed": (OPEN, WHOLE),
     "open fence, then an example": (OPEN, f"{WHOLE}```\n\nFor example:\n\n```python\ndouble(boom)\n```\nIt doubles."),
     "open fence, opened again": (OPEN, f"```python\n{WHOLE}```\nIt doubles."),
+    "open fence, a word before": (BEGUN, f"Sure:\n```python\n{WHOLE}```\nBye."),
+    "open fence, an indented body, prose": (
+        BEGUN,
+        "    import operator as o\n\n    def g(y):\n        return o.add(y, y)\n    return g(x)\n\nIt works.",
+    ),
     "open fence, a body": (BEGUN, "    return math.floor(2 * x)\n```\nIt doubles."),
     "open fence, a flush body": (BEGUN, "y = math.floor(x)\nreturn y + x\n```\n"),
     "open fence, a whole function": (BEGUN, "def double(x):\n    return math.floor(2 * x)\n```\n"),
@@ -128,7 +133,7 @@ def test_definitions_alone_are_no_body(tmp_path: Path, prompt: str, answer: str)
 
 
 def test_a_body_of_definitions_is_none_in_a_program_either() -> None:
-    program = "def nothing(x):\n    import math\n    def other(): return math.pi\n"
+    program = "def nothing(x):\n    import math\n    'Nothing.'\n    def other(): return math.pi\n"
     verdict = run_python((program,), "assert nothing(1) is None", tidy=True)
     assert not verdict.passed
     assert "no body" in verdict.detail

@@ -72,11 +72,19 @@ def _quote_after(line: str, quote: str) -> str:
 def codes_in(text: str, prompt: str = "") -> tuple[str, ...]:
     """Pieces of Python that an answer may hold, likeliest first; at least one."""
     found: list[str] = []
+    is_open = _open_block(prompt) is not None
     for answer in _answers(text):
-        if _open_block(prompt) is not None and _fence(answer.lstrip().partition("\n")[0]) is None:
-            answer = f"{_FENCE}python\n{answer}"
-        found += [*_blocks(answer), *_session(answer), *_indented(answer)]
+        goes_on = is_open and not _opens_a_block(answer)
+        found += _blocks(f"{_FENCE}python\n{answer}" if goes_on else answer)
+        found += [*_session(answer), *_indented(answer)]
     return tuple(dict.fromkeys(code.removeprefix(_BOM) for code in found))
+
+
+def _opens_a_block(text: str) -> bool:
+    """Does the first fence of a text open a block, as one on the first line or with a language does?"""
+    if _fence(text.lstrip().partition("\n")[0]) is not None:
+        return True
+    return bool(next((language for line in text.splitlines() if (language := _fence(line)) is not None), ""))
 
 
 def _answers(text: str) -> list[str]:

@@ -106,10 +106,16 @@ def require_body(tree: Any, name: str) -> None:
     if not {name, "*"} & names_bound(tree):
         raise NameError(f"the program defines no function {name!r}")
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-    idle = (*functions, ast.ClassDef, ast.Import, ast.ImportFrom)
     binding = [node for node in tree.body if {name, "*"} & names_bound(node, inside=False)]
     for node in binding[-1:]:
-        if isinstance(node, functions):
-            body = node.body if ast.get_docstring(node, clean=False) is None else node.body[1:]
-            if all(isinstance(part, idle) for part in body):
-                raise NameError(f"the program gives {name!r} no body")
+        if isinstance(node, functions) and all(is_idle(part) for part in node.body):
+            raise NameError(f"the program gives {name!r} no body")
+
+
+def is_idle(node: Any) -> bool:
+    """A definition, an import or a text: what a body may begin with, but not all that it consists of."""
+    import ast
+
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return isinstance(node.value.value, str)
+    return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom))
