@@ -2,8 +2,10 @@
 
 import pytest
 
+from oddlm.sandbox.inside.program import choose
 from oddlm.tasks.gsm8k import paper_number
-from oddlm.tasks.scoring import code_of, codes_in, fenced, find_number, readings
+from oddlm.tasks.programs import LONGEST, codes_in, readings
+from oddlm.tasks.scoring import find_number
 
 from ..growth import LINEAR, growth
 
@@ -49,58 +51,66 @@ PIECES = [
     "€",
     "\u202f1",
     ":00",
+    "<think>",
+    "</think>",
+    "<think></think>",
+    "\ufeff",
+    ">>> x = 1\n",
+    "...\n",
+    ">>>",
+    "\n    def f(x):\n",
+    "\n\n\tdef f(x): x\n",
+    "@\n",
+    "\u2028",
 ]
-PREFIXES = ["", "the answer is", "```", "```python\n", "#### ", "\\frac{1}{", "answer:"]
+PREFIXES = ["", "the answer is", "```", "```python\n", "#### ", "\\frac{1}{", "answer:", "<think>", ">>> def f(x):\n"]
+
+
+def read(prompt: str, text: str) -> tuple[str, ...]:
+    return readings(prompt, codes_in(text, prompt))
 
 
 @pytest.mark.parametrize("piece", PIECES)
 @pytest.mark.parametrize(
-    "read",
-    [find_number, paper_number, lambda text: readings("def f(x):\n", codes_in(text))],
-    ids=["find_number", "paper_number", "readings"],
+    "function",
+    [find_number, paper_number, lambda text: read("def f(x):\n", text), lambda text: read("```python\n", text)],
+    ids=["find_number", "paper_number", "readings", "readings in a fence"],
 )
-def test_reading_is_linear(read, piece: str) -> None:
+def test_reading_is_linear(function, piece: str) -> None:
     for prefix in PREFIXES:
 
         def make(size: int, prefix: str = prefix) -> str:
             return prefix + piece * (size // len(piece)) + "x`"
 
-        assert growth(read, make, 1_000, repeats=1) < LINEAR or growth(read, make, 1_000) < LINEAR, prefix
+        assert growth(function, make, 1_000, repeats=1) < LINEAR or growth(function, make, 1_000) < LINEAR, prefix
 
 
 @pytest.mark.parametrize("text", ["answer is" + " " * 1_000_000 + "x", "```" + "a" * 1_000_000 + "`", "```\n" * 300_000])
 def test_a_megabyte_is_read(text: str) -> None:
     assert find_number(text) is None
-    assert readings("", codes_in(text))
+    assert read("", text)
 
 
-BLOCKS = [
-    ("no fence", "no fence"),
-    ("```python\nx\n```", "x\n"),
-    ("a\n```\nx\n```\nb", "x\n"),
-    ("```bash\npip install x\n```\n```python\ny\n```", "y\n"),
-    ("```text\nx\n```", "x\n"),
-    ("```python\nx", "x"),
-    ("    return 1\n```\nwords", "    return 1\n"),
-    ('def f():\n    """\n    ```\n    f()\n    ```\n    """\n    return 1\n', None),
-    (
-        '```python\ndef f():\n    """\n    ```\n    f()\n    ```\n    """\n```',
-        'def f():\n    """\n    ```\n    f()\n    ```\n    """\n',
-    ),
-    ("```{python}\nx\n```", "x\n"),
-    ("```Python3 title\nx\n```", "x\n"),
-    ("  ```py\n  x\n  ```", "  x\n"),
-    ("```python\r\nx\r\n```\r\n", "x\r\n"),
-    ("inline ```code``` here", "inline ```code``` here"),
-]
+ANSWER = "<think>\n</think>" + "```python\ndef f(x):\n    return {}\n```\n>>> x = 1\n\n    def f(x): x\n"
 
 
-@pytest.mark.parametrize(("text", "code"), BLOCKS)
-def test_code_of(text: str, code: str | None) -> None:
-    assert code_of(text) == (text if code is None else code)
-    assert text in codes_in(text) or fenced(text), "the whole text stays a possibility where a quote hides a fence"
+@pytest.mark.parametrize("count", [1, 50, 5_000])
+def test_readings_are_few_and_no_longer_than_the_sandbox_takes(count: int) -> None:
+    text = "".join(ANSWER.replace("{}", str(i)) for i in range(count))
+    for answer in (text, f"x{text}", text + "</think>" * count, text + "x" * LONGEST):
+        found = read("def f(x):\n", answer)
+        assert 0 < len(found) <= 512
+        assert len(found) == 1 or sum(map(len, found)) <= LONGEST
 
 
-def test_two_blocks_are_read_apart_and_together() -> None:
-    text = "```python\na = 1\n```\nthen\n```python\nb = a\n```"
-    assert codes_in(text)[:3] == ("a = 1\n", "b = a\n", "a = 1\n\nb = a\n")
+@pytest.mark.parametrize(
+    "piece", ["x\n", "def g(): pass\n", "x = = 1\n", "f(1)\n", "    x\n", "def f(x):\n    def g(): pass\n"]
+)
+def test_choosing_is_linear(piece: str) -> None:
+    def make(size: int) -> tuple[str, ...]:
+        return read("def f(x):\n", "    return x\n" + piece * (size // len(piece)))
+
+    def chosen(sources: tuple[str, ...]) -> None:
+        assert choose(sources, ("f",))
+
+    assert growth(chosen, make, 1_000, repeats=1) < LINEAR or growth(chosen, make, 1_000) < LINEAR

@@ -1,5 +1,6 @@
 """A task of the user's own: a JSONL of prompts and targets, and a scorer by name."""
 
+import ast
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -8,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from ..sandbox import TestsError, Trial, read_tests, require_sandbox, run_python
+from ..sandbox.trial import parsed
 from .base import Problem, Score, Task
 from .data import first, in_half, read_jsonl, text_field
-from .scoring import codes_in, find_number, readings, score_number
+from .programs import codes_in, given, readings
+from .scoring import find_number, score_number
 
 _DEFINED = re.compile(r"^(class|def|async def) +(\w+)", re.MULTILINE)  # in a prompt that is the beginning of a program
 
@@ -47,15 +50,21 @@ def read_number(row: Mapping[str, Any]) -> float:
 
 
 def read_checks(row: Mapping[str, Any], *, unsafe: bool) -> Checks:
-    """Python source such as `assert double(2) == 4`; tests that no program could pass are refused with their line."""
+    """Python source such as `assert double(2) == 4`; tests that no program could pass are refused with their line.
+
+    The tests may use what the prompt imports from the standard library, and its constants.
+    """
     by_reference = row.get("by_reference", [])
     if not isinstance(by_reference, list) or not all(isinstance(name, str) for name in by_reference):
         raise ValueError('by_reference must be a list of names, such as ["Stack"]')
     defined = _DEFINED.findall(row["prompt"])
     classes = [name for kind, name in defined if kind == "class"]
+    tests = read_text(row)
     try:
+        used = {node.id for node in ast.walk(parsed(tests, "tests")) if isinstance(node, ast.Name)}
         trial = read_tests(
-            read_text(row),
+            tests,
+            setup=given(row["prompt"], used - {name for _, name in defined} - set(by_reference)),
             defined=tuple(name for _, name in defined),
             by_reference=tuple(dict.fromkeys([*by_reference, *classes])),
         )
@@ -74,7 +83,7 @@ def score_last_number(problem: Problem, text: str) -> Score:
 
 
 def score_python(problem: Problem, text: str) -> Score:
-    codes = codes_in(text)
+    codes = codes_in(text, problem.prompt)
     checks: Checks = problem.target
     verdict = run_python(readings(problem.prompt, codes), checks.trial, tidy=True, unsafe=checks.unsafe)
     return Score(verdict.passed, codes[0], verdict.detail)

@@ -7,7 +7,7 @@ from pathlib import Path
 from ..sandbox import Limits, require_sandbox, run_python
 from .base import Problem, Score, Task
 from .data import first, in_half, instead, read_jsonl, text_field
-from .scoring import codes_in, readings
+from .programs import codes_in, preamble, readings
 
 FIELDS = ("task_id", "prompt", "entry_point", "canonical_solution", "test")
 PAPER_TIMEOUT_S = 3.0
@@ -29,7 +29,7 @@ class Tests:
             source,
             f"{self.test}\ncheck({self.entry_point})\n",
             functions=[self.entry_point],
-            setup=self.prompt,
+            setup=preamble(self.prompt),
             tidy=tidy,
             limits=Limits(timeout_s=timeout_s),
             unsafe=self.unsafe,
@@ -74,7 +74,7 @@ def bare_prompt(problem: Problem) -> str:
 
 def score(problem: Problem, text: str) -> Score:
     """Our reading: a fenced block or the completion, indented or not, with or without the signature."""
-    codes = codes_in(text)
+    codes = codes_in(text, problem.prompt)
     passed, detail = problem.target.run(readings(problem.prompt, codes), tidy=True, timeout_s=TIMEOUT_S)
     return Score(passed, codes[0], detail)
 

@@ -12,7 +12,7 @@ from ..sandbox.trial import parsed
 from .base import Problem, Score, Task
 from .data import first, read_jsonl, text_field
 from .hub import hub_rows
-from .scoring import codes_in, readings
+from .programs import codes_in, readings
 
 HUB = "google-research-datasets/mbpp"
 FIELDS = ("task_id", "code", "test_list")

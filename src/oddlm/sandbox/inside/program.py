@@ -30,10 +30,10 @@ def choose(sources: tuple[str, ...], names: tuple[str, ...]) -> CodeType:
 def prepare(source: str, names: tuple[str, ...], cuts: int, complete: bool = False) -> CodeType:
     import ast
 
-    lines = source.splitlines(keepends=True)
+    lines = source.replace("\r\n", "\n").replace("\r", "\n").split("\n")  # as Python counts them
     for left in range(cuts, -1, -1):
         try:
-            tree = ast.parse("".join(lines))
+            tree = ast.parse("\n".join(lines))
             known = names_bound(tree, inside=False) | set(dir(builtins))
             tree.body = [node for node in tree.body if not is_prose(node, known)]
             code = compile(tree, MODULE, "exec")
@@ -100,16 +100,22 @@ def is_prose(node: Any, known: set[str]) -> bool:
 
 
 def require_body(tree: Any, name: str) -> None:
-    """NameError where the program does not bind the name, or only as the prompt does: by a definition that holds nothing but a
-    docstring and other definitions.
-    """
+    """NameError if the program does not bind the name, or binds it to a function that does nothing but define and import."""
     import ast
 
     if not {name, "*"} & names_bound(tree):
         raise NameError(f"the program defines no function {name!r}")
-    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     binding = [node for node in tree.body if {name, "*"} & names_bound(node, inside=False)]
     for node in binding[-1:]:
-        documented = isinstance(node, kinds[:2]) and ast.get_docstring(node, clean=False) is not None
-        if documented and all(isinstance(part, kinds) for part in node.body[1:]):
+        if isinstance(node, functions) and all(is_idle(part) for part in node.body):
             raise NameError(f"the program gives {name!r} no body")
+
+
+def is_idle(node: Any) -> bool:
+    """A definition, an import or a text: what a body may begin with, but not all that it consists of."""
+    import ast
+
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return isinstance(node.value.value, str)
+    return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom))
