@@ -144,9 +144,9 @@ def interpreter() -> Path:
 
 
 def libraries() -> list[str]:
-    """Folders with Python and what it links to."""
+    """Folders with Python, what it links to, and time zones."""
     prefixes = dict.fromkeys(("/usr", sys.base_prefix, str(interpreter().parents[1])))
-    found = [*(f"{prefix}/{name}" for prefix in prefixes for name in ("lib", "lib64")), "/lib", "/lib64"]
+    found = [*(f"{prefix}/{name}" for prefix in prefixes for name in ("lib", "lib64")), "/lib", "/lib64", "/usr/share/zoneinfo"]
     return [folder for folder in found if Path(folder).is_dir()]
 
 
