@@ -2,10 +2,14 @@
 
 import os
 import shutil
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,8 +18,8 @@ import pytest
 from oddlm.sandbox import Limits, SandboxError, ScoringThreads, Verdict, cgroup, jail, run_python, walls
 
 from ..waiting import wait_until
-from .conftest import children
-from .test_attacks import attack, report
+from .conftest import children, read
+from .test_attacks import _descendants, attack, report
 
 ROOT = os.geteuid() == 0 and shutil.which("setpriv") is not None
 ROOT = ROOT and Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]  # not of a container alone
@@ -56,28 +60,21 @@ def test_the_machine_too_sees_nobody() -> None:
     assert walls().nobody
     with ScoringThreads(1) as pool:
         verdict = pool.submit(run_python, "while True: pass", "f(1)", functions=["f"], limits=SLOW)
-        wait_until(lambda: {"65534"} & {user for pid in _inner() for user in _users(pid)})
-        assert all(_users(pid) == ["65534"] * 8 for pid in _inner() if "65534" in _users(pid))
+        wait_until(lambda: len(_pythons()) == 2)
+        assert [_users(pid) for pid in _pythons()] == [["65534"] * 8] * 2
         pool.stop()
     assert verdict.exception() is not None
 
 
-def _inner() -> list[str]:
-    """The children of our children."""
-    return [pid for child in children() for path in Path(f"/proc/{child}/task").glob("*/children") for pid in _words(path)]
+def _pythons() -> list[int]:
+    """Those in sandboxes of this process."""
+    return [pid for pid in _descendants(os.getpid()) if read(Path(f"/proc/{pid}/comm")).startswith("python3")]
 
 
-def _users(pid: str) -> list[str]:
+def _users(pid: int) -> list[str]:
     """Real, effective, saved and of files: first the users, then the groups."""
-    lines = _words(Path(f"/proc/{pid}/status"))
+    lines = read(Path(f"/proc/{pid}/status")).split()
     return [word for name in ("Uid:", "Gid:") if name in lines for word in lines[lines.index(name) + 1 :][:4]]
-
-
-def _words(path: Path) -> list[str]:
-    try:
-        return path.read_text().split()
-    except (FileNotFoundError, ProcessLookupError):
-        return []
 
 
 @needs_root
@@ -170,24 +167,57 @@ def test_installed_packages_behind_a_link(tmp_path: Path) -> None:
     assert found == {str(tmp_path / "lib/elsewhere"), str(tmp_path / "lib/python3/dist-packages")}
 
 
+OUTLIVING = """
+import sys
+from dataclasses import replace
+from oddlm.sandbox import Limits, jail, run_python, walls
+found = replace(walls(), nobody=sys.argv[1] == "True")
+jail._probe = lambda _: found
+program = "import ctypes\\nctypes.CDLL(None).prctl(1, 0)\\nwhile True: pass"
+run_python(program, "f(1)", functions=["f"], limits=Limits(timeout_s=600))
+"""
+
+
 @pytest.mark.parametrize("nobody", [True, False])
-def test_nobody_outlives_the_parent(monkeypatch: pytest.MonkeyPatch, nobody: bool) -> None:
+def test_a_program_that_runs_does_not_outlive_us(nobody: bool) -> None:
+    """Those that have only just begun look by themselves whether anybody is left; see test_attacks.py."""
     if nobody and not ROOT:
         pytest.skip("only root can become nobody")
-    pretend(monkeypatch, nobody=nobody)
+    before = set(_descendants(os.getpid()))
+    parent = subprocess.Popen([sys.executable, "-c", OUTLIVING, str(nobody)])
+
+    def processor_ticks(pid: int) -> int:
+        fields = read(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
+        return int(fields[11]) if fields else 0
+
+    wait_until(lambda: max(map(processor_ticks, _descendants(parent.pid)), default=0) > 100)  # a second: it is in its loop
+    parent.kill()
+    parent.wait()
+
+    def left() -> set[int]:
+        """Orphans come to this process, which has made itself their reaper."""
+        for pid in set(_descendants(os.getpid())) - before:
+            with suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        return set(_descendants(os.getpid())) - before
+
+    try:
+        wait_until(lambda: not left())
+    finally:
+        for pid in left():
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_the_signal_at_the_parents_death_stays() -> None:
     source = """
 import ctypes, platform
 def f(x):
     libc = ctypes.CDLL(None)
     number = 157 if platform.machine() == "x86_64" else 167
     high = ctypes.c_ulong(1 << 32 | 1)  # the kernel looks at the lower half
-    before, after = ctypes.c_int(), ctypes.c_int()
-    libc.prctl(2, ctypes.byref(before))
-    tried = [libc.prctl(1, 0), libc.prctl(1, 15), libc.syscall(number, high, 0), libc.prctl(1, 9)]
-    libc.prctl(2, ctypes.byref(after))
-    return before.value, tried, after.value
+    return [libc.prctl(1, 0), libc.prctl(1, 15), libc.syscall(number, high, 0), libc.prctl(1, 9)]
 """
-    report(source, (9, [-1, -1, -1, 0], 9))
+    report(source, [-1, -1, -1, 0])
 
 
 NEW = {"statmount": 457, "listmount": 458, "open_tree_attr": 467, "file_getattr": 468, "file_setattr": 469, "listns": 470}
@@ -292,7 +322,7 @@ def test_leaving_scoring_threads_by_an_exception_kills_what_runs() -> None:
         with ScoringThreads(2) as pool:
             verdicts.extend(pool.submit(score) for _ in range(5))
             begun.wait()
-            wait_until(lambda: len(_inner()) >= 4)  # two sides each
+            wait_until(lambda: len(_pythons()) == 4)  # two sides each
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -7,6 +7,10 @@ bubblewrap. On machines that do not allow this, the sandbox has no folder to wri
 Inside a user namespace a process is nobody, but to the kernel it remains whoever started it, and owns the files
 that they own. Root therefore starts bubblewrap without one, and setpriv makes the process nobody before Python
 starts. Everybody else needs the user namespace.
+
+Nothing inside may outlive us, so each process has the kernel kill it when its parent dies. The kernel does so only if
+the parent has the right to, and bubblewrap, which gives up its capabilities, has none over nobody. For root it is
+therefore unshare that makes the namespace of processes, whose first is bubblewrap: when that dies, all others do.
 """
 
 import functools
@@ -14,7 +18,6 @@ import itertools
 import marshal
 import os
 import platform
-import re
 import select
 import shutil
 import signal
@@ -34,11 +37,10 @@ INSTALL = "apt-get install bubblewrap  (Fedora: dnf install bubblewrap, Arch: pa
 PACKAGE = Path(__file__).parent / "inside"
 NOBODY = "65534"
 SETPRIV_AT = "/oddlm/setpriv"
-# A change of user clears the signal that the kernel sends when the parent dies, so it is asked for again.
 BECOME_NOBODY = [SETPRIV_AT, "--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", "--no-new-privs"]
-BECOME_NOBODY += ["--inh-caps=-all", "--bounding-set=-all", "--pdeathsig", "KILL", "--"]
-# Walls that can be felt from inside: a user without privileges, the first process of its namespace, no /proc of the host.
-PROBE = "import os, resource; os._exit(os.getuid() != 65534 or os.getpid() != 1 or os.path.exists('/proc'))"
+BECOME_NOBODY += ["--inh-caps=-all", "--bounding-set=-all", "--"]
+# Walls that can be felt from inside: a user without privileges, a namespace with nobody else, no /proc of the host.
+PROBE = "import os, resource; os._exit(os.getuid() != 65534 or os.getpid() > 9 or os.path.exists('/proc'))"
 DEATH_S = 10.0  # how long a killed sandbox may take to be gone
 MOUNT_POINT = "/sys"  # nothing of the sandbox comes from there
 # $1: options of the tmpfs, none without one; $2: where to join a cgroup, if anywhere; $3: whether to keep the host's
@@ -85,7 +87,7 @@ class Jailed:
     """A running process and the way to learn that all of it is gone."""
 
     process: subprocess.Popen[bytes]
-    info: int | None  # bubblewrap writes the process id of its inner init here
+    info: int | None  # bubblewrap writes here when it begins
     _said: bytes | None = None  # read from there; None: nothing yet
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -96,7 +98,7 @@ class Jailed:
                 self._said = os.read(self.info, 4096)
             if self.process.poll() is not None:
                 return
-            init = _open_init(self._said or b"", self.process.pid)
+            init = _open_init(self.process.pid) if self._said else None
             with suppress(ProcessLookupError):
                 if init is None:
                     os.killpg(self.process.pid, signal.SIGKILL)
@@ -117,21 +119,19 @@ class Jailed:
             raise SandboxError(f"a sandbox did not start: {FAILURES.get(status, f'exit status {status}')}")
 
 
-def _open_init(said: bytes, parent: int) -> int | None:
-    """A handle on the first process inside, the init of its namespace.
+def _open_init(parent: int) -> int | None:
+    """A handle on the init of the sandbox's namespace, the only child of the process that we have started.
 
-    The kernel ends an init only after every process of its namespace, and bubblewrap outside (--as-pid-1) ends only after
-    it has reaped it: killing the init and waiting for bubblewrap leaves neither a process nor a zombie.
+    The kernel ends an init only after every process of its namespace, and the parent ends only after it has reaped it:
+    killing the init and waiting for the parent leaves neither a process nor a zombie.
     """
-    found = re.search(rb'"child-pid":\s*(\d+)', said)
-    if not found:
-        return None
     try:
-        handle = os.pidfd_open(int(found[1]))
-    except ProcessLookupError:
+        init = int(Path(f"/proc/{parent}/task/{parent}/children").read_text().split()[0])
+        handle = os.pidfd_open(init)
+    except (OSError, IndexError):
         return None
     with suppress(OSError):
-        status = Path(f"/proc/{int(found[1])}/stat").read_text()
+        status = Path(f"/proc/{init}/stat").read_text()
         if status.rpartition(")")[2].split()[1] == str(parent):  # else the number belongs to somebody else by now
             return handle
     os.close(handle)
@@ -161,12 +161,12 @@ def installed(folders: list[str]) -> Iterator[str]:
 
 def bwrap_command(bwrap: str, *, walls: Walls, filter_fd: int, info_fd: int) -> list[str]:
     """The walls: empty namespaces, a read-only root with Python and its libraries, a small private /tmp."""
-    command = [bwrap, "--as-pid-1", "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
+    command = [bwrap, "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
     if walls.nobody:
-        command += [f"--unshare-{name}" for name in ("ipc", "pid", "net", "uts", "cgroup-try")]
+        command += [f"--unshare-{name}" for name in ("ipc", "net", "uts", "cgroup-try")]
         command += [word for name in ("SETUID", "SETGID", "SETPCAP") for word in ("--cap-add", f"CAP_{name}")]
     else:
-        command += ["--unshare-all", "--uid", NOBODY, "--gid", NOBODY]
+        command += ["--unshare-all", "--as-pid-1", "--uid", NOBODY, "--gid", NOBODY]
     command += ["--hostname", "sandbox", "--clearenv", "--setenv", "HOME", "/tmp"]
     command += ["--bind", MOUNT_POINT, "/tmp"] if walls.writable else ["--dir", "/tmp"]
     return [*command, *_view(walls.nobody), "--chdir", "/tmp", "--seccomp", str(filter_fd), "--info-fd", str(info_fd)]
@@ -194,16 +194,18 @@ def _view(nobody: bool) -> tuple[str, ...]:
 
 
 def jailed_command(bwrap: str, command: list[str], *, walls: Walls, tmpfs: str, join: str, fds: tuple[int, int]) -> list[str]:
-    """The command behind walls. Each step replaces the process by the next: unshare, sh, bubblewrap, setpriv, the command."""
+    """The command behind walls. Each step becomes the next: unshare (which forks for nobody), sh, bubblewrap, setpriv."""
     filter_fd, info_fd = fds
     command = [*(BECOME_NOBODY if walls.nobody else ()), *command]
     command = [*bwrap_command(bwrap, walls=walls, filter_fd=filter_fd, info_fd=info_fd), "--", *command]
     root = os.geteuid() == 0
     null = "null" if root and walls.writable and not walls.nobody else ""  # root may change it, nobody may not
     command = ["/bin/sh", "-c", PREPARE, "sh", tmpfs if walls.writable else "", join, null, *command]
-    if not walls.writable:
-        return command
-    return [shutil.which("unshare") or "unshare", "--mount", *(() if root else ("--map-root-user",)), "--", *command]
+    unshare = [shutil.which("unshare") or "unshare", *(() if root else ("--map-root-user",))]
+    if walls.nobody:
+        dying = [str(shutil.which("setpriv")), "--pdeathsig", "KILL", "--"]
+        return [*dying, *unshare, "--mount", "--pid", "--fork", "--kill-child", "--", *command]
+    return [*unshare, "--mount", "--", *command] if walls.writable else command
 
 
 def tmpfs_options(tmp_bytes: int, files: int) -> str:
