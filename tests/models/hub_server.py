@@ -14,7 +14,7 @@ COMMIT = "c8d24a3f4adaeef46881b450e1bf7d1005203bd7"
 
 @dataclass
 class Hub:
-    """`repos`: name -> folder. The other fields are what goes wrong."""
+    """`repos`: name -> folder; a data set's name begins with "datasets/". The other fields are what goes wrong."""
 
     repos: dict[str, Path]
     gated: set[str] = field(default_factory=set)
@@ -40,13 +40,10 @@ class _Handler(BaseHTTPRequestHandler):
     def answer(self, *, body):
         path = unquote(urlsplit(self.path).path)
         self.hub.requests.append((self.command, path, self.headers.get("Range")))
-        if path.startswith("/api/models/"):
-            name, _, rest = path.removeprefix("/api/models/").partition("/revision/")
-            kind = "info"
-            if "/tree/" in path:
-                name, _, rest = path.removeprefix("/api/models/").partition("/tree/")
-                kind = "tree"
-            revision = rest or "main"
+        if path.startswith("/api/"):
+            kind = "tree" if "/tree/" in path else "info"
+            name, _, rest = path.removeprefix("/api/").partition("/tree/" if kind == "tree" else "/revision/")
+            name, revision = name.removeprefix("models/"), rest or "main"
         else:
             name, _, rest = path.lstrip("/").partition("/resolve/")
             revision, _, file = rest.partition("/")
@@ -59,17 +56,21 @@ class _Handler(BaseHTTPRequestHandler):
         if kind == "file" and name in self.hub.gated:
             return self.refuse(403, "GatedRepo", f"Access to model {name} is restricted")
         if kind == "info":
-            files = [{"rfilename": file.name} for file in sorted(folder.iterdir())]
+            files = [{"rfilename": entry["path"]} for entry in self.entries(folder)]
             return self.send(200, json.dumps({"id": name, "modelId": name, "sha": COMMIT, "siblings": files}).encode(), body)
         if kind == "tree":
-            return self.send(200, json.dumps([self.entry(file) for file in sorted(folder.iterdir())]).encode(), body)
+            return self.send(200, json.dumps(self.entries(folder)).encode(), body)
         if not (folder / file).is_file():
             return self.refuse(404, "EntryNotFound", "Entry not found")
         return self.file(folder / file, body)
 
-    def entry(self, path):
+    def entries(self, folder):
+        return [self.entry(folder, path) for path in sorted(folder.rglob("*")) if path.is_file()]
+
+    def entry(self, folder, path):
         content = path.read_bytes()
-        return {"type": "file", "path": path.name, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
+        name = path.relative_to(folder).as_posix()
+        return {"type": "file", "path": name, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
 
     def file(self, path, body):
         content = path.read_bytes()

@@ -223,7 +223,7 @@ def test_hub_out_of_reach_says_what_to_do(tmp_path: Path, how: dict[str, str]) -
     environment = os.environ | {"HF_HOME": str(tmp_path)} | how
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120)
     assert done.stdout.startswith("cannot fetch openai/gsm8k"), done.stderr
-    assert "give a local file (--data FILE; for `oddlm sweep` --data gsm8k=FILE)" in done.stdout
+    assert "--data FILE" in done.stdout
     assert "Retrying" not in done.stderr
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from .base import Problem, Score, Task
-from .data import first, in_half, instead, read_jsonl, text_field
+from .data import first, in_half, read_jsonl, text_field
+from .hub import hub_rows
 from .scoring import find_number, score_number
 
 HUB = "openai/gsm8k"
 PAPER_PROBLEMS = 200
-PROBE_S = 10.0  # the longest wait for the hub to answer at all
 
 # Four questions of GSM8K's training split (MIT licence, OpenAI): those of OpenCompass's 4-shot prompt, the harness LLaDA's own
 # evaluation builds on, which gives them as turns of a chat where we give one text. The worked answers are ours; others go in by
@@ -27,7 +27,7 @@ def load(
     split: one half of it, tune or test (see `in_half`).
     """
     source = f"{HUB} on the hub" if data is None else str(data)
-    rows = _from_hub() if data is None else list(read_jsonl(data, ("question", "answer")))
+    rows = hub_rows(HUB, config="main", split="test") if data is None else list(read_jsonl(data, ("question", "answer")))
     examples = _examples(shots)
     problems: list[Problem] = []
     for index, (number, row) in enumerate(rows):
@@ -42,29 +42,6 @@ def load(
 
 def _pair(source: Any, number: int, row: dict[str, Any]) -> tuple[str, str]:
     return text_field(source, number, row, "question"), text_field(source, number, row, "answer")
-
-
-def _from_hub() -> list[tuple[int, dict[str, Any]]]:
-    """Asked once, without retries: where the hub is out of reach, what its library has in its cache must do."""
-    try:
-        from datasets import config, load_dataset
-        from huggingface_hub import HfApi
-    except ImportError as error:
-        raise ValueError(
-            f"GSM8K from the hub needs the extra 'hub': pip install 'oddlm[hub]'; or {instead('gsm8k')}"
-        ) from error
-    offline, why = config.HF_HUB_OFFLINE, ""
-    try:
-        HfApi().dataset_info(HUB, timeout=PROBE_S)
-    except Exception as error:  # the library raises its own, OSError and those of three HTTP stacks
-        config.HF_HUB_OFFLINE, why = True, f"{type(error).__name__}: {error}".split("\n")[0]
-    try:
-        return list(enumerate(load_dataset(HUB, "main", split="test"), start=1))
-    except Exception as error:
-        why = why or f"{type(error).__name__}: {error}"
-        raise ValueError(f"cannot fetch {HUB} from {config.HF_ENDPOINT} ({why}); {instead('gsm8k')}") from error
-    finally:
-        config.HF_HUB_OFFLINE = offline
 
 
 def gold(answer: str) -> float | None:
