@@ -14,11 +14,11 @@ def tasks() -> None:
     """List the tasks, with their protocols."""
     from rich.table import Table
 
-    from ..tasks.base import KNOWN, describe, find_task
+    from ..tasks.base import describe, find_task, task_names
     from ..views import open_console
 
     table = Table("task", "protocols", "answer tokens", "what it asks", pad_edge=False)
-    for name in KNOWN:
+    for name in task_names():
         task = find_task(name)
         table.add_row(name, ", ".join(task.protocols), str(task.length), describe(name))
     open_console().print(table)

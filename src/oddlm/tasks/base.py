@@ -1,15 +1,29 @@
 """What a task is: data plus functions."""
 
 import inspect
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib import import_module
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from ..registry import find_dotted, is_dotted
 
-KNOWN = ("countdown", "gsm8k", "humaneval", "minicode")
+_DEFINED = re.compile(r"^TASK\b[^=\n]*=", re.MULTILINE)
+
+
+@cache
+def task_names() -> tuple[str, ...]:
+    """The modules of this package that define TASK. Their source is read, not run: some import much."""
+    found = []
+    for entry in files(__package__).iterdir():
+        source = entry / "__init__.py" if entry.is_dir() else entry
+        if source.name.endswith(".py") and source.is_file() and _DEFINED.search(source.read_text(encoding="utf-8")):
+            found.append(entry.name.removesuffix(".py"))
+    return tuple(sorted(found))
 
 
 def describe(name: str) -> str:
@@ -84,11 +98,11 @@ def find_task(name: str, *, scorer: str | None = None, unsafe: bool = False) -> 
         return jsonl_task(Path(name), score=scorer, unsafe=unsafe)
     if scorer is not None:
         raise ValueError(f"a scorer goes with a JSONL of your own; task {name!r} has its own")
-    if name in KNOWN:
+    if name in task_names():
         task = import_module(f".{name}", __package__).TASK
     else:
         if not is_dotted(name):
-            known = ", ".join(KNOWN)
+            known = ", ".join(task_names())
             raise ValueError(f"unknown task {name!r}; known: {known}, the dotted path of a Task, or a .jsonl file")
         task = find_dotted("task", name)
     if not isinstance(task, Task):
