@@ -109,7 +109,7 @@ def speed(shape: str, device: str, repeats: int) -> None:
     times, counts, peaks = defaultdict(list), {}, {}
     for repeat in range(repeats + 1):
         for name, options in CACHES.items():
-            model = Watched(network, name=shape, mask_id=3, protected_ids=(1,), **options)
+            model = Watched(network, name=shape, mask_id=3, end_ids=(1,), **options)
             if device != "cpu":
                 torch.cuda.reset_peak_memory_stats()
             took, _ = seconds(partial(oddlm.denoise, model, [tokens], **settings), device)

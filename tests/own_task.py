@@ -39,7 +39,7 @@ class Hills:
     wrong ones with 0. Too cold, and the first is wrong; too hot, and the second is.
     """
 
-    mask_id, vocab_size, protected_ids = 49, 50, (1,)
+    mask_id, vocab_size, end_ids = 49, 50, (1,)
     RIGHT = "t10 t10"
 
     def __init__(self):

@@ -253,7 +253,7 @@ def test_a_model_without_tokenizer_is_refused():
 
 
 class Bare:
-    mask_id, vocab_size, protected_ids = 9, 10, ()
+    mask_id, vocab_size, end_ids = 9, 10, ()
 
     def __call__(self, tokens, start, prompt_lengths):
         raise AssertionError

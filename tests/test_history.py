@@ -66,7 +66,7 @@ def test_micro_batches_are_the_same_model(toy):
 
 def test_models_without_a_name_are_known_by_themselves():
     class Nameless:
-        mask_id, vocab_size, protected_ids = 9, 10, ()
+        mask_id, vocab_size, end_ids = 9, 10, ()
 
         def __call__(self, tokens, start, prompt_lengths):
             return torch.zeros(len(tokens), tokens.shape[1] - start, 10)

@@ -19,6 +19,7 @@ ARROWS = {
     "registry": set(),
     "checks": set(),
     "noise": set(),
+    "ends": set(),
     "alarm": {"types"},
     "progress": {"types"},
     "policies": {"types", "registry", "noise"},
@@ -34,7 +35,19 @@ ARROWS = {
     "params": {"checks", "presets"},
     "train": {"models", "params", "registry"},
     "selection": {"types", "registry", "metrics"},
-    "generate": {"checks", "policies", "presets", "types", "noise", "params", "sampler", "selection", "diversity", "models"},
+    "generate": {
+        "checks",
+        "ends",
+        "policies",
+        "presets",
+        "types",
+        "noise",
+        "params",
+        "sampler",
+        "selection",
+        "diversity",
+        "models",
+    },
     "costs": {"models"},
     "bench": {"types", "costs", "sampler", "schedule", "diversity", "models"},
     "demo": {
@@ -52,12 +65,12 @@ ARROWS = {
     },
     "sandbox": set(),
     "tasks": {"sandbox", "registry", "wording"},
-    "metrics": set(),
+    "metrics": {"ends"},
     "store": {"params"},
     "query": {"store"},
     "compare": {"params", "store", "metrics"},
-    "evaluate": {"types", "params", "policies", "selection", "generate", "tasks", "metrics", "store"},
-    "views": {"types", "params", "store", "query", "compare", "metrics", "wording"},
+    "evaluate": {"ends", "types", "params", "policies", "selection", "generate", "tasks", "metrics", "store"},
+    "views": {"ends", "types", "params", "store", "query", "compare", "metrics", "wording"},
     "analysis": {"params", "store", "metrics", "compare", "views", "wording"},
     "experiments": {"__init__", "params", "models", "generate", "tasks", "store", "evaluate", "trackers"},
     "embedding": set(),
@@ -68,6 +81,7 @@ ARROWS = {
     "serve": {
         "__init__",
         "checks",
+        "ends",
         "types",
         "params",
         "presets",
@@ -202,7 +216,7 @@ def first_position(canvas):
     return canvas[..., 0, :]
 
 class Net:
-    mask_id, vocab_size, protected_ids = 29, 30, (1,)
+    mask_id, vocab_size, end_ids = 29, 30, (1,)
 
     def __init__(self, scale=1.0):
         self.scale = scale
@@ -245,5 +259,5 @@ def test_models_by_name():
         load_model("toi")
     with pytest.raises(ValueError, match=r"model 'oddlm\.nothing\.here' cannot be imported"):
         load_model("oddlm.nothing.here")
-    with pytest.raises(ValueError, match=r"model 'builtins\.dict' is a dict without mask_id, vocab_size, protected_ids"):
+    with pytest.raises(ValueError, match=r"model 'builtins\.dict' is a dict without mask_id, vocab_size, end_ids"):
         load_model("builtins.dict")

@@ -32,7 +32,7 @@ SHAPE = {"n": 4, "length": 12, "steps": 6}
 class Fixed:
     """A network that says the same whatever it sees."""
 
-    protected_ids: tuple[int, ...] = ()
+    end_ids: tuple[int, ...] = ()
 
     def __init__(self, logits: Tensor, mask_id: int | None = None) -> None:
         self.logits, self.vocab_size = logits, logits.shape[-1]
@@ -88,7 +88,7 @@ def test_mask_is_never_sampled_even_when_the_network_wants_it():
     assert (done.tokens != 4).all()
 
 
-NETWORK_LACKS = "the model is a function without mask_id, vocab_size, protected_ids: a model is called as model(tokens, start, "
+NETWORK_LACKS = "the model is a function without mask_id, vocab_size, end_ids: a model is called as model(tokens, start, "
 
 
 def test_a_network_that_is_no_model_is_told_what_it_lacks(toy):
@@ -99,9 +99,9 @@ def test_a_network_that_is_no_model_is_told_what_it_lacks(toy):
         with pytest.raises(ValueError, match=re.escape(NETWORK_LACKS)):
             draw(network, [[5]], n=1, length=4, steps=2)
     network.mask_id, network.vocab_size = toy.mask_id, toy.vocab_size
-    with pytest.raises(ValueError, match=r"without protected_ids: .* \(see oddlm\.Model\)"):
+    with pytest.raises(ValueError, match=r"without end_ids: .* \(see oddlm\.Model\)"):
         denoise(network, [[5]], n=1, length=4, steps=2)
-    network.protected_ids = toy.protected_ids
+    network.end_ids = toy.end_ids
     assert denoise(network, [[5]], n=1, length=4, steps=2).nfe == 2
     with pytest.raises(ValueError, match="the model is a SimpleNamespace without __call__"):
         denoise(SimpleNamespace(**vars(network)), [[5]], n=1, length=4, steps=2)
@@ -275,7 +275,7 @@ def test_fork_gives_sample_j_the_jth_likeliest_cell(toy, guide):
     events: list[oddlm.StepEvent] = []
     done = denoise(toy, [[5, 6]], n=20, length=8, steps=4, fork=True, guide=guide, observe=events.append)
     cells = events[0].base_logits[0].log_softmax(dim=-1)
-    cells[:, list(toy.protected_ids)] = -torch.inf
+    cells[:, list(toy.end_ids)] = -torch.inf
     ranked = cells.flatten().argsort(descending=True, stable=True)[:20]
     first = events[0].commit.nonzero()
     assert first[:, 0].tolist() == list(range(20))
@@ -339,7 +339,7 @@ def test_fork_stays_inside_the_first_block_and_needs_two_steps(toy):
 
 def test_fork_when_only_protected_ids_are_left():
     class OnlyEos(Fixed):
-        protected_ids = (1,)
+        end_ids = (1,)
 
     logits = torch.full((4, 3), -torch.inf)
     logits[:, 1] = 0.0

@@ -128,7 +128,7 @@ def test_pieces_put_together_are_the_text():
 def test_the_denoising_fits_the_terminal_and_marks_what_diversity_changed(width, height, n):
     lm = oddlm.load("toy")
     console = Console(file=io.StringIO(), width=width, height=height, force_terminal=True, color_system="truecolor")
-    view = views.Denoising(lm.tokenizer.decode, lm.model.protected_ids, console)
+    view = views.Denoising(lm.tokenizer.decode, lm.model.end_ids, console)
     frames = []
 
     def look(event):
@@ -149,7 +149,7 @@ def test_the_denoising_fits_the_terminal_and_marks_what_diversity_changed(width,
 
 def test_plain_sampling_marks_nothing():
     lm = oddlm.load("toy")
-    view = views.Denoising(lm.tokenizer.decode, lm.model.protected_ids, Console(file=io.StringIO()))
+    view = views.Denoising(lm.tokenizer.decode, lm.model.end_ids, Console(file=io.StringIO()))
     lm.generate("t5 t6", 3, length=8, alpha=0, temperature=0, observe=view)
     final = shown(view.final(), 200)
     assert final.count(views.CHANGED) == 1  # the legend's

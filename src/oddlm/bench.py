@@ -54,7 +54,7 @@ def build_model(name: str, device: torch.device, dtype: str, compiled: str) -> M
     if name in SHAPES:
         how = None if quantize or compiled == "none" else compiled
         network = random_network(SHAPES[name], device, numbers, quantize)
-        return Native(network, name=name, mask_id=0, protected_ids=(1, 2), compiled=how)
+        return Native(network, name=name, mask_id=0, end_ids=(1, 2), compiled=how)
     try:
         return load_model(name, device=device, dtype=numbers, **({"quantize": quantize} if quantize else {}))
     except ValueError as error:

@@ -13,6 +13,7 @@ from platform import platform, python_version
 from typing import Any, TypeVar, cast
 
 from . import metrics
+from .ends import text_length
 from .generate import LM, repulsion
 from .params import RunSpec
 from .policies import POLICIES
@@ -91,7 +92,7 @@ def make_row(
         [score is not None and score.correct for score in scores],
         code=code,
         programs=[None if score is None else score.answer for score in scores] if code else None,
-        end_ids=lm.model.protected_ids,
+        end_ids=lm.model.end_ids,
         plain=plain,
         embed=embed,
     )
@@ -108,11 +109,10 @@ def make_row(
 
 
 def _sample_row(lm: LM, sample: Sample, score: Score | None, keep_tokens: bool) -> SampleRow:
-    ends = lm.model.protected_ids
     return SampleRow(
         index=sample.index,
         text=sample.text,
-        length=next((i for i, token in enumerate(sample.tokens) if token in ends), len(sample.tokens)),
+        length=text_length(sample.tokens, lm.model.end_ids),
         finish_reason=sample.finish_reason,
         tokens=sample.tokens if keep_tokens else None,
         correct=None if score is None else score.correct,

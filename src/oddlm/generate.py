@@ -11,6 +11,7 @@ from torch import Tensor
 from . import noise
 from .checks import short_dtype, whole
 from .diversity.guide import Repulsion
+from .ends import text_length
 from .models import load_model, outline_model
 from .models.wrap import Wrapped
 from .models.wrappers import ClassifierFree, MicroBatch
@@ -136,8 +137,8 @@ class LM:
             block_length=params.block_length,
             top_k=params.top_k,
             top_p=params.top_p,
-            suppress=model.protected_ids if params.eos == "never" else (),
-            suppress_confidence=model.protected_ids if params.eos == "late" else (),
+            suppress=model.end_ids if params.eos == "never" else (),
+            suppress_confidence=model.end_ids if params.eos == "late" else (),
             order_temperature=params.order_temperature,
             fork=params.fork,
             fork_temperature=params.fork_temperature,
@@ -154,17 +155,17 @@ class LM:
         mine = slice(g * done.n, (g + 1) * done.n)
         columns = (x[mine].tolist() for x in (done.tokens, done.commit_step, watch.base, watch.guided))
         for i, (tokens, commit_steps, base, guided) in enumerate(zip(*columns, strict=True)):
-            end = next((p for p, t in enumerate(tokens) if t in self.model.protected_ids), None)
+            length = text_length(tokens, self.model.end_ids)
             yield Sample(
                 prompt=prompt,
                 index=first + i,
-                text=self.tokenizer.decode(tokens[:end]),
+                text=self.tokenizer.decode(tokens[:length]),
                 tokens=tuple(tokens),
                 commit_steps=tuple(commit_steps),
                 base_logprobs=tuple(base),
                 guided_logprobs=tuple(guided),
                 seed=int(done.seeds[g]),
-                finish_reason="length" if end is None else "stop",
+                finish_reason="stop" if length < len(tokens) else "length",
                 nfe=done.nfe,
             )
 

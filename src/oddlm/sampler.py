@@ -31,6 +31,7 @@ from .types import (
     identity,
     is_selective,
     open_session,
+    protected_ids,
 )
 
 Prompt = Sequence[int] | Tensor
@@ -268,7 +269,7 @@ class _Reverse:
             first_sample=self.first_sample,
             seeds=self.seeds,
             parallel=self.parallel,
-            protected=tuple(self.model.protected_ids),
+            protected=protected_ids(self.model),
             embedding=getattr(self.model, "embedding", None),
             never=self.never,
         )
@@ -303,7 +304,8 @@ def _prompt(i: int, prompt: Prompt, vocab_size: int) -> Tensor:
 
 def _check_ids(model: Model, suppress: Collection[int], suppress_confidence: Collection[int]) -> None:
     ids("mask_id", [model.mask_id], model.vocab_size)
-    ids("protected_ids", model.protected_ids, model.vocab_size)
+    ids("end_ids", model.end_ids, model.vocab_size)
+    ids("protected_ids", protected_ids(model), model.vocab_size)
     ids("suppress_confidence", suppress_confidence, model.vocab_size)
     if len({model.mask_id, *ids("suppress", suppress, model.vocab_size)}) == model.vocab_size:
         raise ValueError("suppress holds the whole vocabulary: nothing is left to write")

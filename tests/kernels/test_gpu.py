@@ -21,7 +21,7 @@ class Small(Native):
         torch.manual_seed(0)
         network = Transformer(TransformerConfig(126464, width=128, layers=2, heads=2, hidden=256)).to("cuda", dtype)
         network.embed.weight.data.mul_(20)
-        super().__init__(network, name="small", mask_id=0, protected_ids=(1, 2))
+        super().__init__(network, name="small", mask_id=0, end_ids=(1, 2))
 
 
 @pytest.mark.parametrize("objective", ["odd", "odd_sequential", "dpp"])

@@ -196,10 +196,10 @@ class Moved:
 
     def __init__(self, model, device, dtype=torch.float32):
         self.model, self.device, self.dtype = model, device, dtype
-        self.mask_id, self.vocab_size, self.protected_ids, self.name = (
+        self.mask_id, self.vocab_size, self.end_ids, self.name = (
             model.mask_id,
             model.vocab_size,
-            model.protected_ids,
+            model.end_ids,
             "moved",
         )
 
@@ -266,9 +266,9 @@ def test_a_network_asked_for_masked_positions_writes_the_tokens_of_the_cpu(monke
     for parameter in network.parameters():
         torch.nn.init.normal_(parameter, std=0.25)
     settings = {"n": 3, "length": 6, "steps": 4, "temperature": 0.7, "guide": Repulsion(alpha=8)}
-    got = denoise(Native(network.to(DEVICE), name="x", mask_id=59, protected_ids=(1,)), [[5, 6], [7]], **settings)
+    got = denoise(Native(network.to(DEVICE), name="x", mask_id=59, end_ids=(1,)), [[5, 6], [7]], **settings)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    expected = denoise(Native(network.to("cpu"), name="x", mask_id=59, protected_ids=(1,)), [[5, 6], [7]], **settings)
+    expected = denoise(Native(network.to("cpu"), name="x", mask_id=59, end_ids=(1,)), [[5, 6], [7]], **settings)
     assert got.tokens.tolist() == expected.tokens.tolist()
 
 

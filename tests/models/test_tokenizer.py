@@ -134,9 +134,9 @@ def test_where_templates_come_from(tmp_path):
 def test_ids_come_from_config_and_tokenizer(tmp_path):
     first = len(layout.vocabulary())
     found = outline(Source(str(layout.write_llada(tmp_path / "llada"))))
-    assert (found.mask_id, set(found.protected_ids)) == (first + 5, {first + 1, first + 4})
+    assert (found.mask_id, set(found.end_ids)) == (first + 5, {first + 1, first + 4})
     found = outline(Source(str(layout.write_dream(tmp_path / "dream"))))
-    assert (found.mask_id, set(found.protected_ids)) == (first + 3, {first, first + 2})
+    assert (found.mask_id, set(found.end_ids)) == (first + 3, {first, first + 2})
     found = outline(Source(str(layout.write_qwen3(tmp_path / "qwen3"))))
     assert found.mask_id == first + 3, "by the tokenizer: the config is silent"
     found = outline(Source(str(layout.write_llada(tmp_path / "illada", mask_token_id=5))))

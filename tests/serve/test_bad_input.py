@@ -210,7 +210,7 @@ def test_special_text_is_text(toy_lm):
         answer = httpx.post(f"{server.url}/v1/completions", json=asked, timeout=120).json()
         ids = mini.tokenizer.encode(special)
         assert answer["usage"]["prompt_tokens"] == len(ids) > 12
-        assert not {mini.mask_id, *mini.protected_ids} & set(ids)
+        assert not {mini.mask_id, *mini.end_ids} & set(ids)
     with running(oddlm.LM(toy_lm.model, Naive())) as server:
         assert "control token" in refused(
             httpx.post(f"{server.url}/v1/completions", json=GOOD | {"prompt": "a <eos> b"}, timeout=WAIT_S)

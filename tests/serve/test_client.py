@@ -200,7 +200,7 @@ def test_a_checkpoint_s_own_template_and_no_control_token_in_what_is_said(tmp_pa
     with running(raw) as server:  # `oddlm serve --raw`
         answer = server.client().chat.completions.create(**SHAPE | {"max_tokens": 4}, messages=said)
         assert answer.usage.prompt_tokens == len(lm.tokenizer.encode(text + "\n"))
-    assert not {lm.model.mask_id, *lm.model.protected_ids} & set(plain)
+    assert not {lm.model.mask_id, *lm.model.end_ids} & set(plain)
 
 
 def test_chat_template(toy_lm):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ..ends import text_length
 from .solutions import THRESHOLD, different_solutions
 from .texts import cosine_kernel, distinct_2, mean_dissimilarity, ngram_kernel, novelty, self_bleu, vendi_score
 from .words import split_words
@@ -121,7 +122,7 @@ def _embedded(texts: Sequence[str], plain: Sequence[str] | None, embed: Embed) -
 
 def _lengths(tokens: Sequence[Sequence[int]], end_ids: Collection[int]) -> dict[str, float]:
     ends = set(end_ids)
-    lengths = np.array([next((i for i, token in enumerate(row) if token in ends), len(row)) for row in tokens])
+    lengths = np.array([text_length(row, ends) for row in tokens])
     found = {
         "length_mean": lengths.mean(),
         "length_std": lengths.std(),

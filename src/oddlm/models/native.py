@@ -29,7 +29,7 @@ class Native:
         *,
         name: str,
         mask_id: int,
-        protected_ids: Sequence[int],
+        end_ids: Sequence[int],
         context: int | None = None,
         tokenizer: Any = None,
         cache: Cache | None = None,
@@ -52,7 +52,7 @@ class Native:
             block.compile(dynamic=compiled == "any")
         self.cache, self.refresh = cache, None if refresh is None else whole("refresh", refresh)
         self.name = name if cache is None else f"{name}, {cache} cache" + (f", refresh {refresh}" if refresh else "")
-        self.mask_id, self.protected_ids = mask_id, tuple(protected_ids)
+        self.mask_id, self.end_ids = mask_id, tuple(end_ids)
         self.vocab_size = network.config.vocab_size
         self.context, self.tokenizer = context, tokenizer
         self.device = network.device

@@ -39,7 +39,7 @@ class Outline:
     described: Description
     tokenizer: TextTokenizer
     mask_id: int
-    protected_ids: tuple[int, ...]
+    end_ids: tuple[int, ...]
 
     @property
     def context(self) -> int:
@@ -90,7 +90,7 @@ def load_pretrained(
         network,
         name=", ".join([known.name, dtype_name(number), *([quantize] if quantize else [])]),
         mask_id=known.mask_id,
-        protected_ids=known.protected_ids,
+        end_ids=known.end_ids,
         context=known.context,
         tokenizer=known.tokenizer,
         cache=cache,

@@ -51,7 +51,7 @@ class Toy:
         self.name = f"toy {(vocab_size, width, reach, sharpness, seed)}"
         self.vocab_size = vocab_size
         self.mask_id = vocab_size - 1
-        self.protected_ids = (self.EOS, self.PAD)
+        self.end_ids = (self.EOS, self.PAD)
         self.tokenizer = ToyTokenizer(vocab_size)
         self.context = 1024
         self.device = torch.device("cpu")

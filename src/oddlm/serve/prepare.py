@@ -125,7 +125,7 @@ def _like(default: Any, value: Any) -> bool:
 def encode(lm: LM, text: str) -> list[int]:
     """Token ids of a text, none of which may be a control token: a text must not end or mask anything."""
     ids = lm.tokenizer.encode(text)
-    control = {lm.model.mask_id, *lm.model.protected_ids} - set(lm.tokenizer.encode(""))
+    control = {lm.model.mask_id, *lm.model.end_ids} - set(lm.tokenizer.encode(""))
     if not control.isdisjoint(ids):
         raise ApiError(400, "the prompt holds the text of a control token, which this model's tokenizer would not read as text")
     return ids

@@ -103,7 +103,7 @@ def _run(lm: LM, model: str, prompt: str, n: int, params: SampleParams, score: C
     return RecordedRun(
         start=start_of(model, lm.model, prompt, ids, n, params),
         steps=steps,
-        end=end_of(samples, usage([ids], [samples], lm.model.protected_ids), params.seed),
+        end=end_of(samples, usage([ids], [samples], lm.model.end_ids), params.seed),
         verdicts=verdicts,
     )
 

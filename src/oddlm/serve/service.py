@@ -46,7 +46,7 @@ class Service:
         return JSONResponse(answer.model_dump())
 
     def _rows(self, samples: list[Samples], stops: Sequence[str], *, likely: bool) -> list[Told]:
-        decode, ends = self.lm.tokenizer.decode, self.lm.model.protected_ids
+        decode, ends = self.lm.tokenizer.decode, self.lm.model.end_ids
         every = [sample for group in samples for sample in group]
         return [(*told(one, stops), pieces(one, stops, decode, ends) if likely else None) for one in every]
 
@@ -79,7 +79,7 @@ class Service:
             watcher.cancel()
 
     async def _stream(self, job: Job, request: CompletionRequest | ChatRequest, dialect: Completions) -> AsyncIterator[str]:
-        ends = self.lm.model.protected_ids
+        ends = self.lm.model.end_ids
         rows = [TextStream(self.lm.tokenizer.decode, ends, request.stops) for _ in range(job.work.rows)]
         try:
             for chunk in dialect.opening(len(rows)):
@@ -121,7 +121,7 @@ class Service:
         return finished.samples
 
     def _usage(self, work: Work, samples: list[Samples]) -> Usage:
-        found = usage(work.prompts, samples, self.lm.model.protected_ids)
+        found = usage(work.prompts, samples, self.lm.model.end_ids)
         self.meters.tokens(found.prompt_tokens, found.completion_tokens)
         return found
 

@@ -69,7 +69,7 @@ class Mini(Native):
             load_checkpoint(folder, tokenizer.size).to(place, dtype),
             name="mini",
             mask_id=tokenizer.mask_id,
-            protected_ids=(tokenizer.eos_id, tokenizer.pad_id),
+            end_ids=(tokenizer.eos_id, tokenizer.pad_id),
             context=CONTEXT,
             tokenizer=tokenizer,
             cache=cache,
