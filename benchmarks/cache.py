@@ -40,7 +40,10 @@ CACHES: dict[str, dict[str, Any]] = {
     "dual": {"cache": "dual"},
     "dual, refresh 2": {"cache": "dual", "refresh": 2},
 }
-METHODS: dict[str, dict[str, Any]] = {"plain": {"objective": "none"}, "odd, alpha 8": {"objective": "odd", "alpha": 8}}
+METHODS: dict[str, dict[str, Any]] = {
+    "plain": {"objective": "none"},
+    "odd, alpha 8": {"objective": "odd", "alpha": 8, "fork": False},
+}
 LENGTH = 24
 SHAPES = {  # network, then prompt, length, block length, steps
     "mini": (TransformerConfig(1799, 256, 7, 4, 704), (128, 128, 32, 32)),

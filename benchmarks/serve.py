@@ -32,7 +32,7 @@ def requests(model: str, n: int, length: int, steps: int) -> list[dict]:
     """Prompts of several lengths, temperatures and forces; every request has its own seed."""
     task = find_task("countdown")
     prompts = [task.prompt(problem) for problem in task.problems(limit=POOL)]
-    shape = {"model": model, "n": n, "max_tokens": length, "steps": steps, "eos": "late"}
+    shape = {"model": model, "n": n, "max_tokens": length, "steps": steps, "eos": "late", "objective": "odd", "fork": False}
     varied = [{"temperature": 0.25 * (i % 5), "alpha": float(8 * (i % 3)), "seed": i} for i in range(POOL)]
     return [{"prompt": prompt, **shape, **some} for prompt, some in zip(prompts, varied, strict=True)]
 

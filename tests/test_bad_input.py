@@ -149,7 +149,7 @@ LOGITS, TOKENS, MASKED = torch.zeros(4, 3, 10), torch.zeros(4, 3, dtype=torch.lo
 DIVERSIFY = [
     (
         {"objective": "od"},
-        "unknown objective 'od'; known: dpp, none, odd, odd_sequential, random_probe, auto, or a dotted path",
+        "unknown objective 'od'; known: dpp, none, odd, odd_sequential, random_probe, or a dotted path",
     ),
     (
         {"objective": {"name": "odd", "qualty": "none"}},

@@ -192,7 +192,7 @@ def test_positions_are_sampled_independently():
 def test_temperature_zero_is_argmax_and_ties_go_to_the_lowest_id_and_position():
     logits = torch.zeros(6, 9)
     logits[:, [3, 5]] = 4.0
-    done = denoise(Fixed(logits), [[0]], n=2, length=6, steps=3)
+    done = denoise(Fixed(logits), [[0]], n=2, length=6, steps=3, temperature=0.0)
     assert (done.tokens == 3).all()
     assert done.commit_step.tolist() == [[0, 0, 1, 1, 2, 2]] * 2
 
@@ -200,7 +200,7 @@ def test_temperature_zero_is_argmax_and_ties_go_to_the_lowest_id_and_position():
 def test_confidences_near_one_keep_their_order():
     logits = torch.zeros(4, 5)
     logits[torch.arange(4), 1] = torch.tensor([20.0, 30.0, 25.0, 34.0])  # all 1.0 in float32
-    done = denoise(Fixed(logits), [[0]], n=1, length=4, steps=4)
+    done = denoise(Fixed(logits), [[0]], n=1, length=4, steps=4, temperature=0.0)
     assert done.commit_step.tolist() == [[3, 1, 2, 0]]
 
 
@@ -234,7 +234,7 @@ def test_suppression():
     logits[3:, eos] = 8.0
     model = Fixed(logits)
     free, never, late = (
-        denoise(model, [[0]], n=1, length=8, steps=8, **options)
+        denoise(model, [[0]], n=1, length=8, steps=8, temperature=0.0, **options)
         for options in ({}, {"suppress": [eos]}, {"suppress_confidence": [eos]})
     )
     assert (free.tokens[0, 3:] == eos).all()
@@ -248,13 +248,14 @@ def test_suppression():
 def test_late_ids_are_late_under_every_policy(policy):
     logits = torch.randn(6, 9, generator=torch.Generator().manual_seed(1))
     logits[2:, 1] = 9.0
-    done = denoise(Fixed(logits), [[0]], n=1, length=6, steps=6, suppress_confidence=[1], policy=policy)
+    done = denoise(Fixed(logits), [[0]], n=1, length=6, steps=6, temperature=0.0, suppress_confidence=[1], policy=policy)
     assert done.commit_step[0, 2:].min() == 2
 
 
 def test_order_temperature_changes_where_not_what():
     logits = torch.randn(10, 20, generator=torch.Generator().manual_seed(2)) * 3
-    still, noisy = (denoise(Fixed(logits), [[0]], n=12, length=10, steps=10, order_temperature=t) for t in (0.0, 1.0))
+    shape = {"n": 12, "length": 10, "steps": 10, "temperature": 0.0}
+    still, noisy = (denoise(Fixed(logits), [[0]], **shape, order_temperature=t) for t in (0.0, 1.0))
     assert torch.equal(still.tokens, noisy.tokens)
     assert len({tuple(r) for r in still.commit_step.tolist()}) == 1
     assert len({tuple(r) for r in noisy.commit_step.tolist()}) > 8
@@ -264,7 +265,7 @@ def test_order_noise_draws_the_first_position_in_proportion_to_confidence():
     """Gumbel-max on the log-confidence: position p goes first with probability confidence[p] / sum."""
     logits = torch.tensor([[3.0, 0, 0], [1.0, 0, 0], [0.5, 0, 0]])
     logits = torch.cat([logits, torch.zeros(3, 1)], dim=1)
-    done = denoise(Fixed(logits), [[0]], n=20_000, length=3, steps=3, order_temperature=1.0)
+    done = denoise(Fixed(logits), [[0]], n=20_000, length=3, steps=3, temperature=0.0, order_temperature=1.0)
     confidence = logits[:, :3].double().softmax(dim=1)[:, 0]
     first = np.bincount((done.commit_step == 0).long().argmax(dim=1).numpy(), minlength=3)
     assert stats.chisquare(first, (confidence / confidence.sum()).numpy() * 20_000).pvalue > P_VALUE

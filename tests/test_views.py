@@ -162,8 +162,8 @@ def test_labels():
         for p in ({"alpha": 0}, {"objective": "odd"}, {"objective": {"name": "odd", "quality": "none", "normalize": False}}, {})
     ]
     assert told == [
-        *("plain T0.5", "odd α8 T0.5", "odd (quality none, normalize false) α8 T0.5"),
+        *("plain T0.5", "odd + fork α4 T0.5", "odd (quality none, normalize false) + fork α4 T0.5"),
         "odd (enough 0.5) + fork α4 T0.5",
     ]
     nameless = checked(SampleParams, {"objective": {"enough": 1}})  # as a store may hold it
-    assert views.label(nameless) == "None (enough 1) α8 T0.5"
+    assert views.label(nameless) == "None (enough 1) + fork α4 T0.5"

@@ -84,7 +84,7 @@ def overhead(
         if cell[:2] != shape and getattr(model, "compiled", None) == "fixed":
             torch.compiler.reset()  # torch would not compile every shape of a long grid
         shape = cell[:2]
-        lanes = _Lanes(model, *cell, temperature, Repulsion(alpha=alpha))
+        lanes = _Lanes(model, *cell, temperature, Repulsion("odd", alpha=alpha))
         for guide in lanes.guides:
             lanes.short_run(guide)  # warms up and compiles
         peaks = [_peak_mib(model, partial(lanes.short_run, guide)) for guide in lanes.guides]

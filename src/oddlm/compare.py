@@ -44,7 +44,7 @@ def baseline(params: SampleParams) -> SampleParams:
 
 def unpushed(params: SampleParams) -> SampleParams:
     """The same without its push; a fork stays."""
-    return params.model_copy(update={"alpha": 0.0}).canonical()
+    return params.model_copy(update={"alpha": 0.0, "fork": params.forks}).canonical()
 
 
 def compare(done: Sequence[Done]) -> list[Line]:

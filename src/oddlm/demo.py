@@ -126,7 +126,7 @@ def _compare(
             bar = progress.add_task(task.name)
             for problem in problems:
                 for (method, temperature), tally in tallies.items():
-                    force = {} if method == "auto" else {"alpha": alpha}  # auto has its own
+                    force = {} if method == "auto" else {"alpha": alpha, "fork": False}  # auto has its own
                     how = {**shape, "objective": method, **force, "temperature": temperature, "seed": seed + len(done)}
                     tally.add(lm, task, problem, how)
                 done.append(problem)

@@ -14,10 +14,8 @@ from typing import Any, TypeVar, cast
 
 from . import metrics
 from .ends import text_length
-from .generate import LM, repulsion
+from .generate import LM, check_params
 from .params import RunSpec
-from .policies import POLICIES
-from .selection import SELECTORS
 from .store import Row, SampleRow, Store, StoreError, Summary, Writer
 from .tasks import Problem, Score, Task
 from .types import Sample, identity
@@ -175,11 +173,8 @@ def in_parts(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
 
 def check_spec(spec: RunSpec) -> None:
     """ValueError for names and values that sampling would refuse, before anything is loaded or run."""
-    repulsion(spec.params)
-    POLICIES.build(spec.params.policy)
+    check_params(spec.params)
     spec.params.drawn(spec.n)  # refuses a pool that is too small
-    if spec.params.pool is not None:
-        SELECTORS.build(spec.params.selector)
 
 
 def check_problems(task: Task | None, problems: Sequence[Problem]) -> None:

@@ -64,7 +64,7 @@ class LM:
         """n samples for every prompt; `settings` are the fields of SampleParams.
 
         prompts: texts, or the token ids of each (a chat template's, for instance).
-        params: settings of which `settings` change some; alpha=0 is plain sampling, as a fork goes with the push unless named.
+        params: settings of which `settings` change some; alpha=0 is plain sampling, without an automatic fork too.
         seeds: one per prompt, in place of params.seed, from which each prompt derives its own.
         params.pool: so many samples are drawn, and n of them kept, in the order in which params.selector chose them.
         until: called with each new sample, in order, until it accepts one; prompts without an accepted sample get n more, which
@@ -80,8 +80,7 @@ class LM:
         max_batch = MAX_BATCH if most is None else whole("max_batch", most)
         if not ids:
             raise ValueError("prompts is empty: give at least one prompt")
-        if params.pool is not None:
-            SELECTORS.build(params.selector)
+        check_params(params)
         if until is not None:
             _check_rounds(params, n, max_samples)
         draw = partial(self._draw, params=params, max_batch=max_batch, remember=until is not None)
@@ -140,7 +139,7 @@ class LM:
             suppress=model.end_ids if params.eos == "never" else (),
             suppress_confidence=model.end_ids if params.eos == "late" else (),
             order_temperature=params.order_temperature,
-            fork=params.fork,
+            fork=params.forks,
             fork_temperature=params.fork_temperature,
             prompt_noise=params.prompt_noise,
             history=history,
@@ -252,6 +251,13 @@ def repulsion(params: SampleParams) -> Repulsion | None:
         preset="paper" if params.preset == "paper" else None,
     )
     return None if guide.idle else guide
+
+
+def check_params(params: SampleParams) -> None:
+    """ValueError for names and options of pieces that there are not, in use or not."""
+    repulsion(params)
+    POLICIES.build(params.policy)
+    SELECTORS.build(params.selector)
 
 
 def _check_rounds(params: SampleParams, n: int, max_samples: int) -> None:

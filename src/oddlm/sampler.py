@@ -12,6 +12,7 @@ from . import noise
 from .alarm import Alarm, memory_advice
 from .checks import finite, ids, whole
 from .policies import POLICIES
+from .presets import POLICY, TEMPERATURE
 from .progress import step_progress
 from .prompt_noise import prompt_nudge
 from .sampling import Outlook, delay, fork_cells, look, predict, probability
@@ -93,8 +94,8 @@ def denoise_steps(
     n: int,
     length: int,
     steps: int,
-    temperature: float = 0.0,
-    policy: str | Mapping[str, Any] | Policy = "low_confidence",
+    temperature: float = TEMPERATURE,
+    policy: str | Mapping[str, Any] | Policy = POLICY,
     guide: Guide | None = None,
     seed: int | Sequence[int] = 0,
     block_length: int | None = None,
@@ -114,7 +115,7 @@ def denoise_steps(
     steps: network evaluations; they divide evenly over the blocks. Parallel policies may need fewer.
     temperature: of the Gumbel-max choice; 0 is the argmax.
     policy: which positions to commit (`oddlm.policies`): a name, {"name": ..., option: ...}, a dotted path or a function.
-    guide: logits -> logits at every step, for instance `oddlm.Repulsion(alpha=16)`.
+    guide: logits -> logits at every step, for instance `oddlm.Repulsion(alpha=16)`; default: none, plain sampling.
     seed: one for all (each prompt derives its own, the first keeps it) or one per prompt.
     block_length: decode blocks of this length from left to right; default is one block.
     top_k, top_p: filters on the guided distribution, before temperature.

@@ -198,7 +198,7 @@ def runs_table(runs: Sequence[Head], *, whole: bool = False) -> Table:
 def run_details(run: Head) -> Group:
     """The spec as far as it says something, what ran it, and what came out."""
     params = run.spec.params.canonical().model_dump()
-    defaults = {name: field.default for name, field in SampleParams.model_fields.items()}
+    defaults = {name: field.default for name, field in SampleParams.model_fields.items()} | {"fork": False}
     spec = {k: v for k, v in run.spec.model_dump(exclude={"params"}).items() if v not in (None, False)}
     told = {k: v for k, v in params.items() if v != defaults[k] or k in ("objective", "alpha", "temperature", "length")}
     state = "complete" if run.summary else "not complete: the command that began it goes on with it"

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ..presets import PRESETS
 from .app import app
 from .bar import problem_bar
 from .options import check_out, listed
@@ -53,7 +54,7 @@ def overhead(
         str | None,
         typer.Option(help="'paper': n 4,16,64 x length 8,32,128 x steps 4,8,16; 'aims': the cells that have aims on an H200."),
     ] = None,
-    alpha: Annotated[float, typer.Option(help="Force of the push.", min=0)] = 8.0,
+    alpha: Annotated[float, typer.Option(help="Force of the push by the paper's ODD.", min=0)] = PRESETS["paper"]["alpha"],
     temperature: Annotated[float, typer.Option(help="Of the choice of tokens.", min=0)] = 1.0,
     repeats: Annotated[int, typer.Option(help="Runs; in each, network, plain and ODD take their steps in turn.", min=1)] = 5,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; default: a GPU where there is one.")] = None,

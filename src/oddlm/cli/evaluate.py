@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..presets import ALPHA, TEMPERATURE
 from .app import app
 from .bar import Tick, problem_bar, status_line
 from .options import (
@@ -43,8 +44,6 @@ if TYPE_CHECKING:
     from ..store import Row
     from ..tasks import Task
 
-ALPHAS = "0,8,16"
-
 
 @app.command("eval")
 @takes_model
@@ -55,17 +54,16 @@ def evaluate(
     alpha: Annotated[
         str | None,
         typer.Option(
-            help="Forces of the push, parted by commas; plain sampling runs always.  "
-            "[default: what preset or objective say, or 0,8,16]"
+            help=f"Forces of the push, comma-separated; plain sampling always runs.  [default: the preset's or {ALPHA:g}]"
         ),
     ] = None,
     temperature: Annotated[
         str | None,
-        typer.Option(help="Temperatures, parted by commas; 0 is the argmax.  [default: what the preset says, or 0.5]"),
+        typer.Option(help=f"Temperatures, comma-separated; 0 is the argmax.  [default: {TEMPERATURE:g}]"),
     ] = None,
     objective: Annotated[
         str | None,
-        typer.Option(help="What pushes samples apart, parted by commas: see `oddlm names`.  [default: the preset's or auto]"),
+        typer.Option(help="What pushes samples apart, comma-separated: see `oddlm names`.  [default: the preset's or auto]"),
     ] = None,
     seeds: Annotated[str, typer.Option(help="Each setting runs once per seed.")] = "0",
     limit: Limit = None,
@@ -111,7 +109,7 @@ def evaluate(
     check_out(json_out)
     chosen = find_task(task, scorer=scorer, unsafe=unsafe).under(protocol)
     fixed = settings(set_, OWN) | present(length=length or chosen.length, steps=steps or chosen.steps)
-    axes = _axes(fixed, alpha, temperature, objective)
+    axes = _axes(alpha, temperature, objective)
     what = {
         "model": model,
         "loading": options.loading,
@@ -151,18 +149,15 @@ def evaluate(
     _report(done, chosen, n, shown, show, json_out)
 
 
-def _axes(fixed: dict[str, Any], alpha: str | None, temperature: str | None, objective: str | None) -> dict[str, list[Any]]:
-    """What runs in all combinations. Without an alpha, that of the preset or of every objective, else ALPHAS."""
-    from ..presets import completed
-
+def _axes(alpha: str | None, temperature: str | None, objective: str | None) -> dict[str, list[Any]]:
+    """What runs in all combinations."""
     axes: dict[str, list[Any]] = {}
     if temperature is not None:
         axes["temperature"] = listed("temperature", temperature, float)
     if objective is not None:
         axes["objective"] = _objectives(objective)
-    settled = [completed({**fixed, **present(objective=one)}) for one in axes.get("objective", [None])]
-    if alpha is not None or not all("alpha" in one for one in settled):
-        axes["alpha"] = listed("alpha", ALPHAS if alpha is None else alpha, float)
+    if alpha is not None:
+        axes["alpha"] = listed("alpha", alpha, float)
     return axes
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from ..presets import ALPHA, LENGTH, TEMPERATURE
 from .bar import status_line
 
 if TYPE_CHECKING:
@@ -30,13 +31,13 @@ ModelName = Annotated[
 ]
 MODEL = "mini"  # of every command: it is in the package, and it knows something
 StoreFolder = Annotated[Path, typer.Option("--store", help="The folder of runs.")]
-Length = Annotated[int | None, typer.Option(help="Tokens per sample; default: what the task says, or 64.", min=1)]
+Length = Annotated[int | None, typer.Option(help=f"Tokens per sample; default: what the task says, or {LENGTH}.", min=1)]
 Steps = Annotated[int | None, typer.Option(help="Network evaluations per sample; default: one per token.", min=1)]
 Alpha = Annotated[
-    float | None, typer.Option(help="Force of the push; 0 is plain sampling.  [default: what preset or objective say, or 8]")
+    float | None, typer.Option(help=f"Force of the push; 0 is plain sampling.  [default: the preset's or {ALPHA:g}]")
 ]
 Temperature = Annotated[
-    float | None, typer.Option(help="Of the choice of tokens; 0 is the argmax.  [default: what the preset says, or 0.5]")
+    float | None, typer.Option(help=f"Of the choice of tokens; 0 is the argmax.  [default: {TEMPERATURE:g}]")
 ]
 Objective = Annotated[
     str | None,
@@ -160,6 +161,9 @@ def settings(given: Sequence[str] | None, taken: Sequence[str]) -> dict[str, Any
 
 def sampling(given: Sequence[str] | None, **own: Any) -> dict[str, Any]:
     """The settings of a run, from --set and from the options that the command has for those of OWN (None: not given)."""
+    from ..params import json_or_text
+
+    own = {name: json_or_text(value) if isinstance(value, str) else value for name, value in own.items()}
     return settings(given, OWN) | present(**own)
 
 

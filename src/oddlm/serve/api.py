@@ -12,6 +12,7 @@ from pydantic.json_schema import models_json_schema
 
 from .. import __version__
 from ..generate import LM
+from ..pieces import PIECES
 from ..presets import ABOUT, AUTO, expanded
 from ..store import Store
 from . import errors
@@ -21,7 +22,7 @@ from .frames import EVENTS
 from .guard import Guard
 from .meters import Meters
 from .pages import add_pages
-from .prepare import REGISTRIES, sample_params
+from .prepare import sample_params
 from .runs import RunDesk, add_runs
 from .schema import (
     ChatAnswer,
@@ -105,7 +106,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         limits=settings.limits,
         defaults=settings.defaults,
         given=expanded(settings.given),
-        names={kind: registry.names for kind, registry in REGISTRIES.items()},
+        names={kind: registry.names for kind, registry in PIECES.items()},
         auto=NamedSettings(about=ABOUT["auto"], settings=dict(AUTO)),
     )
 

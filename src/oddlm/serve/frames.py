@@ -94,7 +94,7 @@ def start_of(name: str, model: Model, prompt: str, ids: Sequence[int], n: int, p
         prompt=prompt,
         prompt_tokens=len(ids),
         n=n,
-        params=params,
+        params=params.model_copy(update={"fork": params.forks}),
         mask_id=model.mask_id,
         end_ids=list(model.end_ids),
     )

@@ -1,5 +1,6 @@
 """What goes over the wire: OpenAI's shapes, with the sampler's own settings beside them."""
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
@@ -32,7 +33,8 @@ def _optional(name: str) -> Any:
     kind: Any = info.annotation
     for constraint in info.metadata:
         kind = Annotated[kind, constraint]
-    return kind | None, Field(None, description=info.description)
+    told = f"{info.description} Left out, the server's default: {json.dumps(info.default)} unless it was started with another."
+    return kind | None, Field(None, description=told)
 
 
 LOGPROBS = """Log-probabilities of the tokens that were written, under the network before any push, at the step at which each
