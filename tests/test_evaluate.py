@@ -9,7 +9,6 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import oddlm
@@ -58,18 +57,6 @@ def test_every_problem_is_drawn_scored_and_stored(runner):
     assert stored.summary.passed["pass@4"] == pytest.approx(sum(any(row.correct) for row in rows) / 12)
     assert 0 < stored.summary.passed["pass@1"] < stored.summary.passed["pass@4"]
     assert (stored.summary.problems, stored.summary.samples) == (12, 48)
-
-
-def test_a_row_says_what_is_new_beside_plain_sampling_and_by_embedding(tmp_path):
-    def embed(texts):
-        return np.eye(64)[[len(text) % 64 for text in texts]]
-
-    runner = Runner(Store(tmp_path / "runs"), lambda: oddlm.load("toy"), embed=embed)
-    plain = {row.problem: [s.text for s in row.samples] for row in runner.run(spec(alpha=0), TASK, TASK.load())}
-    for row in runner.run(spec(), TASK, TASK.load(), plain=plain):
-        fresh = {s.text for s in row.samples} - set(plain[row.problem])
-        assert row.diversity["new_texts"] == len(fresh)
-        assert {"embedding_diversity", "novelty", "novelty_embedding", "vendi_embedding"} <= set(row.diversity)
 
 
 def test_a_stored_sample_is_what_its_seed_gives(runner):

@@ -21,7 +21,7 @@ import pytest
 from oddlm import load
 from oddlm import study as studies
 from oddlm.evaluate import Runner
-from oddlm.params import RunSpec, checked
+from oddlm.params import NAMED, RunSpec, checked
 from oddlm.space import draw, read_space
 from oddlm.store import Store
 from oddlm.study import living_process
@@ -299,13 +299,11 @@ def test_settings_to_try_first_come_first_and_teach_the_search(tmp_path):
     assert outcomes(study)[0].params.temperature == 2.5
 
 
-def test_studies_of_before_open_as_they_were(tmp_path):
-    names = [plan().name, plan(floors={1: 0.2}, seed=3, seeds=(0, 1)).name]
-    assert [name[-8:] for name in names] == ["99c92103", "86492282"], "a study is found by its plan: is that meant?"
+def test_a_study_is_for_its_plan_alone(tmp_path):
     search(tmp_path, 1, plan())
     for changes, message in (
-        ({"search": "random"}, "study 's' has search None"),
-        ({"first": ({"top_k": 1},)}, "has first None"),
+        ({"search": "random"}, "study 's' has search 'tpe'"),
+        ({"first": ({"top_k": 1},)}, r"has first \[\]"),
     ):
         with pytest.raises(ValueError, match=message):
             open_study(f"sqlite:///{tmp_path}/tune.db", "s", plan(**changes))
@@ -508,10 +506,11 @@ SHORT = [*HILL, "--trials", "1", "--limit", "2", "--n", "2"]
         ([*SHORT, "--space", "alpha=2..1"], "alpha: the low end of a range must lie below its high end"),
         ([*SHORT, "--space", "alpha=-1,8"], "alpha: Input should be greater than or equal to 0, not -1"),
         ([*SHORT, "--space", "objective=od"], "unknown objective 'od'; known: dpp"),
-        ([*SHORT, "--space", "policy=lowest,margin"], "unknown policy 'lowest'; known: "),
+        *(([*SHORT, "--space", f"{name}=lowest,highest"], f"unknown {name} 'lowest'; known: ") for name in NAMED),
+        *(([*SHORT, "--set", f"{name}=lowest", "--space", "top_k=1,2"], f"unknown {name} 'lowest'; known: ") for name in NAMED),
+        ([*SHORT, "--space", "pool=2,4", "--space", "selector=first,lowest"], "unknown selector 'lowest'; known: "),
         ([*SHORT, "--space", "empty.toml"], "the space is empty"),
         ([*SHORT, "--set", "alpha=-1", "--space", "top_k=1,2"], "alpha: Input should be greater than or equal to 0"),
-        ([*SHORT, "--set", "policy=lowest"], "unknown policy 'lowest'"),
         ([*SHORT, "--set", "alpha=3"], "alpha is fixed and in the space: leave one out"),
         ([*SHORT, "--metric", "accuracy"], "a metric is pass@k, such as pass@1 or pass@16, not 'accuracy'"),
         ([*SHORT, "--metric", "pass@4"], "pass@4 needs at least 4 samples per problem, not 2"),

@@ -2,7 +2,7 @@
 
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -21,7 +21,6 @@ from .tasks import Problem, Score, Task
 from .types import Sample, identity
 
 Watch = Callable[[Row, bool], None]
-Embed = Callable[[Sequence[str]], Any]
 MOST_VERDICTS = 1 << 18
 T = TypeVar("T")
 
@@ -69,17 +68,12 @@ def draw(lm: LM, spec: RunSpec, task: Task | None, problems: Sequence[Problem]) 
     return [Group(*each, seconds) for each in zip(problems, prompts, samples, strict=True)]
 
 
-def make_row(
-    lm: LM,
-    spec: RunSpec,
-    group: Group,
-    judge: Judge | None,
-    *,
-    plain: Sequence[str] | None = None,
-    embed: Embed | None = None,
-    keep_tokens: bool = False,
-) -> Row:
-    """What is stored of one problem: its samples with their scores and how much they differ. judge None: no scores."""
+def make_row(lm: LM, spec: RunSpec, group: Group, judge: Judge | None, *, keep_tokens: bool = False) -> Row:
+    """What is stored of one problem: its samples with their scores and how much they differ. judge None: no scores.
+
+    Nothing else goes in: the same spec gives the same record, whichever command makes it. What takes another run or an
+    embedding model to say is computed where it is shown (`compare`).
+    """
     began = time.perf_counter()
     texts = [sample.text for sample in group.samples]
     scores = [None] * len(texts) if judge is None else judge(group.problem, texts)
@@ -91,8 +85,6 @@ def make_row(
         code=code,
         programs=[None if score is None else score.answer for score in scores] if code else None,
         end_ids=lm.model.end_ids,
-        plain=plain,
-        embed=embed,
     )
     return Row(
         problem=group.problem.id,
@@ -128,7 +120,6 @@ class Runner:
     workers: int = 2  # answers scored at a time
     together: int = 1  # problems denoised at a time
     keep_tokens: bool = False
-    embed: Embed | None = None
 
     def run(
         self,
@@ -136,12 +127,10 @@ class Runner:
         task: Task | None,
         problems: Sequence[Problem],
         watch: Watch = lambda *_: None,
-        plain: Mapping[str, Sequence[str]] | None = None,
     ) -> list[Row]:
         """All rows of the run, in the order of the problems; those that are stored are not made again.
 
         task None: the samples are not scored. watch: called with every row and whether it is new, stored ones first.
-        plain: by problem, what plain sampling wrote, for what is new beside it.
         """
         check_problems(task, problems)
         if not self.store.complete(spec):
@@ -158,8 +147,7 @@ class Runner:
                     judge = None if task is None else Judge(task, pool)
                     for some in in_parts(todo, self.together):
                         for group in draw(lm, spec, task, some):
-                            before = (plain or {}).get(group.problem.id)
-                            row = make_row(lm, spec, group, judge, plain=before, embed=self.embed, keep_tokens=self.keep_tokens)
+                            row = make_row(lm, spec, group, judge, keep_tokens=self.keep_tokens)
                             run.append(row)
                             watch(row, True)
             rows = [run.rows[problem.id] for problem in problems]

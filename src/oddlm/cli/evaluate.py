@@ -39,7 +39,7 @@ from .options import (
 from .runs import FOLDER
 
 if TYPE_CHECKING:
-    from ..compare import Done
+    from ..compare import Done, Embed
     from ..params import RunSpec
     from ..store import Row
     from ..tasks import Task
@@ -75,9 +75,7 @@ def evaluate(
     length: Length = None,
     steps: Steps = None,
     set_: Settings = None,
-    metrics: Annotated[
-        str, typer.Option(help="Measures of diversity to show, parted by commas; all are stored.")
-    ] = "distinct_texts",
+    metrics: Annotated[str, typer.Option(help="Measures of diversity to show, comma-separated.")] = "distinct_texts",
     embed: Annotated[
         bool, typer.Option("--embed", help="Measure diversity by sentence embeddings too (extra 'embeddings'; slower).")
     ] = False,
@@ -99,7 +97,6 @@ def evaluate(
 
     Example: oddlm eval countdown --n 8 --alpha 0,16 --limit 5
     """
-    from ..compare import plain_texts
     from ..evaluate import Runner, check_spec
     from ..store import Store
     from ..tasks import find_task
@@ -132,21 +129,21 @@ def evaluate(
         workers=workers,
         together=together,
         keep_tokens=keep_tokens,
-        embed=_embedder() if embed else None,
     )
+    embedder = _embedder() if embed else None  # what cannot be had is told before anything is computed
     runner.store.check()
     done: list[Done] = []
     try:
         with tracking(track or (), store) as tracker, problem_bar(len(specs) * len(problems)) as tick:
             for spec in specs:
                 with followed(tracker, runner.store, spec, len(problems), _watch(spec, tick)) as watch:
-                    rows = runner.run(spec, chosen, problems, watch, plain_texts(done, spec))
+                    rows = runner.run(spec, chosen, problems, watch)
                 done.append((spec, rows))
     except KeyboardInterrupt:
         message = f"stopped; {len(done)} of {len(specs)} runs are complete in {store}, one may be half done"
         typer.echo(f"oddlm: {message}. The same command goes on from there.", err=True)
         raise typer.Exit(130) from None
-    _report(done, chosen, n, shown, show, json_out)
+    _report(done, chosen, n, shown, show, json_out, embedder)
 
 
 def _axes(alpha: str | None, temperature: str | None, objective: str | None) -> dict[str, list[Any]]:
@@ -216,8 +213,11 @@ def _watch(spec: "RunSpec", tick: Tick) -> "Callable[[Row, bool], None]":
     return watch
 
 
-def _report(done: "list[Done]", task: "Task", n: int, shown: Sequence[str], show: int, json_out: Path | None) -> None:
+def _report(
+    done: "list[Done]", task: "Task", n: int, shown: Sequence[str], show: int, json_out: Path | None, embed: "Embed | None"
+) -> None:
     from ..compare import as_data, compare, covered
+    from ..metrics import BESIDE
     from ..store import write_whole
     from ..views import label, open_console, results, side_by_side
     from ..wording import named, number_of
@@ -227,7 +227,9 @@ def _report(done: "list[Done]", task: "Task", n: int, shown: Sequence[str], show
     for i in range(min(show, len(done[0][1]))):
         columns = [(label(spec.params), rows[i]) for spec, rows in done if spec.seed == first.seed]
         console.print(side_by_side(columns, console.width))
-    lines = compare(done)
+    beside = json_out is not None or embed is not None or not set(shown).isdisjoint(BESIDE)
+    with status_line("comparing texts"):
+        lines = compare(done, beside=beside, embed=embed)
     seeds = sorted({spec.seed for spec, _ in done})
     console.print(results(lines, n, shown))
     console.print(
