@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import oddlm
-from oddlm.evaluate import Runner, draw, environment, powers_of_two
+from oddlm.evaluate import Runner, draw, environment, identified, powers_of_two
 from oddlm.models.toy import Toy
 from oddlm.params import RunSpec, checked
 from oddlm.store import Row, Store, StoreError
@@ -28,7 +28,7 @@ ENV = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 def spec(**changes) -> RunSpec:
     params = {"length": 6, "alpha": changes.pop("alpha", 16), "temperature": changes.pop("temperature", 1)}
-    return checked(RunSpec, {"model": "toy", "task": "own", "n": 4, "params": params, **changes})
+    return identified(checked(RunSpec, {"model": "toy", "task": "own", "n": 4, "params": params, **changes}))
 
 
 def content(rows) -> list[dict]:

@@ -20,7 +20,7 @@ import pytest
 
 from oddlm import load
 from oddlm import study as studies
-from oddlm.evaluate import Runner
+from oddlm.evaluate import Runner, identified
 from oddlm.params import NAMED, RunSpec, checked
 from oddlm.space import draw, read_space
 from oddlm.store import Store
@@ -47,7 +47,7 @@ def plan(**changes) -> Plan:
         "k": 8,
         "floors": {},
     } | changes
-    return Plan(checked(RunSpec, base), **changes)
+    return Plan(identified(checked(RunSpec, base)), **changes)
 
 
 def search(folder: Path, trials: int, plan: Plan, url: str | None = None, watch=lambda *_: None):

@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from methods import METHODS, PAIR, TASKS, UNSAID, base_space, base_start, refine
 
 from oddlm import metrics, tune
 from oddlm.evaluate import Runner, draw, environment
+from oddlm.models import model_digest
 from oddlm.params import RunSpec, SampleParams
 from oddlm.selection import SELECTORS
 from oddlm.space import read_space
@@ -52,13 +54,18 @@ POOLS = (17, 32)
 POOLED = tuple((task, "plain") for task in ("countdown-4", "minicode"))  # drawn so often that there is a pool
 
 
+@cache
+def mini() -> str:
+    return model_digest("mini")
+
+
 def plan_of(task: str, method: str) -> tune.Plan:
     name, protocol, length, _ = TASKS[task]
     what = METHODS[method]
     fixed = {"length": length, "steps": find_task(name).under(protocol).steps, "fork": False, **what.fixed}
     axes = {**base_space(task, what), **what.space}
     space = read_space([f"{axis}={json.dumps(v) if isinstance(v, list) else v}" for axis, v in axes.items()], fixed)
-    base = RunSpec(model="mini", task=name, protocol=protocol, split="tune", n=N, limit=LIMIT)
+    base = RunSpec(model="mini", model_digest=mini(), task=name, protocol=protocol, split="tune", n=N, limit=LIMIT)
     return tune.Plan(base, fixed, space, (0,), N, {}, search="random", first=(base_start(task, what),))
 
 
@@ -111,7 +118,7 @@ class Look:
     def runs(self, task: str) -> Iterator[tuple[str, int, list[RunSpec]]]:
         """Whose setting, which, and its run with each seed."""
         name, protocol, _, _ = TASKS[task]
-        base = RunSpec(model="mini", task=name, protocol=protocol, split="tune", n=N, limit=self.limit)
+        base = RunSpec(model="mini", model_digest=mini(), task=name, protocol=protocol, split="tune", n=N, limit=self.limit)
         for method, settings in self.settings(task).items():
             for place, given in enumerate(settings):
                 params = SampleParams.model_validate({**UNSAID, "steps": steps_of(task), **given}).canonical()
@@ -218,6 +225,7 @@ def named(task: str, method: str, variant: str, seed: int, params: dict[str, Any
     name, protocol, _, _ = TASKS[task]
     spec = RunSpec(
         model="mini",
+        model_digest=mini(),
         task=name,
         protocol=protocol,
         split="test",

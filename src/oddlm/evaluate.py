@@ -15,10 +15,11 @@ from typing import Any, TypeVar, cast
 from . import metrics
 from .ends import text_length
 from .generate import LM, check_params
+from .models import model_digest
 from .params import RunSpec
 from .store import Row, SampleRow, Store, StoreError, Summary, Writer
 from .tasks import Problem, Score, Task
-from .types import Sample, identity
+from .types import Sample, called
 
 Watch = Callable[[Row, bool], None]
 MOST_VERDICTS = 1 << 18
@@ -132,6 +133,7 @@ class Runner:
 
         task None: the samples are not scored. watch: called with every row and whether it is new, stored ones first.
         """
+        check_identified(spec)
         check_problems(task, problems)
         if not self.store.complete(spec):
             self.lm()  # a model that does not load leaves no run behind
@@ -142,7 +144,8 @@ class Runner:
             todo = [problem for problem in problems if problem.id not in run.rows]
             if todo:
                 lm = self.lm()
-                run.start(environment(lm))
+                check_weights(lm, spec)
+                run.start(environment(lm, spec.model_digest))
                 with ThreadPoolExecutor(self.workers) as pool:
                     judge = None if task is None else Judge(task, pool)
                     for some in in_parts(todo, self.together):
@@ -157,6 +160,34 @@ class Runner:
 
 def in_parts(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     return (items[first : first + size] for first in range(0, len(items), size))
+
+
+def identified(spec: RunSpec) -> RunSpec:
+    """The spec with the digest of its model as it is here and now; ValueError where there is no such model."""
+    return spec.model_copy(update={"model_digest": model_digest(spec.model, revision=spec.loading.revision)})
+
+
+def check_identified(spec: RunSpec) -> None:
+    """A run is known by its weights: a spec that does not say which would find the rows of others."""
+    if spec.model_digest is None:
+        raise ValueError(
+            f"the spec of model {spec.model!r} has no model_digest, so other weights would be the same run: "
+            "use oddlm.evaluate.identified(spec)"
+        )
+
+
+def check_weights(lm: LM, spec: RunSpec) -> None:
+    """Is this the model that the spec is about?"""
+    weights = getattr(lm.model, "weights", None)
+    if weights is not None and weights.digest != spec.model_digest:
+        raise other_weights(spec, weights.digest)
+
+
+def other_weights(spec: RunSpec, found: str) -> ValueError:
+    return ValueError(
+        f"model {spec.model!r} is {found} here, and the run {spec.id} is about {spec.model_digest}: "
+        "put the same weights here, or begin another run with these"
+    )
 
 
 def check_spec(spec: RunSpec) -> None:
@@ -210,18 +241,20 @@ def powers_of_two(n: int) -> list[int]:
     return sorted({2**i for i in range(n.bit_length()) if 2**i <= n} | {n})
 
 
-def environment(lm: LM) -> dict[str, Any]:
-    """What someone needs to know to make the same numbers again."""
+def environment(lm: LM, digest: str | None = None) -> dict[str, Any]:
+    """What someone needs to know to make the same numbers again. digest: of the model, where it does not know itself."""
     import torch
 
     device = torch.device(getattr(lm.model, "device", "cpu"))
+    weights = getattr(lm.model, "weights", None)
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "platform": platform(),
         "python": python_version(),
         "versions": {name: _version(name) for name in ("oddlm", "torch", "numpy")},
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
-        "model": identity(lm.model),
+        "model": called(lm.model),
+        "model_digest": digest if weights is None else weights.digest,
         "git": {"oddlm": _git(Path(__file__).parent, Path(__file__).name), "here": _git(Path.cwd())},
     }
 

@@ -19,7 +19,7 @@ from .params import SampleParams, checked
 from .policies import POLICIES
 from .sampler import denoise
 from .selection import SELECTORS, keep
-from .types import Denoised, History, Model, Observer, Sample, StepEvent, Tokenizer, identity
+from .types import Denoised, History, Model, Observer, Sample, StepEvent, Tokenizer, called
 
 Verify = Callable[[Sample], bool]
 MAX_BATCH = 256
@@ -43,7 +43,7 @@ class LM:
 
     def __repr__(self) -> str:
         numbers = getattr(getattr(self.model, "embedding", None), "dtype", None)
-        told = [repr(identity(self.model)), str(getattr(self.model, "device", "cpu"))]
+        told = [repr(called(self.model)), str(getattr(self.model, "device", "cpu"))]
         told += [] if numbers is None else [short_dtype(str(numbers).removeprefix("torch."))]
         return f"LM({', '.join(told)})"
 

@@ -192,6 +192,9 @@ class RunSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     model: str = Field(description="A model's name or dotted path, a checkpoint's folder or its name on the hub.")
+    model_digest: str | None = Field(
+        None, description="What tells the model's weights from others (`oddlm.models.model_digest`): others make another run."
+    )
     task: str | None = Field(None, description="A task's name, dotted path or .jsonl file; None draws samples without scoring.")
     protocol: str | None = Field(None, description="A named variant of the task.")
     scorer: str | None = Field(None, description="How a .jsonl of one's own is scored.")
@@ -228,6 +231,8 @@ class RunSpec(BaseModel):
     def canonical(self) -> dict[str, Any]:
         """What the id is made of: paths count by what the files hold."""
         content = {**self.model_dump(mode="json"), "params": self.params.canonical().model_dump(mode="json")}
+        if self.model_digest is not None and not self.model_digest.startswith("source:"):  # which is not all of a model
+            content["model"] = content["loading"]["revision"] = None
         if self.data_digest is not None:
             content["data"] = None
             content["task"] = Path(self.task).name if self.task and self.task.endswith(".jsonl") else self.task

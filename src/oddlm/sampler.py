@@ -28,6 +28,7 @@ from .types import (
     Prediction,
     Step,
     StepEvent,
+    called,
     check_protocol,
     identity,
     is_selective,
@@ -323,7 +324,7 @@ def _check_prompt_noise(model: Model, scale: float) -> None:
     if finite("prompt_noise", scale, most=HOTTEST) and not getattr(model, "nudges", False):
         raise ValueError(
             "prompt_noise needs a model whose prompt embeddings can be nudged: mini, toy, or a checkpoint, loaded "
-            f"without a cache, not {identity(model)}"
+            f"without a cache, not {called(model)}"
         )
 
 

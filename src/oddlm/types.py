@@ -19,10 +19,10 @@ class Model(Protocol):
 
     Prompts are left-padded to `start`: the first start - prompt_lengths[b] positions of row b are padding. The model masks
     them out and counts positions from the first real token. A model may also have `protected_ids` (what no guide pushes and no
-    fork starts from; default: `end_ids`), `device` (default: cpu), `embedding`
-    [V, H] (for features in embedding space), `passes` (network evaluations per call, default 1), `context` (most positions it
-    can see), `name` (by which a history knows it again), `tokenizer` and `session` (see `open_session`). Where it has `nudges`
-    and that is true, calls of the model and its sessions take a keyword `nudge` [B, start, H], added to the embeddings of the
+    fork starts from; default: `end_ids`), `device` (default: cpu), `embedding` [V, H] (for features in embedding space),
+    `passes` (network evaluations per call, default 1), `context` (most positions it can see), `name` (by which a history knows
+    it again: with other weights it needs another), `tokenizer` and `session` (see `open_session`). Where it has `nudges` and
+    that is true, calls of the model and its sessions take a keyword `nudge` [B, start, H], added to the embeddings of the
     prompt, and `embedding` is the table of those.
     """
 
@@ -54,9 +54,15 @@ def protected_ids(model: Model) -> tuple[int, ...]:
     return tuple(model.end_ids if named is None else named)
 
 
-def identity(model: Model) -> str:
+def called(model: Model) -> str:
     """What a model is called; one without a name is like no other."""
     return str(getattr(model, "name", f"{type(model).__name__} object {id(model):#x}"))
+
+
+def identity(model: Model) -> str:
+    """What tells a model from others: its name, and its weights where it knows what they are."""
+    weights = getattr(model, "weights", None)
+    return called(model) if weights is None else f"{called(model)} [{weights.identity}]"
 
 
 Network = Callable[..., Tensor]  # (tokens, start, prompt_lengths) -> logits: a model, or a session of one

@@ -332,7 +332,7 @@ def test_rounding_noise_becomes_a_push_only_in_the_paper_preset():
     logits, tokens, masked = (x[:1].repeat(16, *[1] * (x.dim() - 1)) for x in random_case(3, S=8, V=400, share=1.0))
     logits = logits.bfloat16()
     published = diversify(logits, tokens, masked, alpha=8.0, preset="paper")
-    ours = diversify(logits, tokens, masked, alpha=8.0, duplicates="skip")
+    ours = diversify(logits, tokens, masked, objective="odd", alpha=8.0, duplicates="skip")
     assert (published - logits).abs().max() > 0.5
     assert torch.equal(ours, logits)
 
@@ -376,7 +376,7 @@ def test_alpha_schedules(toy, schedule):
         n=2,
         length=8,
         steps=8,
-        guide=oddlm.Repulsion(alpha=10, schedule=schedule),
+        guide=oddlm.Repulsion("odd", alpha=10, schedule=schedule),
         observe=lambda event: forces.append(float(event.force.max())),
     )
     expected = {

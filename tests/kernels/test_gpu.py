@@ -72,9 +72,9 @@ def test_two_runs_have_the_same_bits(objective):
 def test_features_are_pushed_as_on_a_cpu(feature, dtype):
     logits, tokens, masked = random_batch(3, 8, 12, 300, dtype)
     embedding = random_embedding(300, H=40)
-    exact = oddlm.diversify(logits.double(), tokens, masked, alpha=8.0, feature=feature, embedding=embedding)
+    exact = oddlm.diversify(logits.double(), tokens, masked, objective="odd", alpha=8.0, feature=feature, embedding=embedding)
     there = [x.cuda() for x in (logits, tokens, masked)]
-    got = oddlm.diversify(*there, alpha=8.0, feature=feature, embedding=embedding.cuda())
+    got = oddlm.diversify(*there, objective="odd", alpha=8.0, feature=feature, embedding=embedding.cuda())
     assert got.dtype == dtype
     assert (got.cpu().double() - exact).abs().max() < 8.0 * (SINGLE + 16 * torch.finfo(dtype).eps)
 

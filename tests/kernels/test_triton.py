@@ -209,13 +209,13 @@ class Moved:
 
 RUNS = [
     {"guide": None, "temperature": 1.0},
-    {"guide": Repulsion(alpha=16), "temperature": 0.0},
+    {"guide": Repulsion("odd", alpha=16), "temperature": 0.0},
     {"guide": Repulsion("odd_sequential", alpha=16), "temperature": 0.7, "block_length": 3, "suppress": [5]},
     {"guide": Repulsion("random_probe", alpha=16), "temperature": 0.5, "suppress": [5]},
     {"guide": Repulsion("dpp", alpha=16), "temperature": 0.5, "policy": "entropy", "suppress_confidence": [1]},
-    {"guide": Repulsion(alpha=16), "temperature": 1.0, "policy": "threshold", "order_temperature": 0.5, "n": 2},
-    {"guide": Repulsion(alpha=16), "temperature": 1.0, "fork": True, "steps": 2, "n": 2},
-    {"guide": Repulsion(alpha=16), "temperature": 1.0, "top_k": 5},
+    {"guide": Repulsion("odd", alpha=16), "temperature": 1.0, "policy": "threshold", "order_temperature": 0.5, "n": 2},
+    {"guide": Repulsion("odd", alpha=16), "temperature": 1.0, "fork": True, "steps": 2, "n": 2},
+    {"guide": Repulsion("odd", alpha=16), "temperature": 1.0, "top_k": 5},
 ]
 
 
@@ -265,7 +265,7 @@ def test_a_network_asked_for_masked_positions_writes_the_tokens_of_the_cpu(monke
     network = Transformer(TransformerConfig(60, width=32, layers=2, heads=4, hidden=48, shift=True))
     for parameter in network.parameters():
         torch.nn.init.normal_(parameter, std=0.25)
-    settings = {"n": 3, "length": 6, "steps": 4, "temperature": 0.7, "guide": Repulsion(alpha=8)}
+    settings = {"n": 3, "length": 6, "steps": 4, "temperature": 0.7, "guide": Repulsion("odd", alpha=8)}
     got = denoise(Native(network.to(DEVICE), name="x", mask_id=59, end_ids=(1,)), [[5, 6], [7]], **settings)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     expected = denoise(Native(network.to("cpu"), name="x", mask_id=59, end_ids=(1,)), [[5, 6], [7]], **settings)
@@ -279,7 +279,7 @@ def test_two_pushes_have_the_same_bits():
 
 def test_observers_see_the_guided_logits_that_nobody_wrote(monkeypatch):
     toy, events, plain_events = Toy(vocab_size=50), [], []
-    settings = {"n": 3, "length": 4, "steps": 2, "temperature": 1.0, "guide": Repulsion(alpha=8)}
+    settings = {"n": 3, "length": 4, "steps": 2, "temperature": 1.0, "guide": Repulsion("odd", alpha=8)}
     denoise(Moved(toy, DEVICE), [[5, 6]], observe=events.append, **settings)
     for event in events:
         assert event.prediction.logits is None
@@ -306,7 +306,7 @@ def test_a_second_batch_goes_on_from_the_first():
 
 
 @pytest.mark.parametrize(("value", "what"), [(math.nan, "NaN"), (math.inf, r"\+inf"), (-math.inf, "nothing but -inf")])
-@pytest.mark.parametrize("guide", [None, Repulsion(alpha=8)], ids=["plain", "guided"])
+@pytest.mark.parametrize("guide", [None, Repulsion("odd", alpha=8)], ids=["plain", "guided"])
 def test_bad_logits_are_named(value, what, guide):
     class Bad(Toy):
         def __call__(self, *args):

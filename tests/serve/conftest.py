@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import oddlm
 from oddlm.cli import app as command_line
-from oddlm.evaluate import Runner
+from oddlm.evaluate import Runner, identified
 from oddlm.models.toy import Toy
 from oddlm.models.wrappers import Wrapper
 from oddlm.params import RunSpec
@@ -141,7 +141,8 @@ def store(tmp_path_factory):
     command = ["eval", "countdown", *usual, "--objective", "odd", "--alpha", "0,8", "--temperature", "1", "--limit", "3"]
     assert CliRunner().invoke(command_line, command).exit_code == 0
     assert CliRunner().invoke(command_line, ["sample", "<b>t5</b> t6", *usual]).exit_code == 0
-    spec = RunSpec.model_validate({"model": "toy", "task": "countdown", "n": 2, "limit": 2, "params": {"length": 6}})
+    asked = {"model": "toy", "task": "countdown", "n": 2, "limit": 2, "params": {"length": 6}}
+    spec = identified(RunSpec.model_validate(asked))
     task = find_task("countdown")
 
     def stop(row, fresh):

@@ -109,6 +109,7 @@ def evaluate(
     axes = _axes(alpha, temperature, objective)
     what = {
         "model": model,
+        "model_digest": options.digest(model),
         "loading": options.loading,
         "task": task,
         "protocol": protocol,

@@ -91,6 +91,14 @@ class ModelOptions:
     loading: dict[str, Any]
     place: dict[str, Any]
 
+    def digest(self, model: str) -> str:
+        """What tells the model from others (`RunSpec.model_digest`); no weights are loaded or downloaded."""
+        from ..models import check_model, model_digest
+
+        check_model(model, **{name: value for name, value in self.loading.items() if name != "raw"})
+        with status_line(f"looking for {model}"):
+            return model_digest(model, revision=self.loading.get("revision"))
+
     def loader(self, model: str, prompts: Sequence[str], length: int) -> "Callable[[], LM]":
         """Loads the model when called, once; prompts that do not fit are refused before the weights are read."""
 

@@ -69,17 +69,19 @@ def sample(
     """
     from rich.console import Console
 
-    from ..evaluate import Runner
+    from ..evaluate import Runner, check_weights
     from ..store import Store
     from ..views import Denoising
 
     own = {"length": length, "steps": steps, "alpha": alpha, "temperature": temperature, "objective": objective}
     params = sampling(set_, **own)
     digest = hashlib.sha256(prompt.encode("utf-8", "surrogateescape")).hexdigest()
-    spec = _spec(model=model, loading=options.loading, n=n, seed=seed, params=params, data_digest=digest)
+    what = {"model": model, "model_digest": options.digest(model), "loading": options.loading, "n": n, "seed": seed}
+    spec = _spec(**what, params=params, data_digest=digest)
     runner = Runner(Store(store), options.loader(model, [prompt], spec.params.length))
     runner.store.check()
     lm = runner.lm()
+    check_weights(lm, spec)
     console = Console()
     began, derived = time.perf_counter(), spec.problem_seed("prompt")
     draw = partial(lm.generate, prompt, n, params=spec.params, seeds=[derived], progress=False)
@@ -136,8 +138,8 @@ def generate(
     ]
     own = {"length": length, "steps": steps, "alpha": alpha, "temperature": temperature, "objective": objective}
     params = sampling(set_, **own)
-    what = {"model": model, "loading": options.loading, "n": n, "seed": seed, "params": params}
-    spec = _spec(**what, data=str(prompts), data_digest=digest(prompts))
+    what = {"model": model, "model_digest": options.digest(model), "loading": options.loading, "n": n, "seed": seed}
+    spec = _spec(**what, params=params, data=str(prompts), data_digest=digest(prompts))
     lm = options.loader(model, [problem.prompt for problem in problems], spec.params.length)
     runner = Runner(Store(store), lm, together=together, keep_tokens=keep_tokens)
     runner.store.check()
@@ -175,7 +177,7 @@ def _keep(runner: "Runner", spec: "RunSpec", prompt: str, samples: "Sequence[Sam
 
     with runner.store.open(spec, 1) as run:
         if "prompt" not in run.rows:
-            run.start(environment(runner.lm()))
+            run.start(environment(runner.lm(), spec.model_digest))
             run.append(make_row(runner.lm(), spec, Group(Problem("prompt", prompt, None), prompt, samples, seconds), None))
         run.finish(summary(spec, list(run.rows.values()), scored=False))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from .app import app
-from .bar import Tick, problem_bar
+from .bar import Tick, problem_bar, status_line
 from .options import KeepTokens, MaxBatch, StoreFolder, Track, Unsafe
 from .runs import FOLDER
 
@@ -92,7 +92,8 @@ def sweep(
 
     specs = read_grid(file, _files(data or ()))
     part = _shard(shard)
-    plan = make_plan(part_of(specs, *part) if part else specs, unsafe=unsafe)
+    with status_line("looking for the models"):
+        plan = make_plan(part_of(specs, *part) if part else specs, unsafe=unsafe, only_look=dry_run)
     options = Options(device=device, max_batch=max_batch, scorers=scorers, keep_tokens=keep_tokens, unsafe=unsafe)
     if dry_run:
         _foretell(plan, Store(store), options if calibration else None, workers or 1, together)
@@ -159,6 +160,8 @@ def _foretell(plan: "Plan", store: "Store", options: "Options | None", workers: 
     typer.echo(
         f"in {store.folder}: {number_of(complete, 'run')} complete, {number_of(done, 'group')} done, {plan.units - done} to do"
     )
+    for why in plan.unknown:
+        typer.echo(f"oddlm: runs that the store may hold of this model are not counted: {why}", err=True)
     if options is not None and done < plan.units:
         from ..experiments.calibrate import estimate
 

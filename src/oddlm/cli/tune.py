@@ -122,7 +122,8 @@ def tune(
     axes = read_space(DEFAULT if space is None else space, given)
     usual = present(length=chosen.length, steps=chosen.steps) | expanded(given)
     fixed = {name: value for name, value in usual.items() if name not in {axis.name for axis in axes}}
-    what = {"model": model, "loading": options.loading, "task": task, "protocol": protocol, "scorer": scorer}
+    what: dict[str, Any] = {"model": model, "model_digest": options.digest(model), "loading": options.loading, "task": task}
+    what |= {"protocol": protocol, "scorer": scorer}
     base = _base(what | {"exclude_train": exclude_train, "split": split, "n": n, "limit": limit}, data)
     floors = dict(map(parse_floor, floor or ()))
     numbers = tuple(dict.fromkeys(listed("seeds", seeds, int)))

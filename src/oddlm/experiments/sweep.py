@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ..evaluate import check_problems, check_spec, check_stored, in_parts, summary
-from ..models import check_model
+from ..evaluate import check_identified, check_problems, check_spec, check_stored, in_parts, summary
+from ..models import check_model, model_digest
 from ..params import RunSpec
 from ..store import Failure, Store, Writer
 from ..tasks import Problem
@@ -25,6 +25,7 @@ class Plan:
     specs: tuple[RunSpec, ...]
     problems: Mapping[str, Sequence[Problem]]  # by source
     unsafe: bool
+    unknown: tuple[str, ...] = ()  # why models could not be looked at; their runs cannot be told from those of other weights
 
     def problems_of(self, spec: RunSpec) -> Sequence[Problem]:
         return self.problems[source(spec)]
@@ -62,10 +63,25 @@ class _Open:
     surroundings: list[dict[str, Any]] = field(default_factory=list)
 
 
-def make_plan(specs: Sequence[RunSpec], *, unsafe: bool = False) -> Plan:
-    """Load every task once, and refuse what could not be run."""
+def make_plan(specs: Sequence[RunSpec], *, unsafe: bool = False, only_look: bool = False) -> Plan:
+    """Load every task once, say of every run which weights it is about, and refuse what could not be run.
+
+    only_look: nothing will be run, so that models need not be within reach.
+    """
+    digests: dict[tuple[str, str | None], str | None] = {}
+    unknown: list[str] = []
     for model, loading in dict.fromkeys((spec.model, spec.loading) for spec in specs):
         check_model(model, **{name: value for name, value in loading.options().items() if name != "raw"})  # the LM's own
+        if (model, loading.revision) not in digests:
+            digests[model, loading.revision] = None
+            try:
+                digests[model, loading.revision] = model_digest(model, revision=loading.revision)
+            except ValueError as error:
+                if not only_look:
+                    raise
+                unknown.append(str(error))
+    known = (spec.model_copy(update={"model_digest": digests[spec.model, spec.loading.revision]}) for spec in specs)
+    specs = tuple({spec.id: spec for spec in known}.values())  # two names of one model are one run
     problems: dict[str, Sequence[Problem]] = {}
     for spec in specs:
         check_spec(spec)
@@ -76,7 +92,7 @@ def make_plan(specs: Sequence[RunSpec], *, unsafe: bool = False) -> Plan:
         found = task.problems(data=data, limit=spec.limit, exclude_train=spec.exclude_train, split=spec.split, unsafe=unsafe)
         check_problems(task, found)
         problems[source(spec)] = found
-    return Plan(tuple(specs), problems, unsafe)
+    return Plan(specs, problems, unsafe, tuple(unknown))
 
 
 def run_sweep(
@@ -92,6 +108,8 @@ def run_sweep(
 
     together: problems of a run that share the batches of the network.
     """
+    for spec in plan.specs:
+        check_identified(spec)
     with ExitStack() as stack:
         told = stack.enter_context(tracking((), store.folder)) if tracker is None else tracker
         driver = _Driver(plan, store, together, told, watch)

@@ -10,6 +10,7 @@ from ..checks import whole
 from .cache import CACHES, Cache, CachedSession, Canvas, Session
 from .quant import is_quantized
 from .transformer import Transformer
+from .weights import Weights
 
 COMPILED = ("fixed", "any")
 
@@ -32,6 +33,7 @@ class Native:
         end_ids: Sequence[int],
         context: int | None = None,
         tokenizer: Any = None,
+        weights: Weights | None = None,
         cache: Cache | None = None,
         refresh: int | None = None,
         compiled: str | None = None,
@@ -54,7 +56,7 @@ class Native:
         self.name = name if cache is None else f"{name}, {cache} cache" + (f", refresh {refresh}" if refresh else "")
         self.mask_id, self.end_ids = mask_id, tuple(end_ids)
         self.vocab_size = network.config.vocab_size
-        self.context, self.tokenizer = context, tokenizer
+        self.context, self.tokenizer, self.weights = context, tokenizer, weights
         self.device = network.device
         self.embedding = network.embed.weight.detach()
         self.nudges = cache is None  # what was kept would answer to the nudge of an earlier step
