@@ -10,6 +10,8 @@ from oddlm.diversity.memory import LOST, Sparse
 from oddlm.models.toy import Toy
 from oddlm.models.wrappers import ClassifierFree, MicroBatch
 
+from .registered import UNCOUPLED
+
 SHAPE = {"length": 12, "steps": 6}
 PROMPTS = [[5, 6], [7, 8, 9]]
 EXPLORERS = [
@@ -22,9 +24,7 @@ EXPLORERS = [
 ]
 
 
-@pytest.mark.parametrize(
-    "objective", ["odd", "odd_sequential", "random_probe", "none", {"name": "odd", "enough": 0.9}], ids=str
-)
+@pytest.mark.parametrize("objective", [*UNCOUPLED, "none", {"name": "odd", "enough": 0.9}], ids=str)
 @pytest.mark.parametrize("explorer", EXPLORERS, ids=str)
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_sixteen_and_sixteen_are_a_batch_of_thirty_two(toy, objective, explorer, temperature):

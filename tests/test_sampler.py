@@ -23,6 +23,7 @@ from oddlm.models.wrappers import ClassifierFree, MicroBatch
 from oddlm.sampling import filter_logits
 from oddlm.schedule import Schedule
 
+from .registered import POLICIES, UNCOUPLED
 from .tolerances import P_VALUE
 
 PROMPTS = [[5, 6, 7], [9], [3, 4, 5, 8, 11, 12]]
@@ -60,7 +61,7 @@ def test_quota_is_the_even_share_the_first_steps_taking_the_rest(block_length, s
     assert done.nfe == steps
 
 
-@pytest.mark.parametrize("policy", ["low_confidence", "random", "margin", "entropy", "threshold", "factor", "entropy_bound"])
+@pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("block_length", [None, 4])
 def test_every_position_is_filled_once_and_never_with_mask(toy, policy, block_length):
     seen: list[Tensor] = []
@@ -134,8 +135,8 @@ def test_a_prompt_gives_the_same_samples_alone_and_among_longer_ones(toy):
         assert torch.equal(denoise(toy, [prompt], seed=seed, **options).tokens, group)
 
 
-@pytest.mark.parametrize("objective", ["odd", "odd_sequential", "random_probe"])
-@pytest.mark.parametrize("policy", ["low_confidence", "random", "threshold"])
+@pytest.mark.parametrize("objective", UNCOUPLED)
+@pytest.mark.parametrize("policy", POLICIES)
 def test_sample_i_is_the_same_for_every_n_above_i(toy, objective, policy):
     options = {"temperature": 1.0, "fork": True, "order_temperature": 0.5, "policy": policy, "length": 12, "steps": 6}
     few, many = (denoise(toy, [[5, 6]], n=n, guide=Repulsion(objective, alpha=16), **options).tokens for n in (5, 11))
@@ -244,7 +245,7 @@ def test_suppression():
     assert late.commit_step[0, 3:].min() >= 3
 
 
-@pytest.mark.parametrize("policy", ["margin", "entropy"])
+@pytest.mark.parametrize("policy", [name for name in POLICIES if name != "random"])
 def test_late_ids_are_late_under_every_policy(policy):
     logits = torch.randn(6, 9, generator=torch.Generator().manual_seed(1))
     logits[2:, 1] = 9.0

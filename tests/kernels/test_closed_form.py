@@ -13,9 +13,9 @@ from oddlm.kernels import closed_form
 from oddlm.kernels.directions import Duplicates
 from oddlm.kernels.reference import Batch
 
+from ..registered import CLOSED
 from ..tolerances import EXACT, ILL_CONDITIONED, ORACLE, SINGLE
 
-CLOSED = ["odd", "odd_sequential", "dpp", "random_probe"]
 SPARING = [{"name": "odd", "enough": 0.8}, {"name": "odd_sequential", "enough": 0.5, "normalize": False}]
 
 

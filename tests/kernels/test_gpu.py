@@ -8,6 +8,7 @@ from oddlm import Repulsion, denoise
 from oddlm.models.native import Native
 from oddlm.models.transformer import Transformer, TransformerConfig
 
+from ..registered import FUSED
 from ..tolerances import SINGLE
 from .test_pulled import WIDE, random_batch, random_embedding
 
@@ -24,7 +25,7 @@ class Small(Native):
         super().__init__(network, name="small", mask_id=0, end_ids=(1, 2))
 
 
-@pytest.mark.parametrize("objective", ["odd", "odd_sequential", "dpp"])
+@pytest.mark.parametrize("objective", FUSED)
 def test_nothing_waits_inside_the_loop(objective):
     """From the first step to the last; every new shape compiles once, before."""
     model = Small()
@@ -45,7 +46,7 @@ def test_nothing_waits_inside_the_loop(objective):
         assert (end.value.value.tokens != model.mask_id).all()
 
 
-@pytest.mark.parametrize("objective", ["odd", "odd_sequential", "dpp"])
+@pytest.mark.parametrize("objective", FUSED)
 def test_two_runs_have_the_same_bits(objective):
     model, events = Small(), []
     runs = [

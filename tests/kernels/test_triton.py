@@ -17,6 +17,7 @@ from oddlm.models.transformer import Transformer, TransformerConfig
 from oddlm.sampling import Outlook, look, predict
 from oddlm.types import Step
 
+from ..registered import FUSED as FUSED_OBJECTIVES
 from ..tolerances import FUSED, P_VALUE, SINGLE
 from .noise_kernel import noise_kernel
 
@@ -81,6 +82,7 @@ CASES = [
     ({"name": "odd", "enough": 0.6}, 1, 4, 2, 401, "some identical", torch.bfloat16),
     ({"name": "odd_sequential", "enough": 1.2}, 1, 3, 3, 41, "one-hot", torch.float32),
 ]
+CASES += [(name, 2, 3, 4, 41, "plain", torch.float32) for name in FUSED_OBJECTIVES if name not in [case[0] for case in CASES]]
 
 
 def compare(objective, groups, n, S, V, kind, dtype, **more):
@@ -121,7 +123,7 @@ def test_options(options):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["plain", "one-hot", "identical", "some identical"])
-@pytest.mark.parametrize("objective", ["odd", "odd_sequential", "random_probe", "dpp"])
+@pytest.mark.parametrize("objective", FUSED_OBJECTIVES)
 def test_a_large_vocabulary(objective, kind):
     for n, S, V, dtype in ((16, 8, 126464, torch.bfloat16), (5, 3, 126464, torch.float32), (33, 2, 1271, torch.float16)):
         compare(objective, 1, n, S, V, kind, dtype)

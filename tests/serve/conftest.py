@@ -139,6 +139,7 @@ def store(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages") / "runs"
     usual = ["--model", "toy", "--store", str(folder), "--n", "4", "--length", "8"]
     command = ["eval", "countdown", *usual, "--objective", "odd", "--alpha", "0,8", "--temperature", "1", "--limit", "3"]
+    command += ["--set", "fork=false"]
     assert CliRunner().invoke(command_line, command).exit_code == 0
     assert CliRunner().invoke(command_line, ["sample", "<b>t5</b> t6", *usual]).exit_code == 0
     asked = {"model": "toy", "task": "countdown", "n": 2, "limit": 2, "params": {"length": 6}}

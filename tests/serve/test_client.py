@@ -50,7 +50,7 @@ def test_every_prompt_gets_its_samples(client):
 
 def test_a_seed_repeats_and_the_settings_count(client):
     def ask(seed=3, **extra):
-        extra = {"objective": "odd", "alpha": 8} | extra
+        extra = {"objective": "odd", "alpha": 8, "fork": False} | extra
         return client.completions.create(prompt="t5 t6", n=4, **SHAPE | {"seed": seed}, extra_body=extra)
 
     assert texts(ask()) == texts(ask()) != texts(ask(seed=4))

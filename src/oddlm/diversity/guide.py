@@ -114,13 +114,13 @@ class Repulsion:
             raise ValueError(f"tolerance must lie in [0, 1), not {self.tolerance!r}")
         if self.backend == "closed_form" and not self.traced:
             raise ValueError(
-                "backend 'closed_form' needs a feature with a trace (max_pool, mean_pool, ngrams, positional), an objective "
-                "with a slope (odd, odd_sequential, random_probe, dpp), no preset"
+                f"backend 'closed_form' needs a feature with a trace ({', '.join(_traced())}), an objective with a slope "
+                f"({', '.join(_having(slope_of))}), no preset"
             )
         if self.backend == "triton" and not self.fusible:
             raise ValueError(
                 "backend 'triton' needs feature max_pool over probs without top_k, an objective with a slope in "
-                "coordinates (odd, odd_sequential, random_probe, dpp), no preset"
+                f"coordinates ({', '.join(_having(weigh_of))}), no preset"
             )
         if self.remember is not None:
             self.check_memory()
@@ -251,6 +251,15 @@ class Repulsion:
             assert added is not None
             record.add(step.index, feature.label, extend(earlier, added))
         return result
+
+
+def _traced() -> list[str]:
+    return [name for name in FEATURES.names if build_feature(name).traced]
+
+
+def _having(form: Callable[[Objective], Any]) -> list[str]:
+    """The objectives that have one, save the one that pushes nothing."""
+    return [name for name in OBJECTIVES.names if name != "none" and form(OBJECTIVES.build(name)) is not None]
 
 
 @dataclass(frozen=True, slots=True)
