@@ -267,7 +267,7 @@ def test_over_a_store_that_holds_all_runs_it_draws_nothing(oddlm, monkeypatch): 
     assert [line["trial"] for line in lines] == [0, 1, 2, 3]
     assert (lines[0]["params"]["temperature"], lines[0]["params"]["top_k"]) == (2, 40)
     assert not Path("runs").exists()
-    base = checked(RunSpec, {"model": HILL[3], "task": HILL[1], "split": "tune", "n": 2, "limit": 3})
+    base = identified(checked(RunSpec, {"model": HILL[3], "task": HILL[1], "split": "tune", "n": 2, "limit": 3}))
     fixed = {"length": 2, "alpha": 0}
     ahead = planned(Plan(base, fixed, read_space(SPACE, {}), (0, 1), 2, {}, 0, "random", ({"temperature": 2, "top_k": 40},)), 4)
     assert [line["runs"] for line in lines] == [[spec.id for spec in specs] for specs in ahead]

@@ -12,7 +12,7 @@ import shlex
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -80,6 +80,10 @@ class Plan:
         """Of the samples of all trials, in tokens."""
         searched = [value for axis in self.space if axis.name == "length" for value in axis.examples()]
         return int(max(searched, default=self.fixed.get("length", SampleParams.model_fields["length"].default)))
+
+    def about(self, digest: str) -> "Plan":
+        """The same plan for these weights (`RunSpec.model_digest`)."""
+        return replace(self, base=self.base.model_copy(update={"model_digest": digest}))
 
     def specs(self, params: SampleParams) -> list[RunSpec]:
         return [self.base.model_copy(update={"params": params.canonical(), "seed": seed}) for seed in self.seeds]

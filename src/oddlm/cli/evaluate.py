@@ -109,7 +109,6 @@ def evaluate(
     axes = _axes(alpha, temperature, objective)
     what = {
         "model": model,
-        "model_digest": options.digest(model),
         "loading": options.loading,
         "task": task,
         "protocol": protocol,
@@ -120,13 +119,15 @@ def evaluate(
     specs = _specs(what | {"n": n, "limit": limit}, data, fixed, axes, listed("seeds", seeds, int))
     for spec in specs:
         check_spec(spec)
-    if not all(Store(store).complete(spec) for spec in specs):
-        options.check(model)  # it fails in a moment, where data may take long
+    options.check(model)  # it fails in a moment, where data may take long
     with status_line(f"reading the problems of {task}"):
         problems = chosen.problems(data=data, limit=limit, exclude_train=exclude_train, split=split, unsafe=unsafe)
+    shape = ([chosen.prompt(problem) for problem in problems], specs[0].params.length)
+    digest = options.digest(model, *shape)
+    specs = [spec.model_copy(update={"model_digest": digest}) for spec in specs]
     runner = Runner(
         Store(store),
-        options.loader(model, [chosen.prompt(problem) for problem in problems], specs[0].params.length),
+        options.loader(model, *shape),
         workers=workers,
         together=together,
         keep_tokens=keep_tokens,

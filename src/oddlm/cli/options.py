@@ -91,11 +91,11 @@ class ModelOptions:
     loading: dict[str, Any]
     place: dict[str, Any]
 
-    def digest(self, model: str) -> str:
-        """What tells the model from others (`RunSpec.model_digest`); no weights are loaded or downloaded."""
-        from ..models import check_model, model_digest
+    def digest(self, model: str, prompts: Sequence[str] = (), length: int = 0) -> str:
+        """What tells the model from others (`RunSpec.model_digest`), after `check`; no weights are loaded or downloaded."""
+        from ..models import model_digest
 
-        check_model(model, **{name: value for name, value in self.loading.items() if name != "raw"})
+        self.check(model, prompts, length)
         with status_line(f"looking for {model}"):
             return model_digest(model, revision=self.loading.get("revision"))
 

@@ -76,8 +76,8 @@ def sample(
     own = {"length": length, "steps": steps, "alpha": alpha, "temperature": temperature, "objective": objective}
     params = sampling(set_, **own)
     digest = hashlib.sha256(prompt.encode("utf-8", "surrogateescape")).hexdigest()
-    what = {"model": model, "model_digest": options.digest(model), "loading": options.loading, "n": n, "seed": seed}
-    spec = _spec(**what, params=params, data_digest=digest)
+    spec = _spec(model=model, loading=options.loading, n=n, seed=seed, params=params, data_digest=digest)
+    spec = spec.model_copy(update={"model_digest": options.digest(model, [prompt], spec.params.length)})
     runner = Runner(Store(store), options.loader(model, [prompt], spec.params.length))
     runner.store.check()
     lm = runner.lm()
@@ -138,10 +138,11 @@ def generate(
     ]
     own = {"length": length, "steps": steps, "alpha": alpha, "temperature": temperature, "objective": objective}
     params = sampling(set_, **own)
-    what = {"model": model, "model_digest": options.digest(model), "loading": options.loading, "n": n, "seed": seed}
-    spec = _spec(**what, params=params, data=str(prompts), data_digest=digest(prompts))
-    lm = options.loader(model, [problem.prompt for problem in problems], spec.params.length)
-    runner = Runner(Store(store), lm, together=together, keep_tokens=keep_tokens)
+    what = {"model": model, "loading": options.loading, "n": n, "seed": seed, "params": params}
+    spec = _spec(**what, data=str(prompts), data_digest=digest(prompts))
+    shape = ([problem.prompt for problem in problems], spec.params.length)
+    spec = spec.model_copy(update={"model_digest": options.digest(model, *shape)})
+    runner = Runner(Store(store), options.loader(model, *shape), together=together, keep_tokens=keep_tokens)
     runner.store.check()
     done: list[Row] = []
 

@@ -122,8 +122,7 @@ def tune(
     axes = read_space(DEFAULT if space is None else space, given)
     usual = present(length=chosen.length, steps=chosen.steps) | expanded(given)
     fixed = {name: value for name, value in usual.items() if name not in {axis.name for axis in axes}}
-    what: dict[str, Any] = {"model": model, "model_digest": options.digest(model), "loading": options.loading, "task": task}
-    what |= {"protocol": protocol, "scorer": scorer}
+    what = {"model": model, "loading": options.loading, "task": task, "protocol": protocol, "scorer": scorer}
     base = _base(what | {"exclude_train": exclude_train, "split": split, "n": n, "limit": limit}, data)
     floors = dict(map(parse_floor, floor or ()))
     numbers = tuple(dict.fromkeys(listed("seeds", seeds, int)))
@@ -131,17 +130,16 @@ def tune(
     plan = Plan(base, fixed, axes, numbers, parse_metric(metric or f"pass@{n}"), floors, seed, search, begin)
     plan.check()
     if dry_run:
-        _foretell(plan, trials)
+        _foretell(plan.about(options.digest(model)), trials)
         return
+    options.check(model)  # it fails in a moment, where data may take long
     reading = {"data": data, "exclude_train": exclude_train, "unsafe": unsafe}
-    drawn = foreseen(plan, trials, Store(store))
-    if not drawn:
-        options.check(model)  # it fails in a moment, where data may take long
     with status_line(f"reading the problems of {task}"):
         problems = tuning_problems(chosen, split, limit=limit, **reading)
-    lm = options.loader(model, [chosen.prompt(problem) for problem in problems], plan.longest)
-    runner = Runner(Store(store), lm, workers=workers, together=together)
-    if not drawn:
+    shape = ([chosen.prompt(problem) for problem in problems], plan.longest)
+    plan = plan.about(options.digest(model, *shape))
+    runner = Runner(Store(store), options.loader(model, *shape), workers=workers, together=together)
+    if not foreseen(plan, trials, Store(store)):
         runner.lm()  # a model that does not load leaves no study behind
     runner.store.check()
     opened = open_study(storage or f"sqlite:///{store / 'tune.db'}", study or plan.name, plan)
