@@ -29,6 +29,7 @@ RUNS = [
     {"guide": Repulsion("dpp", alpha=8, backend="reference"), "suppress": [3], "top_k": 5},
     {"guide": Repulsion(alpha=8, feature="mean_pool"), "suppress_confidence": [1], "steps": 12},
     {"guide": Repulsion({"name": "odd", "enough": 0.5}), "prompt_noise": 0.5},
+    {"policy": "entropy", "confidence": "sampled", "top_p": 0.9, "guide": Repulsion(alpha=8)},
     {"policy": "threshold", "guide": Repulsion(alpha=8)},
 ]
 

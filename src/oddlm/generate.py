@@ -131,6 +131,7 @@ class LM:
             steps=params.steps or params.length,
             temperature=params.temperature,
             policy=params.policy,
+            confidence=params.confidence,
             guide=guide,
             seed=seeds,
             block_length=params.block_length,
@@ -198,6 +199,8 @@ def wrap(
     """An LM around a masked diffusion model that you have loaded with transformers, and its tokenizer.
 
     mask_id: default the tokenizer's mask token. shift: position j is predicted by the output of position j - 1.
+    A few short canvases show whether it hears both ways. One that is causal over blocks (of up to 128 tokens) is told in a
+    warning, with the `block_length` to generate with.
     """
     _check_max_batch(max_batch)
     wrapped = Wrapped(model, tokenizer, mask_id=mask_id, shift=shift)

@@ -45,6 +45,9 @@ class SampleParams(BaseModel):
     top_k: int | None = Field(None, ge=1, description="Choose among the k likeliest tokens.")
     top_p: float | None = Field(None, gt=0, le=1, description="Choose within the likeliest tokens of this mass.")
     policy: Named = Field(POLICY, description="Which positions to commit.")
+    confidence: Literal["full", "sampled"] | None = Field(
+        None, description="From the full distribution, or the sampled one, after temperature and filters; default: the model's."
+    )
     order_temperature: float = Field(0.0, ge=0, le=1000, description="Noise on the order in which positions are committed.")
     fork: Fork = Field(
         FORK,

@@ -10,12 +10,12 @@ from torch import Tensor
 
 from . import noise
 from .alarm import Alarm, memory_advice
-from .checks import finite, ids, whole
+from .checks import finite, ids, one_of, whole
 from .policies import POLICIES
 from .presets import POLICY, TEMPERATURE
 from .progress import step_progress
 from .prompt_noise import prompt_nudge
-from .sampling import Outlook, delay, fork_cells, look, predict, probability
+from .sampling import CONFIDENCES, Outlook, delay, fork_cells, look, predict, probability
 from .schedule import Schedule, select
 from .types import (
     Denoised,
@@ -48,6 +48,7 @@ class Options(TypedDict, total=False):
     steps: Required[int]
     temperature: float
     policy: str | Mapping[str, Any] | Policy
+    confidence: str | None
     guide: Guide | None
     seed: int | Sequence[int]
     block_length: int | None
@@ -97,6 +98,7 @@ def denoise_steps(
     steps: int,
     temperature: float = TEMPERATURE,
     policy: str | Mapping[str, Any] | Policy = POLICY,
+    confidence: str | None = None,
     guide: Guide | None = None,
     seed: int | Sequence[int] = 0,
     block_length: int | None = None,
@@ -116,10 +118,14 @@ def denoise_steps(
     steps: network evaluations; they divide evenly over the blocks. Parallel policies may need fewer.
     temperature: of the Gumbel-max choice; 0 is the argmax.
     policy: which positions to commit (`oddlm.policies`): a name, {"name": ..., option: ...}, a dotted path or a function.
+    confidence: what the policy's confidence, margin or entropy is taken from. "full": the guided distribution, before filters
+        and temperature. "sampled": the one that tokens are drawn from, which then is Dream's, temperature before filters, all
+        in the precision of the logits. Default: the model's own (Dream's is "sampled", all others' "full"), or "full" for a
+        parallel policy, whose bounds a sampled distribution would pass everywhere.
     guide: logits -> logits at every step, for instance `oddlm.Repulsion(alpha=16)`; default: none, plain sampling.
     seed: one for all (each prompt derives its own, the first keeps it) or one per prompt.
     block_length: decode blocks of this length from left to right; default is one block.
-    top_k, top_p: filters on the guided distribution, before temperature.
+    top_k, top_p: filters on the guided distribution, before temperature (after it where confidence is "sampled").
     suppress: ids that are never written (MASK never is). suppress_confidence: ids that are written late.
     order_temperature: Gumbel noise on the log-score that picks positions.
     fork: step 0 commits one cell per sample, the j-th likeliest (position, token) for sample j.
@@ -130,6 +136,7 @@ def denoise_steps(
     """
     check_protocol(model)
     schedule = Schedule.plan(length, steps, block_length, fork=fork)
+    _check_blocks(model, schedule)
     policy = POLICIES.build(policy)
     n = whole("n", n)
     heats = {"temperature": temperature, "order_temperature": order_temperature, "fork_temperature": fork_temperature}
@@ -141,6 +148,9 @@ def denoise_steps(
     canvas, prompt_lengths = lay_canvas(model, prompts, n, schedule.length)
     seeds = noise.seed_tensor(seed, len(prompts), canvas.device)
     parallel = getattr(policy, "parallel", False)
+    if confidence is None:
+        confidence = "full" if parallel else getattr(model, "confidence", "full")
+    one_of("confidence", confidence, CONFIDENCES)
     made_with = {
         "model": identity(model),
         "length": schedule.length,
@@ -164,7 +174,14 @@ def denoise_steps(
         n=n,
         seeds=seeds,
         first_sample=0 if history is None else history.samples,
-        predict=partial(predict, temperature=temperature, top_k=top_k, top_p=top_p, needs=getattr(policy, "needs", None)),
+        predict=partial(
+            predict,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            needs=getattr(policy, "needs", None),
+            confidence=confidence,
+        ),
         never=tuple(sorted({model.mask_id, *suppress})),
         late=torch.tensor(sorted(suppress_confidence), dtype=torch.long, device=canvas.device),
         order_temperature=order_temperature,
@@ -302,6 +319,16 @@ def _prompt(i: int, prompt: Prompt, vocab_size: int) -> Tensor:
     if len(row) and not 0 <= int(row.min()) <= int(row.max()) < vocab_size:
         raise ValueError(f"prompts[{i}] holds a token id outside the vocabulary 0..{vocab_size - 1}")
     return row
+
+
+def _check_blocks(model: Model, schedule: Schedule) -> None:
+    """A network that is causal over blocks cannot write across the border of two."""
+    own, asked = getattr(model, "block_length", None), schedule.block_length
+    if own is not None and own % asked and (asked < schedule.length or asked > own):
+        raise ValueError(
+            f"{identity(model)} is block-causal, in blocks of {own} tokens, and {asked} were to be written as one block: "
+            f"give block_length={own} or a divisor of it"
+        )
 
 
 def _check_ids(model: Model, suppress: Collection[int], suppress_confidence: Collection[int]) -> None:

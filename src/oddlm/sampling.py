@@ -16,6 +16,9 @@ from .kernels.reference import id_tensor, keys_of
 from .types import Guide, Prediction, Step
 
 NUCLEUS = 64  # tokens that hold top_p almost always
+CONFIDENCES = ("full", "sampled")
+COLDEST = 1e-30  # logits divided by less would overflow, and every distribution is one-hot long before
+EPSILON = 1e-10  # Dream's entropy is that of p log(p + EPSILON)
 LATE = 1e-3  # what `suppress_confidence` multiplies a confidence with
 
 
@@ -132,40 +135,90 @@ def filter_logits(logits: Tensor, top_k: int | None, top_p: float | None) -> Ten
         mass = (ranked - total).exp()
         keep &= mass.cumsum(dim=-1) - mass < top_p
         keep[..., 0] = True  # the smallest p are 0 in float32
-    kept = keep.sum(dim=-1, keepdim=True)
+    return _keep(logits, ranked, keep.sum(dim=-1, keepdim=True))
+
+
+def _keep(logits: Tensor, ranked: Tensor, kept: Tensor) -> Tensor:
+    """The `kept` [R, 1] largest of the logits, the lowest ids of equal ones; the rest is -inf. ranked: the first, sorted."""
     cut = ranked.gather(-1, kept - 1)
     level = logits == cut
-    wanted = kept - (logits > cut).sum(dim=-1, keepdim=True)  # of the tokens at the cut, the lowest ids
+    wanted = kept - (logits > cut).sum(dim=-1, keepdim=True)
     first = level & (level.cumsum(dim=-1, dtype=torch.int32) <= wanted)
     return logits.masked_fill(~((logits > cut) | first), -torch.inf)
 
 
-def predict(outlook: Outlook, *, temperature: float, top_k: int | None, top_p: float | None, needs: str | None) -> Prediction:
+def sampled_distribution(logits: Tensor, temperature: float, top_k: int | None, top_p: float | None) -> tuple[Tensor, Tensor]:
+    """Logits [R, V] after temperature, top_p and top_k, in this order, and their softmax: what Dream's sampler draws from.
+
+    Its arithmetic is that of the logits' own precision, and so is this: in bfloat16 every probability above 0.998 is 1, and
+    such ties decide its order. (float16 is too narrow for logits over a temperature, and counts as float32.)
+    """
+    x = logits.float() if logits.dtype is torch.float16 else logits
+    x = x / max(temperature, COLDEST) if temperature > 0 else x
+    if top_p is not None and top_p < 1:
+        x = _nucleus(x, top_p)
+    if top_k is not None:
+        least = x.topk(min(top_k, x.shape[-1])).values[..., -1:]
+        x = x.masked_fill(x < least, -torch.inf)  # tokens equal to the k-th likeliest stay
+    return x, x.softmax(dim=-1)
+
+
+def _nucleus(logits: Tensor, top_p: float) -> Tensor:
+    """The likeliest tokens up to the first with which their mass, rounded like the logits, is above top_p."""
+    shares, many = logits.softmax(dim=-1), logits.shape[-1]
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    for some in (min(NUCLEUS, many), many):
+        ranked, tokens = logits.topk(some) if some < many else logits.sort(dim=-1, descending=True, stable=True)
+        above = shares.gather(-1, tokens).to(wide).cumsum(dim=-1).to(logits.dtype) > top_p
+        if bool(above[..., -1].all()):
+            break
+    kept = ((~above).sum(dim=-1, keepdim=True) + 1).clamp(max=many)
+    return _keep(logits, ranked, kept)
+
+
+def predict(
+    outlook: Outlook,
+    *,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    needs: str | None,
+    confidence: str = "full",
+) -> Prediction:
     """Gumbel-max at `temperature` (0: argmax, lowest id on ties) at every open position.
 
-    Confidence is the softmax of the guided logits themselves, without temperature or filters.
+    Full confidence is the softmax of the guided logits themselves, without temperature or filters; sampled confidence is
+    that of what tokens are drawn from.
     """
-    step = outlook.step
-    if outlook.kernel is not None and top_k is None and top_p is None:
-        return _draw_fused(outlook, temperature, needs)
+    step, full = outlook.step, confidence == "full"
+    if outlook.kernel is not None:
+        if full and top_k is None and top_p is None:
+            return _draw_fused(outlook, temperature, needs)
+        check_logits(outlook.guided, step.open, _source(outlook), outlook.alarm)  # the fused draw would have
     keys = keys_of(step, noise.Purpose.TOKEN, step.tokens.shape[1]).flatten()
     logits = outlook.guided
     V = logits.shape[-1]
     tokens = step.tokens.flatten().clone()
-    confidence = torch.zeros_like(tokens, dtype=torch.float64)
-    extra = torch.zeros_like(confidence)
-    flat = logits.reshape(-1, V)
+    chosen = torch.zeros_like(tokens, dtype=torch.float64)
+    extra = torch.zeros_like(chosen)
+    flat, wide = logits.reshape(-1, V), torch.promote_types(logits.dtype, torch.float32)
     for rows in row_tiles(step.open.flatten().nonzero().squeeze(1), V):
-        x = flat[rows].to(torch.promote_types(logits.dtype, torch.float32))  # [R, V]
-        score = filter_logits(x, top_k, top_p)
+        if full:
+            x = flat[rows].to(wide)  # [R, V]
+            score, heat = filter_logits(x, top_k, top_p), temperature
+        else:
+            x, shares = sampled_distribution(flat[rows], temperature, top_k, top_p)
+            score, heat = x.to(wide), 1.0
         if temperature > 0:
-            score = score + temperature * noise.gumbel(keys[rows], V).to(x.dtype)
+            score = score + heat * noise.gumbel(keys[rows], V).to(wide)
         tokens[rows] = score.argmax(dim=-1)
-        confidence[rows], extra[rows] = _statistics(x, tokens[rows], needs)
+        chosen[rows], extra[rows] = (
+            _statistics(x, tokens[rows], needs) if full else _rounded_statistics(shares, tokens[rows], needs)
+        )
     shape = step.tokens.shape
     return Prediction(
         tokens=tokens.view(shape),
-        confidence=confidence.view(shape),
+        confidence=chosen.view(shape),
         margin=extra.view(shape) if needs == "margin" else None,
         entropy=extra.view(shape) if needs == "entropy" else None,
         logits=logits,
@@ -177,7 +230,7 @@ def _draw_fused(outlook: Outlook, temperature: float, needs: str | None) -> Pred
     step, push, written = outlook.step, outlook.push, outlook.written
     source = (outlook.network, outlook.positions) if written is None else (written, None)
     drawn = outlook.kernel.draw(*source, step, push, temperature=temperature, needs=needs)
-    check_peaks(drawn.largest, step.open, "logits" if push is None else "the guide's logits", outlook.alarm)
+    check_peaks(drawn.largest, step.open, _source(outlook), outlook.alarm)
     return Prediction(
         tokens=drawn.tokens,
         confidence=drawn.confidence,
@@ -185,6 +238,11 @@ def _draw_fused(outlook: Outlook, temperature: float, needs: str | None) -> Pred
         entropy=drawn.extra if needs == "entropy" else None,
         logprobs=None if written is not None else (drawn.base_logprob, drawn.logprob),
     )
+
+
+def _source(outlook: Outlook) -> str:
+    """Who is to blame for what is drawn from."""
+    return "logits" if outlook.push is None else "the guide's logits"
 
 
 def _statistics(x: Tensor, tokens: Tensor, needs: str | None) -> tuple[Tensor, Tensor]:
@@ -201,6 +259,17 @@ def _statistics(x: Tensor, tokens: Tensor, needs: str | None) -> tuple[Tensor, T
     if needs == "entropy":
         depth = (peak - x).masked_fill(weights == 0, 0.0)  # -inf logits weigh nothing
         return probability, total.log() + (weights * depth).sum(dim=-1).double() / total
+    return probability, torch.zeros_like(probability)
+
+
+def _rounded_statistics(shares: Tensor, tokens: Tensor, needs: str | None) -> tuple[Tensor, Tensor]:
+    """`_statistics` of given probabilities [R, V], each operation rounded to their precision, as Dream's sampler has it."""
+    probability = shares.gather(-1, tokens[:, None]).squeeze(-1).double()
+    if needs == "margin":
+        first, second = shares.topk(2).values.unbind(dim=-1)
+        return probability, (first - second).double()
+    if needs == "entropy":
+        return probability, -(shares * (shares + EPSILON).log()).sum(dim=-1).double()
     return probability, torch.zeros_like(probability)
 
 

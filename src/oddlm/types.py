@@ -21,7 +21,9 @@ class Model(Protocol):
     them out and counts positions from the first real token. A model may also have `protected_ids` (what no guide pushes and no
     fork starts from; default: `end_ids`), `device` (default: cpu), `embedding` [V, H] (for features in embedding space),
     `passes` (network evaluations per call, default 1), `context` (most positions it can see), `name` (by which a history knows
-    it again: with other weights it needs another), `tokenizer` and `session` (see `open_session`). Where it has `nudges` and
+    it again: with other weights it needs another), `confidence` ("full" or "sampled": what its authors take confidence from,
+    default "full"; see `denoise_steps`), `block_length` (where it is causal over blocks of so many tokens, which a run must not
+    write across), `tokenizer` and `session` (see `open_session`). Where it has `nudges` and
     that is true, calls of the model and its sessions take a keyword `nudge` [B, start, H], added to the embeddings of the
     prompt, and `embedding` is the table of those.
     """
@@ -121,7 +123,7 @@ class Prediction:
     """What the network would write at every open position; elsewhere the tokens as they are, and zeros."""
 
     tokens: Tensor  # [B, L] int64
-    confidence: Tensor  # [B, L] float64: probability of the chosen token
+    confidence: Tensor  # [B, L] float64: probability of the chosen token, in the full or the sampled distribution
     margin: Tensor | None = None  # [B, L] likeliest minus second likeliest
     entropy: Tensor | None = None  # [B, L] nats
     logits: Tensor | None = None  # [B, L, V] guided; None where a fused kernel never writes them

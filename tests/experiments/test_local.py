@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from oddlm.cli import main
-from oddlm.experiments import work
 from oddlm.evaluate import identified
+from oddlm.experiments import work
 from oddlm.experiments.grid import read_grid, shard
 from oddlm.experiments.local import _work
 from oddlm.experiments.sweep import make_plan, run_sweep

@@ -80,6 +80,50 @@ def test_features_are_pushed_as_on_a_cpu(feature, dtype):
     assert (got.cpu().double() - exact).abs().max() < 8.0 * (SINGLE + 16 * torch.finfo(dtype).eps)
 
 
+class Said:
+    """A network on the GPU that says the same whatever it sees: flat at the even positions, the flatter the further right, and
+    sure of one token at the odd ones, the surer the further right.
+    """
+
+    mask_id, vocab_size, protected_ids = 0, 152064, (1, 2)
+    name = "said"
+
+    def __init__(self, device, dtype=torch.bfloat16, length=12):
+        place = torch.arange(length)
+        logits = torch.randn(length, self.vocab_size, generator=torch.Generator().manual_seed(0))
+        logits[place, 7 + place] = torch.where(place % 2 == 0, 12 - 0.3 * place, 20.0 + place)
+        self.device, self.logits = torch.device(device), logits.to(device, dtype)
+
+    def __call__(self, tokens, start, prompt_lengths):
+        return self.logits.expand(len(tokens), -1, -1)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("policy", ["low_confidence", "margin", "entropy"])
+@pytest.mark.parametrize(("temperature", "top_p"), [(0.1, 0.9), (0.2, 0.95), (1.0, None), (0.0, 0.9)])
+def test_sampled_confidence_is_that_of_the_cpu(policy, temperature, top_p, dtype):
+    options = {"n": 2, "length": 12, "steps": 12, "temperature": temperature, "top_p": top_p, "policy": policy}
+    events = {"cpu": [], "cuda": []}
+    for device, seen in events.items():
+        denoise(Said(device, dtype), [[5]], confidence="sampled", observe=seen.append, **options)
+    close = 4 * torch.finfo(dtype).eps
+    for there, here in zip(events["cuda"], events["cpu"], strict=True):
+        assert torch.equal(there.prediction.tokens.cpu(), here.prediction.tokens)
+        torch.testing.assert_close(there.prediction.confidence.cpu(), here.prediction.confidence, rtol=close, atol=0)
+        assert torch.equal(there.commit.cpu(), here.commit)
+
+
+def test_dreams_rule_writes_from_left_to_right_and_keeps_the_fused_push():
+    events = []
+    options = {"n": 4, "length": 12, "steps": 12, "temperature": 0.1, "top_p": 0.9, "policy": "entropy"}
+    for guide in (None, Repulsion(alpha=2)):
+        sampled = denoise(Said("cuda"), [[5]], confidence="sampled", guide=guide, observe=events.append, **options)
+        assert sampled.commit_step[0].tolist() == list(range(12)), "of which sample 0 is never pushed"
+        full = denoise(Said("cuda"), [[5]], confidence="full", guide=guide, **options)
+        assert full.commit_step[0].tolist() != list(range(12))
+    assert [event.logits.push is not None for event in events] == [False] * 12 + [True] * 12
+
+
 def test_a_late_nan_is_still_an_error():
     class Bad(Small):
         session = None

@@ -218,6 +218,15 @@ RUNS = [
     {"guide": Repulsion("odd", alpha=16), "temperature": 1.0, "policy": "threshold", "order_temperature": 0.5, "n": 2},
     {"guide": Repulsion("odd", alpha=16), "temperature": 1.0, "fork": True, "steps": 2, "n": 2},
     {"guide": Repulsion("odd", alpha=16), "temperature": 1.0, "top_k": 5},
+    {
+        "guide": Repulsion("odd", alpha=16),
+        "temperature": 0.2,
+        "top_p": 0.9,
+        "policy": "entropy",
+        "confidence": "sampled",
+        "steps": 3,
+    },
+    {"guide": None, "temperature": 0.7, "policy": "margin", "confidence": "sampled", "steps": 3},
 ]
 
 
@@ -230,6 +239,13 @@ def test_a_run_writes_the_tokens_of_the_cpu(options, monkeypatch):
     expected = denoise(toy, [[5, 6], [7]], **settings)
     assert got.tokens.tolist() == expected.tokens.tolist()
     assert got.commit_step.tolist() == expected.commit_step.tolist()
+
+
+def test_the_sampled_rule_keeps_the_fused_push():
+    events = []
+    settings = {"n": 3, "length": 4, "steps": 2, "temperature": 0.2, "top_p": 0.9, "confidence": "sampled"}
+    denoise(Moved(Toy(vocab_size=50), DEVICE), [[5, 6]], guide=Repulsion(alpha=8), observe=events.append, **settings)
+    assert all(event.logits.push is not None for event in events)
 
 
 def few(S, count, rows):
@@ -309,7 +325,8 @@ def test_a_second_batch_goes_on_from_the_first():
 
 @pytest.mark.parametrize(("value", "what"), [(math.nan, "NaN"), (math.inf, r"\+inf"), (-math.inf, "nothing but -inf")])
 @pytest.mark.parametrize("guide", [None, Repulsion("odd", alpha=8)], ids=["plain", "guided"])
-def test_bad_logits_are_named(value, what, guide):
+@pytest.mark.parametrize("options", [{}, {"top_p": 0.9}, {"confidence": "sampled"}], ids=str)
+def test_bad_logits_are_named(value, what, guide, options):
     class Bad(Toy):
         def __call__(self, *args):
             logits = super().__call__(*args)
@@ -317,4 +334,4 @@ def test_bad_logits_are_named(value, what, guide):
             return logits
 
     with pytest.raises(ValueError, match=f"logits hold {what} at row 1, position 2"):
-        denoise(Moved(Bad(vocab_size=30), DEVICE), [[5]], n=2, length=3, steps=1, guide=guide)
+        denoise(Moved(Bad(vocab_size=30), DEVICE), [[5]], n=2, length=3, steps=1, guide=guide, **options)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from oddlm.sandbox import Limits, Verdict, jail, run_python, seccomp
+from oddlm.sandbox import Limits, Verdict, cgroup, jail, run_python, seccomp, walls
 
 from ..waiting import wait_until
 from .conftest import read
@@ -128,7 +128,8 @@ def test_infinite_output(stream: int) -> None:
     assert verdict.detail == "printed more than 1000000 bytes"
 
 
-def test_loopback_listener_hears_nothing() -> None:
+@pytest.mark.usefixtures("no_filter")
+def test_loopback_listener_hears_nothing_even_without_the_filter() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         report(
@@ -141,7 +142,8 @@ def test_loopback_listener_hears_nothing() -> None:
             listener.accept()
 
 
-def test_abstract_unix_socket_of_the_host_is_out_of_reach() -> None:
+@pytest.mark.usefixtures("no_filter")
+def test_abstract_unix_socket_is_out_of_reach_even_without_the_filter() -> None:
     name = f"\0oddlm-{os.getpid()}"
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(name)
@@ -151,6 +153,121 @@ def test_abstract_unix_socket_of_the_host_is_out_of_reach() -> None:
             "    except OSError as e: return type(e).__name__",
             "ConnectionRefusedError",
         )
+
+
+def test_there_is_no_socket_of_any_family() -> None:
+    """A network namespace does not hold them all: AF_VSOCK (40) reaches the host of a virtual machine."""
+    source = """
+import socket
+def f(x):
+    met = set()
+    for family in range(46):
+        for kind in (1, 2, 3, 5):
+            try: socket.socket(family, kind)
+            except OSError as error: met.add(error.errno)
+            else: met.add((family, kind))
+    return met
+"""
+    report(source, {1})
+
+
+def test_socket_pairs_stay_within_the_process() -> None:
+    """asyncio wakes itself with one."""
+    source = """
+import ctypes, socket
+def f(x):
+    one, two = socket.socketpair()
+    one.send(b"hello")
+    libc = ctypes.CDLL(None, use_errno=True)
+    others = [libc.socketpair(family, 1, 0, (ctypes.c_int * 2)()) for family in range(46) if family != 1]
+    return two.recv(5), set(others), ctypes.get_errno()
+"""
+    report(source, (b"hello", {-1}, 1))
+
+
+CALLS = {
+    "semget": "libc.semget(0, 250, 0o1600)",
+    "mq_open": "libc.syscall(240 if X86 else 180, b'/x', 0o100, 0o600, 0)",
+    "inotify_init1": "libc.inotify_init1(0)",
+    "fanotify_init": "libc.fanotify_init(0, 0)",
+    "io_setup": "libc.syscall(206 if X86 else 0, 100000, ctypes.byref(ctypes.c_long(0)))",
+    "memfd_create": "libc.memfd_create(b'x', 0)",
+    "personality": "libc.personality(0x40000)",
+    "name_to_handle_at": "libc.name_to_handle_at(-100, b'/tmp', ctypes.create_string_buffer(200), 0, 0)",
+    "open_by_handle_at": "libc.open_by_handle_at(-100, ctypes.create_string_buffer(200), 0)",
+    "fsopen": "libc.syscall(430, b'tmpfs', 0)",
+    "open_tree": "libc.syscall(428, -100, b'/tmp', 1)",
+    "mount": "libc.mount(b'none', b'/tmp', b'tmpfs', 0, None)",
+    "umount2": "libc.umount2(b'/tmp', 2)",
+    "pidfd_getfd": "libc.syscall(438, 3, 0, 0)",
+    "process_madvise": "libc.syscall(440, 3, 0, 0, 0, 0)",
+    "kcmp": "libc.syscall(312 if X86 else 272, 1, 1, 0, 0, 0)",
+    "bpf": "libc.syscall(321 if X86 else 280, 0, 0, 0)",
+    "io_uring_setup": "libc.syscall(425, 8, ctypes.create_string_buffer(200))",
+    "userfaultfd": "libc.syscall(323 if X86 else 282, 1)",
+    "perf_event_open": "libc.syscall(298 if X86 else 241, 0, 0, -1, -1, 0)",
+    "swapon": "libc.swapon(b'/tmp/x', 0)",
+    "reboot": "libc.reboot(0)",
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_system_call_is_denied(call: str) -> None:
+    source = f"""
+import ctypes, os
+X86 = os.uname().machine == "x86_64"
+def f(x):
+    libc = ctypes.CDLL(None, use_errno=True)
+    return {call}, ctypes.get_errno()
+"""
+    report(source, (-1, 1))
+
+
+FILES = {
+    "files": "open(path, 'w').close()",
+    "folders": "os.mkdir(path)",
+    "symbolic links": "os.symlink('x' * 1000, path)",
+    "pipes": "os.mkfifo(path)",
+}
+
+
+@pytest.mark.parametrize("make", FILES.values(), ids=FILES)
+def test_number_of_files_is_bounded(make: str) -> None:
+    source = f"""
+import os
+def f(x):
+    try:
+        for number in range(10**6):
+            path = f"/tmp/{{'n' * 200}}{{number}}"
+            {make}
+    except OSError as error:
+        return number <= 100, error.errno
+"""
+    report(source, (True, 28), Limits(files=100))
+
+
+@pytest.mark.skipif(walls().cgroup is None, reason="this machine offers no memory cgroup")
+def test_kernel_memory_is_bounded_by_a_cgroup(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inodes are memory of the kernel's, which no limit of the process counts."""
+    source = """
+import os
+def f(x):
+    for number in range(300_000): os.symlink("x" * 100, f"/tmp/{'n' * 200}{number}")
+    return 41
+"""
+    limits = Limits(timeout_s=60, files=10**6)
+    assert attack(source, limits=limits).passed, "without a cgroup's limit it gets them all"
+    monkeypatch.setattr(cgroup, "SLACK", (64 << 20) - limits.memory_bytes - limits.tmp_bytes)
+    verdict = attack(source, limits=limits)
+    assert not verdict.passed
+    assert "SIGKILL" in verdict.detail or "Errno 12" in verdict.detail
+
+
+def test_cgroups_are_removed() -> None:
+    folder = walls().cgroup
+    if folder is not None:
+        assert not attack("def f(x): return 0").passed
+        assert not list(Path(folder).glob(f"oddlm-{os.getpid()}-*"))
 
 
 def test_home_directory_is_not_there(tmp_path: Path) -> None:

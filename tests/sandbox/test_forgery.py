@@ -3,6 +3,7 @@
 import pytest
 
 from oddlm.sandbox import Limits, Verdict, run_python
+from oddlm.sandbox.inside.wire import MAX_BYTES
 
 TESTS = "assert f(1) == 41\nassert f(2) == 42\nassert f(3) != 41"
 
@@ -22,7 +23,7 @@ def test_the_honest_program_passes() -> None:
 
 def test_object_that_equals_everything() -> None:
     source = "class E:\n    def __eq__(s, o): return True\n    def __ne__(s, o): return True\ndef f(x): return E()"
-    assert lie(source).detail == "f(1) returned a value of type E, which is not plain data"
+    assert lie(source).detail == "not so: f(1) == 41; f(1) returned <E>"
 
 
 def test_number_that_equals_everything() -> None:
@@ -115,14 +116,18 @@ def test_answers_sent_in_advance() -> None:
     """An answer to a call that was not yet made is out of turn."""
     source = (
         "import os, sys\nwire = sys.modules['inside.wire']\n"
-        "def f(x):\n    for n in (2, 3, 1): wire.send(int(sys.argv[2]), (n, 'returned', 41))\n    return 0"
+        "def f(x):\n    for n in (3, 4, 2): wire.send(int(sys.argv[2]), ('reply', n, 'value', 41))\n    return 0"
     )
     assert "broke the protocol" in lie(source).detail
 
 
-def test_ready_said_twice() -> None:
-    source = "import sys\nwire = sys.modules['inside.wire']\nwire.send(int(sys.argv[2]), ('ready',))\ndef f(x): return 41"
-    assert "broke the protocol" in lie(source).detail
+@pytest.mark.parametrize("given", ["(), ()", "(41,), ()", "{'f': 41, 'len': 0}, {}", "(41, 41), ()", "None, None"])
+def test_loading_said_twice(given: str) -> None:
+    """Neither can a program say early what it defines, nor define what nobody asked for."""
+    source = (
+        f"import sys\nsys.modules['inside.wire'].send(int(sys.argv[2]), ('reply', 1, 'loaded', {given}))\ndef f(x): return 41"
+    )
+    assert lie(source)
 
 
 def test_raising_what_the_tests_expect_as_failure() -> None:
@@ -131,10 +136,6 @@ def test_raising_what_the_tests_expect_as_failure() -> None:
 
 def test_death_is_not_excused_by_a_forgiving_test() -> None:
     lie("import os\ndef f(x): os._exit(0)", "try:\n    f(1)\nexcept Exception:\n    pass")
-
-
-def test_object_is_not_excused_by_a_forgiving_test() -> None:
-    lie("def f(x): return object()", "try:\n    f(1)\nexcept Exception:\n    pass")
 
 
 def test_tests_that_never_call_prove_nothing() -> None:
@@ -167,15 +168,17 @@ def test_value_that_contains_itself() -> None:
 
 
 def test_huge_value() -> None:
-    assert lie("def f(x): return 'x' * 10**8").detail == "f(1) returned a value of more than 1000000 bytes"
+    assert lie("def f(x): return 'x' * 10**8").detail == f"f(1) returned a value of more than {MAX_BYTES} bytes"
 
 
 def test_huge_frame() -> None:
-    assert "more than 1000000 bytes" in lie("import os, sys\ndef f(x): os.write(int(sys.argv[2]), b'ffffffff')").detail
+    assert str(MAX_BYTES) in lie("import os, sys\ndef f(x): os.write(int(sys.argv[2]), b'ffffffff')").detail
 
 
 def test_huge_number_of_items() -> None:
-    assert "more than 1000000 bytes" in lie("def f(x): return [0] * 10**7").detail
+    verdict = run_python("def f(x): return [0] * 10**7", TESTS, functions=["f"], limits=Limits(timeout_s=60))
+    assert not verdict.passed
+    assert str(MAX_BYTES) in verdict.detail
 
 
 def test_integer_too_long_to_print() -> None:
@@ -194,6 +197,8 @@ def test_message_that_cannot_be_read() -> None:
 @pytest.mark.parametrize("kind", ["raised", "not plain"])
 def test_endless_message(kind: str) -> None:
     """The reason stays a reason when the program writes a megabyte into it."""
-    rest = "('E', 'm' * 999_000)" if kind == "raised" else "('m' * 999_000,)"
-    source = f"import sys\nsend = sys.modules['inside.wire'].send\ndef f(x): send(int(sys.argv[2]), (1, {kind!r}, *{rest}))"
+    rest = "((('E',), None, 'm' * 999_000, {}, ()), None)" if kind == "raised" else "('m' * 999_000,)"
+    source = (
+        f"import sys\nsend = sys.modules['inside.wire'].send\ndef f(x): send(int(sys.argv[2]), ('reply', 2, {kind!r}, *{rest}))"
+    )
     assert "mmm..." in lie(source).detail

@@ -1,6 +1,7 @@
 """A user's own JSONL, scored by name."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -41,7 +42,7 @@ def test_python(tmp_path: Path) -> None:
     texts = ["```python\ndef double(x):\n    return 2 * x\n```", "def double(x): return x * x", "import sys; sys.exit(0)"]
     assert verdicts(task, *texts) == [True, False, False]
     problem = task.load()[0]
-    assert problem.target.functions == ("double",)
+    assert problem.target.trial.names == ("double",)
     assert task.score(problem, texts[1]).detail == "not so: double(i) == math.floor(2 * i); double(1) returned 1"
 
 
@@ -64,7 +65,7 @@ def test_unknown_scorer(tmp_path: Path) -> None:
 
 
 def test_unknown_task() -> None:
-    with pytest.raises(ValueError, match="unknown task 'gms8k'; known: countdown, gsm8k, humaneval, minicode"):
+    with pytest.raises(ValueError, match="unknown task 'gms8k'; known: countdown, gsm8k, humaneval, mbpp, minicode"):
         find_task("gms8k")
 
 
@@ -75,8 +76,22 @@ def test_unknown_task() -> None:
         ("number", "none", "line 1: target 'none' is no number"),
         ("number", None, "line 1: target None is no number"),
         ("number", True, "line 1: target True is no number"),
-        ("python", "assert f(", "line 1: target is no Python"),
-        ("python", "assert len([]) == 0", "line 1: target calls no function"),
+        ("python", "assert f(", "line 1: target, line 1: .*SyntaxError"),
+        ("python", "x = 1\nreturn f(x)", "line 1: target, line 2: .*SyntaxError"),
+        ("python", "assert f(1\0) == 1", "line 1: target, line 1: "),
+        ("python", "f" + ".a" * 100_000, "line 1: target, line 1: .*RecursionError|MemoryError"),
+        ("python", "assert f(1) == " + "-" * 200_000 + "1", "line 1: target, line 1: .*MemoryError|RecursionError"),
+        ("python", "assert len([]) == 0", "line 1: target, line 1: the tests call no function"),
+        ("python", "\nimport numpy as np\nassert f(1) == 2", "target, line 2: imports numpy"),
+        ("python", "from numpy.linalg import norm\nassert f(1) == 2", "target, line 1: imports numpy"),
+        ("python", "class Node: pass\nassert f(Node()) == 1", "target, line 2: gives f.* an instance of Node"),
+        ("python", "class Node: pass\nn = Node()\n\nassert f(n) == 1", "target, line 4: gives f.* an instance of Node"),
+        ("python", "class Mine(Stack): pass\nassert Mine().push(1)", "target, line 1: derives a class from Stack"),
+        ("python", "v = [1]\nassert f(v) is v", "target, line 2: asks for the identity"),
+        ("python", "v = [1]\nassert f(v) is not v", "target, line 2: asks for the identity"),
+        ("python", "s = stack()\ns.push(1)\nassert s.pop() == 1", 'line 2: uses .push of what stack.*"by_reference": ."stack"'),
+        ("python", "assert stack().depth == 0", "target, line 1: uses .depth of what stack"),
+        ("python", "import unittest\nf(1)\nunittest.main()", "target, line 3: calls unittest.main"),
         ("python", 3, "line 1: target is int, not text"),
     ],
 )
@@ -106,9 +121,86 @@ def test_python_refuses_without_a_sandbox(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(jail.shutil, "which", lambda _: None)
     with pytest.raises(SandboxError, match="bubblewrap"):
         jsonl_task(path, score="python").load()
-    task = jsonl_task(path, score="python", unsafe=True)
+    task = jsonl_task(path, score="python")
+    (problem,) = task.problems(unsafe=True)
     with pytest.warns(RuntimeWarning, match="WITHOUT a sandbox"):
-        assert verdicts(task, "def f(x): return 2") == [True]
+        assert task.score(problem, "def f(x): return 2").correct
+
+
+JUDGED = {  # a target, an answer, other fields of the line
+    "a function named, not called": ("assert list(map(triple, [1])) == [3]", "def triple(x): return 3 * x", {}),
+    "a constant": ("assert ANSWER == 42", "ANSWER = 42", {}),
+    "an effect": ("v = [2, 1]\norder(v)\nassert v == [1, 2]", "def order(v): v.sort()", {}),
+    "a generator": ("assert list(count(3)) == [0, 1, 2]", "def count(n): yield from range(n)", {}),
+    "a callable argument": ("assert twice(lambda x: x + 1, 1) == 3", "def twice(g, x): return g(g(x))", {}),
+    "two megabytes": ("assert len(f('x' * 2_000_000)) == 2_000_000", "def f(s): return s", {}),
+    "a decimal": (
+        "from decimal import Decimal\nassert f('1.5') == Decimal('1.5')",
+        "from decimal import Decimal\ndef f(s): return Decimal(s)",
+        {},
+    ),
+    "a class by name": (
+        "s = Stack()\ns.push(1)\nassert s.pop() == 1",
+        "class Stack(list):\n    def push(self, x): self.append(x)",
+        {"by_reference": ["Stack"]},
+    ),
+    "a class that the prompt begins": (
+        "s = Stack()\ns.push(1)\nassert s.top == 1",
+        "    def push(self, x): self.top = x",
+        {"prompt": "class Stack:\n"},
+    ),
+    "a name that shadows a built-in": ("assert sum(2, 5) == 10", "    return a * b", {"prompt": "def sum(a, b):\n"}),
+    "a result that is a named tuple": (
+        "p = f()\nassert p.x == 1 and p == (1, 2)",
+        "from collections import namedtuple\ndef f(): return namedtuple('P', 'x y')(1, 2)",
+        {"by_reference": ["f"]},
+    ),
+}
+
+
+@pytest.mark.parametrize(("target", "answer", "fields"), JUDGED.values(), ids=JUDGED)
+def test_python_judges(tmp_path: Path, target: str, answer: str, fields: dict[str, Any]) -> None:
+    task = jsonl_task(write(tmp_path / "x.jsonl", {"prompt": "p", "target": target, **fields}), score="python")
+    problem = task.load()[0]
+    score = task.score(problem, answer)
+    assert score.correct, score.detail
+    assert not task.score(problem, "def f(): raise StopIteration\nStack = sum = triple = order = count = twice = f").correct
+
+
+@pytest.mark.parametrize("by_reference", ["Stack", [1], {"Stack": True}])
+def test_by_reference_is_a_list_of_names(tmp_path: Path, by_reference: Any) -> None:
+    row = {"prompt": "p", "target": "assert f(1) == 2", "by_reference": by_reference}
+    with pytest.raises(ValueError, match="line 1: by_reference"):
+        jsonl_task(write(tmp_path / "x.jsonl", row), score="python").load()
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        "assert all(map(lambda c: f(c[0]) == c[1], [(1, 2), (2, 4)]))",
+        "assert not any(map(lambda c: f(c) != 2 * c, [1, 2]))",
+        "assert sum(map(lambda c: f(c) != 2 * c, [1, 2])) == 0",
+        "assert list(filter(lambda c: f(c) != 2 * c, [1, 2])) == []",
+        "for got, want in zip(map(f, [1, 2]), [2, 4]): assert got == want",
+    ],
+)
+def test_a_program_that_only_raises_stop_iteration_fails(tmp_path: Path, tests: str) -> None:
+    task = jsonl_task(write(tmp_path / "x.jsonl", {"prompt": "def f(x):\n", "target": tests}), score="python")
+    assert verdicts(task, "    raise StopIteration\n", "    return 2 * x\n") == [False, True]
+
+
+def test_the_command_scores_without_a_sandbox_where_it_says_so(tmp_path: Path) -> None:
+    """As the message of the missing sandbox recommends."""
+    tasks = write(tmp_path / "my.jsonl", {"id": "a", "prompt": "p", "target": "assert f(1) == 2"})
+    answers = write(tmp_path / "answers.jsonl", {"id": "a", "text": "def f(x): return 2"})
+    command = [sys.executable, "-m", "oddlm", "score", str(tasks), "--scorer", "python", "--in", str(answers)]
+    environment = {**os.environ, "PATH": str(tmp_path)}
+    refused = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert refused.returncode == 2
+    assert "--unsafe-no-sandbox" in refused.stderr
+    done = subprocess.run([*command, "--unsafe-no-sandbox"], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("1 of 1")
 
 
 def test_tasks_and_sandbox_start_without_torch() -> None:

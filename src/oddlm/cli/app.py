@@ -23,7 +23,10 @@ def main() -> None:
     warnings.showwarning = lambda message, *_: complain(message)
     try:
         app()
-    except (ValueError, SandboxError) as error:
+    except SandboxError as error:  # of the commands that run programs, all of which have that option
+        complain(f"{error}. --unsafe-no-sandbox runs them without protection")
+        raise SystemExit(2) from None
+    except ValueError as error:
         complain(error)
         raise SystemExit(2) from None
 

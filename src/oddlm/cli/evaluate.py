@@ -104,7 +104,7 @@ def evaluate(
 
     shown = _metrics(metrics)
     check_out(json_out)
-    chosen = find_task(task, scorer=scorer, unsafe=unsafe).under(protocol)
+    chosen = find_task(task, scorer=scorer).under(protocol)
     fixed = settings(set_, OWN) | present(length=length or chosen.length, steps=steps or chosen.steps)
     axes = _axes(alpha, temperature, objective)
     what = {

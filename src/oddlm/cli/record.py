@@ -20,6 +20,7 @@ from .options import (
     Settings,
     Steps,
     Temperature,
+    Unsafe,
     sampling,
     takes_model,
 )
@@ -56,6 +57,7 @@ def record(
     steps: Steps = None,
     seed: Seed = 0,
     set_: Settings = None,
+    unsafe: Unsafe = False,
     *,
     options: ModelOptions,
 ) -> None:
@@ -75,7 +77,7 @@ def record(
         raise ValueError("--problem, --contrast and --protocol go with a task, not with --prompt")
     if (out.exists() and not out.is_dir()) or not out.absolute().parent.is_dir():
         raise ValueError(f"cannot write {out}: {'it is a file' if out.exists() else 'its parent folder does not exist'}")
-    chosen, problems = (None, [None]) if task is None else _problems(task, protocol, problem, limit)
+    chosen, problems = (None, [None]) if task is None else _problems(task, protocol, problem, limit, unsafe)
     length = length or (chosen.length if chosen else LENGTH)
     own = {"length": length, "steps": steps, "alpha": alpha, "temperature": temperature, "objective": objective, "seed": seed}
     params = checked(SampleParams, sampling(set_, **own))
@@ -109,13 +111,15 @@ def record(
         raise typer.Exit(130)
 
 
-def _problems(name: str, protocol: str | None, ids: list[str] | None, limit: int) -> "tuple[Task, list[Problem | None]]":
+def _problems(
+    name: str, protocol: str | None, ids: list[str] | None, limit: int, unsafe: bool
+) -> "tuple[Task, list[Problem | None]]":
     from ..tasks import find_task
 
     task = find_task(name).under(protocol)
     if not ids:
-        return task, [*task.problems(limit=limit)]
-    known = {problem.id: problem for problem in task.problems()}
+        return task, [*task.problems(limit=limit, unsafe=unsafe)]
+    known = {problem.id: problem for problem in task.problems(unsafe=unsafe)}
     for unknown in [one for one in ids if one not in known]:
         raise ValueError(f"task {task.name!r} has no problem {unknown!r}; `oddlm problems {name} --limit 10` shows some")
     return task, [known[one] for one in ids]

@@ -94,7 +94,7 @@ def sweep(
     part = _shard(shard)
     with status_line("looking for the models"):
         plan = make_plan(part_of(specs, *part) if part else specs, unsafe=unsafe, only_look=dry_run)
-    options = Options(device=device, max_batch=max_batch, scorers=scorers, keep_tokens=keep_tokens, unsafe=unsafe)
+    options = Options(device=device, max_batch=max_batch, scorers=scorers, keep_tokens=keep_tokens)
     if dry_run:
         _foretell(plan, Store(store), options if calibration else None, workers or 1, together)
         return

@@ -41,7 +41,7 @@ def problems(
     from ..tasks import find_task
     from ..views import open_console
 
-    chosen = find_task(task, scorer=scorer, unsafe=unsafe).under(protocol)
+    chosen = find_task(task, scorer=scorer).under(protocol)
     console = open_console()
     for problem in chosen.problems(data=data, limit=limit, exclude_train=exclude_train, unsafe=unsafe):
         console.print(Rule(Text(problem.id)), width=min(console.width, 80))
@@ -66,7 +66,7 @@ def score(
     from ..tasks import find_task
     from ..tasks.files import score_file
 
-    chosen = find_task(task, scorer=scorer, unsafe=unsafe).under(protocol)
+    chosen = find_task(task, scorer=scorer).under(protocol)
     known = chosen.problems(data=data, limit=limit, exclude_train=exclude_train, unsafe=unsafe)
     result = score_file(chosen, known, texts, out, workers)
     typer.echo(

@@ -117,7 +117,7 @@ def tune(
     from ..tune import tune as run
 
     check_out(json_out)
-    chosen = find_task(task, scorer=scorer, unsafe=unsafe).under(protocol)
+    chosen = find_task(task, scorer=scorer).under(protocol)
     given = settings(set_, OWN) | present(length=length, steps=steps)
     axes = read_space(DEFAULT if space is None else space, given)
     usual = present(length=chosen.length, steps=chosen.steps) | expanded(given)

@@ -24,7 +24,6 @@ class Plan:
 
     specs: tuple[RunSpec, ...]
     problems: Mapping[str, Sequence[Problem]]  # by source
-    unsafe: bool
     unknown: tuple[str, ...] = ()  # why models could not be looked at; their runs cannot be told from those of other weights
 
     def problems_of(self, spec: RunSpec) -> Sequence[Problem]:
@@ -87,12 +86,12 @@ def make_plan(specs: Sequence[RunSpec], *, unsafe: bool = False, only_look: bool
         check_spec(spec)
         if source(spec) in problems:
             continue
-        task = task_of(spec, unsafe=unsafe)
+        task = task_of(spec)
         data = None if spec.data is None else Path(spec.data)
         found = task.problems(data=data, limit=spec.limit, exclude_train=spec.exclude_train, split=spec.split, unsafe=unsafe)
         check_problems(task, found)
         problems[source(spec)] = found
-    return Plan(specs, problems, unsafe, tuple(unknown))
+    return Plan(specs, problems, tuple(unknown))
 
 
 def run_sweep(
@@ -169,7 +168,7 @@ class _Driver:
     def _begin(self, spec: RunSpec, problems: Sequence[Problem]) -> _Open:
         with ExitStack() as stack:
             writer = stack.enter_context(self.store.open(spec, len(problems)))
-            check_stored(writer, task_of(spec, unsafe=self.plan.unsafe), problems)
+            check_stored(writer, task_of(spec), problems)
             writer.forgive()
             run = _Open(spec, writer, stack.pop_all(), len(problems) - len(writer.rows))
         self.open[spec.id] = run

@@ -59,7 +59,6 @@ class Options:
     max_batch: int | None = None  # samples that the network sees at a time; None: see `evaluate.draw`
     scorers: int = 2  # answers scored at a time
     keep_tokens: bool = False
-    unsafe: bool = False
 
 
 @dataclass
@@ -109,7 +108,7 @@ class Bench:
     def _judge(self, spec: RunSpec) -> Judge:
         key = source(spec)
         if key not in self._judges:
-            self._judges[key] = Judge(task_of(spec, unsafe=self.options.unsafe), self._pool)
+            self._judges[key] = Judge(task_of(spec), self._pool)
         return self._judges[key]
 
 
@@ -126,10 +125,10 @@ def _place(model: str, device: str | None) -> dict[str, str]:
     return {"device": device} if device is not None and "device" in parameters else {}
 
 
-def task_of(spec: RunSpec, *, unsafe: bool) -> Task:
+def task_of(spec: RunSpec) -> Task:
     if spec.task is None:
         raise ValueError("a run of a sweep needs a task")
-    return find_task(spec.task, scorer=spec.scorer, unsafe=unsafe).under(spec.protocol)
+    return find_task(spec.task, scorer=spec.scorer).under(spec.protocol)
 
 
 def source(spec: RunSpec) -> str:

@@ -22,6 +22,7 @@ class Architecture:
     outer: Mapping[str, tuple[str, ...]]
     block: Mapping[str, tuple[str, ...]]  # behind `blocks.{i}.`, and behind the prefix in the checkpoint
     prefix: Callable[["Keys", int], str]  # of a block's tensors
+    confidence: str = "full"  # what its authors' sampler takes confidence from (`oddlm.denoise_steps`)
 
     def sources(self, keys: "Keys", parameter: str) -> tuple[str, ...]:
         """The checkpoint's tensors that make one of our parameters."""

@@ -73,12 +73,16 @@ def describe(folder: Path) -> Description:
     return Description(folder, keys, architecture, architecture.config(keys))
 
 
+def find_architecture(model_type: Any) -> Architecture | None:
+    """By what config.json calls it."""
+    return next((known for known in ARCHITECTURES if model_type in known.model_types), None)
+
+
 def _architecture(keys: Keys) -> Architecture:
     kind, classes = keys.get("model_type"), keys.get("architectures")
     names = [str(name) for name in classes] if isinstance(classes, list) else []
-    for architecture in ARCHITECTURES:
-        if kind in architecture.model_types:
-            return architecture
+    if (architecture := find_architecture(kind)) is not None:
+        return architecture
     told = ", ".join(names) or repr(kind)
     if any(name.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")) for name in names):
         raise ValueError(

@@ -1,6 +1,7 @@
 """Dream (v0 Base and Instruct, Dream-Coder, DiffuCoder): Ye et al. 2025, arXiv:2508.15487. Qwen2's layout, heard both ways.
 
-Dream was made from an autoregressive network and predicts position j from the output of position j - 1.
+Dream was made from an autoregressive network and predicts position j from the output of position j - 1. Its published sampler
+takes confidence from the distribution that tokens are drawn from, after temperature and filters.
 """
 
 from .architecture import MOST_LAYERS, Architecture, Keys, checked_shape
@@ -62,4 +63,5 @@ DREAM = Architecture(
     outer=OUTER,
     block=BLOCK,
     prefix=prefix,
+    confidence="sampled",
 )

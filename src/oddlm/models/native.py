@@ -20,6 +20,7 @@ class Native:
 
     cache: None, "prefix" or "dual": which keys and values a run reuses between steps (`oddlm.models.cache`); an approximation.
     refresh: recompute them at least every so many steps, besides at block borders.
+    confidence: what a run takes confidence from unless it says so itself (`oddlm.denoise_steps`).
     compiled: torch.compile the blocks, "fixed" anew for every shape, which is fastest (torch gives up after some shapes), "any"
         once for all shapes; None does not. Not with a cache or quantised weights.
     """
@@ -34,6 +35,7 @@ class Native:
         context: int | None = None,
         tokenizer: Any = None,
         weights: Weights | None = None,
+        confidence: str = "full",
         cache: Cache | None = None,
         refresh: int | None = None,
         compiled: str | None = None,
@@ -56,7 +58,7 @@ class Native:
         self.name = name if cache is None else f"{name}, {cache} cache" + (f", refresh {refresh}" if refresh else "")
         self.mask_id, self.end_ids = mask_id, tuple(end_ids)
         self.vocab_size = network.config.vocab_size
-        self.context, self.tokenizer, self.weights = context, tokenizer, weights
+        self.context, self.tokenizer, self.weights, self.confidence = context, tokenizer, weights, confidence
         self.device = network.device
         self.embedding = network.embed.weight.detach()
         self.nudges = cache is None  # what was kept would answer to the nudge of an earlier step

@@ -112,6 +112,7 @@ def load_pretrained(
         context=known.context,
         tokenizer=known.tokenizer,
         weights=weights,
+        confidence=known.described.architecture.confidence,
         cache=cache,
         refresh=refresh,
         compiled=compiled,

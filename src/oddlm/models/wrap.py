@@ -1,19 +1,25 @@
 """A masked diffusion model that somebody has loaded with transformers, as a model of ours."""
 
 import inspect
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..checks import ids
+from ..checks import ids, outside
+from .checkpoint import find_architecture
+from .hearing import evaluating, find_block_length, probe
 from .published import END_TEXTS
 from .tokenizer import NAMES, TextTokenizer
 
 
 class Wrapped:
-    """Networks differ in how they want padding to be masked, so they see none: rows go in by groups of one prompt length."""
+    """Networks differ in how they want padding to be masked, so they see none: rows go in by groups of one prompt length.
+
+    block_length: of a network that is causal over blocks (`hearing`); None where every position hears all others.
+    """
 
     def __init__(self, network: Any, tokenizer: Any, *, mask_id: int | None = None, shift: bool = False) -> None:
         config = getattr(network, "config", None)
@@ -27,8 +33,10 @@ class Wrapped:
         self.device = self.embedding.device
         self._keeps = "logits_to_keep" in inspect.signature(network.forward).parameters
         (self.mask_id,) = ids("mask_id", [found], len(self.embedding))
-        self.vocab_size = self._check_both_ways().shape[-1]
-        self.context = getattr(config, "max_position_embeddings", None)
+        family = find_architecture(getattr(config, "model_type", None))
+        self.confidence = "full" if family is None else family.confidence
+        self.context = getattr(config, "max_position_embeddings" if family is None else family.context, None)
+        self.vocab_size, self.block_length = self._listen()
         ends = [*_listed(getattr(tokenizer, "eos_token_id", None)), *_listed(getattr(tokenizer, "pad_token_id", None))]
         ends += [self.tokenizer.special.get(text) for text in END_TEXTS] if isinstance(self.tokenizer, TextTokenizer) else []
         known = dict.fromkeys(end for end in ends if end is not None and end != self.mask_id)
@@ -47,29 +55,41 @@ class Wrapped:
 
     def _logits(self, tokens: Tensor, start: int) -> Tensor:
         """Of all positions from `start` on, rows without padding."""
-        T = tokens.shape[1]
-        first = max(start - 1, 0) if self.shift else start
-        options = {"logits_to_keep": T - first} if self._keeps else {}
-        output = self.network(input_ids=tokens, **options)
-        logits: Tensor = output.logits if hasattr(output, "logits") else output[0]
-        logits = logits if self._keeps else logits[:, first:]
         if not self.shift:
-            return logits
+            return self._outputs(tokens, start)
+        logits = self._outputs(tokens, max(start - 1, 0))
         return torch.cat([logits[:, :1], logits[:, :-1]], dim=1) if start == 0 else logits[:, :-1]
 
+    def _outputs(self, tokens: Tensor, first: int) -> Tensor:
+        """What the network says at the positions from `first` on."""
+        options = {"logits_to_keep": tokens.shape[1] - first} if self._keeps else {}
+        with evaluating(self.network):
+            output = self.network(input_ids=tokens, **options)
+        logits: Tensor = output.logits if hasattr(output, "logits") else output[0]
+        return logits if self._keeps else logits[:, first:]
+
     @torch.no_grad()
-    def _check_both_ways(self) -> Tensor:
-        """The first position must hear the last one; gives the logits of a short canvas."""
-        tokens = torch.full((1, 4), self.mask_id, device=self.device)
-        other = tokens.clone()
-        other[0, -1] = 0 if self.mask_id else 1
-        one, two = (self._logits(t, 0) for t in (tokens, other))
-        if torch.equal(one[:, 0], two[:, 0]):
+    def _listen(self) -> tuple[int, int | None]:
+        """The size of the vocabulary, and the block length of a network that has one; one that hears one way is refused."""
+        masks, text = probe(self.context, self.mask_id, len(self.embedding), self.device)
+        logits = self._outputs(masks[None], 0)[0]
+        block = find_block_length(lambda tokens: self._outputs(tokens[None], 0)[0], masks, text, logits)
+        name = type(self.network).__name__
+        if block == 1:
             raise ValueError(
-                f"{type(self.network).__name__} is autoregressive: its first position does not hear the last. A masked "
-                "diffusion model listens both ways; load it with its own code (trust_remote_code) or as a masked language model"
+                f"{name} is autoregressive: its positions do not hear those after them. A masked diffusion model listens "
+                "both ways; load it with its own code (trust_remote_code) or as a masked language model"
             )
-        return one
+        if block is not None:
+            warnings.warn(
+                f"{name} is block-causal, in blocks of {block} tokens: a position hears its own block and those before it. "
+                f"Generate with block_length={block} or a divisor of it. The network counts its blocks from the first token "
+                "of the prompt, and block_length counts from the answer: they are the same blocks only where the length of "
+                f"the prompt is a multiple of {block}. After other prompts a block is written across two of the network's, "
+                "and its first part does not hear the rest",
+                stacklevel=outside(),
+            )
+        return logits.shape[-1], block
 
 
 def text_tokenizer(tokenizer: Any) -> Any:

@@ -1,16 +1,30 @@
 """Untrusted Python, run so that it can neither harm nor lie; fails closed.
 
-run_python(source, tests, functions=[...]) starts two fresh processes, each in a bubblewrap of its own:
+run_python(source, tests) starts two fresh processes, each in a bubblewrap of its own:
 
-    candidate   runs the program, answers calls of its functions           inside/candidate.py
-    judge       runs the tests; each call of a function is sent across     inside/judge.py
+    candidate   runs the program and answers for what it defines          inside/candidate.py
+    judge       runs the tests; using a name of the program asks across   inside/judge.py
 
-Arguments go one way and results come back as plain data (inside/wire.py). What the tests expect stays with the judge, and so
-does the verdict, which goes to us through a pipe that the candidate does not have. So a program can pass only by answering
-right: there is nothing else that it could say. jail.py builds the walls, seccomp.py the filter of system calls.
+Values cross as bytes (inside/wire.py, inside/library.py), exceptions as descriptions (inside/errors.py), and
+what is no value stays where it is behind a stand-in (inside/peer.py, inside/proxies.py). What the tests expect
+stays with the judge, and so does the verdict, which reaches us through a pipe that the candidate does not have.
+So a program can pass only by answering right: there is nothing else that it could say. trial.py reads tests
+beforehand, jail.py builds the walls, with seccomp.py and cgroup.py. docs/sandbox.md says what can be judged.
 """
 
-from .jail import SandboxError, require_sandbox
-from .run import Limits, Verdict, run_python
+from .jail import Limits, SandboxError, Walls, require_sandbox, walls
+from .run import Verdict, run_python
+from .trial import TestsError, Trial, read_tests
 
-__all__ = ["Limits", "SandboxError", "Verdict", "require_sandbox", "run_python"]
+__all__ = [
+    "Limits",
+    "SandboxError",
+    "TestsError",
+    "Trial",
+    "Verdict",
+    "Walls",
+    "read_tests",
+    "require_sandbox",
+    "run_python",
+    "walls",
+]

@@ -12,19 +12,11 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 from .inside.wire import WireError, encode, receive
-from .jail import Jailed, require_sandbox, spawn, warn_unsafe
+from .jail import Jailed, Limits, require_sandbox, spawn, warn_unsafe
+from .trial import TestsError, Trial, compiled, read_tests
 
 MAX_SOURCE_BYTES = 8_000_000
 DETAIL = 600
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    timeout_s: float = 10.0  # wall clock, process start included
-    memory_bytes: int = 512 << 20  # address space of each of the two processes
-    file_bytes: int = 16 << 20  # one file
-    tmp_bytes: int = 64 << 20  # all files
-    output_bytes: int = 1_000_000  # printed by the program
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,20 +28,23 @@ class Verdict:
 
 def run_python(
     source: str | Sequence[str],
-    tests: str,
+    tests: str | Trial,
     *,
-    functions: Sequence[str],
+    functions: Sequence[str] | None = None,
     setup: str = "",
+    by_reference: Sequence[str] = (),
     tidy: bool = False,
     limits: Limits | None = None,
     unsafe: bool = False,
 ) -> Verdict:
-    """Run `tests`, which call the `functions` of an untrusted program.
+    """Run `tests`, which call the `functions` of an untrusted program (None: whatever they use and do not define).
 
     setup runs on the trusted side before the tests, which see the program's functions in place of its own.
+    by_reference: functions and classes whose results the tests use as objects, at the price of trusting those.
     With tidy, source may be several readings of the same answer: the first that is a whole program counts, and a broken
     tail or prose that parses is cut off.
-    A verdict of any program is a Verdict; SandboxError means that this machine has no working sandbox.
+    A verdict of any program is a Verdict; SandboxError means that this machine has no working sandbox. Tests that no program
+    could pass fail every program; `read_tests` says so beforehand, and what it gives may stand in place of `tests`.
     """
     limits = limits or Limits()
     if unsafe:
@@ -58,13 +53,22 @@ def run_python(
     sources = (source,) if isinstance(source, str) else tuple(source)
     started = time.monotonic()
     try:
-        program = encode((sources, tuple(functions), tidy), MAX_SOURCE_BYTES)
+        program = encode((sources, tidy), MAX_SOURCE_BYTES)
     except WireError:
         return Verdict(False, f"the program is longer than {MAX_SOURCE_BYTES} bytes", 0.0)
-    trial = encode((setup, tests, tuple(functions)), MAX_SOURCE_BYTES)
+    try:
+        trial = tests if isinstance(tests, Trial) else _read(tests, functions, setup, by_reference)
+        told = (*compiled(trial), trial.tests, trial.modules, trial.names, trial.exceptions, trial.by_reference)
+    except TestsError as error:
+        return Verdict(False, _readable(f"the tests fail by themselves: {error}"), 0.0)
     with ExitStack() as stack:
-        passed, detail = _try(program, trial, limits, unsafe, started + limits.timeout_s, stack)
+        passed, detail = _try(program, encode(told, MAX_SOURCE_BYTES), limits, unsafe, started + limits.timeout_s, stack)
     return Verdict(passed, _readable(detail), time.monotonic() - started)
+
+
+def _read(tests: str, functions: Sequence[str] | None, setup: str, by_reference: Sequence[str]) -> Trial:
+    names = None if functions is None else (*functions, *by_reference)
+    return read_tests(tests, setup=setup, names=names, by_reference=tuple(by_reference))
 
 
 def _try(program: bytes, trial: bytes, limits: Limits, unsafe: bool, deadline: float, stack: ExitStack) -> tuple[bool, str]:
@@ -73,7 +77,7 @@ def _try(program: bytes, trial: bytes, limits: Limits, unsafe: bool, deadline: f
         answers, answer = _pipe(given, given)
         verdict, say = _pipe(stack, given)
         printed, prints = _pipe(stack, given)
-        start = functools.partial(spawn, tmp_bytes=limits.tmp_bytes, unsafe=unsafe, stack=stack)
+        start = functools.partial(spawn, limits=limits, unsafe=unsafe, stack=stack)
         candidate = start("candidate", _argv((asked, answer), limits), stdin=program, output=prints, fds=(asked, answer))
         start("judge", _argv((ask, answers, say), limits), stdin=trial, output=None, fds=(ask, answers, say))
     return _await(candidate, verdict, printed, limits, deadline)

@@ -1,5 +1,7 @@
-"""A system-call filter: no new processes or threads, no tracing, no namespaces, none of the kernel's rarer doors.
+"""A system-call filter: no new processes or threads, no sockets, no tracing, no namespaces, none of the kernel's rarer doors.
 
+Neither side needs a socket, and a network namespace does not hold all of them (AF_VSOCK reaches a virtual machine's host). What
+asyncio wakes itself with is a socketpair(), which stays, for AF_UNIX alone.
 RLIMIT_NPROC alone does not do: the kernel exempts processes of the real root user, also inside a user namespace (copy_process()
 in kernel/fork.c compares with INIT_USER). Numbers: asm/unistd_64.h and asm-generic/unistd.h of Linux.
 """
@@ -9,8 +11,9 @@ import struct
 
 _LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
-_NUMBER_AT, _ARCH_AT = 0, 4  # offsets in struct seccomp_data
+_NUMBER_AT, _ARCH_AT, _FIRST_ARGUMENT_AT = 0, 4, 16  # offsets in struct seccomp_data
 _X32 = 0x40000000
+_AF_UNIX = 1
 
 # system call: its number on x86_64 and on aarch64
 _DENIED: dict[str, tuple[int, int | None]] = {
@@ -36,11 +39,42 @@ _DENIED: dict[str, tuple[int, int | None]] = {
     "init_module": (175, 105),
     "finit_module": (313, 273),
     "kexec_load": (246, 104),
-    "shmget": (29, 194),  # this and the next three give memory that no limit of the process counts
+    "socket": (41, 198),
+    "shmget": (29, 194),  # this and those down to inotify_init1 give memory that no limit of the process counts
+    "semget": (64, 190),
     "msgget": (68, 186),
+    "mq_open": (240, 180),
     "memfd_create": (319, 279),
     "memfd_secret": (447, 447),
+    "io_setup": (206, 0),
+    "fanotify_init": (300, 262),
+    "inotify_init": (253, None),
+    "inotify_init1": (294, 26),
+    "open_by_handle_at": (304, 265),
+    "name_to_handle_at": (303, 264),
+    "fsopen": (430, 430),
+    "fspick": (433, 433),
+    "fsmount": (432, 432),
+    "open_tree": (428, 428),
+    "move_mount": (429, 429),
+    "mount_setattr": (442, 442),
+    "quotactl": (179, 60),
+    "swapon": (167, 224),
+    "acct": (163, 89),
+    "reboot": (169, 142),
+    "syslog": (103, 116),
+    "kexec_file_load": (320, 294),
+    "delete_module": (176, 106),
+    "pidfd_getfd": (438, 438),
+    "process_madvise": (440, 440),
+    "kcmp": (312, 272),
+    "personality": (135, 92),
+    "modify_ldt": (154, None),
+    "iopl": (172, None),
+    "ioperm": (173, None),
+    "uselib": (134, None),
 }
+_SOCKETPAIR = (53, 199)
 MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}  # audit architecture, column above
 
 
@@ -48,11 +82,13 @@ def program(machine: str) -> bytes:
     """The filter as classic BPF, for `bwrap --seccomp`."""
     arch, column = MACHINES[machine]
     numbers = [row[column] for row in _DENIED.values()]
-    refuse = [(_EQUAL, 0, 1, number, _ERRNO | errno.EPERM) for number in numbers if number is not None]
-    if machine == "x86_64":
-        refuse.append((_AT_LEAST, 0, 1, _X32, _KILL))
+    denied, pair = _ERRNO | errno.EPERM, _SOCKETPAIR[column]
     steps = [(_LOAD, 0, 0, _ARCH_AT), (_EQUAL, 1, 0, arch), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, _NUMBER_AT)]
-    for code, if_true, if_false, value, verdict in refuse:
-        steps += [(code, if_true, if_false, value), (_RETURN, 0, 0, verdict)]
-    steps.append((_RETURN, 0, 0, _ALLOW))
+    for number in numbers:
+        if number is not None:
+            steps += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, denied)]
+    if machine == "x86_64":
+        steps += [(_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, _KILL)]
+    steps += [(_EQUAL, 1, 0, pair), (_RETURN, 0, 0, _ALLOW)]
+    steps += [(_LOAD, 0, 0, _FIRST_ARGUMENT_AT), (_EQUAL, 1, 0, _AF_UNIX), (_RETURN, 0, 0, denied), (_RETURN, 0, 0, _ALLOW)]
     return b"".join(struct.pack("=HBBI", *step) for step in steps)

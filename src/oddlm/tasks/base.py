@@ -86,7 +86,7 @@ class Task:
         return self.load(**given)
 
 
-def find_task(name: str, *, scorer: str | None = None, unsafe: bool = False) -> Task:
+def find_task(name: str, *, scorer: str | None = None) -> Task:
     """A known task, the dotted path of somebody's own Task, or a JSONL of prompts and targets with the name of a scorer."""
     if name.endswith(".jsonl"):
         from .custom import jsonl_task, scorer_names
@@ -95,7 +95,7 @@ def find_task(name: str, *, scorer: str | None = None, unsafe: bool = False) -> 
             raise ValueError(f"there is no file {name}")
         if scorer is None:
             raise ValueError(f"{name} needs a scorer; known: {', '.join(scorer_names())}")
-        return jsonl_task(Path(name), score=scorer, unsafe=unsafe)
+        return jsonl_task(Path(name), score=scorer)
     if scorer is not None:
         raise ValueError(f"a scorer goes with a JSONL of your own; task {name!r} has its own")
     if name in task_names():

@@ -7,7 +7,7 @@ from pathlib import Path
 from ..sandbox import Limits, require_sandbox, run_python
 from .base import Problem, Score, Task
 from .data import first, in_half, instead, read_jsonl, text_field
-from .scoring import code_of, readings
+from .scoring import codes_in, readings
 
 FIELDS = ("task_id", "prompt", "entry_point", "canonical_solution", "test")
 PAPER_TIMEOUT_S = 3.0
@@ -73,10 +73,10 @@ def bare_prompt(problem: Problem) -> str:
 
 
 def score(problem: Problem, text: str) -> Score:
-    """Our reading: the first fenced block or the completion, indented or not, with or without the signature."""
-    code = code_of(text)
-    passed, detail = problem.target.run(readings(problem.prompt, code), tidy=True, timeout_s=TIMEOUT_S)
-    return Score(passed, code, detail)
+    """Our reading: a fenced block or the completion, indented or not, with or without the signature."""
+    codes = codes_in(text)
+    passed, detail = problem.target.run(readings(problem.prompt, codes), tidy=True, timeout_s=TIMEOUT_S)
+    return Score(passed, codes[0], detail)
 
 
 def paper_code(text: str) -> str:

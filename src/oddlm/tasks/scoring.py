@@ -3,7 +3,7 @@
 import re
 import textwrap
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from .base import Score
 
@@ -28,8 +28,9 @@ _CLEANING = (
 )
 _BOXED = re.compile(r"\\boxed\s*\{([^{}]*)\}")
 _MARKED = re.compile(r"####([^\n]*)")
+# Possessive (*+, ?+): what follows can begin with none of what they take, so a second try would only cost time.
 _STATED = re.compile(
-    r"answer\s+is\b[\s:=*$\\(]*(?:approximately|about|exactly|equal to)?[\s*$\\(]*(?=[-\u2212\u2013€£¥₹.\d])", re.IGNORECASE
+    r"answer\s++is\b[\s:=*$\\(]*+(?:approximately|about|exactly|equal to)?+[\s*$\\(]*+(?=[-\u2212\u2013€£¥₹.\d])", re.IGNORECASE
 )
 _LABELLED = re.compile(r"answer\**\s*:([^\n]{1,40})(?:\n|$)", re.IGNORECASE)
 _OPERATOR = re.compile(r"\s*[-+*/=x\u00d7\u00f7\u2212]\s*[\d$(]")
@@ -108,39 +109,85 @@ def show_number(value: float) -> str:
     return str(int(value)) if value == value and abs(value) < 1e15 and value == int(value) else repr(value)
 
 
-_FENCE = re.compile(r"^[ \t]*```[ \t]*([\w+-]*)[^\n`]*$", re.MULTILINE)
+_FENCE = "```"
+_QUOTE = re.compile("\"\"\"|'''")
+_PYTHON = ("", "python", "python3", "py", "py3", "ipython", "pycon")
 _CODE_LINE = re.compile(r"^(?:def |class |import |from |@|async def )", re.MULTILINE)
+_DEFINES = re.compile(r"^(?:(?:async )?def |class |[A-Za-z_]\w*+ *+(?::[^=\n]*+)?=)", re.MULTILINE)
+BLOCKS = 8  # of an answer that are looked at
 
 
-def fenced(text: str) -> str | None:
-    """The first fenced block; one that is never closed goes on to the end."""
-    opening = _FENCE.search(text)
-    if opening is None:
+def fenced(text: str, *, quotes: bool = True) -> list[tuple[str, str]]:
+    """(language, content) of the fenced blocks; the last one may be left open. With `quotes`, a fence inside a triple-quoted
+    string is part of the string.
+    """
+    blocks: list[tuple[str, list[str]]] = []
+    is_open, quote = False, ""
+    for line in text.splitlines(keepends=True):
+        language = None if quote and quotes else _fence(line)
+        if language is None:
+            if is_open:
+                blocks[-1][1].append(line)
+            quote = _quote_after(line, quote)
+            continue
+        is_open, quote = not is_open, ""
+        if is_open:
+            blocks.append((language, []))
+    return [(language, "".join(lines)) for language, lines in blocks]
+
+
+def _fence(line: str) -> str | None:
+    """The language that a line opens a block of, empty where it names none; None for a line that is no fence."""
+    bare = line.strip(" \t\r\n")
+    if not bare.startswith(_FENCE) or "`" in bare[len(_FENCE) :]:
         return None
-    closing = _FENCE.search(text, opening.end())
-    return text[opening.end() : closing.start() if closing else len(text)].removeprefix("\n")
+    return bare[len(_FENCE) :].strip().partition(" ")[0].partition("{")[0].lower()
+
+
+def _quote_after(line: str, quote: str) -> str:
+    """The triple quote that is open after a line, given the one before it; empty for none."""
+    for mark in _QUOTE.findall(line):
+        if not quote or quote == mark:
+            quote = "" if quote else mark
+    return quote
 
 
 def code_of(text: str) -> str:
-    """The program in an answer: its first fenced block, else all of it.
+    """The program in an answer, as far as can be told without reading it: the first of `codes_in`."""
+    return codes_in(text)[0]
+
+
+def codes_in(text: str) -> tuple[str, ...]:
+    """Programs that an answer may hold, likeliest first: its fenced blocks, those of Python before others; else all of it.
 
     A lone bare fence with text before it ends a block that the prompt began.
     """
-    opening = _FENCE.search(text)
-    if opening and not opening[1] and text[: opening.start()].strip() and not _FENCE.search(text, opening.end()):
-        return text[: opening.start()]
-    block = fenced(text)
-    return text if block is None else block
+    found: list[str] = []
+    for quotes in (True, False):
+        blocks = fenced(text, quotes=quotes)
+        before = text.partition(_FENCE)[0]
+        if len(blocks) == 1 and not blocks[0][0] and before.strip() and text.count(_FENCE) == 1:
+            found.append(before)
+        blocks.sort(key=lambda block: block[0] not in _PYTHON)
+        found += [content for _, content in blocks[:BLOCKS]]
+        python = [content for language, content in blocks if language in _PYTHON]
+        found += ["\n".join(python)] if len(python) > 1 else []
+        found += [] if blocks and quotes else [text]
+    return tuple(dict.fromkeys(found))
 
 
-def readings(prompt: str, code: str) -> tuple[str, ...]:
-    """Programs that `code` may mean as an answer to the unfinished program `prompt`, likeliest first."""
+def readings(prompt: str, codes: Sequence[str]) -> tuple[str, ...]:
+    """Whole programs that an answer may mean, given the unfinished program `prompt`, likeliest first."""
+    return tuple(dict.fromkeys(reading for code in codes for reading in _readings(prompt, code)))
+
+
+def _readings(prompt: str, code: str) -> list[str]:
     start = _CODE_LINE.search(code)
     parts = [code] if start is None else [code, code[start.start() :]]
     found: list[str] = []
     for part in parts:
         flush = textwrap.dedent(part)
-        if _CODE_LINE.search(flush) and re.search(r"^(?:async )?def ", flush, re.MULTILINE):
+        if _DEFINES.search(flush):
             found += [f"{prompt}\n{flush}", flush]
         found += [prompt + part, f"{prompt}    {part.lstrip()}", prompt + textwrap.indent(flush, "    "), flush]
-    return tuple(dict.fromkeys(found))
+    return found

@@ -1,0 +1,102 @@
+"""A memory cgroup for each sandbox, where the machine offers one.
+
+Unlike an rlimit, a cgroup also counts memory that the kernel holds for a process (inodes, pipes, sockets).
+Version 2 needs a parent that distributes memory to its children and that we may write to: root's, or a
+slice that systemd has delegated to the user. Version 1 takes any folder of the memory hierarchy.
+"""
+
+import functools
+import itertools
+import os
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+SLACK = 64 << 20  # for the interpreter's own pages, page tables and pipes
+BUSY_S = 2.0  # how long the last process of a cgroup may take to be gone from it
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True, slots=True)
+class Cgroup:
+    """The place of one sandbox. A process joins by writing its id to `join`."""
+
+    folder: Path
+
+    @property
+    def join(self) -> Path:
+        return self.folder / "cgroup.procs"
+
+    def remove(self) -> None:
+        end = time.monotonic() + BUSY_S
+        while time.monotonic() < end:
+            with suppress(FileNotFoundError):
+                try:
+                    self.folder.rmdir()
+                except OSError:  # busy: the last process is on its way out
+                    time.sleep(0.005)
+                    continue
+            return
+
+
+def make(memory_bytes: int, stack: ExitStack) -> Cgroup | None:
+    """A new cgroup with this limit, removed with the stack; None if the machine offers none."""
+    parent = _parent()
+    return None if parent is None else _made(parent, memory_bytes, stack)
+
+
+def where() -> str | None:
+    """The folder in which cgroups are made."""
+    parent = _parent()
+    return None if parent is None else str(parent)
+
+
+def _made(parent: Path, memory_bytes: int, stack: ExitStack) -> Cgroup | None:
+    group = Cgroup(parent / f"oddlm-{os.getpid()}-{next(_numbers)}")
+    limits = {"memory.max": memory_bytes + SLACK, "memory.swap.max": 0, "memory.limit_in_bytes": memory_bytes + SLACK}
+    try:
+        group.folder.mkdir()
+        stack.callback(group.remove)
+        for name, value in limits.items():
+            if (group.folder / name).exists():  # one of the two versions
+                (group.folder / name).write_text(str(value))
+    except OSError:
+        return None
+    return group
+
+
+@functools.cache
+def _parent() -> Path | None:
+    """The folder to make cgroups in; found by trying, once."""
+    for folder in _candidates():
+        with ExitStack() as stack:
+            group = _made(folder, 1 << 20, stack)
+            if group is not None and any((group.folder / name).exists() for name in ("memory.max", "memory.limit_in_bytes")):
+                _sweep(folder)
+                return folder
+    return None
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what killed processes have left behind."""
+    for left in folder.glob("oddlm-*-*"):
+        if not Path("/proc", left.name.split("-")[1]).exists():
+            with suppress(OSError):
+                left.rmdir()
+
+
+def _candidates() -> list[Path]:
+    found = []
+    with suppress(OSError, ValueError):
+        mounts = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+        for line in Path("/proc/self/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            wanted = "cgroup2" if not controllers else "cgroup"
+            for fields in mounts:
+                kind, options = fields[fields.index("-") + 1], fields[-1]
+                has_memory = "memory" in controllers.split(",") and "memory" in options.split(",")
+                if kind == wanted and (has_memory or not controllers):
+                    own = Path(fields[4]) / os.path.relpath(path, fields[3])
+                    found += [own, own.parent] if not controllers and path != "/" else [own]
+    return [folder for folder in found if os.access(folder, os.W_OK)]

@@ -1,0 +1,123 @@
+"""MBPP: short Python functions from a description, scored by running three tests (Austin et al. 2021, arXiv:2108.07732)."""
+
+import ast
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..sandbox import Limits, TestsError, Trial, read_tests, require_sandbox, run_python
+from ..sandbox.trial import parsed
+from .base import Problem, Score, Task
+from .data import first, read_jsonl, text_field
+from .hub import hub_rows
+from .scoring import codes_in, readings
+
+HUB = "google-research-datasets/mbpp"
+FIELDS = ("task_id", "code", "test_list")
+# The published split, by task_id. Tuning uses the validation problems, so that nothing is chosen on the test side.
+SPLITS = {"test": range(11, 511), "tune": range(511, 601), "train": range(601, 975), "all": range(1, 975)}
+TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Checks:
+    """What a program is held against."""
+
+    trial: Trial
+    shown: tuple[str, ...]  # the tests that the prompt shows
+    solution: str  # one right program
+    unsafe: bool
+
+
+def load(
+    *, data: Path | None = None, limit: int | None = None, split: str | None = None, unsafe: bool = False
+) -> list[Problem]:
+    """The problems of one split (default: the 500 test problems), from the hub or from a file.
+
+    data: mbpp.jsonl as published, or sanitized-mbpp.json. split: test, tune (validation), train or all.
+    Refuses at once if there is no sandbox to score them in.
+    """
+    require_sandbox(unsafe=unsafe)
+    wanted = "test" if split is None else split
+    if wanted not in SPLITS:
+        raise ValueError(f"unknown split {split!r}; known: {', '.join(SPLITS)}")
+    source = str(data or f"{HUB} on the hub")
+    problems = []
+    for number, row in _hub_rows(wanted) if data is None else _file_rows(data):
+        name = row.get("task_id")
+        if not isinstance(name, int):
+            raise ValueError(f"{source}, line {number}: task_id is {name!r:.40}, not a number")
+        if name in SPLITS[wanted]:
+            problems.append(_problem(source, number, row, unsafe))
+    return first(problems, limit)
+
+
+def _hub_rows(split: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    parts = {"tune": ("validation",), "all": ("prompt", "test", "validation", "train")}.get(split, (split,))
+    for part in parts:
+        yield from hub_rows(HUB, config="full", split=part)
+
+
+def _file_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Of JSON lines, or of one JSON list (the sanitized half is published as such)."""
+    if path.suffix != ".json":
+        yield from read_jsonl(path, FIELDS)
+        return
+    try:
+        rows = json.loads(path.read_bytes())
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise ValueError(f"{path} must hold a list of objects")
+    yield from enumerate(rows, start=1)
+
+
+def _problem(source: str, number: int, row: dict[str, Any], unsafe: bool) -> Problem:
+    question = "text" if "text" in row else "prompt"  # the sanitized half says prompt
+    missing = [name for name in (question, *FIELDS) if name not in row]
+    if missing:
+        raise ValueError(f"{source}, line {number}: missing: {', '.join(missing)}")
+    text, code = (text_field(Path(source), number, row, name) for name in (question, "code"))
+    setup = [*_lines(source, number, row, "test_imports"), str(row.get("test_setup_code") or "")]
+    tests = _lines(source, number, row, "test_list")
+    try:
+        trial = _trial("\n".join([*setup, *tests]), code)
+    except TestsError as error:
+        raise ValueError(f"{source}, line {number}: {error}") from None
+    return Problem(f"mbpp/{row['task_id']}", text, Checks(trial, tuple(tests), code, unsafe))
+
+
+def _lines(source: str, number: int, row: dict[str, Any], name: str) -> list[str]:
+    lines = row.get(name, [])
+    if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
+        raise ValueError(f"{source}, line {number}: {name} must be a list of texts")
+    return lines
+
+
+def _trial(tests: str, code: str) -> Trial:
+    """The published solution says which names the tests mean, and which of them are classes (Node, Pair)."""
+    nodes = parsed(code, "the published solution").body
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+    defined = tuple(node.name for node in nodes if isinstance(node, kinds))
+    classes = tuple(node.name for node in nodes if isinstance(node, ast.ClassDef))
+    return read_tests(tests, defined=defined, by_reference=classes)
+
+
+def prompt(problem: Problem) -> str:
+    tests = "\n".join(problem.target.shown)
+    return f"{problem.prompt}\nYour code should pass these tests:\n\n{tests}\n"
+
+
+def score(problem: Problem, text: str) -> Score:
+    checks: Checks = problem.target
+    codes = codes_in(text)
+    limits = Limits(timeout_s=TIMEOUT_S)
+    verdict = run_python(readings("", codes), checks.trial, tidy=True, limits=limits, unsafe=checks.unsafe)
+    return Score(verdict.passed, codes[0], verdict.detail)
+
+
+TASK = Task("mbpp", load, prompt, score, length=512, code=True)

@@ -1,0 +1,117 @@
+"""MBPP: every reference solution passes, as published and fenced, and broken ones do not."""
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from oddlm.sandbox import SandboxError, jail
+from oddlm.tasks import find_task, mbpp
+from oddlm.tasks.base import Problem
+from oddlm.tasks.mbpp import TASK
+
+BENCH = Path(__file__).parents[2] / ".." / "shared" / "data" / "bench"
+ROW = {
+    "task_id": 11,
+    "text": "Write a function to add.",
+    "code": "def add(a, b): return a + b",
+    "test_setup_code": "",
+    "test_list": ["assert add(1, 2) == 3", "assert add(0, 0) == 0"],
+}
+
+
+def published(name: str) -> list[Problem]:
+    if not (BENCH / name).is_file():
+        pytest.skip(f"MBPP is not at ../shared/data/bench/{name} beside the repository")
+    return TASK.load(data=BENCH / name, split="all")
+
+
+def write(path: Path, *rows: Any) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.mark.parametrize(("name", "count"), [("mbpp.jsonl", 974), ("sanitized-mbpp.json", 427)])
+def test_every_reference_solution_passes(name: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mbpp, "TIMEOUT_S", 120.0)  # some solutions search for seconds; a busy machine takes longer
+    problems = published(name)
+    assert len(problems) == count
+    with ThreadPoolExecutor(2) as pool:
+        scores = list(pool.map(lambda problem: TASK.score(problem, f"```python\n{problem.target.solution}\n```"), problems))
+    assert [(p.id, s.detail) for p, s in zip(problems, scores, strict=True) if not s.correct] == []
+
+
+def test_programs_that_say_nothing_fail() -> None:
+    problems = published("mbpp.jsonl")[::25]
+    for problem in problems:
+        names = problem.target.trial.names
+        for body in ("return None", "raise StopIteration", "raise SystemExit(0)"):
+            program = "".join(f"def {name}(*args, **kwargs):\n    {body}\n" for name in names)
+            assert not TASK.score(problem, program).correct, problem.id
+
+
+def test_splits_are_the_published_ones(tmp_path: Path) -> None:
+    path = write(tmp_path / "mbpp.jsonl", *({**ROW, "task_id": i} for i in (1, 10, 11, 510, 511, 600, 601, 974)))
+    found = {split: [p.id for p in TASK.load(data=path, split=split)] for split in (None, "test", "tune", "train", "all")}
+    assert found[None] == found["test"] == ["mbpp/11", "mbpp/510"]
+    assert found["tune"] == ["mbpp/511", "mbpp/600"]
+    assert found["train"] == ["mbpp/601", "mbpp/974"]
+    assert len(found["all"]) == 8
+    with pytest.raises(ValueError, match="unknown split 'dev'"):
+        TASK.load(data=path, split="dev")
+
+
+def test_prompt_shows_the_tests(tmp_path: Path) -> None:
+    (problem,) = TASK.load(data=write(tmp_path / "mbpp.jsonl", ROW))
+    assert find_task("mbpp") is TASK
+    for line in (ROW["text"], *ROW["test_list"]):
+        assert line in TASK.prompt(problem)
+    assert "return a + b" not in TASK.prompt(problem)
+
+
+def test_names_come_from_the_published_solution(tmp_path: Path) -> None:
+    """A function may be called like a built-in one, and a class of the solution is used by reference."""
+    code = "class Node:\n    def __init__(self, x): self.x = x\ndef sum(node): return node.x + 1"
+    row = {**ROW, "code": code, "test_setup_code": "root = Node(1)\nroot.x = 5", "test_list": ["assert sum(root) == 6"]}
+    (problem,) = TASK.load(data=write(tmp_path / "mbpp.jsonl", row))
+    assert set(problem.target.trial.names) == {"Node", "sum"}
+    assert problem.target.trial.by_reference == ("Node",)
+    assert TASK.score(problem, code).correct
+    assert not TASK.score(problem, code.replace("+ 1", "+ 2")).correct
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"task_id": "x"}, "line 1: task_id"),
+        ({"text": 3}, "line 1: text is int"),
+        ({"code": "def add(:"}, "line 1: .*the published solution"),
+        ({"test_list": "assert add(1, 2) == 3"}, "line 1: test_list must be a list"),
+        ({"test_list": ["assert add(1, 2"]}, "line 1: line 2: tests"),
+        ({"test_list": ["assert True"]}, "line 1: line 1: the tests call no function"),
+    ],
+)
+def test_bad_rows(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        TASK.load(data=write(tmp_path / "mbpp.jsonl", {**ROW, **change}))
+
+
+def test_bad_files(tmp_path: Path) -> None:
+    for name, content in (("a.json", "{"), ("b.json", '{"a": 1}'), ("c.jsonl", "[1]"), ("d.json", '[{"task_id": 11}]')):
+        (tmp_path / name).write_text(content)
+        with pytest.raises(ValueError, match=name):
+            TASK.load(data=tmp_path / name)
+    with pytest.raises(ValueError, match="cannot read"):
+        TASK.load(data=tmp_path / "none.json")
+
+
+def test_refuses_to_load_without_a_sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "mbpp.jsonl", ROW)
+    monkeypatch.setattr(jail.shutil, "which", lambda _: None)
+    with pytest.raises(SandboxError, match="bubblewrap"):
+        TASK.load(data=path)
+    (problem,) = TASK.load(data=path, unsafe=True)
+    with pytest.warns(RuntimeWarning, match="WITHOUT a sandbox"):
+        assert TASK.score(problem, ROW["code"]).correct
