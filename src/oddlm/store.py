@@ -24,11 +24,13 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
+from .files import write_whole
 from .params import RunSpec, checked
 
 SCHEMA = 1
 SPEC, ENVIRONMENT, ROWS, SUMMARY, LOCK = "spec.json", "environment.json", "rows.jsonl", "summary.json", "lock"
 FAILURES = "failures.jsonl"
+KEPT = "what was finished is kept"
 
 
 class StoreError(ValueError):
@@ -147,7 +149,7 @@ class Writer:
         """Note what is about to add to this run."""
         path = self.folder / ENVIRONMENT
         earlier = _read(path, Environment).starts if path.exists() else ()
-        write_whole(path, _line(Environment(starts=(*earlier, dict(environment)))))
+        _write(path, _line(Environment(starts=(*earlier, dict(environment)))))
 
     def append(self, *rows: Row) -> None:
         """On disk, whole, when this returns."""
@@ -169,7 +171,7 @@ class Writer:
             (self.folder / FAILURES).unlink(missing_ok=True)
 
     def finish(self, summary: Summary) -> None:
-        write_whole(self.folder / SUMMARY, _line(summary))
+        _write(self.folder / SUMMARY, _line(summary))
 
 
 @dataclass(frozen=True)
@@ -193,7 +195,7 @@ class Store:
         with _locked(folder):
             path = folder / SPEC
             if not path.exists():
-                write_whole(path, _line(Spec(id=spec.id, problems=problems, spec=spec)))
+                _write(path, _line(Spec(id=spec.id, problems=problems, spec=spec)))
             if _read(path, Spec).spec.canonical() != spec.canonical():
                 raise StoreError(f"{path} describes another run than {spec.id}: it was edited; move {folder} away")
             if (folder / SUMMARY).exists() and (source := _read(folder / SUMMARY, Summary).imported):
@@ -262,24 +264,11 @@ class Store:
         return [_parse(line, Failure, str(path)) for line in _lines(path)]
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """The file holds either what it held or the new content, whatever happens."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    with _writing(path):
-        try:
-            with part.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(path)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+def _write(path: Path, content: bytes) -> None:
+    try:
+        write_whole(path, content)
+    except ValueError as error:
+        raise StoreError(f"{error}; {KEPT}") from error
 
 
 def _append(path: Path, content: bytes) -> None:
@@ -390,4 +379,4 @@ def _writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror}; what was finished is kept") from error
+        raise StoreError(f"cannot write {path}: {error.strerror}; {KEPT}") from error

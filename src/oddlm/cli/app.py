@@ -1,7 +1,9 @@
 """The command itself: what all its parts share."""
 
 import os
+import sys
 import warnings
+from contextlib import redirect_stdout
 from typing import Annotated
 
 import typer
@@ -22,7 +24,8 @@ def main() -> None:
     _share_cores()
     warnings.showwarning = lambda message, *_: complain(message)
     try:
-        app()
+        with redirect_stdout(sys.stdout):  # whatever a command puts in its place, see `check_out`
+            app()
     except (ValueError, SandboxError) as error:
         complain(error)
         raise SystemExit(2) from None

@@ -223,7 +223,7 @@ def _watch(spec: "RunSpec", tick: Tick) -> "Callable[[Row, bool], None]":
 
 def _report(done: "list[Done]", task: "Task", n: int, shown: Sequence[str], show: int, json_out: Path | None) -> None:
     from ..compare import as_data, compare, covered
-    from ..store import write_whole
+    from ..files import write_whole
     from ..views import label, open_console, results, side_by_side
     from ..wording import named, number_of
 

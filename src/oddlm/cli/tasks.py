@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from .app import app
-from .options import Data, ExcludeTrain, Limit, Protocol, ScorerName, TaskName, Unsafe
+from .options import Data, ExcludeTrain, Limit, Protocol, ScorerName, TaskName, Unsafe, check_out
 
 
 @app.command()
@@ -66,6 +66,7 @@ def score(
     from ..tasks import find_task
     from ..tasks.files import score_file
 
+    check_out(out)
     chosen = find_task(task, scorer=scorer, unsafe=unsafe).under(protocol)
     known = chosen.problems(data=data, limit=limit, exclude_train=exclude_train, unsafe=unsafe)
     result = score_file(chosen, known, texts, out, workers)

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ..files import write_whole
 from .base import Problem, Score, Task
 from .data import read_jsonl, text_field
 
@@ -28,7 +29,7 @@ def score_file(task: Task, problems: Sequence[Problem], answers: Path, out: Path
         scores = list(_watched(pool.map(lambda pair: task.score(pair[0], pair[1]["text"]), rows), len(rows)))
     if out is not None:
         pairs = zip((row for _, row in rows), scores, strict=True)
-        out.write_text("".join(json.dumps({**row, **asdict(score)}) + "\n" for row, score in pairs))
+        write_whole(out, "".join(json.dumps({**row, **asdict(score)}) + "\n" for row, score in pairs).encode())
     solved = {problem.id for (problem, _), s in zip(rows, scores, strict=True) if s.correct}
     return Result(len(rows), sum(s.correct for s in scores), len({problem.id for problem, _ in rows}), len(solved))
 
