@@ -17,7 +17,7 @@ from .generate import LM, repulsion
 from .params import RunSpec
 from .policies import POLICIES
 from .selection import SELECTORS
-from .store import Row, SampleRow, Store, StoreError, Summary, Writer
+from .store import DamagedRunError, Row, SampleRow, Store, Summary, Writer
 from .tasks import Problem, Score, Task
 from .types import Sample, identity
 
@@ -202,7 +202,7 @@ def check_stored(run: Writer, task: Task | None, problems: Sequence[Problem]) ->
     prompts = {problem.id: _shown(task, problem) for problem in problems if problem.id in run.rows}
     for row in run.rows.values():
         if prompts.get(row.problem) != row.prompt:
-            raise StoreError(f"run {run.folder.name}: problem {row.problem!r} is not what it was; give another --store")
+            raise DamagedRunError(f"run {run.folder.name}: problem {row.problem!r} is not what it was; give another --store")
 
 
 def _shown(task: Task | None, problem: Problem) -> str:

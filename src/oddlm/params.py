@@ -6,13 +6,14 @@ import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar, get_args
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from .checks import short_dtype
 from .presets import PresetName, completed, expanded
 
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]  # what the noise, databases and HTTP can all hold
 Named = str | dict[str, Any]  # "odd", or {"name": "odd", "normalize": false}
 Checked = TypeVar("Checked", bound=BaseModel)
 NAMED = ("policy", "objective", "feature", "schedule", "selector")
@@ -50,7 +51,7 @@ class SampleParams(BaseModel):
     pool: int | None = Field(None, ge=1, description="Samples drawn per prompt, of which n are kept; default: n.")
     selector: Named = Field("k_centre", description="Which samples of the pool to keep.")
     preset: PresetName | None = Field(None, description="Settings under one name; 'paper' is the published arithmetic.")
-    seed: int = Field(0, description="The same seed gives the same samples.")
+    seed: Seed = Field(0, description="The same seed gives the same samples.")
 
     @model_validator(mode="before")
     @classmethod
@@ -188,10 +189,10 @@ class RunSpec(BaseModel):
     split: str | None = Field(None, description="A part of the problems, such as 'tune'; None is what the task reports on.")
     data: str | None = Field(None, description="The file that the problems come from, if not the task's own.")
     data_digest: str | None = Field(None, description="SHA-256 of the problems' file: a file that changes makes another run.")
-    n: int = Field(16, ge=1, description="Samples per problem.")
+    n: int = Field(16, ge=1, le=1 << 20, description="Samples per problem.")
     limit: int | None = Field(None, ge=1, description="The first so many problems; None is all.")
     params: SampleParams = Field(default_factory=lambda: SampleParams.model_validate({}), description="How samples are drawn.")
-    seed: int = Field(0, description="Every problem derives its own from this and its id.")
+    seed: Seed = Field(0, description="Every problem derives its own from this and its id.")
     loading: Loading = Field(default_factory=lambda: Loading.model_validate({}), description="How the model is loaded.")
 
     @field_validator("params")
