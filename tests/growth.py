@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 LINEAR = 3.0  # for twice the input: 2 where time grows in proportion, 4 where it grows with the square
+QUADRATIC = 6.0  # 4, against 8 where it grows with the cube
 
 
 def doubling(work: Callable[[Any], Any], make: Callable[[int], Any], size: int) -> float:
