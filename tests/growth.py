@@ -4,18 +4,28 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-LINEAR = 3.0  # for twice the input: 2 where time grows in proportion, 4 where it grows with the square
-QUADRATIC = 6.0  # 4, against 8 where it grows with the cube
+LEAST_S = 0.002  # for the clock to be believed
+LINEAR = 5.0  # for 16 times the input: 1 where time grows in proportion, 16 where it grows with the square
+QUADRATIC = 24.0  # for 8 times the input: 8 where it grows with the square, 64 where it grows with the cube
 
 
-def doubling(work: Callable[[Any], Any], make: Callable[[int], Any], size: int) -> float:
-    """How many times as long the work takes on twice the input, by the time that this thread computes; the best of five."""
-    seconds = []
-    for given in (make(size), make(2 * size)):
-        best = float("inf")
-        for _ in range(5):
-            began = time.thread_time()
-            work(given)
-            best = min(best, time.thread_time() - began)
-        seconds.append(best)
-    return seconds[1] / seconds[0]
+def growth(work: Callable[[Any], Any], make: Callable[[int], Any], size: int, times: int = 16) -> float:
+    """How many times as long the work takes for each part of an input that is so many times as large."""
+    small, large = (_seconds(work, make(one)) for one in (size, times * size))
+    return large / small / times
+
+
+def _seconds(work: Callable[[Any], Any], given: Any) -> float:
+    """The time that this thread computes, which other processes do not lengthen; the best of three."""
+    rounds, best = 1, 0.0
+    while best < LEAST_S:
+        best = min(_together(work, given, rounds) for _ in range(3))
+        rounds *= 4
+    return best / (rounds // 4)
+
+
+def _together(work: Callable[[Any], Any], given: Any, rounds: int) -> float:
+    began = time.thread_time()
+    for _ in range(rounds):
+        work(given)
+    return time.thread_time() - began

@@ -24,7 +24,7 @@ from oddlm.metrics.texts import (
 )
 from oddlm.metrics.words import MOST_WORDS, count_ngrams, edit_distances, in_common, split_words, word_distances
 
-from .growth import QUADRATIC, doubling
+from .growth import QUADRATIC, growth
 from .tolerances import EXACT
 
 ROUNDING = 1e-9  # of eigenvalues of a singular kernel, through a logarithm
@@ -139,7 +139,7 @@ def test_words_in_common_take_a_step_per_word_whatever_they_are(text):
     def make(n: int):
         return tuple(text) * (n // len(text)), tuple(text[::-1]) * (n // len(text))
 
-    assert doubling(lambda both: in_common(*both), make, MOST_WORDS // 2) < QUADRATIC
+    assert growth(lambda both: in_common(*both), make, MOST_WORDS // 8, 8) < QUADRATIC
 
 
 HOSTILE = [lambda n: "a b c d " * (n // 4), lambda n: "a" * n, lambda n: "( " * n, lambda n: " ".join(map(str, range(n)))]
@@ -150,7 +150,7 @@ HOSTILE = [lambda n: "a b c d " * (n // 4), lambda n: "a" * n, lambda n: "( " * 
 def test_measures_on_hostile_texts(make, measure):
     """They compare all words with all words, in a cap of words; nothing makes more of it."""
     texts = lambda n: [make(n), make(n)[::-1], make(n // 2)]  # noqa: E731
-    assert doubling(measure, texts, MOST_WORDS // 2) < QUADRATIC
+    assert growth(measure, texts, MOST_WORDS // 8, 8) < QUADRATIC
 
 
 def test_word_distances_by_hand():

@@ -11,7 +11,7 @@ import pytest
 from oddlm.models import chat, rendering
 from oddlm.models.chat import ChatTemplate, ControlTokens, renderer
 
-from ..growth import LINEAR, doubling
+from ..growth import LINEAR, growth
 from ..test_evaluate import ENV, ROOT
 from ..waiting import wait_gone
 
@@ -165,15 +165,15 @@ def test_control_tokens_take_their_white_space_along():
 @pytest.mark.parametrize(
     ("special", "text", "size"),
     [
-        (ControlTokens({"<mask>": (True, True)}), " ", 20_000),
-        (ControlTokens({"<mask>": (True, True)}), "<", 20_000),
-        (ControlTokens({"<mask>": (True, True)}), " <mask> ", 20_000),
-        (ControlTokens({"a" * n: (True, True) for n in range(1, 129)}), "a", 20_000),
-        (ControlTokens({"a" * n + "b": (False, True) for n in range(128)}), "a", 1_000),
+        (ControlTokens({"<mask>": (True, True)}), " ", 2_000),
+        (ControlTokens({"<mask>": (True, True)}), "<", 2_000),
+        (ControlTokens({"<mask>": (True, True)}), " <mask> ", 2_000),
+        (ControlTokens({"a" * n: (True, True) for n in range(1, 129)}), "a", 2_000),
+        (ControlTokens({"a" * n + "b": (False, True) for n in range(128)}), "a", 300),
     ],
 )
 def test_control_tokens_are_found_in_linear_time(special, text, size):
-    assert doubling(lambda given: (special.cut(given), list(special.find(given))), lambda n: text * n, size) < LINEAR
+    assert growth(lambda given: (special.cut(given), list(special.find(given))), lambda n: text * n, size) < LINEAR
 
 
 def test_a_message_of_white_space_costs_no_more_than_another(monkeypatch):
@@ -181,4 +181,4 @@ def test_a_message_of_white_space_costs_no_more_than_another(monkeypatch):
     template = ChatTemplate(HONEST, {}, ControlTokens({"<mask>": (True, True)}))
     monkeypatch.setattr(chat, "renderer", lambda: lambda source, variables: variables["messages"][0]["content"])
     ask = lambda text: template.segments([{"role": "user", "content": text}])  # noqa: E731
-    assert doubling(ask, lambda n: " " * n, 20_000) < LINEAR
+    assert growth(ask, lambda n: " " * n, 2_000) < LINEAR
