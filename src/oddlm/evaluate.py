@@ -19,6 +19,7 @@ from .policies import POLICIES
 from .selection import SELECTORS
 from .store import DamagedRunError, Row, SampleRow, Store, Summary, Writer
 from .tasks import Problem, Score, Task
+from .tasks.base import scorers
 from .types import Sample, identity
 
 Watch = Callable[[Row, bool], None]
@@ -156,7 +157,7 @@ class Runner:
             if todo:
                 lm = self.lm()
                 run.start(environment(lm))
-                with ThreadPoolExecutor(self.workers) as pool:
+                with scorers(self.workers) as pool:
                     judge = None if task is None else Judge(task, pool)
                     for some in in_parts(todo, self.together):
                         for group in draw(lm, spec, task, some):

@@ -16,12 +16,20 @@ STDOUT = 1
 NO_EXCHANGE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY)
 
 
+class OutputError(Exception):
+    """Standard output cannot be written. Not an OSError: typer and rich answer those of streams, each in its own way."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(f"cannot write to standard output: {error.strerror}")
+        self.errno = error.errno
+
+
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file so that it holds either what it held before or the new content, whatever happens.
 
     Links are followed and stay links. An existing file keeps its mode. What is not a regular file (a device, a pipe) is written
     to as it is; so is a file in a folder that takes no second one, which alone may be left half written. ValueError says why a
-    file cannot be written.
+    file cannot be written, OutputError that it is our standard output.
     """
     try:
         if is_stdout(path):
@@ -39,8 +47,6 @@ def write_whole(path: Path, content: bytes) -> None:
                 raise
             _write_into(target, content)
     except OSError as error:
-        if isinstance(error, BrokenPipeError) and is_stdout(path):
-            raise  # whoever reads our output has seen enough, which is no fault of the file
         raise ValueError(f"cannot write {path}: {error.strerror}") from error
 
 
@@ -133,9 +139,11 @@ def _write_into(path: Path, content: bytes) -> None:
 
 def _write_to_stdout(content: bytes) -> None:
     """Behind what was printed: opened anew, a file would be written from its beginning, and a socket not at all."""
-    if sys.__stdout__ is not None:
-        sys.__stdout__.flush()
-    _write_all(STDOUT, content)
+    try:
+        sys.stdout.flush()
+        _write_all(STDOUT, content)
+    except OSError as error:
+        raise OutputError(error) from error
 
 
 def _write_all(file: int, content: bytes) -> None:

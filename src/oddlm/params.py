@@ -16,10 +16,13 @@ from .presets import PresetName, completed, expanded
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]  # what the noise, databases and HTTP can all hold
 Named = str | dict[str, Any]  # "odd", or {"name": "odd", "normalize": false}
 Checked = TypeVar("Checked", bound=BaseModel)
+T = TypeVar("T")
 NAMED = ("policy", "objective", "feature", "schedule", "selector")
 PUSH = ("objective", "feature", "schedule", "duplicates", "tolerance", "gradient", "preset")  # how, where alpha says how hard
 
 
+DEEPEST = 32
+TOO_DEEP = f"lists and tables are nested more than {DEEPEST} deep"
 LATER = ("fork_temperature", "prompt_noise", "pool", "selector")  # came after the first runs were stored
 
 
@@ -254,7 +257,9 @@ def short(value: Any) -> str:
 def read_toml(path: Path) -> dict[str, Any]:
     """ValueError for what cannot be read, or is no TOML."""
     try:
-        return tomllib.loads(path.read_text())
+        return _shallow(tomllib.loads(path.read_text()))
+    except RecursionError:
+        raise ValueError(f"{path}: {TOO_DEEP}") from None
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -264,9 +269,29 @@ def read_toml(path: Path) -> dict[str, Any]:
 def json_or_text(text: str) -> Any:
     """`8`, `true` or `{"name": "odd"}` as JSON; whatever is none is text."""
     try:
-        return json.loads(text)
-    except ValueError:
+        return parse_json(text)
+    except json.JSONDecodeError:
         return text
+
+
+def parse_json(text: str) -> Any:
+    """JSON as people write it."""
+    try:
+        return _shallow(json.loads(text))
+    except RecursionError:
+        raise ValueError(f"{text[:30]}...: {TOO_DEEP}") from None
+
+
+def _shallow(value: T) -> T:
+    """The same; RecursionError for lists and tables inside each other beyond anything that a setting needs."""
+    level: list[Any] = [value]
+    for _ in range(DEEPEST):
+        level = [
+            inner for one in level if isinstance(one, list | dict) for inner in (one.values() if isinstance(one, dict) else one)
+        ]
+        if not level:
+            return value
+    raise RecursionError
 
 
 def checked(cls: type[Checked], content: Mapping[str, Any]) -> Checked:

@@ -1,7 +1,9 @@
 """What a task is: data plus functions."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
@@ -29,6 +31,16 @@ class Score:
     correct: bool
     answer: str | None  # what was read out of the text
     detail: str  # why it counts or not, for a person
+
+
+@contextmanager
+def scorers(workers: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads to score in. Whatever ends their work, verdicts that have not been begun are dropped, others are waited for."""
+    pool = ThreadPoolExecutor(workers)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
 
 
 @dataclass(frozen=True, slots=True)
