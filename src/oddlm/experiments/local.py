@@ -10,6 +10,7 @@ from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from threading import Lock
@@ -90,6 +91,7 @@ class LocalExecutor:
         threads = max(1, (os.cpu_count() or 1) // self.workers)
         spawn = multiprocessing.get_context("spawn")
         process = spawn.Process(target=_work, args=(there, self.options, index, threads), daemon=True)
+        resource_tracker.ensure_running()  # as a part of the first start it would unblock the signal
         with _uninterrupted():
             process.start()
         there.close()
