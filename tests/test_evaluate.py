@@ -20,6 +20,7 @@ from oddlm.tasks import Problem
 
 from . import own_task
 from .own_task import TASK
+from .starting import interruptible
 from .waiting import WAIT_S, wait_until
 
 ROOT = Path(__file__).parent.parent
@@ -170,7 +171,8 @@ def test_powers_of_two():
     assert [powers_of_two(n) for n in (1, 2, 6, 16)] == [[1], [1, 2], [1, 2, 4, 6], [1, 2, 4, 8, 16]]
 
 
-def start(store: Path, *more: str) -> subprocess.Popen[str]:
+def start(store: Path, *more: str, hearing: bool = True) -> subprocess.Popen[str]:
+    """hearing: Ctrl-C is not ignored, whatever the caller does."""
     command = [
         sys.executable,
         "-m",
@@ -186,7 +188,8 @@ def start(store: Path, *more: str) -> subprocess.Popen[str]:
         *more,
     ]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen([*command, "--store", str(store)], cwd=ROOT, env=ENV, text=True, **pipes)
+    begin = interruptible if hearing else subprocess.Popen
+    return begin([*command, "--store", str(store)], cwd=ROOT, env=ENV, text=True, **pipes)
 
 
 def lines(store: Path) -> int:

@@ -30,6 +30,7 @@ from oddlm.trackers import tracking
 from oddlm.tune import Plan, _sampler, counted, open_study, outcomes, planned, tally, tune, tuning_problems
 
 from .own_task import HILLS, LEAKY, TASK, Hills
+from .starting import interruptible
 from .test_cli_eval import oddlm  # noqa: F401
 from .test_evaluate import ENV, ROOT
 from .waiting import WAIT_S, wait_until
@@ -111,7 +112,7 @@ SLOW += ["--space", "temperature=0..6", "--set", "alpha=0", "--trials", "6"]
 
 def start(folder: Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "oddlm", *SLOW, "--store", str(folder), "--json", str(folder.parent / "out.json")]
-    return subprocess.Popen(command, cwd=ROOT, env=ENV, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return interruptible(command, cwd=ROOT, env=ENV, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def rows(folder: Path) -> int:
@@ -334,9 +335,7 @@ def postgres():
             port = free.getsockname()[1]
         options = ["-p", str(port), "-c", "listen_addresses=127.0.0.1", "-k", str(folder), "-c", "fsync=off"]
         with (folder / "log").open("wb") as log:
-            server = subprocess.Popen(
-                [str(Path(initdb).with_name("postgres")), *data, *options], cwd=folder, stderr=log, **user
-            )
+            server = interruptible([str(Path(initdb).with_name("postgres")), *data, *options], cwd=folder, stderr=log, **user)
         try:
             wait_until(lambda: b"ready to accept connections" in (folder / "log").read_bytes(), server)
             assert server.poll() is None, (folder / "log").read_text()

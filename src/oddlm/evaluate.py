@@ -17,8 +17,9 @@ from .ends import text_length
 from .generate import LM, check_params
 from .models import model_digest
 from .params import RunSpec
-from .store import Row, SampleRow, Store, StoreError, Summary, Writer
+from .store import DamagedRunError, Row, SampleRow, Store, Summary, Writer
 from .tasks import Problem, Score, Task
+from .tasks.base import scorers
 from .types import Sample, called
 
 Watch = Callable[[Row, bool], None]
@@ -146,7 +147,7 @@ class Runner:
                 lm = self.lm()
                 check_weights(lm, spec)
                 run.start(environment(lm, spec.model_digest))
-                with ThreadPoolExecutor(self.workers) as pool:
+                with scorers(self.workers) as pool:
                     judge = None if task is None else Judge(task, pool)
                     for some in in_parts(todo, self.together):
                         for group in draw(lm, spec, task, some):
@@ -216,7 +217,7 @@ def check_stored(run: Writer, task: Task | None, problems: Sequence[Problem]) ->
     prompts = {problem.id: _shown(task, problem) for problem in problems if problem.id in run.rows}
     for row in run.rows.values():
         if prompts.get(row.problem) != row.prompt:
-            raise StoreError(f"run {run.folder.name}: problem {row.problem!r} is not what it was; give another --store")
+            raise DamagedRunError(f"run {run.folder.name}: problem {row.problem!r} is not what it was; give another --store")
 
 
 def _shown(task: Task | None, problem: Problem) -> str:

@@ -6,7 +6,7 @@ import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar, get_args
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -27,10 +27,16 @@ from .presets import (
     expanded,
 )
 
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]  # what the noise, databases and HTTP can all hold
 Named = str | dict[str, Any]  # "odd", or {"name": "odd", "normalize": false}
 Checked = TypeVar("Checked", bound=BaseModel)
+T = TypeVar("T")
 NAMED = ("policy", "objective", "feature", "schedule", "selector")
 PUSH = ("objective", "feature", "schedule", "duplicates", "tolerance", "gradient", "preset")  # how, where alpha says how hard
+
+
+DEEPEST = 32
+TOO_DEEP = f"lists and tables are nested more than {DEEPEST} deep"
 
 
 class SampleParams(BaseModel):
@@ -70,7 +76,7 @@ class SampleParams(BaseModel):
     pool: int | None = Field(None, ge=1, description="Samples drawn per prompt, of which n are kept; default: n.")
     selector: Named = Field(SELECTOR, description="Which samples of the pool to keep.")
     preset: PresetName | None = Field(None, description="Settings under one name; 'paper' is the published arithmetic.")
-    seed: int = Field(0, description="The same seed gives the same samples.")
+    seed: Seed = Field(0, description="The same seed gives the same samples.")
 
     @model_validator(mode="before")
     @classmethod
@@ -205,12 +211,12 @@ class RunSpec(BaseModel):
     split: str | None = Field(None, description="A part of the problems, such as 'tune'; None is what the task reports on.")
     data: str | None = Field(None, description="The file that the problems come from, if not the task's own.")
     data_digest: str | None = Field(None, description="SHA-256 of the problems' file: a file that changes makes another run.")
-    n: int = Field(16, ge=1, description="Samples per problem.")
+    n: int = Field(16, ge=1, le=1 << 20, description="Samples per problem.")
     limit: int | None = Field(None, ge=1, description="The first so many problems; None is all.")
     params: SampleParams = Field(
         default_factory=lambda: SampleParams.model_validate({}), validate_default=True, description="How samples are drawn."
     )
-    seed: int = Field(0, description="Every problem derives its own from this and its id.")
+    seed: Seed = Field(0, description="Every problem derives its own from this and its id.")
     loading: Loading = Field(default_factory=lambda: Loading.model_validate({}), description="How the model is loaded.")
 
     @field_validator("params")
@@ -268,7 +274,9 @@ def short(value: Any) -> str:
 def read_toml(path: Path) -> dict[str, Any]:
     """ValueError for what cannot be read, or is no TOML."""
     try:
-        return tomllib.loads(path.read_text())
+        return _shallow(tomllib.loads(path.read_text()))
+    except RecursionError:
+        raise ValueError(f"{path}: {TOO_DEEP}") from None
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -278,9 +286,29 @@ def read_toml(path: Path) -> dict[str, Any]:
 def json_or_text(text: str) -> Any:
     """`8`, `true` or `{"name": "odd"}` as JSON; whatever is none is text."""
     try:
-        return json.loads(text)
-    except ValueError:
+        return parse_json(text)
+    except json.JSONDecodeError:
         return text
+
+
+def parse_json(text: str) -> Any:
+    """JSON as people write it."""
+    try:
+        return _shallow(json.loads(text))
+    except RecursionError:
+        raise ValueError(f"{text[:30]}...: {TOO_DEEP}") from None
+
+
+def _shallow(value: T) -> T:
+    """The same; RecursionError for lists and tables inside each other beyond anything that a setting needs."""
+    level: list[Any] = [value]
+    for _ in range(DEEPEST):
+        level = [
+            inner for one in level if isinstance(one, list | dict) for inner in (one.values() if isinstance(one, dict) else one)
+        ]
+        if not level:
+            return value
+    raise RecursionError
 
 
 def checked(cls: type[Checked], content: Mapping[str, Any]) -> Checked:

@@ -189,7 +189,7 @@ def runs_table(runs: Sequence[Head], *, whole: bool = False) -> Table:
             _text(label(spec.params)),
             str(spec.n),
             str(spec.seed),
-            str(run.problems) if run.summary else f"{run.done}/{run.problems}",
+            str(run.problems) if run.complete else f"{run.done}/{run.problems}",
             *("-" if share is None else percent(share) for share in shares),
         )
     return table
@@ -201,7 +201,7 @@ def run_details(run: Head) -> Group:
     defaults = {name: field.default for name, field in SampleParams.model_fields.items()} | {"fork": False}
     spec = {k: v for k, v in run.spec.model_dump(exclude={"params"}).items() if v not in (None, False)}
     told = {k: v for k, v in params.items() if v != defaults[k] or k in ("objective", "alpha", "temperature", "length")}
-    state = "complete" if run.summary else "not complete: the command that began it goes on with it"
+    state = "complete" if run.complete else "not complete: the command that began it goes on with it"
     if run.summary and run.summary.imported:
         state = f"without rows: imported from {run.summary.imported}"
     parts: list[RenderableType] = [

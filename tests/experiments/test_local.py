@@ -204,7 +204,7 @@ def test_ctrl_c_loses_nothing(grid, tmp_path):
     assert err == f"oddlm: stopped; {lines(store)} of 96 problems are in {store}. The same command goes on from there.\n"
     for pid in workers:
         wait_gone(pid)
-    assert make_plan(read_grid(path)).stored(Store(store)) == lines(store) >= 3
+    assert make_plan(read_grid(path)).survey(Store(store)).units == lines(store) >= 3
 
 
 def test_a_worker_whose_answers_nobody_reads_ends_in_silence(capfd):

@@ -77,6 +77,7 @@ def overhead(
     from ..bench import overhead as measure
     from ..checks import one_of, short_dtype
     from ..costs import Cost, aims_table, claims, draw, markdown, write_csv
+    from ..files import write_whole
     from ..wording import number_of
 
     dtypes = listed("dtype", dtype, short_dtype)
@@ -109,7 +110,7 @@ def overhead(
                 for cost in measure(built, cells, dtype=one, alpha=alpha, temperature=temperature, repeats=repeats):
                     costs.append(cost)
                     if out is not None:
-                        (out / "overhead.md").write_text(report() + "\n")
+                        write_whole(out / "overhead.md", f"{report()}\n".encode())
                         write_csv(costs, out / "overhead.csv")
                     tick(f"{name} n={cost.n} S={cost.length} T={cost.steps}", True)
                 del built

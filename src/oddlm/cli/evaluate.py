@@ -219,8 +219,8 @@ def _report(
     done: "list[Done]", task: "Task", n: int, shown: Sequence[str], show: int, json_out: Path | None, embed: "Embed | None"
 ) -> None:
     from ..compare import as_data, compare, covered
+    from ..files import write_whole
     from ..metrics import BESIDE
-    from ..store import write_whole
     from ..views import label, open_console, results, side_by_side
     from ..wording import named, number_of
 

@@ -1,6 +1,7 @@
 """Options that several commands share, and what is made of their values."""
 
 import inspect
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, wraps
@@ -181,6 +182,11 @@ def present(**values: Any) -> dict[str, Any]:
 
 
 def check_out(path: Path | None) -> None:
-    """Can the file be written? Asked before anything is computed."""
-    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-        raise ValueError(f"cannot write {path}: {'it is a folder' if path.is_dir() else 'its folder does not exist'}")
+    """Can the file be written? Asked before anything is computed. Where it is our own output, words for people go to stderr."""
+    from ..files import check_target, is_stdout
+
+    if path is None:
+        return
+    check_target(path)
+    if is_stdout(path):
+        sys.stdout = sys.stderr  # until the command ends, see `main`

@@ -184,7 +184,7 @@ def _keep(runner: "Runner", spec: "RunSpec", prompt: str, samples: "Sequence[Sam
 
 
 def _write(out: Path, rows: "Sequence[Row]") -> None:
-    from ..store import write_whole
+    from ..files import write_whole
 
     lines = [
         json.dumps({"id": row.problem, **sample.model_dump(exclude_none=True), "seed": row.seed, "nfe": row.nfe})

@@ -88,7 +88,9 @@ def serve(
         raise ValueError(f"{error.name} is not installed: pip install 'oddlm[serve]'") from None
 
     from ..generate import load
+    from ..signals import leave_sigterm
 
+    leave_sigterm()
     with run.listen(host, port) as listening:
         lm = load(model, **options.loading, **options.place)
         chosen = chosen.model_copy(update={"workers": workers or _workers(lm.model)})

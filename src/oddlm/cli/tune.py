@@ -197,7 +197,7 @@ def _say(names: Sequence[str], study: "optuna.Study", trial: "optuna.trial.Froze
 
 def _report(plan: "Plan", study: "optuna.Study", problems: int, split: str | None, top: int, json_out: Path | None) -> bool:
     """The best settings, and how to report on the first, on that split; False where none keeps the floors."""
-    from ..store import write_whole
+    from ..files import write_whole
     from ..tune import as_data, commands, interval, outcomes, tally
     from ..views import open_console, tuned
     from ..wording import named, number_of

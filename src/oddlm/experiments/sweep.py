@@ -10,7 +10,7 @@ from typing import Any
 from ..evaluate import check_identified, check_problems, check_spec, check_stored, in_parts, summary
 from ..models import check_model, model_digest
 from ..params import RunSpec
-from ..store import Failure, Store, Writer
+from ..store import DamagedRunError, Failure, Store, Writer
 from ..tasks import Problem
 from ..trackers import Tracker, tracking
 from .work import Batch, Executor, Outcome, source, task_of
@@ -37,9 +37,29 @@ class Plan:
     def samples(self) -> int:
         return sum(spec.n * len(self.problems_of(spec)) for spec in self.specs)
 
-    def stored(self, store: Store) -> int:
-        """Units that are done already."""
-        return sum(store.done(spec) for spec in self.specs)
+    def survey(self, store: Store) -> "Survey":
+        """What a store has of these runs already."""
+        found = Survey()
+        for spec in self.specs:
+            try:
+                found.done[spec.id], complete = store.done(spec), store.complete(spec)
+                found.complete += complete
+            except DamagedRunError as error:
+                found.damaged.append(str(error))
+        return found
+
+
+@dataclass
+class Survey:
+    """How far runs are."""
+
+    done: dict[str, int] = field(default_factory=dict)  # units, by run; those that cannot be read are not there
+    complete: int = 0  # runs
+    damaged: list[str] = field(default_factory=list)  # what is wrong with those
+
+    @property
+    def units(self) -> int:
+        return sum(self.done.values())
 
 
 @dataclass
@@ -48,6 +68,7 @@ class Result:
 
     complete: int = 0  # runs
     failures: list[tuple[RunSpec, Failure]] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)  # what is wrong with the runs that could not be opened
 
 
 @dataclass
@@ -133,11 +154,16 @@ class _Driver:
         """Of all runs, one after the other; a run is opened when the first of its batches is asked for."""
         for spec in self.plan.specs:
             problems = self.plan.problems_of(spec)
-            if self.store.complete(spec):
+            try:
+                run = None if self.store.complete(spec) else self._begin(spec, problems)
+            except DamagedRunError as error:  # the others can be run
+                self.result.damaged.append(str(error))
+                self.watch(spec, len(problems), False)
+                continue
+            if run is None:
                 self.result.complete += 1
                 self.watch(spec, len(problems), False)
                 continue
-            run = self._begin(spec, problems)
             todo = [problem for problem in problems if problem.id not in run.writer.rows]
             if not todo:
                 self._end(run)

@@ -74,6 +74,10 @@ class Bench:
     def _pool(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(self.options.scorers)
 
+    def close(self) -> None:
+        """No more verdicts: those in work are waited for, so that no sandbox outlives us, and the others are dropped."""
+        self._pool.shutdown(cancel_futures=True)
+
     def run(self, batch: Batch) -> Outcome:
         """The one function behind every executor. ValueError: the model or the task cannot be had here."""
         with self._drawing:

@@ -12,9 +12,9 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from .. import __version__
+from ..files import write_whole
 from ..generate import LM, encode_prompts
 from ..params import SampleParams
-from ..store import write_whole
 from ..tasks import Problem, Task
 from .assets import INDEX, asset, asset_names
 from .frames import End, Start, StepFrame, end_of, frames_of, start_of

@@ -167,7 +167,7 @@ def _card(head: Head) -> RunCard:
         seed=spec.seed,
         problems=head.problems,
         done=head.done,
-        complete=head.summary is not None,
+        complete=head.complete,
         passed=None if head.summary is None or head.summary.passed is None else dict(head.summary.passed),
         began=head.starts[0].get("time") if head.starts else None,
     )
