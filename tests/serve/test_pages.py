@@ -1,5 +1,6 @@
 """What stands behind the pages: tasks and verdicts, stored runs, static files."""
 
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -156,6 +157,26 @@ def test_stored_runs(http, store):
     for name in ("nothing", "%2e%2e", f"damaged%2f..%2f{run}"):
         refused(http.get(f"/v1/runs/{name}/problems"), 404)
     assert "has no problem" in refused(http.get(f"/v1/runs/{run}/samples", params={"problem": "x"}), 404)
+
+
+def test_nothing_tells_where_the_store_is(toy_lm, store, tmp_path):
+    """What is wrong with a run is told by its id, its file and its line."""
+    folder = tmp_path / "kept" / "somewhere"
+    shutil.copytree(store, folder)
+    with running(toy_lm, store=folder) as server, httpx.Client(base_url=server.url, timeout=WAIT_S) as client:
+        found = client.get("/v1/runs")
+        ids = [run["id"] for run in found.json()["data"] if not run["damage"]]
+        (damage,) = [run["damage"] for run in found.json()["data"] if run["damage"]]
+        assert damage.startswith("damaged/spec.json: ")
+        (folder / ids[0] / "rows.jsonl").write_text("{}\n")
+        torn = client.get(f"/v1/runs/{ids[0]}/problems")
+        assert refused(torn, 409).startswith(f"{ids[0]}/rows.jsonl, line 1: ")
+        answers = [found, torn, client.get("/v1/runs"), client.get("/v1/curves")]
+        shutil.rmtree(folder)
+        answers += [client.get(path) for path in ("/v1/runs", "/v1/curves", f"/v1/runs/{ids[0]}/problems")]
+        assert {answer.status_code for answer in answers[-3:]} == {409}
+    for answer in answers:
+        assert str(tmp_path) not in answer.text
 
 
 def test_a_run_that_goes_on_is_read_again(site, http, store):

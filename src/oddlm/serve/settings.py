@@ -33,6 +33,9 @@ def check_served(params: SampleParams) -> SampleParams:
         raise ValueError("prompt_noise is not served: requests share network passes; use oddlm.load(...).generate")
     if params.pool is not None:
         raise ValueError("pool is not served: samples are shown as they come; use oddlm.load(...).generate")
+    usual = SampleParams.model_fields["selector"].default
+    if params.selector not in (usual, {"name": usual}):
+        raise ValueError("selector is not served, as it chooses from a pool; use oddlm.load(...).generate")
     return params
 
 
