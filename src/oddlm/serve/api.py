@@ -15,6 +15,7 @@ from ..generate import LM
 from ..presets import ABOUT, AUTO, expanded
 from ..store import Store
 from . import errors
+from .bodies import BoundedRoute
 from .engine import Engine
 from .errors import ApiError
 from .frames import EVENTS
@@ -78,6 +79,7 @@ def create_app(lm: LM, settings: ServeSettings) -> FastAPI:
         responses={"4XX": {"model": ErrorAnswer}},
     )  # fmt: skip
     app.state.engine = engine
+    app.router.route_class = BoundedRoute
     errors.install(app)
     _add_routes(app, Service(lm, settings, engine, meters))
     add_tasks(app, desk)
