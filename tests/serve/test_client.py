@@ -170,6 +170,7 @@ def test_the_readme_example(capsys):
     (block,) = re.findall(r"```py\n(.*?)```", (Path(__file__).parents[2] / "README.md").read_text(), re.DOTALL)
     mini = Mini()
     with running(LM(mini, mini.tokenizer), model="mini") as server:
+        capsys.readouterr()  # where it listens
         exec(block.replace("http://127.0.0.1:8000", server.url) + "\nclient.close()", {})
     lines = capsys.readouterr().out.splitlines()
     assert [line[0] for line in lines] == ["0", "1", "2", "3", "{"]

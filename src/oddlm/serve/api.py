@@ -1,5 +1,6 @@
 """The application: its routes and their description."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -71,7 +72,7 @@ def create_app(lm: LM, settings: ServeSettings) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         engine.start()
         yield
-        engine.close()
+        await asyncio.to_thread(engine.close)
         desk.close()
 
     app = FastAPI(

@@ -82,15 +82,13 @@ class Service:
         ends = self.lm.model.protected_ids
         rows = [TextStream(self.lm.tokenizer.decode, ends, request.stops) for _ in range(job.work.rows)]
         try:
-            for chunk in dialect.opening(len(rows)):
-                yield _data(chunk)
+            yield "".join(map(_data, dialect.opening(len(rows))))
             while isinstance(message := await job.receive(), Growth):
-                for row, tokens in message.rows.items():
-                    if text := rows[row].grow(tokens):
-                        yield _data(dialect.chunk(row, text, None))
+                grown = ((row, rows[row].grow(tokens)) for row, tokens in message.rows.items())
+                yield "".join(_data(dialect.chunk(row, text, None)) for row, text in grown if text)
             samples = self._samples(message)
-            for row, sample in enumerate(sample for group in samples for sample in group):
-                yield _data(dialect.chunk(row, *rows[row].finish(sample)))
+            every = enumerate(sample for group in samples for sample in group)
+            yield "".join(_data(dialect.chunk(row, *rows[row].finish(sample))) for row, sample in every)
             wanted = request.stream_options is not None and request.stream_options.include_usage
             spent = self._usage(job.work, samples)
             yield _data(dialect.closing(spent if wanted else None, extra(samples, job.work.params.seed, request.stops)))

@@ -25,6 +25,10 @@ class Limits(BaseModel):
     max_rows: int = Field(64, ge=1, description="Samples in flight at a time, of all requests together.")
     max_queue: int = Field(64, ge=1, description="Requests that wait; more are answered with 429.")
     timeout_s: float = Field(120.0, gt=0, allow_inf_nan=False, description="Seconds a request may take, waiting included.")
+    receive_timeout_s: float = Field(
+        30.0, gt=0, allow_inf_nan=False, description="Seconds in which a request must arrive whole."
+    )
+    send_timeout_s: float = Field(10.0, gt=0, allow_inf_nan=False, description="Seconds an answer may wait unread.")
 
 
 def check_served(params: SampleParams) -> SampleParams:
