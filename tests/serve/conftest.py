@@ -5,6 +5,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import openai
 import pytest
@@ -32,6 +33,7 @@ class Served:
 
     def __init__(self, server: GentleServer, port: int) -> None:
         self.engine = server.app.state.engine
+        self.scorers = server.app.state.scorers
         self.connections = server.server_state.connections
         self.port = port
         self.url = f"http://127.0.0.1:{self.port}"
@@ -81,6 +83,17 @@ def send(port: int, path: str, body: dict, *, buffer: int | None = None) -> sock
     )
     raw.sendall(head.encode() + content)
     return raw
+
+
+def descendants(pid: int) -> set[int]:
+    found = set()
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            children = set(map(int, task.read_text().split()))
+        except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            continue
+        found |= children.union(*map(descendants, children))
+    return found
 
 
 class Gated(Toy):

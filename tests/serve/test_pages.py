@@ -4,22 +4,19 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
 
-from oddlm.sandbox import SandboxError
 from oddlm.serve.assets import asset_names
 from oddlm.serve.pages import POLICY
 from oddlm.serve.schema import ErrorAnswer
-from oddlm.serve.tasks import MOST_PROBLEMS
+from oddlm.serve.scoring_process import MOST_PROBLEMS
 from oddlm.tasks import find_task
 
 from ..waiting import WAIT_S
-from . import slow_task
-from .conftest import limits, running
+from .conftest import running
 
 ROOT = Path(__file__).parents[2]
 
@@ -106,32 +103,10 @@ def test_scores_that_are_refused(http, path, body, status, words):
 
 
 def test_without_a_sandbox_code_tasks_say_so(toy_lm, monkeypatch):
-    def missing(**_):
-        raise SandboxError("there is no bubblewrap")
-
-    monkeypatch.setattr("oddlm.tasks.minicode.require_sandbox", missing)
+    monkeypatch.setenv("PATH", "/nowhere")
     with running(toy_lm) as server:
         answer = httpx.get(f"{server.url}/v1/tasks/minicode/problems", timeout=WAIT_S)
-        assert "there is no bubblewrap" in refused(answer, 409)
-
-
-def test_scoring_has_a_deadline_and_a_queue(toy_lm):
-    body = {"problem": "one", "texts": ["a", "b", "c", "d"]}
-    slow = {"tasks": ("tests.serve.slow_task.TASK",)}
-    slow_task.LET.clear()
-    with running(toy_lm, **slow, limits=limits(timeout_s=0.2)) as server:
-        answer = httpx.post(f"{server.url}/v1/tasks/slow/score", json=body, timeout=WAIT_S)
-        slow_task.LET.set()
-    assert "took longer" in refused(answer, 408)
-    slow_task.LET.clear()
-    slow_task.BEGUN.clear()
-    with running(toy_lm, **slow, limits=limits(max_queue=1)) as server, ThreadPoolExecutor(2) as pool:
-        asked = [pool.submit(httpx.post, f"{server.url}/v1/tasks/slow/score", json=body, timeout=WAIT_S)]
-        assert slow_task.BEGUN.wait(WAIT_S)
-        asked.append(pool.submit(httpx.post, f"{server.url}/v1/tasks/slow/score", json=body, timeout=WAIT_S))
-        assert "the queue is full" in refused(asked[1].result(), 429)
-        slow_task.LET.set()
-        assert asked[0].result().status_code == 200
+        assert "bubblewrap" in refused(answer, 409)
 
 
 def test_stored_runs(http, store):

@@ -50,6 +50,8 @@ def serve(
     send_timeout: Annotated[
         float, typer.Option(help="Seconds a client may leave its answer unread; then it is cut off.", min=0.001)
     ] = 10.0,
+    score_timeout: Annotated[float, typer.Option(help="Seconds that scoring one text may take.", min=0.001)] = 30.0,
+    score_memory: Annotated[int, typer.Option(help="Megabytes that the code of a task may take.", min=1)] = 2048,
     grace: Annotated[
         float, typer.Option(help="Seconds that running requests have left at SIGTERM or Ctrl-C; a second one ends them.", min=0)
     ] = 30.0,
@@ -78,6 +80,7 @@ def serve(
     limits: dict[str, Any] = {"max_n": max_n, "max_steps": max_steps, "max_length": max_length, "max_prompt": max_prompt}
     limits |= {"max_body": max_body, "max_rows": max_rows, "max_queue": max_queue, "timeout_s": timeout}
     limits |= {"receive_timeout_s": receive_timeout, "send_timeout_s": send_timeout}
+    limits |= {"score_timeout_s": score_timeout, "score_memory_mb": score_memory}
     given = settings(set_, ("seed",))
     checked(SampleParams, given)
     content = {

@@ -72,14 +72,13 @@ def create_app(lm: LM, settings: ServeSettings) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         engine.start()
         yield
-        await asyncio.to_thread(engine.close)
-        desk.close()
+        await asyncio.gather(asyncio.to_thread(engine.close), desk.scorers.close())
 
     app = FastAPI(
         title="oddlm", version=__version__, description=DESCRIPTION, lifespan=lifespan, docs_url=None, redoc_url=None,
         responses={"4XX": {"model": ErrorAnswer}},
     )  # fmt: skip
-    app.state.engine = engine
+    app.state.engine, app.state.scorers = engine, desk.scorers
     app.router.route_class = BoundedRoute
     errors.install(app)
     _add_routes(app, Service(lm, settings, engine, meters))

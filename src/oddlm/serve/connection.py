@@ -1,14 +1,18 @@
 """One client's connection, with limits on the time a client takes: to send its request, and to read its answer."""
 
 import asyncio
-from typing import Any, cast
+from collections.abc import Coroutine
+from typing import Any, TypeVar, cast
 
 import h11
+from fastapi import Request
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from .errors import ApiError
 from .settings import Limits
 
+T = TypeVar("T")
+GONE = 499  # nginx's number for a client that went away before its answer
 LEAST_READ = 1024  # bytes of a waiting answer that count as reading
 LOOKS = 4  # at a waiting answer, within the time that it may wait
 
@@ -104,3 +108,21 @@ class Connection(H11Protocol):
             self.transport.abort()
             return
         self._reading = self.loop.call_later(self.limits.send_timeout_s / LOOKS, self._time_reading)
+
+
+async def while_there(http: Request, work: Coroutine[Any, Any, T]) -> T:
+    """What the work gives; it is cancelled where its client goes away."""
+
+    async def gone() -> None:
+        while (await http.receive())["type"] != "http.disconnect":
+            pass
+
+    doing, leaving = asyncio.create_task(work), asyncio.create_task(gone())
+    try:
+        await asyncio.wait({doing, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not doing.done():
+            raise ApiError(GONE, "the client went away")
+        return doing.result()
+    finally:
+        for task in (doing, leaving):
+            task.cancel()

@@ -9,6 +9,7 @@ from typing import Any
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from .connection import GONE
 from .errors import ApiError
 from .settings import ServeSettings
 
@@ -27,7 +28,7 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        began, status = time.perf_counter(), 499  # nginx's number for a client that went away before its answer
+        began, status = time.perf_counter(), GONE
 
         async def counted(message: Message) -> None:
             nonlocal status

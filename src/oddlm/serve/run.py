@@ -57,7 +57,9 @@ class GentleServer(uvicorn.Server):
         await self._wait(gentle, self.grace_s, hurried=True)
         if not gentle.done():
             self.app.state.engine.stop()
+            self.app.state.scorers.stop()
             await self._wait(gentle, FAREWELL_S)
+            self.app.state.scorers.stop(signal.SIGKILL)
             for connection in list(self.server_state.connections):
                 connection.transport.abort()
             self.force_exit = True

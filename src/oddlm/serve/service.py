@@ -8,8 +8,9 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel
 
 from ..generate import LM, Samples
+from .connection import while_there
 from .dialects import Chat, Completions, Told
-from .engine import CancelledError, Engine, Finished, Job, Work
+from .engine import Engine, Finished, Job, Work
 from .errors import ApiError, as_api_error
 from .frames import StepFrame, end_of, frames_of, start_of
 from .meters import Meters
@@ -17,8 +18,6 @@ from .prepare import check_stops, prepare
 from .schema import ChatRequest, CompletionRequest, DenoiseRequest, Usage
 from .settings import ServeSettings
 from .text import Growth, TextStream, extra, grown_blocks, pieces, told, usage
-
-GONE = 499  # nginx's number for a client that went away before its answer
 
 
 class Service:
@@ -37,10 +36,7 @@ class Service:
         job = self._submit(work)
         if request.stream:
             return _events(self._stream(job, request, dialect))
-        finished = await self._last(http, job)
-        if isinstance(finished.error, CancelledError):
-            return Response(status_code=GONE)
-        samples = self._samples(finished)
+        samples = self._samples(await while_there(http, _last(job)))
         rows = await asyncio.to_thread(self._rows, samples, request.stops, likely=likely)
         answer = dialect.answer(rows, self._usage(work, samples), extra(samples, work.params.seed, request.stops))
         return JSONResponse(answer.model_dump())
@@ -66,17 +62,6 @@ class Service:
             return self.engine.submit(work)
         except Exception as error:
             raise as_api_error(error) from error
-
-    async def _last(self, http: Request, job: Job) -> Finished:
-        """The end of a request whose messages nobody needs; a client that goes away ends it too."""
-        watcher = asyncio.create_task(_cancel_when_gone(http, job))
-        try:
-            while not isinstance(message := await job.receive(), Finished):
-                pass
-            return message
-        finally:
-            job.cancel()
-            watcher.cancel()
 
     async def _stream(self, job: Job, request: CompletionRequest | ChatRequest, dialect: Completions) -> AsyncIterator[str]:
         ends = self.lm.model.protected_ids
@@ -124,10 +109,14 @@ class Service:
         return found
 
 
-async def _cancel_when_gone(http: Request, job: Job) -> None:
-    while (await http.receive())["type"] != "http.disconnect":
-        pass
-    job.cancel()
+async def _last(job: Job) -> Finished:
+    """The end of a request whose other messages nobody needs."""
+    try:
+        while not isinstance(message := await job.receive(), Finished):
+            pass
+        return message
+    finally:
+        job.cancel()
 
 
 def _data(message: BaseModel, event: str | None = None) -> str:

@@ -29,6 +29,8 @@ class Limits(BaseModel):
         30.0, gt=0, allow_inf_nan=False, description="Seconds in which a request must arrive whole."
     )
     send_timeout_s: float = Field(10.0, gt=0, allow_inf_nan=False, description="Seconds an answer may wait unread.")
+    score_timeout_s: float = Field(30.0, gt=0, allow_inf_nan=False, description="Seconds that scoring one text may take.")
+    score_memory_mb: int = Field(2048, ge=1, description="Megabytes that the code of a task may take.")
 
 
 def check_served(params: SampleParams) -> SampleParams:
