@@ -169,3 +169,15 @@ def test_plain_sampling_is_the_same_through_every_door():
     for own in ({}, {"preset": "careful"}, {"temperature": 1, "steps": 12}):
         params = SampleParams(**own)
         assert params.with_settings({"alpha": 0}).canonical() == baseline(params) == SampleParams(**own, alpha=0).canonical()
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [(SampleParams, {name: True}) for name in ("seed", "length", "steps", "block_length", "top_k", "pool")]
+    + [(RunSpec, {"model": "toy", name: True}) for name in ("seed", "n", "limit")],
+    ids=repr,
+)
+def test_a_flag_is_no_number(kind, content):
+    """`true` would be read as 1 otherwise."""
+    with pytest.raises(ValueError, match=f"{list(content)[-1]}: .*true"):
+        checked(kind, content)

@@ -39,6 +39,13 @@ DEEPEST = 32
 TOO_DEEP = f"lists and tables are nested more than {DEEPEST} deep"
 
 
+def _no_flag(given: Any) -> Any:
+    """pydantic would read true as 1, and a seed that is true is a mistake."""
+    if isinstance(given, bool):
+        raise ValueError(f"must be a number, not {json.dumps(given)}")
+    return given
+
+
 class SampleParams(BaseModel):
     """How to draw the samples of a prompt. How many (n) is not part of it: sample i is the same for every n above i."""
 
@@ -77,6 +84,8 @@ class SampleParams(BaseModel):
     selector: Named = Field(SELECTOR, description="Which samples of the pool to keep.")
     preset: PresetName | None = Field(None, description="Settings under one name; 'paper' is the published arithmetic.")
     seed: Seed = Field(0, description="The same seed gives the same samples.")
+
+    _numbers = field_validator("length", "steps", "block_length", "top_k", "pool", "seed", mode="before")(_no_flag)
 
     @model_validator(mode="before")
     @classmethod
@@ -218,6 +227,8 @@ class RunSpec(BaseModel):
     )
     seed: Seed = Field(0, description="Every problem derives its own from this and its id.")
     loading: Loading = Field(default_factory=lambda: Loading.model_validate({}), description="How the model is loaded.")
+
+    _numbers = field_validator("n", "limit", "seed", mode="before")(_no_flag)
 
     @field_validator("params")
     @classmethod

@@ -87,6 +87,7 @@ def denoise(
                 return result
             for observer in (*observers, tick):
                 observer(event)
+            del event  # it holds arrays as large as the logits, and the next pass needs their room
 
 
 def denoise_steps(
@@ -215,30 +216,37 @@ class _Reverse:
     prompt_noise: float
     made_with: Mapping[str, Any]
 
-    @torch.no_grad()
     def run(self, canvas: Tensor, prompt_lengths: Tensor) -> Generator[StepEvent, None, Denoised]:
         start, nfe, alarm = canvas.shape[1] - self.schedule.length, 0, Alarm(patient=canvas.is_cuda)
-        model = open_session(self.model, start, prompt_lengths, self.schedule.length, self.schedule.block_length)
+        with torch.no_grad():
+            model = open_session(self.model, start, prompt_lengths, self.schedule.length, self.schedule.block_length)
         masked = torch.ones_like(canvas[:, start:], dtype=torch.bool)
         commit_step = torch.full_like(canvas[:, start:], -1)
         for index in range(self.schedule.steps):
             if self.parallel and not masked.any():  # waits for a GPU, which is less than a network evaluation too many
                 break
             step = self.step(index, canvas[:, start:], masked)
-            with memory_advice(step, self.model.vocab_size, _item_bytes(self.model), *_network_rows(self.model, canvas)):
-                outlook = look(*self.ask(model, canvas, start, prompt_lengths, step), step, self.guide, alarm)
-                forced = fork_cells(outlook.base, step, self.fork_temperature) if self.fork and index == 0 else None
-                prediction, commit = self.propose(outlook) if forced is None else self.begin(outlook, *forced)
+            event = self.take(model, canvas, start, prompt_lengths, step, alarm)
             nfe += getattr(self.model, "passes", 1)
-            plain = None if forced is None and not outlook.is_guided else partial(self.propose, outlook.without_guide())
-            yield StepEvent(step, prediction, commit, outlook, plain)
+            yield event
 
-            canvas = torch.cat([canvas[:, :start], torch.where(commit, prediction.tokens, step.tokens)], dim=1)
-            commit_step = commit_step.masked_fill(commit, index)
-            masked = masked & ~commit
+            canvas = torch.cat([canvas[:, :start], torch.where(event.commit, event.prediction.tokens, step.tokens)], dim=1)
+            commit_step = commit_step.masked_fill(event.commit, index)
+            masked = masked & ~event.commit
+            del event  # it holds arrays as large as the logits, and the next pass needs their room
         alarm.sound()
         history = History(self.first_sample + self.n, self.made_with, getattr(self.guide, "memory", None))
         return Denoised(canvas[:, start:], commit_step, nfe, self.seeds, self.n, history)
+
+    @torch.no_grad()  # and not of run(): torch keeps what a generator yielded until it yields again
+    def take(self, network: Network, canvas: Tensor, start: int, prompt_lengths: Tensor, step: Step, alarm: Alarm) -> StepEvent:
+        """One step: what it writes and where."""
+        with memory_advice(step, self.model.vocab_size, _item_bytes(self.model), *_network_rows(self.model, canvas)):
+            outlook = look(*self.ask(network, canvas, start, prompt_lengths, step), step, self.guide, alarm)
+            forced = fork_cells(outlook.base, step, self.fork_temperature) if self.fork and step.index == 0 else None
+            prediction, commit = self.propose(outlook) if forced is None else self.begin(outlook, *forced)
+        plain = None if forced is None and not outlook.is_guided else partial(self.propose, outlook.without_guide())
+        return StepEvent(step, prediction, commit, outlook, plain)
 
     def ask(
         self, network: Network, canvas: Tensor, start: int, prompt_lengths: Tensor, step: Step

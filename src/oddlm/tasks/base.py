@@ -83,6 +83,10 @@ class Task:
             raise ValueError(f"task {self.name!r} has no protocol {protocol!r}; known: {known}")
         return replace(self, **self.protocols[protocol])
 
+    def question(self, problem: Problem) -> str:
+        """The problem in words for a person."""
+        return self.prompt(problem).strip() if self.ask is None else self.ask(problem)
+
     @property
     def options(self) -> list[str]:
         """Of load()."""
