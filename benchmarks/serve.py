@@ -167,7 +167,8 @@ def watcher(url: str, request: dict, *, reads: bool):
         if not reads:
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         raw.connect((host, int(port)))
-        head = ["POST /v1/denoise HTTP/1.1", f"Host: {host}", "Content-Type: application/json", f"Content-Length: {len(content)}"]
+        head = ["POST /v1/denoise HTTP/1.1", f"Host: {host}", "Content-Type: application/json"]
+        head.append(f"Content-Length: {len(content)}")
         raw.sendall("\r\n".join([*head, "", ""]).encode() + content)
         reader = threading.Thread(target=lambda: all(iter(lambda: raw.recv(1 << 20), b"")) if reads else None)
         reader.start()
