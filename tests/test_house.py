@@ -92,6 +92,7 @@ ARROWS = {
         "presets",
         "registry",
         "schedule",
+        "signals",
         "pieces",
         "diversity",
         "models",

@@ -33,8 +33,6 @@ Checked = TypeVar("Checked", bound=BaseModel)
 T = TypeVar("T")
 NAMED = ("policy", "objective", "feature", "schedule", "selector")
 PUSH = ("objective", "feature", "schedule", "duplicates", "tolerance", "gradient", "preset")  # how, where alpha says how hard
-
-
 DEEPEST = 32
 TOO_DEEP = f"lists and tables are nested more than {DEEPEST} deep"
 

@@ -8,7 +8,7 @@ from annotated_types import GroupedMetadata
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, WithJsonSchema, create_model
 from pydantic_core import PydanticCustomError, to_json
 
-from ..params import SampleParams
+from ..params import SampleParams, Seed
 from .settings import Limits
 
 
@@ -23,7 +23,6 @@ def _sound(text: str) -> str:
 
 
 Text = Annotated[str, AfterValidator(_sound)]
-Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 RENAMED = ("length", "seed")  # max_tokens, and a seed that the server draws where there is none
 
 

@@ -26,6 +26,7 @@ from contextlib import suppress
 from typing import Any
 
 from ..sandbox import SandboxError
+from ..signals import Terminated, unwinding
 from ..tasks import Problem, find_task
 
 MOST_PROBLEMS = 200  # of a task, to pick from
@@ -46,20 +47,17 @@ def command(line: int, memory_bytes: int, parent: int) -> list[str]:
 
 
 def main(line: int, memory_bytes: int, parent: int) -> None:
-    signal.signal(signal.SIGTERM, _end)
-    _end_with(parent)
-    with suppress(ValueError, OSError):  # a lower limit may hold already
-        resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
-    warnings.showwarning = lambda message, *_: print(f"oddlm: {message}", file=sys.stderr)
-    with socket.socket(fileno=line) as connection, connection.makefile("rwb") as lines:
-        for request in lines:
-            lines.write(_encoded(_reply(json.loads(request))) + b"\n")
-            lines.flush()
-
-
-def _end(*_: object) -> None:
-    """Unwinds, so that sandboxes are taken along."""
-    raise SystemExit(128 + signal.SIGTERM)
+    with unwinding() as ending, suppress(Terminated):  # so that sandboxes are taken along
+        _end_with(parent)
+        with suppress(ValueError, OSError):  # a lower limit may hold already
+            resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
+        warnings.showwarning = lambda message, *_: print(f"oddlm: {message}", file=sys.stderr)
+        with socket.socket(fileno=line) as connection, connection.makefile("rwb") as lines:
+            for request in lines:
+                lines.write(_encoded(_reply(json.loads(request))) + b"\n")
+                lines.flush()
+    if ending.told:
+        raise SystemExit(128 + signal.SIGTERM)
 
 
 def _end_with(parent: int) -> None:
