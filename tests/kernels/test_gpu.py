@@ -85,7 +85,7 @@ class Said:
     sure of one token at the odd ones, the surer the further right.
     """
 
-    mask_id, vocab_size, protected_ids = 0, 152064, (1, 2)
+    mask_id, vocab_size, end_ids = 0, 152064, (1, 2)
     name = "said"
 
     def __init__(self, device, dtype=torch.bfloat16, length=12):
