@@ -24,7 +24,7 @@ from oddlm.models.mini import Mini
 from oddlm.models.transformer import Transformer
 from oddlm.tasks import countdown
 
-SETTINGS: dict[str, Any] = {"length": 24, "steps": 12, "temperature": 0.5, "alpha": 8.0}
+SETTINGS: dict[str, Any] = {"length": 24, "steps": 12, "temperature": 0.5, "objective": "odd", "alpha": 8.0, "fork": False}
 N = 16
 
 

@@ -40,7 +40,10 @@ CACHES: dict[str, dict[str, Any]] = {
     "dual": {"cache": "dual"},
     "dual, refresh 2": {"cache": "dual", "refresh": 2},
 }
-METHODS: dict[str, dict[str, Any]] = {"plain": {"objective": "none"}, "odd, alpha 8": {"objective": "odd", "alpha": 8}}
+METHODS: dict[str, dict[str, Any]] = {
+    "plain": {"objective": "none"},
+    "odd, alpha 8": {"objective": "odd", "alpha": 8, "fork": False},
+}
 LENGTH = 24
 SHAPES = {  # network, then prompt, length, block length, steps
     "mini": (TransformerConfig(1799, 256, 7, 4, 704), (128, 128, 32, 32)),
@@ -109,7 +112,7 @@ def speed(shape: str, device: str, repeats: int) -> None:
     times, counts, peaks = defaultdict(list), {}, {}
     for repeat in range(repeats + 1):
         for name, options in CACHES.items():
-            model = Watched(network, name=shape, mask_id=3, protected_ids=(1,), **options)
+            model = Watched(network, name=shape, mask_id=3, end_ids=(1,), **options)
             if device != "cpu":
                 torch.cuda.reset_peak_memory_stats()
             took, _ = seconds(partial(oddlm.denoise, model, [tokens], **settings), device)

@@ -113,7 +113,7 @@ def main() -> None:
     guides = {
         "plain": None,
         **{name: oddlm.Repulsion(name, alpha=8) for name in ("odd", "dpp", "odd_sequential")},
-        "odd, torch": oddlm.Repulsion(alpha=8, backend="closed_form"),
+        "odd, torch": oddlm.Repulsion("odd", alpha=8, backend="closed_form"),
     }
     for n, S in SHAPES:
         g = torch.Generator(device="cuda").manual_seed(0)

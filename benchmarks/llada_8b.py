@@ -88,7 +88,7 @@ def measure(folder: Path, device: str, quantize: str | None) -> list[str]:
     rows = []
     prompt = " ".join(f"w{i}" for i in range(PROMPT))
     for objective in ("none", "odd"):
-        shape = {"length": LENGTH, "steps": STEPS, "objective": objective, "progress": False}
+        shape = {"length": LENGTH, "steps": STEPS, "objective": objective, "alpha": 8.0, "fork": False, "progress": False}
         lm.generate(prompt, N, **{**shape, "steps": 1})  # warms up
         if device == "cuda":
             torch.cuda.reset_peak_memory_stats()

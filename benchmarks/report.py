@@ -28,7 +28,8 @@ LIMITS = "the promise: under 60 s and 2 GB on two cores"
 def settings() -> list[SampleParams]:
     """Plain sampling, and four objectives at growing alphas, at every temperature: as many as are asked for."""
     axes = [("none", 0.0), *((name, 2.0**i) for i in range(1, 9) for name in ("odd", "dpp", "odd_sequential", "random_probe"))]
-    return [SampleParams(objective=o, alpha=a, temperature=t, length=64, steps=32) for o, a in axes for t in TEMPERATURES]
+    shape = {"fork": False, "length": 64, "steps": 32}
+    return [SampleParams(objective=o, alpha=a, temperature=t, **shape) for o, a in axes for t in TEMPERATURES]
 
 
 def write_run(folder: Path, spec: RunSpec, rng: np.random.Generator) -> int:

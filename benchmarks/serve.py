@@ -1,11 +1,16 @@
-"""Load on `oddlm serve`: many clients at once against the same requests one by one.
+"""Load on `oddlm serve`: many clients at once against the same requests one by one, and clients that stand in the way.
 
     python benchmarks/serve.py --clients 64 --n 4 --seconds 60
+    python benchmarks/serve.py --stalled 1
 
 Starts a server on a free loopback port. Every distinct request is first sent alone, then by many clients at random for the
 given time, then alone again; the two times alone, before and after, are what throughput is compared with, by the clock and by
 the server's processor time (which other programs on the machine disturb less). Prints how many answers came back, how many of
 them are token for token those of the same request alone, and the server's memory.
+
+With --stalled, how long a request takes beside clients that asked for as many samples as a request may have: beside so many
+that read nothing, and beside one that reads all it is sent. Each is given as a multiple of the same request alone, which is
+measured before and after in the same run.
 """
 
 import argparse
@@ -14,11 +19,14 @@ import itertools
 import json
 import os
 import random
+import socket
+import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import httpx
@@ -32,7 +40,7 @@ def requests(model: str, n: int, length: int, steps: int) -> list[dict]:
     """Prompts of several lengths, temperatures and forces; every request has its own seed."""
     task = find_task("countdown")
     prompts = [task.prompt(problem) for problem in task.problems(limit=POOL)]
-    shape = {"model": model, "n": n, "max_tokens": length, "steps": steps, "eos": "late"}
+    shape = {"model": model, "n": n, "max_tokens": length, "steps": steps, "eos": "late", "objective": "odd", "fork": False}
     varied = [{"temperature": 0.25 * (i % 5), "alpha": float(8 * (i % 3)), "seed": i} for i in range(POOL)]
     return [{"prompt": prompt, **shape, **some} for prompt, some in zip(prompts, varied, strict=True)]
 
@@ -145,6 +153,62 @@ async def measure(url: str, pid: int, pool: list[dict], clients: int, seconds: f
     }
 
 
+def gauge(url: str, name: str) -> float:
+    lines = httpx.get(f"{url}/metrics", timeout=600).text.splitlines()
+    return float(next(line.split()[1] for line in lines if line.startswith(f"{name} ")))
+
+
+@contextmanager
+def watcher(url: str, request: dict, *, reads: bool):
+    """A client of /v1/denoise that reads everything, or nothing."""
+    host, port = url.removeprefix("http://").split(":")
+    content = json.dumps(request).encode()
+    with socket.socket() as raw:
+        if not reads:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        raw.connect((host, int(port)))
+        head = ["POST /v1/denoise HTTP/1.1", f"Host: {host}", "Content-Type: application/json"]
+        head.append(f"Content-Length: {len(content)}")
+        raw.sendall("\r\n".join([*head, "", ""]).encode() + content)
+        reader = threading.Thread(target=lambda: all(iter(lambda: raw.recv(1 << 20), b"")) if reads else None)
+        reader.start()
+        yield
+        raw.shutdown(socket.SHUT_RDWR)
+        reader.join()
+
+
+def beside(url: str, request: dict, large: dict, stalled: int, times: int) -> dict:
+    """The seconds that a request takes alone and in company, each the median of several."""
+
+    def ask() -> float:
+        began = time.perf_counter()
+        httpx.post(f"{url}/v1/completions", json=request, timeout=600).raise_for_status()
+        return time.perf_counter() - began
+
+    def median() -> float:
+        return statistics.median(ask() for _ in range(times))
+
+    def wait(gauge_name: str, least: int) -> None:
+        while gauge(url, gauge_name) < least:
+            time.sleep(0.05)
+
+    ask()  # shapes are tried out once
+    before = median()
+    with ExitStack() as stack:
+        for i in range(1, stalled + 1):
+            stack.enter_context(watcher(url, large, reads=False))
+            wait("oddlm_rows_stalled", i * large["n"])
+        away = median()
+        still = gauge(url, "oddlm_rows_stalled")
+    between = median()
+    with watcher(url, large, reads=True):
+        wait("oddlm_rows_in_flight", large["n"])
+        busy = ask()
+    alone = (before + between) / 2
+    found = {"alone_s": {"before": before, "between": between}, "stalled": stalled, "stalled_rows_after": still}
+    return found | {name: {"s": taken, "ratio": taken / alone} for name, taken in (("unread", away), ("busy", busy))}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="mini")
@@ -155,7 +219,15 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--pool", type=int, default=POOL, help="distinct requests, at most 32")
     parser.add_argument("--serve", default="", help="further options of `oddlm serve`, in one string")
+    parser.add_argument("--stalled", type=int, default=0, help="clients that read nothing; measures waiting, not load")
+    parser.add_argument("--times", type=int, default=9, help="with --stalled: how often each is measured")
     given = parser.parse_args()
+    if given.stalled:
+        large = {"model": given.model, "prompt": "1,2,3,4,5\n", "n": 64, "max_tokens": 224, "seed": 0}
+        request = requests(given.model, given.n, given.length, given.steps)[0]
+        with server(given.model, "--send-timeout", "600", *given.serve.split()) as (_, url):
+            print(json.dumps(beside(url, request, large, given.stalled, given.times), indent=1))
+        return
     pool = requests(given.model, given.n, given.length, given.steps)[: given.pool]
     with server(given.model, *given.serve.split()) as (process, url):
         print(json.dumps(asyncio.run(measure(url, process.pid, pool, given.clients, given.seconds)), indent=1))

@@ -9,6 +9,7 @@ import time
 import torch
 
 from oddlm.models.toy import ToyTokenizer
+from oddlm.sandbox import Limits, run_python
 from oddlm.tasks import Problem, Score, Task
 
 
@@ -39,7 +40,7 @@ class Hills:
     wrong ones with 0. Too cold, and the first is wrong; too hot, and the second is.
     """
 
-    mask_id, vocab_size, protected_ids = 49, 50, (1,)
+    mask_id, vocab_size, end_ids = 49, 50, (1,)
     RIGHT = "t10 t10"
 
     def __init__(self):
@@ -108,6 +109,13 @@ def score_or_hang_once(problem: Problem, text: str) -> Score:
     return score(problem, text)
 
 
+def score_looping(problem: Problem, text: str) -> Score:
+    """A program that never ends, in a sandbox that has a second for it."""
+    verdict = run_python("while True: pass", "f(1)", functions=["f"], limits=Limits(timeout_s=1.0))
+    return Score(verdict.passed, None, verdict.detail)
+
+
 FAILING = Task(name="failing", load=load_many, prompt=prompt, score=score_nine_in_ten, length=6)
 HANGING = Task(name="hanging", load=load, prompt=prompt, score=score_or_hang_once, length=6)
+LOOPING = Task(name="looping", load=load, prompt=prompt, score=score_looping, length=6)
 DEADLY = Task(name="deadly", load=load, prompt=prompt, score=score_or_die, length=6)

@@ -65,6 +65,6 @@ def test_out_of_memory_knows_what_a_row_of_our_networks_takes():
             return lambda *args: self.model.session(start, prompt_lengths, length, block_length)
 
     network = Transformer(TransformerConfig(vocab_size=64, width=128, layers=1, heads=2, hidden=1024))
-    model = Later(Full(network, name="full", mask_id=0, protected_ids=()), 2)
+    model = Later(Full(network, name="full", mask_id=0, end_ids=()), 2)
     with pytest.raises(ValueError, match=r"the 2 rows it sees at a time, each about 1\.3 MiB$"):
         denoise(model, [[5] * 35], n=3, length=64, steps=2)

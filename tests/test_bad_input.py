@@ -16,7 +16,7 @@ GOOD = {"n": 2, "length": 8, "steps": 4}
 class Untouchable:
     """A network that must not be asked."""
 
-    mask_id, vocab_size, protected_ids = 9, 10, (1,)
+    mask_id, vocab_size, end_ids = 9, 10, (1,)
 
     def __call__(self, *args):
         raise AssertionError("work was done before the arguments were checked")
@@ -80,8 +80,8 @@ def test_denoise(door, change, message):
 
 
 def test_a_model_that_contradicts_itself(toy):
-    class Protects(Untouchable):
-        protected_ids = (12,)
+    class Ends(Untouchable):
+        end_ids = (12,)
 
     class Masks(Untouchable):
         mask_id = 10
@@ -91,7 +91,7 @@ def test_a_model_that_contradicts_itself(toy):
             return torch.zeros(len(tokens), tokens.shape[1], 10)
 
     for model, message in (
-        (Protects(), "protected_ids holds 12, outside the vocabulary 0..9"),
+        (Ends(), "end_ids holds 12, outside the vocabulary 0..9"),
         (Masks(), "mask_id holds 10, outside"),
         (Short(), "model returned logits (2, 9, 10), expected (2, 8, 10)"),
     ):
@@ -149,7 +149,7 @@ LOGITS, TOKENS, MASKED = torch.zeros(4, 3, 10), torch.zeros(4, 3, dtype=torch.lo
 DIVERSIFY = [
     (
         {"objective": "od"},
-        "unknown objective 'od'; known: dpp, none, odd, odd_sequential, random_probe, auto, or a dotted path",
+        "unknown objective 'od'; known: dpp, none, odd, odd_sequential, random_probe, or a dotted path",
     ),
     (
         {"objective": {"name": "odd", "qualty": "none"}},

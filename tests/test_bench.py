@@ -80,7 +80,7 @@ def test_quantised_shapes_can_be_built():
     model = build_model("tiny", torch.device("cpu"), "nf4", "fixed")
     assert is_quantized(model.network)
     with pytest.raises(ValueError, match="compiled or quantize, not both"):
-        Native(model.network, name="x", mask_id=0, protected_ids=(), compiled="any")
+        Native(model.network, name="x", mask_id=0, end_ids=(), compiled="any")
 
 
 def test_a_small_run(tmp_path):

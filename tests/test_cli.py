@@ -10,6 +10,7 @@ import pytest
 
 import oddlm
 from oddlm.cli import main
+from oddlm.tasks.base import task_names
 
 
 def run(*arguments: str, module: bool = False) -> subprocess.CompletedProcess[str]:
@@ -108,7 +109,7 @@ def test_answers_are_scored(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["problems", "gsm9k"], "unknown task 'gsm9k'; known: countdown, gsm8k, humaneval, minicode"),
+        (["problems", "gsm9k"], f"unknown task 'gsm9k'; known: {', '.join(task_names())}"),
         (["problems", "gsm8k", "--protocol", "papr"], "task 'gsm8k' has no protocol 'papr'; known: 4-shot, paper"),
         (["problems", "gsm8k", "--exclude-train"], "task 'gsm8k' has no option 'exclude_train'; options: data, limit, shots"),
         (["problems", "gsm8k", "--data", "nowhere.jsonl"], "cannot read nowhere.jsonl: No such file"),

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from oddlm.compare import as_data, baseline, compare, covered, grid, plain_texts
+from oddlm.compare import as_data, baseline, compare, covered, grid
 from oddlm.params import RunSpec, SampleParams, checked
 
 from .test_store import row
@@ -23,6 +23,13 @@ def run(solved: list[list[bool]], seed: int = 0, **changes):
         samples = tuple(s.model_copy(update={"correct": c}) for s, c in zip(plain.samples, verdicts, strict=True))
         rows.append(plain.model_copy(update={"samples": samples}))
     return spec, rows
+
+
+def told(texts: list[str], seed: int, **changes):
+    """A run of one problem with these texts."""
+    spec, (only,) = run([[True, False]], seed, **changes)
+    samples = tuple(s.model_copy(update={"text": text}) for s, text in zip(only.samples, texts, strict=True))
+    return spec, [only.model_copy(update={"samples": samples})]
 
 
 def test_a_grid_has_every_setting_once_and_its_baseline_before_it():
@@ -94,13 +101,20 @@ def test_results_are_json():
     assert data[0]["pass@1"] == {"mean": 0.5, "se": None}
 
 
-def test_a_setting_knows_what_its_baseline_wrote_under_the_same_seed():
-    done = [run([[True, False]], seed=s, alpha=0) for s in (0, 1)]
-    pushed, _ = run([[True, True]], seed=1, alpha=8)
-    expected = {r.problem: [s.text for s in r.samples] for r in done[1][1]}
-    assert plain_texts(done, pushed) == expected
-    assert plain_texts(done[:1], pushed) is None
-    assert plain_texts(done, done[1][0]) is None
+def test_what_is_new_beside_the_baseline_under_the_same_seed():
+    done = [
+        told(["a b", "c d"], seed=0, alpha=0),
+        told(["e f", "g h"], seed=1, alpha=0),
+        told(["a b", "e f"], seed=0, alpha=8),
+        told(["a b", "e f"], seed=1, alpha=8),
+    ]
+    plain, pushed = compare(done, beside=True)
+    assert pushed.diversity["new_texts"] == 1.0
+    assert pushed.diversity["novelty"] == 0.5
+    assert not {"new_texts", "novelty"} & plain.diversity.keys()
+    assert not {"new_texts", "novelty"} & compare(done)[1].diversity.keys()
+    (alone,) = compare(done[2:], beside=True)
+    assert "novelty" not in alone.diversity, "there is nothing to compare it with"
 
 
 def test_coverage_is_the_union_over_settings_and_seeds():

@@ -6,6 +6,7 @@ import torch
 import oddlm
 from oddlm import Repulsion, denoise
 from oddlm.models.published import SAMPLING
+from oddlm.models.wrappers import ClassifierFree, MicroBatch
 from oddlm.params import RunSpec, SampleParams, checked
 from oddlm.serve.schema import CompletionRequest
 
@@ -18,7 +19,7 @@ LENGTH, VOCAB = 12, 90
 class Table:
     """A network that says the same whatever it sees."""
 
-    protected_ids = ()
+    end_ids = ()
     mask_id = VOCAB - 1
     vocab_size = VOCAB
 
@@ -157,8 +158,8 @@ def test_the_model_says_which_rule_is_its_own():
     assert order(Table(logits)) == order(DreamTable(logits), confidence="full") == full
     assert order(DreamTable(logits)) == sampled
     for around in (
-        oddlm.models.wrappers.MicroBatch(DreamTable(logits), 1),
-        oddlm.models.wrappers.ClassifierFree(DreamTable(logits), 0),
+        MicroBatch(DreamTable(logits), 1),
+        ClassifierFree(DreamTable(logits), 0),
     ):
         assert order(around) == sampled
 
@@ -199,7 +200,7 @@ def test_dream_decodes_from_left_to_right_where_it_is_sure(tmp_path, dtype, alph
     network = layout.qwen2(seed=1)
     network.lm_head.weight.data *= 8  # sure of itself
     lm = oddlm.load(str(layout.write_dream(tmp_path, network)), device="cpu", dtype=dtype)
-    published = {**SAMPLING["Dream-org/Dream-v0-Instruct-7B"], "length": 16, "objective": "odd", "alpha": alpha}
+    published = {**SAMPLING["Dream-org/Dream-v0-Instruct-7B"], "length": 16, "objective": "odd", "alpha": alpha, "fork": False}
     published["progress"] = False
     in_order = tuple(range(16))
     (own,) = lm.generate("the end", 2, **published)

@@ -9,11 +9,10 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import oddlm
-from oddlm.evaluate import Runner, draw, environment, powers_of_two
+from oddlm.evaluate import Runner, draw, environment, identified, powers_of_two
 from oddlm.models.toy import Toy
 from oddlm.params import RunSpec, checked
 from oddlm.store import Row, Store, StoreError
@@ -21,6 +20,7 @@ from oddlm.tasks import Problem
 
 from . import own_task
 from .own_task import TASK
+from .starting import interruptible
 from .waiting import WAIT_S, wait_until
 
 ROOT = Path(__file__).parent.parent
@@ -29,7 +29,7 @@ ENV = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 def spec(**changes) -> RunSpec:
     params = {"length": 6, "alpha": changes.pop("alpha", 16), "temperature": changes.pop("temperature", 1)}
-    return checked(RunSpec, {"model": "toy", "task": "own", "n": 4, "params": params, **changes})
+    return identified(checked(RunSpec, {"model": "toy", "task": "own", "n": 4, "params": params, **changes}))
 
 
 def content(rows) -> list[dict]:
@@ -58,18 +58,6 @@ def test_every_problem_is_drawn_scored_and_stored(runner):
     assert stored.summary.passed["pass@4"] == pytest.approx(sum(any(row.correct) for row in rows) / 12)
     assert 0 < stored.summary.passed["pass@1"] < stored.summary.passed["pass@4"]
     assert (stored.summary.problems, stored.summary.samples) == (12, 48)
-
-
-def test_a_row_says_what_is_new_beside_plain_sampling_and_by_embedding(tmp_path):
-    def embed(texts):
-        return np.eye(64)[[len(text) % 64 for text in texts]]
-
-    runner = Runner(Store(tmp_path / "runs"), lambda: oddlm.load("toy"), embed=embed)
-    plain = {row.problem: [s.text for s in row.samples] for row in runner.run(spec(alpha=0), TASK, TASK.load())}
-    for row in runner.run(spec(), TASK, TASK.load(), plain=plain):
-        fresh = {s.text for s in row.samples} - set(plain[row.problem])
-        assert row.diversity["new_texts"] == len(fresh)
-        assert {"embedding_diversity", "novelty", "novelty_embedding", "vendi_embedding"} <= set(row.diversity)
 
 
 def test_a_stored_sample_is_what_its_seed_gives(runner):
@@ -183,7 +171,8 @@ def test_powers_of_two():
     assert [powers_of_two(n) for n in (1, 2, 6, 16)] == [[1], [1, 2], [1, 2, 4, 6], [1, 2, 4, 8, 16]]
 
 
-def start(store: Path, *more: str) -> subprocess.Popen[str]:
+def start(store: Path, *more: str, hearing: bool = True) -> subprocess.Popen[str]:
+    """hearing: Ctrl-C is not ignored, whatever the caller does."""
     command = [
         sys.executable,
         "-m",
@@ -199,7 +188,8 @@ def start(store: Path, *more: str) -> subprocess.Popen[str]:
         *more,
     ]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen([*command, "--store", str(store)], cwd=ROOT, env=ENV, text=True, **pipes)
+    begin = interruptible if hearing else subprocess.Popen
+    return begin([*command, "--store", str(store)], cwd=ROOT, env=ENV, text=True, **pipes)
 
 
 def lines(store: Path) -> int:

@@ -68,7 +68,7 @@ def test_guidance_changes_a_choice_only_where_it_changed_the_logits(toy):
 
 
 def test_force_is_alpha_at_the_most_moved_position(toy):
-    events = observed(toy, guide=Repulsion(alpha=16, schedule="constant"), suppress=[9])
+    events = observed(toy, guide=Repulsion("odd", alpha=16, schedule="constant"), suppress=[9])
     for event in events:
         assert (event.force[0] == 0).all()
         torch.testing.assert_close(event.force[1:].amax(dim=1), torch.full((3,), 16.0, dtype=torch.float64))

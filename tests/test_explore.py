@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from oddlm.evaluate import Runner
+from oddlm.evaluate import Runner, identified
 from oddlm.generate import load
 from oddlm.params import RunSpec, checked
 from oddlm.store import Store
@@ -32,7 +32,9 @@ def recipe(monkeypatch):
 
 def specs(task: str, **given) -> list[RunSpec]:
     return [
-        checked(RunSpec, {"model": "mini", "task": task, "n": 2, "limit": 2, "seed": seed, "params": {"alpha": 8, **given}})
+        identified(
+            checked(RunSpec, {"model": "mini", "task": task, "n": 2, "limit": 2, "seed": seed, "params": {"alpha": 8, **given}})
+        )
         for seed in (0, 1)
     ]
 

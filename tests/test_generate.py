@@ -226,13 +226,6 @@ def test_settings_are_refused_in_the_words_of_the_command_line(lm):
                 lm.generate("t5", params=params, **change)
 
 
-def test_auto_is_listed_where_objectives_are():
-    message = "unknown objective 'od'; known: dpp, none, odd, odd_sequential, random_probe, auto, or a dotted path"
-    with pytest.raises(ValueError, match=message):
-        oddlm.Repulsion("od")
-    assert oddlm.Repulsion("auto").alpha == 4
-
-
 def test_params_are_frozen_and_survive_json(lm):
     params = SampleParams(objective={"name": "odd", "quality": "none"}, steps=5, length=10)
     with pytest.raises(ValidationError, match="frozen"):
@@ -253,7 +246,7 @@ def test_a_model_without_tokenizer_is_refused():
 
 
 class Bare:
-    mask_id, vocab_size, protected_ids = 9, 10, ()
+    mask_id, vocab_size, end_ids = 9, 10, ()
 
     def __call__(self, tokens, start, prompt_lengths):
         raise AssertionError

@@ -27,7 +27,7 @@ class PublishedToy:
 
     def __init__(self, case: dict) -> None:
         self.E, self.M, self.U, self.R = tensors(case, "E", "M", "U", "R")
-        self.mask_id, self.protected_ids, self.vocab_size = case["mask_id"], case["protected"], len(self.E)
+        self.mask_id, self.end_ids, self.vocab_size = case["mask_id"], case["protected"], len(self.E)
 
     def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor) -> Tensor:
         logits = torch.einsum("sr,brh->bsh", self.M, self.E[tokens]) @ self.U + self.R

@@ -39,7 +39,7 @@ def model(shape="plain", dtype=torch.float64, **options):
     network = Transformer(TransformerConfig(VOCAB, width=32, layers=2, heads=4, hidden=48, **SHAPES[shape])).to(dtype)
     for parameter in network.parameters():  # as initialised, all logits are nearly alike
         torch.nn.init.normal_(parameter, std=0.25)
-    return Native(network, name="tiny", mask_id=MASK, protected_ids=(1,), **options)
+    return Native(network, name="tiny", mask_id=MASK, end_ids=(1,), **options)
 
 
 class Dense(Wrapper):
@@ -170,6 +170,6 @@ def test_an_answer_of_the_wrong_shape_is_refused():
             answer.selective = True
             return answer
 
-    deaf = Deaf(model().network, name="deaf", mask_id=MASK, protected_ids=())
+    deaf = Deaf(model().network, name="deaf", mask_id=MASK, end_ids=())
     with pytest.raises(ValueError, match=r"model returned logits \(9, 12, 40\), expected \(9, 10, 40\)"):
         run(deaf)

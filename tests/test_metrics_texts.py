@@ -1,13 +1,18 @@
 """The diversity of texts: by hand, by brute force, by property."""
 
 import math
+import tracemalloc
 from collections import Counter
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oddlm.metrics import words
+from oddlm.metrics.batch import text_diversity
+from oddlm.metrics.solutions import different_solutions
 from oddlm.metrics.texts import (
     cosine_kernel,
     distinct_2,
@@ -17,8 +22,9 @@ from oddlm.metrics.texts import (
     self_bleu,
     vendi_score,
 )
-from oddlm.metrics.words import MOST_WORDS, count_ngrams, edit_distances, split_words, word_distances
+from oddlm.metrics.words import MOST_WORDS, count_ngrams, edit_distances, in_common, split_words, word_distances
 
+from .growth import QUADRATIC, growth
 from .tolerances import EXACT
 
 ROUNDING = 1e-9  # of eigenvalues of a singular kernel, through a logarithm
@@ -88,6 +94,63 @@ def test_edit_distances_of_long_texts(texts):
     """Longer than a machine word, where carries travel."""
     close = [*texts, (*texts[0][:50], "new", *texts[0][52:]), texts[1][1:]]
     assert edit_distances(close, close).tolist() == [[slow_edit_distance(x, y) for y in close] for x in close]
+
+
+@given(BATCHES, BATCHES, st.integers(1, 12))
+def test_edit_distances_in_parts(a, b, bits):
+    with patch.object(words, "BITS", bits):
+        assert edit_distances(a, b).tolist() == [[slow_edit_distance(x, y) for y in b] for x in a]
+
+
+def memory(texts) -> int:
+    tracemalloc.start()
+    try:
+        edit_distances(texts[:1], texts)
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_distances_of_texts_without_a_word_in_common_take_little_memory():
+    """Every word of every text has an integer of its own, as long as all texts that it stands beside."""
+    few, many = ([tuple(f"{i} {j}" for j in range(MOST_WORDS)) for i in range(n)] for n in (4, 16))
+    assert memory(many) < 8 * memory(few), "16 times as much where all stand side by side"
+
+
+def common_length(a, b) -> int:
+    row = [0] * (len(b) + 1)
+    for x in a:
+        diagonal = 0
+        for j, y in enumerate(b, 1):
+            diagonal, row[j] = row[j], diagonal + 1 if x == y else max(row[j], row[j - 1])
+    return row[-1]
+
+
+@given(WORDS, WORDS)
+def test_words_in_common(a, b):
+    kept = [word for word, there in zip(a, in_common(a, b), strict=True) if there]
+    assert len(kept) == common_length(a, b)
+    rest = iter(b)
+    assert all(word in rest for word in kept), "in this order"
+
+
+@pytest.mark.parametrize("text", ["abcd", "ab", "a"])
+def test_words_in_common_take_a_step_per_word_whatever_they_are(text):
+    def make(n: int):
+        return tuple(text) * (n // len(text)), tuple(text[::-1]) * (n // len(text))
+
+    assert growth(lambda both: in_common(*both), make, MOST_WORDS // 8, 8) < QUADRATIC
+
+
+HOSTILE = [lambda n: "a b c d " * (n // 4), lambda n: "a" * n, lambda n: "( " * n, lambda n: " ".join(map(str, range(n)))]
+
+
+@pytest.mark.parametrize("make", HOSTILE)
+@pytest.mark.parametrize("measure", [text_diversity, different_solutions, lambda texts: different_solutions(texts, code=True)])
+def test_measures_on_hostile_texts(make, measure):
+    """They compare all words with all words, in a cap of words; nothing makes more of it."""
+    texts = lambda n: [make(n), make(n)[::-1], make(n // 2)]  # noqa: E731
+    assert growth(measure, texts, MOST_WORDS // 8, 8) < QUADRATIC
 
 
 def test_word_distances_by_hand():

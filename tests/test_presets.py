@@ -1,5 +1,6 @@
 """Presets and the objective "auto": names that stand for settings, and are nowhere to be seen behind the door."""
 
+import json
 from pathlib import Path
 from typing import get_args
 
@@ -8,11 +9,11 @@ import torch
 
 import oddlm as package
 from oddlm import Repulsion, SampleParams, diversify, presets
-from oddlm.diversity.guide import USUAL
 from oddlm.evaluate import check_spec
 from oddlm.experiments.grid import expand
 from oddlm.params import PUSH, checked
 from oddlm.presets import ABOUT, AUTO, PRESETS, PresetName
+from oddlm.serve.errors import ApiError
 from oddlm.serve.prepare import sample_params
 from oddlm.serve.schema import CompletionRequest
 from oddlm.serve.settings import ServeSettings
@@ -21,28 +22,14 @@ from oddlm.store import Store
 from .test_cli_eval import oddlm  # noqa: F401
 from .test_params import spec
 
-RICH = {"objective": {"name": "odd", "quality": "none"}, "feature": "mean_pool", "alpha": 3.0, "schedule": "cosine"}
-SLOW = {"objective": "dpp", "alpha": 2.0, "temperature": 0.9, "policy": "margin"}
-IDS = [  # of runs that were stored before there were presets
-    ({"alpha": 0}, "65d0b19c7582"),
-    ({"objective": "odd"}, "1cf5a16eb66a"),
-    ({"objective": "dpp"}, "7cf7c27c99ba"),
-    ({"preset": "paper"}, "7727c5b37e28"),
-    ({"preset": "paper", "objective": "dpp", "alpha": 16}, "e454936cc616"),
-    ({"objective": "odd", "feature": "mean_pool", "schedule": "cosine"}, "3b739e341c2f"),
-    (
-        {"objective": "odd", "alpha": 4, "temperature": 1, "fork": True, "length": 24, "steps": 12, "eos": "late"},
-        "e32422275048",
-    ),
-    ({"objective": {"name": "odd", "quality": "none"}, "duplicates": "skip"}, "48361cd35993"),
-]
+SLOW = {"objective": "dpp", "alpha": 2.0, "temperature": 0.9, "policy": "margin", "fork": False}
+PAPER = PRESETS["paper"] | {"preset": "paper"}
 
 
 @pytest.fixture
 def others(monkeypatch):
-    """Another recommendation and another preset than those of today."""
-    monkeypatch.setattr(presets, "AUTO", RICH)
-    monkeypatch.setattr(presets, "PRESETS", {"careful": SLOW})
+    """Another preset than that of today."""
+    monkeypatch.setattr(presets, "PRESETS", {**PRESETS, "careful": SLOW})
 
 
 def params(**given) -> SampleParams:
@@ -51,49 +38,35 @@ def params(**given) -> SampleParams:
 
 def test_the_constants_say_what_sampling_takes():
     assert set(AUTO) <= {"alpha", "fork", *PUSH} - {"preset"}, "settings that only matter where something is pushed"
-    assert AUTO.get("fork") in (None, "auto"), "which plain sampling does not have"
-    assert set(get_args(PresetName)) == {"paper", *PRESETS}
-    assert set(ABOUT) == {"auto", "paper", *PRESETS}
-    assert AUTO["objective"] not in ("auto", "none")
+    assert AUTO.items() <= params().model_dump().items(), "the default"
+    assert set(get_args(PresetName)) == set(PRESETS)
+    assert set(ABOUT) == {"auto", *PRESETS}
     for settings in (AUTO, *PRESETS.values()):
         assert not {"seed", "preset", "length"} & set(settings)
         assert not params(**settings).plain
         check_spec(spec(**settings))
-    assert {name: SampleParams.model_fields[name].default for name in USUAL} == USUAL
-
-
-@pytest.mark.parametrize(("settings", "run"), [pytest.param(*each, id=each[1]) for each in IDS])
-def test_stored_runs_keep_their_ids(settings, run):
-    assert spec(**settings).id == run
-
-
-@pytest.mark.parametrize(("settings", "run"), [pytest.param(*each, id=each[1]) for each in IDS])
-def test_whatever_is_recommended(others, settings, run):
-    assert spec(**settings).id == run
 
 
 def test_a_preset_is_the_settings_it_stands_for():
-    for name, settings in PRESETS.items():
-        assert params(preset=name) == params(**settings)
-        assert params(preset=name).preset is None
-        assert spec(preset=name).id == spec(**settings).id
+    assert params(preset="careful") == params(**PRESETS["careful"])
+    assert params(preset="careful").preset is None
+    assert spec(preset="careful").id == spec(**PRESETS["careful"]).id
+    assert params(preset="paper") == params(**PAPER)
     assert params(preset="paper").preset == "paper"
-    assert spec().id == spec(**AUTO).id
+    assert spec().id == spec(**AUTO).id == spec(objective="auto").id == spec(objective={"name": "auto"}).id
 
 
 def test_what_is_given_wins(others):
     assert params(preset="careful", alpha=7, policy="random") == params(**SLOW | {"alpha": 7, "policy": "random"})
-    assert params(feature="max_pool", alpha=0.5) == params(**RICH | {"feature": "max_pool", "alpha": 0.5})
-    assert params(preset="careful", objective="auto") == params(**RICH | SLOW | {"objective": RICH["objective"]})
-    for asked in ({}, {"objective": "auto"}, {"objective": {"name": "auto"}}):
-        assert params(**asked) == params(**RICH)
-        assert spec(**asked).id == spec(**RICH).id
-    assert params(objective="odd").feature == "max_pool", "an objective by its name brings nothing along"
-    assert params(preset="paper") == params(preset="paper", objective="odd", feature="max_pool", alpha=8, schedule="linear")
+    assert params(preset="careful", objective="auto") == params(**SLOW | {"objective": AUTO["objective"]})
+    assert params(preset="paper", objective="dpp", alpha=3) == params(**PAPER | {"objective": "dpp", "alpha": 3})
+    assert params(objective="dpp") == params(**AUTO | {"objective": "dpp"}), "an objective by its name brings nothing along"
 
 
-def test_plain_sampling_is_one_run_whatever_is_recommended(others):
-    assert spec(alpha=0).id == spec(objective="none").id == spec(**RICH | {"alpha": 0}).id
+def test_plain_sampling_is_one_run():
+    ways = [{"alpha": 0}, {"objective": "none"}, {"alpha": 0, "objective": "dpp"}, {"preset": "paper", "alpha": 0}]
+    assert len({spec(**settings).id for settings in ways}) == 1
+    assert spec(alpha=0, fork=True).id != spec(alpha=0).id
 
 
 def test_dumped_and_read_again(others):
@@ -102,25 +75,65 @@ def test_dumped_and_read_again(others):
         assert SampleParams.model_validate(one.model_dump()) == SampleParams.model_validate_json(one.model_dump_json()) == one
 
 
+AUTO_WITH_OPTIONS = {"name": "auto", "enough": 0.3}
+
+
+@pytest.mark.parametrize(
+    "door",
+    [
+        lambda objective: params(objective=objective),
+        lambda objective: params().with_settings({"objective": objective}),
+        lambda objective: Repulsion(objective),
+        lambda objective: package.load("toy").generate("t5", 2, length=4, objective=objective),
+        lambda objective: sample_params(ServeSettings(model="toy"), {"objective": objective}),
+        lambda objective: ServeSettings(model="toy", given={"objective": objective}),
+        lambda objective: expand({"model": "toy", "task": "countdown", "params": {"objective": objective}}, "grid", {}),
+    ],
+    ids=["params", "with_settings", "guide", "generate", "request", "operator", "grid"],
+)
+def test_auto_with_options_is_refused_without_calling_it_known(door):
+    with pytest.raises((ValueError, ApiError)) as refused:
+        door(AUTO_WITH_OPTIONS)
+    told = str(refused.value)
+    assert "'auto' has no options" in told
+    assert "'enough': 0.5" in told, "what it stands for"
+    assert "known:" not in told
+
+
+def test_auto_with_options_on_the_command_line(oddlm):  # noqa: F811
+    for words in (["sample", "t5"], ["eval", "countdown"]):
+        code, _, err = oddlm(*words, "--model", "toy", "--objective", json.dumps(AUTO_WITH_OPTIONS))
+        assert code == 2
+        assert "'auto' has no options" in err
+        assert "known:" not in err
+
+
+def test_an_unknown_objective_lists_what_there_is():
+    for door in (lambda: Repulsion("odder"), lambda: sample_params(ServeSettings(model="toy"), {"objective": "odder"})):
+        with pytest.raises((ValueError, ApiError), match=r"'odder'; known: dpp, none, odd"):
+            door()
+
+
 @pytest.mark.parametrize("wrong", ["carefull", ["careful"], 3])
 def test_an_unknown_preset(wrong):
     with pytest.raises(ValueError, match=r"^preset: Input should be 'paper' or 'careful', not "):
         params(preset=wrong)
 
 
-def test_a_guide_takes_auto(others):
-    assert Repulsion("auto") == Repulsion(**RICH)
-    assert Repulsion("auto", alpha=8, feature="max_pool") == Repulsion(**RICH | {"alpha": 8, "feature": "max_pool"})
-    assert Repulsion() == Repulsion("odd", "max_pool", 8.0, "linear", gradient="normalized")
+def test_a_guide_takes_both():
+    assert Repulsion("auto") == Repulsion() == Repulsion(AUTO["objective"], alpha=AUTO["alpha"])
+    assert Repulsion("auto", alpha=8, feature="mean_pool") == Repulsion(AUTO["objective"], "mean_pool", 8)
+    assert Repulsion(preset="paper") == Repulsion("odd", alpha=8.0, preset="paper")
+    assert Repulsion("dpp", alpha=3, preset="paper").alpha == 3
     generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(4, 6, 11, generator=generator)
-    tokens, masked = torch.zeros(4, 6, dtype=torch.long), torch.ones(4, 6, dtype=torch.bool)
-    same = {"objective": RICH["objective"], "feature": "mean_pool"}
-    auto = diversify(logits, tokens, masked, alpha=5.0, objective="auto")
-    assert torch.equal(auto, diversify(logits, tokens, masked, alpha=5.0, **same))
-    assert not torch.equal(auto, diversify(logits, tokens, masked, alpha=5.0))
+    batch = torch.randn(4, 6, 11, generator=generator), torch.zeros(4, 6).long(), torch.ones(4, 6, dtype=torch.bool)
+    auto = diversify(*batch, alpha=5.0, objective="auto")
+    assert torch.equal(auto, diversify(*batch, alpha=5.0, objective=AUTO["objective"]))
+    assert not torch.equal(auto, diversify(*batch, alpha=5.0, objective="odd"))
+    paper = diversify(*batch, alpha=5.0, preset="paper")
+    assert torch.equal(paper, diversify(*batch, alpha=5.0, objective="odd", preset="paper"))
     with pytest.raises(ValueError, match="alpha must be"):
-        diversify(logits, tokens, masked, alpha=None)
+        diversify(*batch, alpha=None)
 
 
 def test_generate_takes_both(others):
@@ -130,7 +143,7 @@ def test_generate_takes_both(others):
         given = {"length": 8, "steps": 4, "progress": False} | settings
         return [sample.tokens for sample in lm.generate("t5 t6", 4, **given)[0]]
 
-    assert drawn() == drawn(objective="auto") == drawn(**RICH)
+    assert drawn() == drawn(objective="auto") == drawn(**AUTO)
     assert drawn() != drawn(objective="odd")
     assert drawn(preset="careful") == drawn(**SLOW) != drawn()
     hot = params(objective="odd", alpha=16, temperature=0.1)
@@ -149,15 +162,17 @@ def test_a_grid_takes_both(others):
 @pytest.mark.parametrize(
     ("operator", "request_", "expected"),
     [
-        ({}, {}, RICH),
-        ({"alpha": 9}, {}, RICH | {"alpha": 9}),
-        ({}, {"objective": "odd"}, {"objective": "odd"}),
+        ({}, {}, AUTO),
+        ({"alpha": 9}, {}, AUTO | {"alpha": 9}),
+        ({}, {"objective": "odd"}, AUTO | {"objective": "odd"}),
         ({"temperature": 0.2, "alpha": 9}, {"preset": "careful"}, SLOW),
         ({"temperature": 0.2}, {"preset": "careful", "alpha": 1}, SLOW | {"alpha": 1}),
         ({"preset": "careful"}, {"temperature": 1}, SLOW | {"temperature": 1}),
-        ({"objective": "dpp"}, {"objective": "auto"}, RICH),
-        ({}, {"preset": "paper"}, {"preset": "paper", "objective": "odd"}),
-        ({"objective": "dpp"}, {"preset": "paper"}, {"preset": "paper", "objective": "dpp"}),
+        ({"objective": "dpp", "fork": True}, {"objective": "auto"}, AUTO),
+        ({"fork": True}, {"fork": "auto"}, AUTO),
+        ({}, {"preset": "paper"}, PAPER),
+        ({"objective": "dpp"}, {"preset": "paper"}, PAPER),
+        ({"preset": "paper"}, {"objective": "dpp"}, PAPER | {"objective": "dpp"}),
     ],
 )
 def test_a_request_goes_before_the_operator(others, operator, request_, expected):
@@ -183,10 +198,10 @@ def stored() -> set[str]:
 def test_commands_take_both(oddlm, others):  # noqa: F811
     short = ["--model", "toy", "--n", "2", "--length", "4"]
     assert oddlm("sample", "t5", *short, "--set", "preset=careful")[0] == 0
-    assert stored() == {params(**SLOW, length=4).model_dump_json()}
+    assert stored() == {params(**SLOW, length=4).canonical().model_dump_json()}
     Path("in.jsonl").write_text('{"prompt": "t5"}\n')
     assert oddlm("generate", "--in", "in.jsonl", "--out", "out.jsonl", *short, "--objective", "auto", "--alpha", "1")[0] == 0
-    assert params(**RICH | {"alpha": 1}, length=4).model_dump_json() in stored()
+    assert params(**AUTO | {"alpha": 1}, length=4).canonical().model_dump_json() in stored()
 
 
 @pytest.mark.parametrize(
@@ -194,11 +209,9 @@ def test_commands_take_both(oddlm, others):  # noqa: F811
     [
         (["--set", "preset=careful"], [SLOW]),
         (["--set", "preset=careful", "--alpha", "1,5"], [SLOW | {"alpha": 1}, SLOW | {"alpha": 5}]),
-        ([], [RICH]),
-        (
-            ["--objective", "auto,odd"],
-            [RICH | {"alpha": a} for a in (8, 16)] + [{"objective": "odd", "alpha": a} for a in (8, 16)],
-        ),
+        ([], [AUTO]),
+        (["--objective", "auto,odd"], [AUTO, AUTO | {"objective": "odd"}]),
+        (["--objective", "auto,odd", "--alpha", "1"], [AUTO | {"alpha": 1}, AUTO | {"objective": "odd", "alpha": 1}]),
     ],
     ids=str,
 )
@@ -206,7 +219,7 @@ def test_eval_measures_a_preset_beside_plain_sampling(oddlm, others, words, expe
     code, _, err = oddlm("eval", "countdown", "--model", "toy", "--n", "1", "--limit", "1", "--length", "4", *words)
     assert (code, err) == (0, "")
     wanted = [params(**settings, length=4).canonical() for settings in expected]
-    plain = [one.model_copy(update={"alpha": 0.0}).canonical() for one in wanted]
+    plain = [one.model_copy(update={"alpha": 0.0, "fork": False}).canonical() for one in wanted]
     assert stored() == {one.model_dump_json() for one in (*wanted, *plain)}
 
 

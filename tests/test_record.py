@@ -11,7 +11,7 @@ from oddlm.serve.assets import asset
 from oddlm.serve.recording import REGISTER, Recording, record
 
 SETTINGS = ["--n", "8", "--length", "24", "--steps", "12", "--temperature", "0", "--set", "eos=late"]
-ODD = ["--objective", "odd", "--alpha", "8"]  # does not solve the first problem
+ODD = ["--objective", "odd", "--alpha", "8", "--set", "fork=false"]  # does not solve the first problem
 
 
 def run(*arguments: str):

@@ -23,6 +23,7 @@ from oddlm.models.wrappers import ClassifierFree, MicroBatch
 from oddlm.sampling import filter_logits
 from oddlm.schedule import Schedule
 
+from .registered import POLICIES, UNCOUPLED
 from .tolerances import P_VALUE
 
 PROMPTS = [[5, 6, 7], [9], [3, 4, 5, 8, 11, 12]]
@@ -32,7 +33,7 @@ SHAPE = {"n": 4, "length": 12, "steps": 6}
 class Fixed:
     """A network that says the same whatever it sees."""
 
-    protected_ids: tuple[int, ...] = ()
+    end_ids: tuple[int, ...] = ()
 
     def __init__(self, logits: Tensor, mask_id: int | None = None) -> None:
         self.logits, self.vocab_size = logits, logits.shape[-1]
@@ -60,7 +61,7 @@ def test_quota_is_the_even_share_the_first_steps_taking_the_rest(block_length, s
     assert done.nfe == steps
 
 
-@pytest.mark.parametrize("policy", ["low_confidence", "random", "margin", "entropy", "threshold", "factor", "entropy_bound"])
+@pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("block_length", [None, 4])
 def test_every_position_is_filled_once_and_never_with_mask(toy, policy, block_length):
     seen: list[Tensor] = []
@@ -88,7 +89,7 @@ def test_mask_is_never_sampled_even_when_the_network_wants_it():
     assert (done.tokens != 4).all()
 
 
-NETWORK_LACKS = "the model is a function without mask_id, vocab_size, protected_ids: a model is called as model(tokens, start, "
+NETWORK_LACKS = "the model is a function without mask_id, vocab_size, end_ids: a model is called as model(tokens, start, "
 
 
 def test_a_network_that_is_no_model_is_told_what_it_lacks(toy):
@@ -99,9 +100,9 @@ def test_a_network_that_is_no_model_is_told_what_it_lacks(toy):
         with pytest.raises(ValueError, match=re.escape(NETWORK_LACKS)):
             draw(network, [[5]], n=1, length=4, steps=2)
     network.mask_id, network.vocab_size = toy.mask_id, toy.vocab_size
-    with pytest.raises(ValueError, match=r"without protected_ids: .* \(see oddlm\.Model\)"):
+    with pytest.raises(ValueError, match=r"without end_ids: .* \(see oddlm\.Model\)"):
         denoise(network, [[5]], n=1, length=4, steps=2)
-    network.protected_ids = toy.protected_ids
+    network.end_ids = toy.end_ids
     assert denoise(network, [[5]], n=1, length=4, steps=2).nfe == 2
     with pytest.raises(ValueError, match="the model is a SimpleNamespace without __call__"):
         denoise(SimpleNamespace(**vars(network)), [[5]], n=1, length=4, steps=2)
@@ -134,8 +135,8 @@ def test_a_prompt_gives_the_same_samples_alone_and_among_longer_ones(toy):
         assert torch.equal(denoise(toy, [prompt], seed=seed, **options).tokens, group)
 
 
-@pytest.mark.parametrize("objective", ["odd", "odd_sequential", "random_probe"])
-@pytest.mark.parametrize("policy", ["low_confidence", "random", "threshold"])
+@pytest.mark.parametrize("objective", UNCOUPLED)
+@pytest.mark.parametrize("policy", POLICIES)
 def test_sample_i_is_the_same_for_every_n_above_i(toy, objective, policy):
     options = {"temperature": 1.0, "fork": True, "order_temperature": 0.5, "policy": policy, "length": 12, "steps": 6}
     few, many = (denoise(toy, [[5, 6]], n=n, guide=Repulsion(objective, alpha=16), **options).tokens for n in (5, 11))
@@ -192,7 +193,7 @@ def test_positions_are_sampled_independently():
 def test_temperature_zero_is_argmax_and_ties_go_to_the_lowest_id_and_position():
     logits = torch.zeros(6, 9)
     logits[:, [3, 5]] = 4.0
-    done = denoise(Fixed(logits), [[0]], n=2, length=6, steps=3)
+    done = denoise(Fixed(logits), [[0]], n=2, length=6, steps=3, temperature=0.0)
     assert (done.tokens == 3).all()
     assert done.commit_step.tolist() == [[0, 0, 1, 1, 2, 2]] * 2
 
@@ -200,7 +201,7 @@ def test_temperature_zero_is_argmax_and_ties_go_to_the_lowest_id_and_position():
 def test_confidences_near_one_keep_their_order():
     logits = torch.zeros(4, 5)
     logits[torch.arange(4), 1] = torch.tensor([20.0, 30.0, 25.0, 34.0])  # all 1.0 in float32
-    done = denoise(Fixed(logits), [[0]], n=1, length=4, steps=4)
+    done = denoise(Fixed(logits), [[0]], n=1, length=4, steps=4, temperature=0.0)
     assert done.commit_step.tolist() == [[3, 1, 2, 0]]
 
 
@@ -234,7 +235,7 @@ def test_suppression():
     logits[3:, eos] = 8.0
     model = Fixed(logits)
     free, never, late = (
-        denoise(model, [[0]], n=1, length=8, steps=8, **options)
+        denoise(model, [[0]], n=1, length=8, steps=8, temperature=0.0, **options)
         for options in ({}, {"suppress": [eos]}, {"suppress_confidence": [eos]})
     )
     assert (free.tokens[0, 3:] == eos).all()
@@ -244,17 +245,18 @@ def test_suppression():
     assert late.commit_step[0, 3:].min() >= 3
 
 
-@pytest.mark.parametrize("policy", ["margin", "entropy"])
+@pytest.mark.parametrize("policy", [name for name in POLICIES if name != "random"])
 def test_late_ids_are_late_under_every_policy(policy):
     logits = torch.randn(6, 9, generator=torch.Generator().manual_seed(1))
     logits[2:, 1] = 9.0
-    done = denoise(Fixed(logits), [[0]], n=1, length=6, steps=6, suppress_confidence=[1], policy=policy)
+    done = denoise(Fixed(logits), [[0]], n=1, length=6, steps=6, temperature=0.0, suppress_confidence=[1], policy=policy)
     assert done.commit_step[0, 2:].min() == 2
 
 
 def test_order_temperature_changes_where_not_what():
     logits = torch.randn(10, 20, generator=torch.Generator().manual_seed(2)) * 3
-    still, noisy = (denoise(Fixed(logits), [[0]], n=12, length=10, steps=10, order_temperature=t) for t in (0.0, 1.0))
+    shape = {"n": 12, "length": 10, "steps": 10, "temperature": 0.0}
+    still, noisy = (denoise(Fixed(logits), [[0]], **shape, order_temperature=t) for t in (0.0, 1.0))
     assert torch.equal(still.tokens, noisy.tokens)
     assert len({tuple(r) for r in still.commit_step.tolist()}) == 1
     assert len({tuple(r) for r in noisy.commit_step.tolist()}) > 8
@@ -264,7 +266,7 @@ def test_order_noise_draws_the_first_position_in_proportion_to_confidence():
     """Gumbel-max on the log-confidence: position p goes first with probability confidence[p] / sum."""
     logits = torch.tensor([[3.0, 0, 0], [1.0, 0, 0], [0.5, 0, 0]])
     logits = torch.cat([logits, torch.zeros(3, 1)], dim=1)
-    done = denoise(Fixed(logits), [[0]], n=20_000, length=3, steps=3, order_temperature=1.0)
+    done = denoise(Fixed(logits), [[0]], n=20_000, length=3, steps=3, temperature=0.0, order_temperature=1.0)
     confidence = logits[:, :3].double().softmax(dim=1)[:, 0]
     first = np.bincount((done.commit_step == 0).long().argmax(dim=1).numpy(), minlength=3)
     assert stats.chisquare(first, (confidence / confidence.sum()).numpy() * 20_000).pvalue > P_VALUE
@@ -275,7 +277,7 @@ def test_fork_gives_sample_j_the_jth_likeliest_cell(toy, guide):
     events: list[oddlm.StepEvent] = []
     done = denoise(toy, [[5, 6]], n=20, length=8, steps=4, fork=True, guide=guide, observe=events.append)
     cells = events[0].base_logits[0].log_softmax(dim=-1)
-    cells[:, list(toy.protected_ids)] = -torch.inf
+    cells[:, list(toy.end_ids)] = -torch.inf
     ranked = cells.flatten().argsort(descending=True, stable=True)[:20]
     first = events[0].commit.nonzero()
     assert first[:, 0].tolist() == list(range(20))
@@ -339,7 +341,7 @@ def test_fork_stays_inside_the_first_block_and_needs_two_steps(toy):
 
 def test_fork_when_only_protected_ids_are_left():
     class OnlyEos(Fixed):
-        protected_ids = (1,)
+        end_ids = (1,)
 
     logits = torch.full((4, 3), -torch.inf)
     logits[:, 1] = 0.0

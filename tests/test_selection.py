@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import oddlm
 from oddlm import LM, Sample
-from oddlm.evaluate import Runner, check_spec
+from oddlm.evaluate import Runner, check_spec, identified
 from oddlm.metrics.words import split_words, word_distances
 from oddlm.params import RunSpec, checked
 from oddlm.selection import SELECTORS, keep
@@ -133,7 +133,7 @@ def test_a_run_that_cannot_be_is_refused_before_the_model_is_loaded():
 def test_a_row_tells_what_was_spent(tmp_path, pool, nfe, together):
     runner = Runner(Store(tmp_path / "runs"), lambda: oddlm.load("toy"), together=together)
     params = {"length": 6, "alpha": 0, "temperature": 1, "pool": pool}
-    spec = checked(RunSpec, {"model": "toy", "task": "own", "n": 4, "params": params})
+    spec = identified(checked(RunSpec, {"model": "toy", "task": "own", "n": 4, "params": params}))
     rows = runner.run(spec, TASK, TASK.load())
     assert {row.nfe for row in rows} == {nfe}
     assert {len(row.samples) for row in rows} == {4}

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from oddlm import load
-from oddlm.evaluate import Runner
+from oddlm.evaluate import Runner, identified
 from oddlm.params import RunSpec, checked
 from oddlm.store import Store
 from oddlm.trackers import followed, tracker, tracking
@@ -25,7 +25,7 @@ PROBLEMS = TASK.load(limit=3)
 
 def spec(**changes) -> RunSpec:
     params = {"length": 6, "temperature": 1, "objective": "odd"}
-    return checked(RunSpec, {"model": "toy", "task": "own", "n": 4, "limit": 3, "params": params, **changes})
+    return identified(checked(RunSpec, {"model": "toy", "task": "own", "n": 4, "limit": 3, "params": params, **changes}))
 
 
 @pytest.fixture

@@ -20,8 +20,8 @@ import pytest
 
 from oddlm import load
 from oddlm import study as studies
-from oddlm.evaluate import Runner
-from oddlm.params import RunSpec, checked
+from oddlm.evaluate import Runner, identified
+from oddlm.params import NAMED, RunSpec, checked
 from oddlm.space import draw, read_space
 from oddlm.store import Store
 from oddlm.study import living_process
@@ -30,6 +30,7 @@ from oddlm.trackers import tracking
 from oddlm.tune import Plan, _sampler, counted, open_study, outcomes, planned, tally, tune, tuning_problems
 
 from .own_task import HILLS, LEAKY, TASK, Hills
+from .starting import interruptible
 from .test_cli_eval import oddlm  # noqa: F401
 from .test_evaluate import ENV, ROOT
 from .waiting import WAIT_S, wait_until
@@ -47,7 +48,7 @@ def plan(**changes) -> Plan:
         "k": 8,
         "floors": {},
     } | changes
-    return Plan(checked(RunSpec, base), **changes)
+    return Plan(identified(checked(RunSpec, base)), **changes)
 
 
 def search(folder: Path, trials: int, plan: Plan, url: str | None = None, watch=lambda *_: None):
@@ -111,7 +112,7 @@ SLOW += ["--space", "temperature=0..6", "--set", "alpha=0", "--trials", "6"]
 
 def start(folder: Path) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "oddlm", *SLOW, "--store", str(folder), "--json", str(folder.parent / "out.json")]
-    return subprocess.Popen(command, cwd=ROOT, env=ENV, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return interruptible(command, cwd=ROOT, env=ENV, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
 def rows(folder: Path) -> int:
@@ -267,7 +268,7 @@ def test_over_a_store_that_holds_all_runs_it_draws_nothing(oddlm, monkeypatch): 
     assert [line["trial"] for line in lines] == [0, 1, 2, 3]
     assert (lines[0]["params"]["temperature"], lines[0]["params"]["top_k"]) == (2, 40)
     assert not Path("runs").exists()
-    base = checked(RunSpec, {"model": HILL[3], "task": HILL[1], "split": "tune", "n": 2, "limit": 3})
+    base = identified(checked(RunSpec, {"model": HILL[3], "task": HILL[1], "split": "tune", "n": 2, "limit": 3}))
     fixed = {"length": 2, "alpha": 0}
     ahead = planned(Plan(base, fixed, read_space(SPACE, {}), (0, 1), 2, {}, 0, "random", ({"temperature": 2, "top_k": 40},)), 4)
     assert [line["runs"] for line in lines] == [[spec.id for spec in specs] for specs in ahead]
@@ -299,13 +300,11 @@ def test_settings_to_try_first_come_first_and_teach_the_search(tmp_path):
     assert outcomes(study)[0].params.temperature == 2.5
 
 
-def test_studies_of_before_open_as_they_were(tmp_path):
-    names = [plan().name, plan(floors={1: 0.2}, seed=3, seeds=(0, 1)).name]
-    assert [name[-8:] for name in names] == ["99c92103", "86492282"], "a study is found by its plan: is that meant?"
+def test_a_study_is_for_its_plan_alone(tmp_path):
     search(tmp_path, 1, plan())
     for changes, message in (
-        ({"search": "random"}, "study 's' has search None"),
-        ({"first": ({"top_k": 1},)}, "has first None"),
+        ({"search": "random"}, "study 's' has search 'tpe'"),
+        ({"first": ({"top_k": 1},)}, r"has first \[\]"),
     ):
         with pytest.raises(ValueError, match=message):
             open_study(f"sqlite:///{tmp_path}/tune.db", "s", plan(**changes))
@@ -336,9 +335,7 @@ def postgres():
             port = free.getsockname()[1]
         options = ["-p", str(port), "-c", "listen_addresses=127.0.0.1", "-k", str(folder), "-c", "fsync=off"]
         with (folder / "log").open("wb") as log:
-            server = subprocess.Popen(
-                [str(Path(initdb).with_name("postgres")), *data, *options], cwd=folder, stderr=log, **user
-            )
+            server = interruptible([str(Path(initdb).with_name("postgres")), *data, *options], cwd=folder, stderr=log, **user)
         try:
             wait_until(lambda: b"ready to accept connections" in (folder / "log").read_bytes(), server)
             assert server.poll() is None, (folder / "log").read_text()
@@ -508,10 +505,11 @@ SHORT = [*HILL, "--trials", "1", "--limit", "2", "--n", "2"]
         ([*SHORT, "--space", "alpha=2..1"], "alpha: the low end of a range must lie below its high end"),
         ([*SHORT, "--space", "alpha=-1,8"], "alpha: Input should be greater than or equal to 0, not -1"),
         ([*SHORT, "--space", "objective=od"], "unknown objective 'od'; known: dpp"),
-        ([*SHORT, "--space", "policy=lowest,margin"], "unknown policy 'lowest'; known: "),
+        *(([*SHORT, "--space", f"{name}=lowest,highest"], f"unknown {name} 'lowest'; known: ") for name in NAMED),
+        *(([*SHORT, "--set", f"{name}=lowest", "--space", "top_k=1,2"], f"unknown {name} 'lowest'; known: ") for name in NAMED),
+        ([*SHORT, "--space", "pool=2,4", "--space", "selector=first,lowest"], "unknown selector 'lowest'; known: "),
         ([*SHORT, "--space", "empty.toml"], "the space is empty"),
         ([*SHORT, "--set", "alpha=-1", "--space", "top_k=1,2"], "alpha: Input should be greater than or equal to 0"),
-        ([*SHORT, "--set", "policy=lowest"], "unknown policy 'lowest'"),
         ([*SHORT, "--set", "alpha=3"], "alpha is fixed and in the space: leave one out"),
         ([*SHORT, "--metric", "accuracy"], "a metric is pass@k, such as pass@1 or pass@16, not 'accuracy'"),
         ([*SHORT, "--metric", "pass@4"], "pass@4 needs at least 4 samples per problem, not 2"),

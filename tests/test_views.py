@@ -128,7 +128,7 @@ def test_pieces_put_together_are_the_text():
 def test_the_denoising_fits_the_terminal_and_marks_what_diversity_changed(width, height, n):
     lm = oddlm.load("toy")
     console = Console(file=io.StringIO(), width=width, height=height, force_terminal=True, color_system="truecolor")
-    view = views.Denoising(lm.tokenizer.decode, lm.model.protected_ids, console)
+    view = views.Denoising(lm.tokenizer.decode, lm.model.end_ids, console)
     frames = []
 
     def look(event):
@@ -149,7 +149,7 @@ def test_the_denoising_fits_the_terminal_and_marks_what_diversity_changed(width,
 
 def test_plain_sampling_marks_nothing():
     lm = oddlm.load("toy")
-    view = views.Denoising(lm.tokenizer.decode, lm.model.protected_ids, Console(file=io.StringIO()))
+    view = views.Denoising(lm.tokenizer.decode, lm.model.end_ids, Console(file=io.StringIO()))
     lm.generate("t5 t6", 3, length=8, alpha=0, temperature=0, observe=view)
     final = shown(view.final(), 200)
     assert final.count(views.CHANGED) == 1  # the legend's
@@ -162,8 +162,8 @@ def test_labels():
         for p in ({"alpha": 0}, {"objective": "odd"}, {"objective": {"name": "odd", "quality": "none", "normalize": False}}, {})
     ]
     assert told == [
-        *("plain T0.5", "odd α8 T0.5", "odd (quality none, normalize false) α8 T0.5"),
+        *("plain T0.5", "odd + fork α4 T0.5", "odd (quality none, normalize false) + fork α4 T0.5"),
         "odd (enough 0.5) + fork α4 T0.5",
     ]
     nameless = checked(SampleParams, {"objective": {"enough": 1}})  # as a store may hold it
-    assert views.label(nameless) == "None (enough 1) α8 T0.5"
+    assert views.label(nameless) == "None (enough 1) + fork α4 T0.5"

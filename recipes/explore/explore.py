@@ -21,15 +21,17 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from choosing import chosen_of
-from methods import METHODS, PAIR, TASKS, base_space, base_start, refined, steps_of, third
+from methods import METHODS, PAIR, TASKS, UNSAID, base_space, base_start, refined, steps_of, third
 
 from oddlm import metrics, tune
 from oddlm.evaluate import Runner, draw, environment
+from oddlm.models import model_digest
 from oddlm.params import RunSpec, SampleParams
 from oddlm.selection import SELECTORS
 from oddlm.space import read_space
@@ -52,13 +54,18 @@ POOLS = (17, 32)
 POOLED = tuple((task, "plain") for task in ("countdown-4", "minicode"))  # drawn so often that there is a pool
 
 
+@cache
+def mini() -> str:
+    return model_digest("mini")
+
+
 def plan_of(task: str, method: str) -> tune.Plan:
     name, protocol, length, _ = TASKS[task]
     what = METHODS[method]
-    fixed = {"length": length, "steps": find_task(name).under(protocol).steps, **what.fixed}
+    fixed = {"length": length, "steps": find_task(name).under(protocol).steps, "fork": False, **what.fixed}
     axes = {**base_space(task, what), **what.space}
     space = read_space([f"{axis}={json.dumps(v) if isinstance(v, list) else v}" for axis, v in axes.items()], fixed)
-    base = RunSpec(model="mini", task=name, protocol=protocol, split="tune", n=N, limit=LIMIT)
+    base = RunSpec(model="mini", model_digest=mini(), task=name, protocol=protocol, split="tune", n=N, limit=LIMIT)
     return tune.Plan(base, fixed, space, (0,), N, {}, search="random", first=(base_start(task, what),))
 
 
@@ -111,10 +118,10 @@ class Look:
     def runs(self, task: str) -> Iterator[tuple[str, int, list[RunSpec]]]:
         """Whose setting, which, and its run with each seed."""
         name, protocol, _, _ = TASKS[task]
-        base = RunSpec(model="mini", task=name, protocol=protocol, split="tune", n=N, limit=self.limit)
+        base = RunSpec(model="mini", model_digest=mini(), task=name, protocol=protocol, split="tune", n=N, limit=self.limit)
         for method, settings in self.settings(task).items():
             for place, given in enumerate(settings):
-                params = SampleParams.model_validate({"steps": steps_of(task), **given}).canonical()
+                params = SampleParams.model_validate({**UNSAID, "steps": steps_of(task), **given}).canonical()
                 seeds = range(self.seeds[PAIR.index(task)])
                 yield method, place, [base.model_copy(update={"params": params, "seed": seed}) for seed in seeds]
 
@@ -156,7 +163,8 @@ def place_of(aim: tune.Plan, outcome: tune.Outcome) -> int:
 
 
 def stated(params: SampleParams) -> dict[str, Any]:
-    return params.model_dump(mode="json", exclude_defaults=True, exclude={"seed"})
+    usual = {name: field.default for name, field in SampleParams.model_fields.items() if name != "objective"} | UNSAID
+    return {k: v for k, v in params.model_dump(mode="json", exclude={"seed"}).items() if k not in usual or v != usual[k]}
 
 
 def choose(args: argparse.Namespace) -> None:
@@ -204,7 +212,7 @@ def report_runs() -> Iterator[Named]:
 
 def shaken(params: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Settings that are off: alpha by 4, temperature by 2, half the steps."""
-    full = SampleParams.model_validate(params)
+    full = SampleParams.model_validate({**UNSAID, **params})
     found = {}
     if not full.plain:
         found |= {f"alpha x {factor:g}": {**params, "alpha": full.alpha * factor} for factor in (0.25, 4.0)}
@@ -217,13 +225,14 @@ def named(task: str, method: str, variant: str, seed: int, params: dict[str, Any
     name, protocol, _, _ = TASKS[task]
     spec = RunSpec(
         model="mini",
+        model_digest=mini(),
         task=name,
         protocol=protocol,
         split="test",
         n=n,
         limit=500,
         seed=seed,
-        params=SampleParams.model_validate(params).canonical(),
+        params=SampleParams.model_validate({**UNSAID, **params}),
     )
     return Named(task, method, variant, seed, spec)
 

@@ -12,6 +12,7 @@ TASKS = {  # name: (task, protocol, tokens, which ends suit plain sampling: the 
     "minicode": ("minicode", "exploration", 64, "free"),
 }
 PAIR = ("countdown-4", "minicode")  # where there is a second and a third look, and a pool of 32 in half the steps
+UNSAID = {"alpha": 8.0, "fork": False}  # where results say nothing; the package's own defaults came out of them
 PUSH = {"alpha": "1..32:log", "schedule": ["linear", "constant", "cosine"]}
 
 

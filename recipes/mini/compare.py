@@ -120,7 +120,8 @@ def generate(args: argparse.Namespace) -> None:
                 continue
             if (start := time.monotonic()) - began > args.within:
                 return
-            settings = {**SHAPES[args.task], **BASES[base], **METHODS[method], "temperature": temperature, "seed": seed}
+            how = {"fork": False, **METHODS[method], "temperature": temperature, "seed": seed}
+            settings = {**SHAPES[args.task], **BASES[base], **how}
             groups = lm.generate(prompts, N, max_batch=args.rows, progress=False, **settings)
             seconds = round(time.monotonic() - start, 2)
             what = {"task": args.task, "split": args.split, "count": args.problems, "base": base, "method": method}

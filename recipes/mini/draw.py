@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from oddlm.evaluate import draw, environment
+from oddlm.evaluate import check_weights, draw, environment, identified
 from oddlm.experiments.grid import read_grid
 from oddlm.params import RunSpec
 from oddlm.tasks import Problem, Task, find_task
@@ -23,7 +23,7 @@ from oddlm.tasks import Problem, Task, find_task
 
 def specs_of(path: Path) -> list[RunSpec]:
     if path.suffix == ".toml":
-        return read_grid(path)
+        return [identified(spec) for spec in read_grid(path)]
     return [RunSpec.model_validate_json(line) for line in path.read_text().splitlines() if line.strip()]
 
 
@@ -127,6 +127,8 @@ def work(args: argparse.Namespace, part: int) -> None:
     dtype = {"dtype": args.dtype} if args.dtype else {}
     lm = oddlm.load("mini", device=args.device, compiled=args.compiled, **dtype)
     about = {**environment(lm), "dtype": str(lm.model.embedding.dtype), "compiled": args.compiled}
+    for spec in specs:
+        check_weights(lm, spec)
     drawn, known = Drawn(), read_problems(args.runs)
     for number, spec in enumerate(specs):
         task, problems = known.get(source_of(spec)) or known.setdefault(source_of(spec), problems_of(spec, run=False))

@@ -19,6 +19,7 @@ import numpy as np
 from compare import check_verdicts, right_answers
 from draw import problems_of
 
+from oddlm.ends import text_length
 from oddlm.evaluate import Group, make_row, summary
 from oddlm.generate import LM
 from oddlm.params import RunSpec
@@ -67,11 +68,10 @@ class Outline:
         from oddlm.models.mini import MiniTokenizer
 
         self.tokenizer = MiniTokenizer()
-        self.protected_ids = (self.tokenizer.eos_id, self.tokenizer.pad_id)
+        self.end_ids = (self.tokenizer.eos_id, self.tokenizer.pad_id)
 
     def text(self, tokens: list[int]) -> str:
-        end = next((i for i, token in enumerate(tokens) if token in self.protected_ids), None)
-        return self.tokenizer.decode(tokens[:end])
+        return self.tokenizer.decode(tokens[: text_length(tokens, self.end_ids)])
 
 
 def verdicts(task: Task, problems: list[Problem], answers: list[list[str]], workers: int, check: int) -> list[dict[str, Score]]:
@@ -134,7 +134,7 @@ def store_runs(number: int, part: int, parts: int, folder: Path, bare: bool) -> 
             chosen = shard.which[p, run]
             samples = [
                 Sample(0, i, texts[p][c], tuple(tokens), (), (), (), spec.problem_seed(problem.id),
-                       "stop" if set(tokens) & set(outline.protected_ids) else "length", about["nfe"])
+                       "stop" if set(tokens) & set(outline.end_ids) else "length", about["nfe"])
                 for i, (c, tokens) in enumerate(zip(chosen, shard.texts[p][chosen].tolist(), strict=True))
             ]  # fmt: skip
             group = Group(problem, task.prompt(problem), samples, about["seconds"] / len(problems))

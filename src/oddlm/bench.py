@@ -54,7 +54,7 @@ def build_model(name: str, device: torch.device, dtype: str, compiled: str) -> M
     if name in SHAPES:
         how = None if quantize or compiled == "none" else compiled
         network = random_network(SHAPES[name], device, numbers, quantize)
-        return Native(network, name=name, mask_id=0, protected_ids=(1, 2), compiled=how)
+        return Native(network, name=name, mask_id=0, end_ids=(1, 2), compiled=how)
     try:
         return load_model(name, device=device, dtype=numbers, **({"quantize": quantize} if quantize else {}))
     except ValueError as error:
@@ -84,7 +84,7 @@ def overhead(
         if cell[:2] != shape and getattr(model, "compiled", None) == "fixed":
             torch.compiler.reset()  # torch would not compile every shape of a long grid
         shape = cell[:2]
-        lanes = _Lanes(model, *cell, temperature, Repulsion(alpha=alpha))
+        lanes = _Lanes(model, *cell, temperature, Repulsion("odd", alpha=alpha))
         for guide in lanes.guides:
             lanes.short_run(guide)  # warms up and compiles
         peaks = [_peak_mib(model, partial(lanes.short_run, guide)) for guide in lanes.guides]

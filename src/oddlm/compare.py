@@ -1,6 +1,6 @@
 """Settings beside their plain baseline. Imports no torch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -12,6 +12,7 @@ from .params import RunSpec, SampleParams, checked
 from .store import Row
 
 Done = tuple[RunSpec, Sequence[Row]]
+Embed = Callable[[Sequence[str]], Any]  # n texts -> [n, d]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,26 +45,38 @@ def baseline(params: SampleParams) -> SampleParams:
 
 def unpushed(params: SampleParams) -> SampleParams:
     """The same without its push; a fork stays."""
-    return params.model_copy(update={"alpha": 0.0}).canonical()
+    return params.model_copy(update={"alpha": 0.0, "fork": params.forks}).canonical()
 
 
-def compare(done: Sequence[Done]) -> list[Line]:
-    """A line per setting. All runs have the same problems in the same order; every setting has every seed."""
+def compare(done: Sequence[Done], *, beside: bool = False, embed: Embed | None = None) -> list[Line]:
+    """A line per setting. All runs have the same problems in the same order; every setting has every seed.
+
+    beside: with the measures that compare texts with those of the plain baseline, or by `embed` (`metrics.BESIDE`), which
+    are no part of a record.
+    """
     settings: dict[str, list[Done]] = {}
     for spec, rows in done:
         settings.setdefault(_key(spec.params), []).append((spec, rows))
-    return [_line(runs, settings.get(_key(baseline(runs[0][0].params)))) for runs in settings.values()]
+    lines = []
+    for runs in settings.values():
+        plain = settings.get(_key(baseline(runs[0][0].params)))
+        lines.append(_line(runs, plain, _beside(runs, plain, embed) if beside else []))
+    return lines
 
 
-def plain_texts(done: Sequence[Done], spec: RunSpec) -> dict[str, list[str]] | None:
-    """By problem, what the plain baseline of a run wrote under the same seed; None for plain runs, or where it has not run."""
-    if spec.params.plain:
-        return None
-    wanted = (_key(baseline(spec.params)), spec.seed)
-    for other, rows in done:
-        if (_key(other.params), other.seed) == wanted:
-            return {row.problem: [sample.text for sample in row.samples] for row in rows}
-    return None
+def _beside(runs: Sequence[Done], plain: Sequence[Done] | None, embed: Embed | None) -> list[dict[str, float]]:
+    """Of every problem of every run; plain runs have no baseline but themselves."""
+    found = []
+    others = {} if plain is None or runs[0][0].params.plain else {spec.seed: rows for spec, rows in plain}
+    for spec, rows in runs:
+        texts = [_texts(row) for row in rows]
+        before = map(_texts, others[spec.seed]) if spec.seed in others else [None] * len(rows)
+        found += [metrics.diversity_beside(mine, plain=own, embed=embed) for mine, own in zip(texts, before, strict=True)]
+    return found
+
+
+def _texts(row: Row) -> list[str]:
+    return [sample.text for sample in row.samples]
 
 
 def covered(done: Sequence[Done]) -> int:
@@ -94,7 +107,7 @@ def pass_n(rows: Sequence[Row]) -> list[float]:
     return [float(any(row.correct)) for row in rows]
 
 
-def _line(runs: Sequence[Done], plain: Sequence[Done] | None) -> Line:
+def _line(runs: Sequence[Done], plain: Sequence[Done] | None, beside: Sequence[Mapping[str, float]]) -> Line:
     params = runs[0][0].params
     solved = np.array([pass_n(rows) for _, rows in runs])  # [seeds, problems]
     right = [float(np.mean([np.mean(row.correct) for row in rows])) for _, rows in runs]
@@ -109,9 +122,14 @@ def _line(runs: Sequence[Done], plain: Sequence[Done] | None) -> Line:
         pass_1=metrics.mean_se(right),
         pass_n=metrics.mean_se(solved.mean(axis=1)),
         difference=difference,
-        diversity={name: _mean([row.diversity.get(name) for row in rows]) for name in rows[0].diversity},
+        diversity=_means([row.diversity for row in rows]) | _means(beside),
         seconds=sum(row.seconds + row.score_seconds for row in rows),
     )
+
+
+def _means(measured: Sequence[Mapping[str, float | None]]) -> dict[str, float | None]:
+    names = dict.fromkeys(name for measures in measured for name in measures)
+    return {name: _mean([measures.get(name) for measures in measured]) for name in names}
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

@@ -4,9 +4,11 @@ import csv
 import statistics
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
+from io import StringIO
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from .files import save_figure, write_whole
 from .models.transformer import TransformerConfig
 
 
@@ -134,10 +136,11 @@ def aims_table(costs: Sequence[Cost]) -> str:
 
 
 def write_csv(costs: Sequence[Cost], path: Path) -> None:
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, [f.name for f in fields(Cost)])
-        writer.writeheader()
-        writer.writerows(asdict(c) for c in costs)
+    table = StringIO(newline="")
+    writer = csv.DictWriter(table, [f.name for f in fields(Cost)])
+    writer.writeheader()
+    writer.writerows(asdict(c) for c in costs)
+    write_whole(path, table.getvalue().encode())
 
 
 def read_csv(path: Path) -> list[Cost]:
@@ -174,7 +177,7 @@ def draw(costs: Sequence[Cost], path: Path) -> None:
     panels[0].set_ylabel("ODD over plain, % of a step")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False, fontsize=8)
     figure.suptitle(f"Dots: cells, with 95 % intervals. Bars: their medians.{scale}", fontsize=9)
-    figure.savefig(path, dpi=150)
+    save_figure(figure, path, dpi=150)
 
 
 def _draw_over(panel: Any, axis: str, costs: Sequence[Cost]) -> None:

@@ -16,6 +16,7 @@ from rich.text import Text
 from torch import Tensor
 
 from .diversity.guide import Repulsion
+from .files import save_figure
 from .generate import LM, load
 from .metrics import paired_interval, pass_at_k
 from .models.toy import Toy
@@ -126,7 +127,7 @@ def _compare(
             bar = progress.add_task(task.name)
             for problem in problems:
                 for (method, temperature), tally in tallies.items():
-                    force = {} if method == "auto" else {"alpha": alpha}  # auto has its own
+                    force = {} if method == "auto" else {"alpha": alpha, "fork": False}  # auto has its own
                     how = {**shape, "objective": method, **force, "temperature": temperature, "seed": seed + len(done)}
                     tally.add(lm, task, problem, how)
                 done.append(problem)
@@ -211,7 +212,7 @@ def _draw(console: Console, tallies: Tallies, path: Path) -> None:
         axes.plot(k, curve, label=label, color=COLORS[method], linestyle="-" if temperature else "--")
     axes.set(xlabel="k", ylabel="Pass@k", ylim=(0, 1), title="countdown, 4 numbers")
     axes.legend()
-    figure.savefig(path, dpi=120)
+    save_figure(figure, path, dpi=120)
     console.print(Text(f"Pass@k curves: {path}\n"))
 
 

@@ -2,7 +2,7 @@
 
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -13,16 +13,16 @@ from platform import platform, python_version
 from typing import Any, TypeVar, cast
 
 from . import metrics
-from .generate import LM, repulsion
+from .ends import text_length
+from .generate import LM, check_params
+from .models import model_digest
 from .params import RunSpec
-from .policies import POLICIES
-from .selection import SELECTORS
-from .store import Row, SampleRow, Store, StoreError, Summary, Writer
+from .store import DamagedRunError, Row, SampleRow, Store, Summary, Writer
 from .tasks import Problem, Score, Task
-from .types import Sample, identity
+from .tasks.base import scorers
+from .types import Sample, called
 
 Watch = Callable[[Row, bool], None]
-Embed = Callable[[Sequence[str]], Any]
 MOST_VERDICTS = 1 << 18
 T = TypeVar("T")
 
@@ -70,17 +70,12 @@ def draw(lm: LM, spec: RunSpec, task: Task | None, problems: Sequence[Problem]) 
     return [Group(*each, seconds) for each in zip(problems, prompts, samples, strict=True)]
 
 
-def make_row(
-    lm: LM,
-    spec: RunSpec,
-    group: Group,
-    judge: Judge | None,
-    *,
-    plain: Sequence[str] | None = None,
-    embed: Embed | None = None,
-    keep_tokens: bool = False,
-) -> Row:
-    """What is stored of one problem: its samples with their scores and how much they differ. judge None: no scores."""
+def make_row(lm: LM, spec: RunSpec, group: Group, judge: Judge | None, *, keep_tokens: bool = False) -> Row:
+    """What is stored of one problem: its samples with their scores and how much they differ. judge None: no scores.
+
+    Nothing else goes in: the same spec gives the same record, whichever command makes it. What takes another run or an
+    embedding model to say is computed where it is shown (`compare`).
+    """
     began = time.perf_counter()
     texts = [sample.text for sample in group.samples]
     scores = [None] * len(texts) if judge is None else judge(group.problem, texts)
@@ -91,9 +86,7 @@ def make_row(
         [score is not None and score.correct for score in scores],
         code=code,
         programs=[None if score is None else score.answer for score in scores] if code else None,
-        end_ids=lm.model.protected_ids,
-        plain=plain,
-        embed=embed,
+        end_ids=lm.model.end_ids,
     )
     return Row(
         problem=group.problem.id,
@@ -108,11 +101,10 @@ def make_row(
 
 
 def _sample_row(lm: LM, sample: Sample, score: Score | None, keep_tokens: bool) -> SampleRow:
-    ends = lm.model.protected_ids
     return SampleRow(
         index=sample.index,
         text=sample.text,
-        length=next((i for i, token in enumerate(sample.tokens) if token in ends), len(sample.tokens)),
+        length=text_length(sample.tokens, lm.model.end_ids),
         finish_reason=sample.finish_reason,
         tokens=sample.tokens if keep_tokens else None,
         correct=None if score is None else score.correct,
@@ -130,7 +122,6 @@ class Runner:
     workers: int = 2  # answers scored at a time
     together: int = 1  # problems denoised at a time
     keep_tokens: bool = False
-    embed: Embed | None = None
 
     def run(
         self,
@@ -138,13 +129,12 @@ class Runner:
         task: Task | None,
         problems: Sequence[Problem],
         watch: Watch = lambda *_: None,
-        plain: Mapping[str, Sequence[str]] | None = None,
     ) -> list[Row]:
         """All rows of the run, in the order of the problems; those that are stored are not made again.
 
         task None: the samples are not scored. watch: called with every row and whether it is new, stored ones first.
-        plain: by problem, what plain sampling wrote, for what is new beside it.
         """
+        check_identified(spec)
         check_problems(task, problems)
         if not self.store.complete(spec):
             self.lm()  # a model that does not load leaves no run behind
@@ -155,13 +145,13 @@ class Runner:
             todo = [problem for problem in problems if problem.id not in run.rows]
             if todo:
                 lm = self.lm()
-                run.start(environment(lm))
-                with ThreadPoolExecutor(self.workers) as pool:
+                check_weights(lm, spec)
+                run.start(environment(lm, spec.model_digest))
+                with scorers(self.workers) as pool:
                     judge = None if task is None else Judge(task, pool)
                     for some in in_parts(todo, self.together):
                         for group in draw(lm, spec, task, some):
-                            before = (plain or {}).get(group.problem.id)
-                            row = make_row(lm, spec, group, judge, plain=before, embed=self.embed, keep_tokens=self.keep_tokens)
+                            row = make_row(lm, spec, group, judge, keep_tokens=self.keep_tokens)
                             run.append(row)
                             watch(row, True)
             rows = [run.rows[problem.id] for problem in problems]
@@ -173,13 +163,38 @@ def in_parts(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     return (items[first : first + size] for first in range(0, len(items), size))
 
 
+def identified(spec: RunSpec) -> RunSpec:
+    """The spec with the digest of its model as it is here and now; ValueError where there is no such model."""
+    return spec.model_copy(update={"model_digest": model_digest(spec.model, revision=spec.loading.revision)})
+
+
+def check_identified(spec: RunSpec) -> None:
+    """A run is known by its weights: a spec that does not say which would find the rows of others."""
+    if spec.model_digest is None:
+        raise ValueError(
+            f"the spec of model {spec.model!r} has no model_digest, so other weights would be the same run: "
+            "use oddlm.evaluate.identified(spec)"
+        )
+
+
+def check_weights(lm: LM, spec: RunSpec) -> None:
+    """Is this the model that the spec is about?"""
+    weights = getattr(lm.model, "weights", None)
+    if weights is not None and weights.digest != spec.model_digest:
+        raise other_weights(spec, weights.digest)
+
+
+def other_weights(spec: RunSpec, found: str) -> ValueError:
+    return ValueError(
+        f"model {spec.model!r} is {found} here, and the run {spec.id} is about {spec.model_digest}: "
+        "put the same weights here, or begin another run with these"
+    )
+
+
 def check_spec(spec: RunSpec) -> None:
     """ValueError for names and values that sampling would refuse, before anything is loaded or run."""
-    repulsion(spec.params)
-    POLICIES.build(spec.params.policy)
+    check_params(spec.params)
     spec.params.drawn(spec.n)  # refuses a pool that is too small
-    if spec.params.pool is not None:
-        SELECTORS.build(spec.params.selector)
 
 
 def check_problems(task: Task | None, problems: Sequence[Problem]) -> None:
@@ -202,7 +217,7 @@ def check_stored(run: Writer, task: Task | None, problems: Sequence[Problem]) ->
     prompts = {problem.id: _shown(task, problem) for problem in problems if problem.id in run.rows}
     for row in run.rows.values():
         if prompts.get(row.problem) != row.prompt:
-            raise StoreError(f"run {run.folder.name}: problem {row.problem!r} is not what it was; give another --store")
+            raise DamagedRunError(f"run {run.folder.name}: problem {row.problem!r} is not what it was; give another --store")
 
 
 def _shown(task: Task | None, problem: Problem) -> str:
@@ -227,18 +242,20 @@ def powers_of_two(n: int) -> list[int]:
     return sorted({2**i for i in range(n.bit_length()) if 2**i <= n} | {n})
 
 
-def environment(lm: LM) -> dict[str, Any]:
-    """What someone needs to know to make the same numbers again."""
+def environment(lm: LM, digest: str | None = None) -> dict[str, Any]:
+    """What someone needs to know to make the same numbers again. digest: of the model, where it does not know itself."""
     import torch
 
     device = torch.device(getattr(lm.model, "device", "cpu"))
+    weights = getattr(lm.model, "weights", None)
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "platform": platform(),
         "python": python_version(),
         "versions": {name: _version(name) for name in ("oddlm", "torch", "numpy")},
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
-        "model": identity(lm.model),
+        "model": called(lm.model),
+        "model_digest": digest if weights is None else weights.digest,
         "git": {"oddlm": _git(Path(__file__).parent, Path(__file__).name), "here": _git(Path.cwd())},
     }
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from . import noise
 from .checks import short_dtype, whole
 from .diversity.guide import Repulsion
+from .ends import text_length
 from .models import load_model, outline_model
 from .models.wrap import Wrapped
 from .models.wrappers import ClassifierFree, MicroBatch
@@ -18,7 +19,7 @@ from .params import SampleParams, checked
 from .policies import POLICIES
 from .sampler import denoise
 from .selection import SELECTORS, keep
-from .types import Denoised, History, Model, Observer, Sample, StepEvent, Tokenizer, identity
+from .types import Denoised, History, Model, Observer, Sample, StepEvent, Tokenizer, called
 
 Verify = Callable[[Sample], bool]
 MAX_BATCH = 256
@@ -42,7 +43,7 @@ class LM:
 
     def __repr__(self) -> str:
         numbers = getattr(getattr(self.model, "embedding", None), "dtype", None)
-        told = [repr(identity(self.model)), str(getattr(self.model, "device", "cpu"))]
+        told = [repr(called(self.model)), str(getattr(self.model, "device", "cpu"))]
         told += [] if numbers is None else [short_dtype(str(numbers).removeprefix("torch."))]
         return f"LM({', '.join(told)})"
 
@@ -63,7 +64,7 @@ class LM:
         """n samples for every prompt; `settings` are the fields of SampleParams.
 
         prompts: texts, or the token ids of each (a chat template's, for instance).
-        params: settings of which `settings` change some; alpha=0 is plain sampling, as a fork goes with the push unless named.
+        params: settings of which `settings` change some; alpha=0 is plain sampling, without an automatic fork too.
         seeds: one per prompt, in place of params.seed, from which each prompt derives its own.
         params.pool: so many samples are drawn, and n of them kept, in the order in which params.selector chose them.
         until: called with each new sample, in order, until it accepts one; prompts without an accepted sample get n more, which
@@ -79,8 +80,7 @@ class LM:
         max_batch = MAX_BATCH if most is None else whole("max_batch", most)
         if not ids:
             raise ValueError("prompts is empty: give at least one prompt")
-        if params.pool is not None:
-            SELECTORS.build(params.selector)
+        check_params(params)
         if until is not None:
             _check_rounds(params, n, max_samples)
         draw = partial(self._draw, params=params, max_batch=max_batch, remember=until is not None)
@@ -137,10 +137,10 @@ class LM:
             block_length=params.block_length,
             top_k=params.top_k,
             top_p=params.top_p,
-            suppress=model.protected_ids if params.eos == "never" else (),
-            suppress_confidence=model.protected_ids if params.eos == "late" else (),
+            suppress=model.end_ids if params.eos == "never" else (),
+            suppress_confidence=model.end_ids if params.eos == "late" else (),
             order_temperature=params.order_temperature,
-            fork=params.fork,
+            fork=params.forks,
             fork_temperature=params.fork_temperature,
             prompt_noise=params.prompt_noise,
             history=history,
@@ -155,17 +155,17 @@ class LM:
         mine = slice(g * done.n, (g + 1) * done.n)
         columns = (x[mine].tolist() for x in (done.tokens, done.commit_step, watch.base, watch.guided))
         for i, (tokens, commit_steps, base, guided) in enumerate(zip(*columns, strict=True)):
-            end = next((p for p, t in enumerate(tokens) if t in self.model.protected_ids), None)
+            length = text_length(tokens, self.model.end_ids)
             yield Sample(
                 prompt=prompt,
                 index=first + i,
-                text=self.tokenizer.decode(tokens[:end]),
+                text=self.tokenizer.decode(tokens[:length]),
                 tokens=tuple(tokens),
                 commit_steps=tuple(commit_steps),
                 base_logprobs=tuple(base),
                 guided_logprobs=tuple(guided),
                 seed=int(done.seeds[g]),
-                finish_reason="length" if end is None else "stop",
+                finish_reason="stop" if length < len(tokens) else "length",
                 nfe=done.nfe,
             )
 
@@ -254,6 +254,13 @@ def repulsion(params: SampleParams) -> Repulsion | None:
         preset="paper" if params.preset == "paper" else None,
     )
     return None if guide.idle else guide
+
+
+def check_params(params: SampleParams) -> None:
+    """ValueError for names and options of pieces that there are not, in use or not."""
+    repulsion(params)
+    POLICIES.build(params.policy)
+    SELECTORS.build(params.selector)
 
 
 def _check_rounds(params: SampleParams, n: int, max_samples: int) -> None:

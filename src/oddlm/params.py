@@ -6,20 +6,42 @@ import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar, get_args
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from .checks import short_dtype
-from .presets import PresetName, completed, expanded
+from .presets import (
+    ALPHA,
+    FEATURE,
+    FORK,
+    GRADIENT,
+    LENGTH,
+    OBJECTIVE,
+    POLICY,
+    SCHEDULE,
+    SELECTOR,
+    TEMPERATURE,
+    Fork,
+    PresetName,
+    expanded,
+)
 
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]  # what the noise, databases and HTTP can all hold
 Named = str | dict[str, Any]  # "odd", or {"name": "odd", "normalize": false}
 Checked = TypeVar("Checked", bound=BaseModel)
+T = TypeVar("T")
 NAMED = ("policy", "objective", "feature", "schedule", "selector")
 PUSH = ("objective", "feature", "schedule", "duplicates", "tolerance", "gradient", "preset")  # how, where alpha says how hard
+DEEPEST = 32
+TOO_DEEP = f"lists and tables are nested more than {DEEPEST} deep"
 
 
-LATER = ("confidence", "fork_temperature", "prompt_noise", "pool", "selector")  # came after the first runs were stored
+def _no_flag(given: Any) -> Any:
+    """pydantic would read true as 1, and a seed that is true is a mistake."""
+    if isinstance(given, bool):
+        raise ValueError(f"must be a number, not {json.dumps(given)}")
+    return given
 
 
 class SampleParams(BaseModel):
@@ -27,51 +49,47 @@ class SampleParams(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    length: int = Field(64, ge=1, description="Tokens per sample.")
+    length: int = Field(LENGTH, ge=1, description="Tokens per sample.")
     steps: int | None = Field(None, ge=1, description="Network evaluations; default: one per token.")
     block_length: int | None = Field(None, ge=1, description="Decode blocks of this length from left to right.")
-    temperature: float = Field(0.5, ge=0, le=1000, description="Of the choice of tokens; 0 is the argmax.")
+    temperature: float = Field(TEMPERATURE, ge=0, le=1000, description="Of the choice of tokens; 0 is the argmax.")
     top_k: int | None = Field(None, ge=1, description="Choose among the k likeliest tokens.")
     top_p: float | None = Field(None, gt=0, le=1, description="Choose within the likeliest tokens of this mass.")
-    policy: Named = Field("low_confidence", description="Which positions to commit.")
+    policy: Named = Field(POLICY, description="Which positions to commit.")
     confidence: Literal["full", "sampled"] | None = Field(
         None, description="From the full distribution, or the sampled one, after temperature and filters; default: the model's."
     )
     order_temperature: float = Field(0.0, ge=0, le=1000, description="Noise on the order in which positions are committed.")
-    fork: bool = Field(False, description="Sample j starts from the j-th likeliest single token.")
+    fork: Fork = Field(
+        FORK,
+        description="Sample j starts from the j-th likeliest single token. 'auto': where samples are pushed and every "
+        "block has a step to spare.",
+    )
     fork_temperature: float = Field(0.0, ge=0, le=1000, description="Of the fork: its tokens are drawn, all different.")
     prompt_noise: float = Field(0.0, ge=0, le=1000, description="Noise on the prompt's embeddings, fading over the steps.")
     eos: Literal["free", "late", "never"] = Field("free", description="When end tokens may be written.")
     guidance: float = Field(0.0, ge=0, description="Classifier-free guidance scale; doubles the network evaluations.")
-    objective: Named = Field("auto", description="What pushes samples apart; 'auto' is what we advise, 'none' plain sampling.")
-    feature: Named = Field("max_pool", description="What of a sample is compared.")
-    alpha: float = Field(8.0, ge=0, description="Force of the push; 0 is plain sampling.")
-    schedule: Named = Field("linear", description="How alpha falls over the steps.")
+    objective: Named = Field(
+        dict(OBJECTIVE), description="What pushes samples apart; 'auto' is what we advise, 'none' plain sampling."
+    )
+    feature: Named = Field(FEATURE, description="What of a sample is compared.")
+    alpha: float = Field(ALPHA, ge=0, description="Force of the push; 0 is plain sampling.")
+    schedule: Named = Field(SCHEDULE, description="How alpha falls over the steps.")
     duplicates: Literal["break", "skip"] | None = Field(None, description="What to do with samples that say nothing new.")
     tolerance: float | None = Field(None, ge=0, lt=1, description="Residual below which a sample says nothing new.")
-    gradient: Literal["normalized", "raw"] = Field("normalized", description="Whether alpha is a distance or a step size.")
+    gradient: Literal["normalized", "raw"] = Field(GRADIENT, description="Whether alpha is a distance or a step size.")
     pool: int | None = Field(None, ge=1, description="Samples drawn per prompt, of which n are kept; default: n.")
-    selector: Named = Field("k_centre", description="Which samples of the pool to keep.")
+    selector: Named = Field(SELECTOR, description="Which samples of the pool to keep.")
     preset: PresetName | None = Field(None, description="Settings under one name; 'paper' is the published arithmetic.")
-    seed: int = Field(0, description="The same seed gives the same samples.")
+    seed: Seed = Field(0, description="The same seed gives the same samples.")
+
+    _numbers = field_validator("length", "steps", "block_length", "top_k", "pool", "seed", mode="before")(_no_flag)
 
     @model_validator(mode="before")
     @classmethod
     def _by_name(cls, given: Any) -> Any:
-        """No name of a set of settings is kept, only what it stands for."""
-        if not isinstance(given, Mapping):
-            return given
-        found = completed(given)
-        return {**found, "fork": cls._forkable(found)} if found.get("fork") == "auto" else found
-
-    @classmethod
-    def _forkable(cls, found: Mapping[str, Any]) -> bool:
-        """Is something pushed, and is there a step to spare in every block?"""
-        plain = found.get("alpha") == 0 or found.get("objective") in ("none", {"name": "none"})
-        length = found.get("length", cls.model_fields["length"].default)
-        steps, block = found.get("steps") or length, found.get("block_length") or length
-        whole = all(isinstance(x, int) and x > 0 for x in (length, steps, block))  # what is not will be refused
-        return whole and not plain and min(steps, length) * block // length >= min(2, block)
+        """Presets are expanded on input; only the resulting settings are kept."""
+        return expanded(given) if isinstance(given, Mapping) else given
 
     @field_validator(*NAMED, mode="before")
     @classmethod
@@ -112,6 +130,17 @@ class SampleParams(BaseModel):
         """Is nothing pushed apart?"""
         return self.alpha == 0 or _bare(self.objective) == "none"
 
+    @property
+    def forks(self) -> bool:
+        """Does every sample have a start of its own? Says what fork "auto" comes to."""
+        return self._forkable if self.fork == "auto" else self.fork
+
+    @property
+    def _forkable(self) -> bool:
+        """Is something pushed, and is there a step to spare in every block?"""
+        block = self.block_length or self.length
+        return not self.plain and min(self.steps or self.length, self.length) * block // self.length >= min(2, block)
+
     def drawn(self, n: int) -> int:
         """How many samples are drawn where n are kept."""
         if self.pool is not None and self.pool < n:
@@ -126,35 +155,30 @@ class SampleParams(BaseModel):
     @property
     def method(self) -> str:
         """How samples are made to differ, as tables say it: `plain`, `odd (enough 0.5) + fork`."""
-        return method_name("plain" if self.plain else self.objective, {"fork": True} if self.fork else {})
+        return method_name("plain" if self.plain else self.objective, {"fork": True} if self.forks else {})
 
     def with_settings(self, settings: Mapping[str, Any]) -> "SampleParams":
         """These with other settings in place of their own.
 
-        A fork goes with the push: what takes that away, or the step to spare, takes the fork along, unless it names one. The
+        A fork goes with the push: without one, or without a step to spare, there is no fork unless the settings name one. The
         fork of plain samples is a choice of its own, and stays.
         """
         own = self.model_dump()
-        if self.fork and self._forkable(own):
+        if self.fork is True and self._forkable:
             own["fork"] = "auto"
         return checked(type(self), {**own, **expanded(settings)})
 
     def canonical(self) -> "SampleParams":
         """The same sampling in its one spelling: plain runs alike whatever their unused settings say, defaults filled in."""
         changes: dict[str, Any] = {name: _bare(getattr(self, name)) for name in NAMED}
-        changes["steps"] = self.steps or self.length
-        if not self.fork:
+        changes |= {"steps": self.steps or self.length, "fork": self.forks}
+        if not self.forks:
             changes["fork_temperature"] = 0.0
         if self.pool is None:
             changes["selector"] = type(self).model_fields["selector"].default
         if self.plain:
             changes |= {name: type(self).model_fields[name].default for name in PUSH} | {"objective": "none", "alpha": 0.0}
         return self.model_copy(update=changes)
-
-    @property
-    def silent(self) -> set[str]:
-        """The later fields that have their defaults: a setting that uses none is known as it was before there were any."""
-        return {name for name in LATER if getattr(self, name) == type(self).model_fields[name].default}
 
 
 class Loading(BaseModel):
@@ -184,6 +208,9 @@ class RunSpec(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     model: str = Field(description="A model's name or dotted path, a checkpoint's folder or its name on the hub.")
+    model_digest: str | None = Field(
+        None, description="What tells the model's weights from others (`oddlm.models.model_digest`): others make another run."
+    )
     task: str | None = Field(None, description="A task's name, dotted path or .jsonl file; None draws samples without scoring.")
     protocol: str | None = Field(None, description="A named variant of the task.")
     scorer: str | None = Field(None, description="How a .jsonl of one's own is scored.")
@@ -191,18 +218,23 @@ class RunSpec(BaseModel):
     split: str | None = Field(None, description="A part of the problems, such as 'tune'; None is what the task reports on.")
     data: str | None = Field(None, description="The file that the problems come from, if not the task's own.")
     data_digest: str | None = Field(None, description="SHA-256 of the problems' file: a file that changes makes another run.")
-    n: int = Field(16, ge=1, description="Samples per problem.")
+    n: int = Field(16, ge=1, le=1 << 20, description="Samples per problem.")
     limit: int | None = Field(None, ge=1, description="The first so many problems; None is all.")
-    params: SampleParams = Field(default_factory=lambda: SampleParams.model_validate({}), description="How samples are drawn.")
-    seed: int = Field(0, description="Every problem derives its own from this and its id.")
+    params: SampleParams = Field(
+        default_factory=lambda: SampleParams.model_validate({}), validate_default=True, description="How samples are drawn."
+    )
+    seed: Seed = Field(0, description="Every problem derives its own from this and its id.")
     loading: Loading = Field(default_factory=lambda: Loading.model_validate({}), description="How the model is loaded.")
+
+    _numbers = field_validator("n", "limit", "seed", mode="before")(_no_flag)
 
     @field_validator("params")
     @classmethod
-    def _one_seed(cls, params: SampleParams) -> SampleParams:
+    def _one_spelling(cls, params: SampleParams) -> SampleParams:
+        """Stored settings say all that they come to, whichever command made them."""
         if params.seed != 0:
             raise ValueError("the seed of a run is its own field: seed, not params.seed")
-        return params
+        return params.canonical()
 
     @model_validator(mode="after")
     def _enough(self) -> Self:
@@ -216,14 +248,9 @@ class RunSpec(BaseModel):
 
     def canonical(self) -> dict[str, Any]:
         """What the id is made of: paths count by what the files hold."""
-        loading, params = self.loading.options(), self.params.canonical()
-        content = {
-            **self.model_dump(mode="json", exclude={"params", "loading"}),
-            **({"loading": loading} if loading else {}),  # a run that sets none of it is what it was before there was any
-            "params": params.model_dump(mode="json", exclude=params.silent),
-        }
-        if self.split is None:
-            del content["split"]
+        content = {**self.model_dump(mode="json"), "params": self.params.canonical().model_dump(mode="json")}
+        if self.model_digest is not None and not self.model_digest.startswith("source:"):  # which is not all of a model
+            content["model"] = content["loading"]["revision"] = None
         if self.data_digest is not None:
             content["data"] = None
             content["task"] = Path(self.task).name if self.task and self.task.endswith(".jsonl") else self.task
@@ -256,7 +283,9 @@ def short(value: Any) -> str:
 def read_toml(path: Path) -> dict[str, Any]:
     """ValueError for what cannot be read, or is no TOML."""
     try:
-        return tomllib.loads(path.read_text())
+        return _shallow(tomllib.loads(path.read_text()))
+    except RecursionError:
+        raise ValueError(f"{path}: {TOO_DEEP}") from None
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
@@ -266,9 +295,29 @@ def read_toml(path: Path) -> dict[str, Any]:
 def json_or_text(text: str) -> Any:
     """`8`, `true` or `{"name": "odd"}` as JSON; whatever is none is text."""
     try:
-        return json.loads(text)
-    except ValueError:
+        return parse_json(text)
+    except json.JSONDecodeError:
         return text
+
+
+def parse_json(text: str) -> Any:
+    """JSON as people write it."""
+    try:
+        return _shallow(json.loads(text))
+    except RecursionError:
+        raise ValueError(f"{text[:30]}...: {TOO_DEEP}") from None
+
+
+def _shallow(value: T) -> T:
+    """The same; RecursionError for lists and tables inside each other beyond anything that a setting needs."""
+    level: list[Any] = [value]
+    for _ in range(DEEPEST):
+        level = [
+            inner for one in level if isinstance(one, list | dict) for inner in (one.values() if isinstance(one, dict) else one)
+        ]
+        if not level:
+            return value
+    raise RecursionError
 
 
 def checked(cls: type[Checked], content: Mapping[str, Any]) -> Checked:

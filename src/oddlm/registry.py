@@ -4,7 +4,7 @@ import importlib
 import inspect
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial, update_wrapper
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -16,9 +16,8 @@ R = TypeVar("R", bound=Callable[..., Any])
 
 
 class Registry(Generic[F]):
-    def __init__(self, kind: str, also: Sequence[str] = ()) -> None:
+    def __init__(self, kind: str) -> None:
         self.kind = kind
-        self.also = also  # names of settings around a function, which are resolved before one is asked for
         self._known: dict[str, F] = {}
 
     def register(self, function: R) -> R:
@@ -33,11 +32,6 @@ class Registry(Generic[F]):
     def names(self) -> list[str]:
         return sorted(self._known)
 
-    @property
-    def offered(self) -> list[str]:
-        """All that a person may name."""
-        return [*self.names, *self.also]
-
     def options(self, name: str) -> dict[str, Any]:
         """Hyperparameters of a function with their defaults."""
         parameters = inspect.signature(self.find(name)).parameters.values()
@@ -48,7 +42,7 @@ class Registry(Generic[F]):
         if name in self._known:
             return self._known[name]
         if not is_dotted(name):
-            raise ValueError(f"unknown {self.kind} {name!r}; known: {', '.join(self.offered)}, or a dotted path")
+            raise ValueError(f"unknown {self.kind} {name!r}; known: {', '.join(self.names)}, or a dotted path")
         found = find_dotted(self.kind, name)
         if not callable(found):
             raise ValueError(f"{self.kind} {name!r} is no function but {found!r}")
@@ -66,7 +60,7 @@ class Registry(Generic[F]):
             return spec
         options = {k: v for k, v in spec.items() if k != "name"}
         if not isinstance(spec.get("name"), str):
-            raise ValueError(f"{self.kind} {dict(spec)!r} has no 'name'; known: {', '.join(self.offered)}")
+            raise ValueError(f"{self.kind} {dict(spec)!r} has no 'name'; known: {', '.join(self.names)}")
         function = self.find(spec["name"])
         known = self.options(spec["name"])
         if unknown := sorted(options.keys() - known.keys()):

@@ -12,6 +12,7 @@ from . import noise
 from .alarm import Alarm, memory_advice
 from .checks import finite, ids, one_of, whole
 from .policies import POLICIES
+from .presets import POLICY, TEMPERATURE
 from .progress import step_progress
 from .prompt_noise import prompt_nudge
 from .sampling import CONFIDENCES, Outlook, delay, fork_cells, look, predict, probability
@@ -27,10 +28,12 @@ from .types import (
     Prediction,
     Step,
     StepEvent,
+    called,
     check_protocol,
     identity,
     is_selective,
     open_session,
+    protected_ids,
 )
 
 Prompt = Sequence[int] | Tensor
@@ -84,6 +87,7 @@ def denoise(
                 return result
             for observer in (*observers, tick):
                 observer(event)
+            del event  # it holds arrays as large as the logits, and the next pass needs their room
 
 
 def denoise_steps(
@@ -93,8 +97,8 @@ def denoise_steps(
     n: int,
     length: int,
     steps: int,
-    temperature: float = 0.0,
-    policy: str | Mapping[str, Any] | Policy = "low_confidence",
+    temperature: float = TEMPERATURE,
+    policy: str | Mapping[str, Any] | Policy = POLICY,
     confidence: str | None = None,
     guide: Guide | None = None,
     seed: int | Sequence[int] = 0,
@@ -119,7 +123,7 @@ def denoise_steps(
         and temperature. "sampled": the one that tokens are drawn from, which then is Dream's, temperature before filters, all
         in the precision of the logits. Default: the model's own (Dream's is "sampled", all others' "full"), or "full" for a
         parallel policy, whose bounds a sampled distribution would pass everywhere.
-    guide: logits -> logits at every step, for instance `oddlm.Repulsion(alpha=16)`.
+    guide: logits -> logits at every step, for instance `oddlm.Repulsion(alpha=16)`; default: none, plain sampling.
     seed: one for all (each prompt derives its own, the first keeps it) or one per prompt.
     block_length: decode blocks of this length from left to right; default is one block.
     top_k, top_p: filters on the guided distribution, before temperature (after it where confidence is "sampled").
@@ -212,30 +216,37 @@ class _Reverse:
     prompt_noise: float
     made_with: Mapping[str, Any]
 
-    @torch.no_grad()
     def run(self, canvas: Tensor, prompt_lengths: Tensor) -> Generator[StepEvent, None, Denoised]:
         start, nfe, alarm = canvas.shape[1] - self.schedule.length, 0, Alarm(patient=canvas.is_cuda)
-        model = open_session(self.model, start, prompt_lengths, self.schedule.length, self.schedule.block_length)
+        with torch.no_grad():
+            model = open_session(self.model, start, prompt_lengths, self.schedule.length, self.schedule.block_length)
         masked = torch.ones_like(canvas[:, start:], dtype=torch.bool)
         commit_step = torch.full_like(canvas[:, start:], -1)
         for index in range(self.schedule.steps):
             if self.parallel and not masked.any():  # waits for a GPU, which is less than a network evaluation too many
                 break
             step = self.step(index, canvas[:, start:], masked)
-            with memory_advice(step, self.model.vocab_size, _item_bytes(self.model), *_network_rows(self.model, canvas)):
-                outlook = look(*self.ask(model, canvas, start, prompt_lengths, step), step, self.guide, alarm)
-                forced = fork_cells(outlook.base, step, self.fork_temperature) if self.fork and index == 0 else None
-                prediction, commit = self.propose(outlook) if forced is None else self.begin(outlook, *forced)
+            event = self.take(model, canvas, start, prompt_lengths, step, alarm)
             nfe += getattr(self.model, "passes", 1)
-            plain = None if forced is None and not outlook.is_guided else partial(self.propose, outlook.without_guide())
-            yield StepEvent(step, prediction, commit, outlook, plain)
+            yield event
 
-            canvas = torch.cat([canvas[:, :start], torch.where(commit, prediction.tokens, step.tokens)], dim=1)
-            commit_step = commit_step.masked_fill(commit, index)
-            masked = masked & ~commit
+            canvas = torch.cat([canvas[:, :start], torch.where(event.commit, event.prediction.tokens, step.tokens)], dim=1)
+            commit_step = commit_step.masked_fill(event.commit, index)
+            masked = masked & ~event.commit
+            del event  # it holds arrays as large as the logits, and the next pass needs their room
         alarm.sound()
         history = History(self.first_sample + self.n, self.made_with, getattr(self.guide, "memory", None))
         return Denoised(canvas[:, start:], commit_step, nfe, self.seeds, self.n, history)
+
+    @torch.no_grad()  # and not of run(): torch keeps what a generator yielded until it yields again
+    def take(self, network: Network, canvas: Tensor, start: int, prompt_lengths: Tensor, step: Step, alarm: Alarm) -> StepEvent:
+        """One step: what it writes and where."""
+        with memory_advice(step, self.model.vocab_size, _item_bytes(self.model), *_network_rows(self.model, canvas)):
+            outlook = look(*self.ask(network, canvas, start, prompt_lengths, step), step, self.guide, alarm)
+            forced = fork_cells(outlook.base, step, self.fork_temperature) if self.fork and step.index == 0 else None
+            prediction, commit = self.propose(outlook) if forced is None else self.begin(outlook, *forced)
+        plain = None if forced is None and not outlook.is_guided else partial(self.propose, outlook.without_guide())
+        return StepEvent(step, prediction, commit, outlook, plain)
 
     def ask(
         self, network: Network, canvas: Tensor, start: int, prompt_lengths: Tensor, step: Step
@@ -285,7 +296,7 @@ class _Reverse:
             first_sample=self.first_sample,
             seeds=self.seeds,
             parallel=self.parallel,
-            protected=tuple(self.model.protected_ids),
+            protected=protected_ids(self.model),
             embedding=getattr(self.model, "embedding", None),
             never=self.never,
         )
@@ -330,7 +341,8 @@ def _check_blocks(model: Model, schedule: Schedule) -> None:
 
 def _check_ids(model: Model, suppress: Collection[int], suppress_confidence: Collection[int]) -> None:
     ids("mask_id", [model.mask_id], model.vocab_size)
-    ids("protected_ids", model.protected_ids, model.vocab_size)
+    ids("end_ids", model.end_ids, model.vocab_size)
+    ids("protected_ids", protected_ids(model), model.vocab_size)
     ids("suppress_confidence", suppress_confidence, model.vocab_size)
     if len({model.mask_id, *ids("suppress", suppress, model.vocab_size)}) == model.vocab_size:
         raise ValueError("suppress holds the whole vocabulary: nothing is left to write")
@@ -347,7 +359,7 @@ def _check_prompt_noise(model: Model, scale: float) -> None:
     if finite("prompt_noise", scale, most=HOTTEST) and not getattr(model, "nudges", False):
         raise ValueError(
             "prompt_noise needs a model whose prompt embeddings can be nudged: mini, toy, or a checkpoint, loaded "
-            f"without a cache, not {identity(model)}"
+            f"without a cache, not {called(model)}"
         )
 
 

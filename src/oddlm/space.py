@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, get_args
 
-from .params import PUSH, SampleParams, check_fields, json_or_text, read_toml
+from .params import PUSH, SampleParams, check_fields, json_or_text, parse_json, read_toml
 
 DEFAULT = ("alpha=0,1..128:log", "temperature=0..1.5", "objective=odd,odd_sequential,dpp", "schedule=linear,constant,cosine")
 _FIRST = ("alpha", "objective")  # they decide what else matters
@@ -139,9 +139,9 @@ def read_settings(text: str) -> dict[str, Any]:
     """`{"alpha": 8, "policy": "margin"}`, or `alpha=8,policy=margin`."""
     if text.startswith("{"):
         try:
-            return dict(json.loads(text))
+            return dict(parse_json(text))
         except ValueError as error:
-            raise ValueError(f"{text!r} is no JSON object ({error})") from None
+            raise ValueError(f"{text!r:.100} is no JSON object ({error})") from None
     pairs = [pair.partition("=") for pair in text.split(",")]
     if not all(name.strip() and equals for name, equals, _ in pairs):
         raise ValueError(f"settings are NAME=VALUE,NAME=VALUE or a JSON object, not {text!r}")
@@ -183,9 +183,9 @@ def _parts(name: str, given: Any) -> list[Any]:
     """Values and ranges, the latter still text."""
     if isinstance(given, str):
         try:
-            found = json.loads(given) if given.startswith("[") else [_part(text.strip()) for text in given.split(",")]
+            found = parse_json(given) if given.startswith("[") else [_part(text.strip()) for text in given.split(",")]
         except ValueError as error:
-            raise ValueError(f"{name}: {given!r} is no JSON list ({error})") from error
+            raise ValueError(f"{name}: {given!r:.100} is no JSON list ({error})") from error
     else:
         found = given if isinstance(given, list) else [given]
     if not found or "" in found:

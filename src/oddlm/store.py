@@ -8,27 +8,44 @@
                summary.json      written last: the run is complete
                lock              held by the process that writes
 
-A process killed at any moment loses the problem in flight; the next one drops what is torn and goes on.
+A process killed at any moment loses the problem in flight; the next one drops what is torn and goes on. Stores are copied and
+merged by hand, so anything may stand where a file should: only regular files (links to them too) are opened.
 """
 
+import errno
 import fcntl
 import json
 import math
 import os
 import socket
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, BinaryIO, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from .files import write_whole
 from .params import RunSpec, checked
 
 SCHEMA = 1
 SPEC, ENVIRONMENT, ROWS, SUMMARY, LOCK = "spec.json", "environment.json", "rows.jsonl", "summary.json", "lock"
 FAILURES = "failures.jsonl"
+KEPT = "what was finished is kept"
+MOST_BYTES = 1 << 26  # of a file that is read at once
+MOST_LINE_BYTES = 1 << 30  # of a row
+CHUNK = 1 << 20
+NO_FILE = (errno.EISDIR, errno.ELOOP, errno.ENXIO)  # ENXIO: a socket
+WRITE = os.O_RDWR | os.O_CREAT
+KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
 
 
 class StoreError(ValueError):
@@ -37,6 +54,10 @@ class StoreError(ValueError):
 
 class RunHeldError(StoreError):
     """Another process is writing this run."""
+
+
+class DamagedRunError(StoreError):
+    """A file of one run cannot be read as what it should be; other runs are not concerned."""
 
 
 def _storable(text: Any) -> Any:
@@ -94,7 +115,7 @@ class Failure(_File):
 
 class Spec(_File):
     id: str
-    problems: int  # that the run will have when it is complete
+    problems: int = Field(ge=1, lt=2**31)  # that the run will have when it is complete
     spec: RunSpec
 
 
@@ -110,6 +131,10 @@ class Summary(_File):
     passed: Mapping[str, Number] | None  # None: nothing was scored
     diversity: Mapping[str, Number]
     imported: Text | None = None  # the log that these numbers were taken from: the run has no rows, and never had
+
+    def holds(self, rows: int) -> bool:
+        """Are so many rows all that this speaks of?"""
+        return self.imported is not None or rows >= self.problems
 
 
 F = TypeVar("F", bound=_File)
@@ -130,6 +155,11 @@ class Head:
     def id(self) -> str:
         return self.folder.name
 
+    @property
+    def complete(self) -> bool:
+        """Has the run ended, and are the rows that its summary speaks of still there?"""
+        return self.summary is not None and self.summary.holds(self.done)
+
 
 @dataclass(frozen=True)
 class Run(Head):
@@ -146,8 +176,8 @@ class Writer:
     def start(self, environment: Mapping[str, Any]) -> None:
         """Note what is about to add to this run."""
         path = self.folder / ENVIRONMENT
-        earlier = _read(path, Environment).starts if path.exists() else ()
-        write_whole(path, _line(Environment(starts=(*earlier, dict(environment)))))
+        earlier = found.starts if (found := _read(path, Environment)) else ()
+        _write(path, _line(Environment(starts=(*earlier, dict(environment)))))
 
     def append(self, *rows: Row) -> None:
         """On disk, whole, when this returns."""
@@ -165,11 +195,11 @@ class Writer:
 
     def forgive(self) -> None:
         """Forget the failures: what failed is about to be tried again."""
-        with _writing(self.folder / FAILURES):
+        with _reading(self.folder / FAILURES), _writing(self.folder / FAILURES):
             (self.folder / FAILURES).unlink(missing_ok=True)
 
     def finish(self, summary: Summary) -> None:
-        write_whole(self.folder / SUMMARY, _line(summary))
+        _write(self.folder / SUMMARY, _line(summary))
 
 
 @dataclass(frozen=True)
@@ -188,35 +218,42 @@ class Store:
     def open(self, spec: RunSpec, problems: int) -> Iterator[Writer]:
         """The run of this spec, new or as it was left; a second process is refused while one holds it."""
         folder = self.folder / spec.id
+        if folder.exists() and not folder.is_dir():
+            raise DamagedRunError(f"{folder} is not a folder: move it away")
         with _writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder):
             path = folder / SPEC
-            if not path.exists():
-                write_whole(path, _line(Spec(id=spec.id, problems=problems, spec=spec)))
-            if _read(path, Spec).spec.canonical() != spec.canonical():
-                raise StoreError(f"{path} describes another run than {spec.id}: it was edited; move {folder} away")
-            if (folder / SUMMARY).exists() and (source := _read(folder / SUMMARY, Summary).imported):
+            known = _read(path, Spec)
+            if known is None:
+                known = Spec(id=spec.id, problems=problems, spec=spec)
+                _write(path, _line(known))
+            if known.spec.canonical() != spec.canonical():
+                raise DamagedRunError(f"{path} describes another run than {spec.id}: it was edited; move {folder} away")
+            told = _read(folder / SUMMARY, Summary)
+            if told is not None and told.imported:
                 raise StoreError(
-                    f"run {spec.id} was imported from {source}: it has no rows to go on with; give another --store"
+                    f"run {spec.id} was imported from {told.imported}: it has no rows to go on with; give another --store"
                 )
-            with _writing(folder / ROWS):
-                _drop_torn_line(folder / ROWS)
+            _read(folder / ENVIRONMENT, Environment)  # now, and not when it is written
+            _drop_torn_line(folder / ROWS)
             yield Writer(folder, {row.problem: row for row in _read_rows(folder / ROWS)})
 
     def complete(self, spec: RunSpec) -> bool:
-        return (self.folder / spec.id / SUMMARY).exists()
+        """Has the run ended, and are the rows that its summary speaks of still there?"""
+        told = _read(self.folder / spec.id / SUMMARY, Summary)
+        return told is not None and told.holds(self.done(spec))
 
     def done(self, spec: RunSpec) -> int:
         """How many problems of a run are there; they are counted, not read."""
-        return _count(self.folder / spec.id / ROWS)
+        return _count_lines(self.folder / spec.id / ROWS)[0]
 
     def ids(self) -> list[str]:
         """Of the runs that have begun, oldest first."""
         if not self.folder.is_dir():
             raise StoreError(f"there is no store {self.folder}: `oddlm eval` makes one, --store DIR names another")
-        begun = self.folder.glob(f"*/{SPEC}")
-        return [path.parent.name for path in sorted(begun, key=lambda path: (path.stat().st_mtime_ns, path))]
+        begun = [(age, path) for path in self.folder.glob(f"*/{SPEC}") if (age := _changed(path)) is not None]
+        return [path.parent.name for _, path in sorted(begun)]
 
     def head(self, name: str) -> Head:
         """A run by its id or by the beginning of it; its rows are counted, not read."""
@@ -233,9 +270,11 @@ class Store:
         """The head of a run whose whole id is given: the others are not looked at."""
         folder = self.folder / name
         spec = _read(folder / SPEC, Spec)
-        summary = _read(folder / SUMMARY, Summary) if (folder / SUMMARY).exists() else None
-        starts = _read(folder / ENVIRONMENT, Environment).starts if (folder / ENVIRONMENT).exists() else ()
-        return Head(folder, spec.spec, spec.problems, _count(folder / ROWS), summary, starts)
+        if spec is None:
+            raise DamagedRunError(f"{folder / SPEC} is gone: move {folder} away")
+        starts = found.starts if (found := _read(folder / ENVIRONMENT, Environment)) else ()
+        done = _count_lines(folder / ROWS)[0]
+        return Head(folder, spec.spec, spec.problems, done, _read(folder / SUMMARY, Summary), starts)
 
     def read(self, name: str) -> Run:
         """A run by its id or by the beginning of it, with all its rows."""
@@ -245,12 +284,11 @@ class Store:
     def row(self, name: str, problem: str, place: int) -> Row:
         """The line of a problem that begins at byte `place` of a run's rows, as `iter_rows` gave it."""
         path = self.folder / name / ROWS
-        try:
-            with path.open("rb") as file:
+        line = b""
+        with _reading(path) as file:
+            if file is not None:
                 file.seek(place)
-                line = file.readline()
-        except OSError as error:
-            raise StoreError(f"cannot read {path}: {error.strerror}") from error
+                line = file.readline(MOST_LINE_BYTES)
         row = _parse(line, Row, f"{path}, byte {place}")
         if row.problem != problem:
             raise StoreError(f"{path} has changed: {row.problem!r} stands where {problem!r} was; read the store again")
@@ -259,31 +297,20 @@ class Store:
     def failures(self, spec: RunSpec) -> list[Failure]:
         """What failed when the run was last tried."""
         path = self.folder / spec.id / FAILURES
-        return [_parse(line, Failure, str(path)) for line in _lines(path)]
+        return [_parse(line, Failure, str(path)) for _, line in _lines(path)]
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """The file holds either what it held or the new content, whatever happens."""
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    with _writing(path):
-        try:
-            with part.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            part.replace(path)
-        except BaseException:
-            part.unlink(missing_ok=True)
-            raise
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+def _write(path: Path, content: bytes) -> None:
+    with _reading(path):  # nothing but a file may be there
+        pass
+    try:
+        write_whole(path, content)
+    except ValueError as error:
+        raise StoreError(f"{error}; {KEPT}") from error
 
 
 def _append(path: Path, content: bytes) -> None:
-    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    file = _open(path, WRITE | os.O_APPEND)
     try:
         size = os.fstat(file).st_size
         try:
@@ -300,11 +327,10 @@ def _append(path: Path, content: bytes) -> None:
 
 def _drop_torn_line(path: Path) -> None:
     """A line without an end was being written when its process died."""
-    if not path.exists():
-        return
-    whole = path.read_bytes().rfind(b"\n") + 1
-    if whole < path.stat().st_size:
-        os.truncate(path, whole)
+    _, whole, size = _count_lines(path)
+    if whole < size:
+        with _writing(path):
+            os.truncate(path, whole)
 
 
 def _read_rows(path: Path) -> list[Row]:
@@ -313,51 +339,101 @@ def _read_rows(path: Path) -> list[Row]:
 
 def iter_rows(path: Path) -> Iterator[tuple[int, Row]]:
     """The rows of a file one after the other, each with the byte where it begins; a line that is not finished is left out."""
-    if not path.exists():
-        return
     seen: set[str] = set()
-    place = 0
-    with path.open("rb") as file:
-        for number, line in enumerate(file, start=1):
-            if not line.endswith(b"\n"):
-                return
-            row = _parse(line, Row, f"{path}, line {number}")
-            if row.problem in seen:
-                raise StoreError(f"{path}, line {number}: problem {row.problem!r} is there twice; delete one of the lines")
-            seen.add(row.problem)
-            yield place, row
+    for number, (place, line) in enumerate(_lines(path), start=1):
+        row = _parse(line, Row, f"{path}, line {number}")
+        if row.problem in seen:
+            raise DamagedRunError(f"{path}, line {number}: problem {row.problem!r} is there twice; delete one of the lines")
+        seen.add(row.problem)
+        yield place, row
+
+
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Those that are whole, each with the byte where it begins."""
+    place, line = 0, b""
+    with _reading(path) as file:
+        while file is not None and (line := file.readline(MOST_LINE_BYTES)).endswith(b"\n"):
+            yield place, line
             place += len(line)
+        if len(line) == MOST_LINE_BYTES:
+            raise DamagedRunError(f"{path}: the line at byte {place} is longer than {MOST_LINE_BYTES} bytes; delete it")
 
 
-def _lines(path: Path) -> list[bytes]:
-    """Those that are whole."""
-    return path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+def _count_lines(path: Path) -> tuple[int, int, int]:
+    """How many are whole, the bytes that those take, and the bytes of the file; they are not read into memory."""
+    lines = whole = size = 0
+    with _reading(path) as file:
+        while file is not None and (chunk := file.read(CHUNK)):
+            lines += chunk.count(b"\n")
+            whole = size + end + 1 if (end := chunk.rfind(b"\n")) >= 0 else whole
+            size += len(chunk)
+    return lines, whole, size
 
 
-def _count(path: Path) -> int:
-    return path.read_bytes().count(b"\n") if path.exists() else 0
-
-
-def _read(path: Path, kind: type[F]) -> F:
+def _changed(path: Path) -> int | None:
+    """When, in nanoseconds; None for what is gone, or cannot be looked at."""
     try:
-        return _parse(path.read_bytes(), kind, str(path))
+        return path.stat().st_mtime_ns
+    except OSError:
+        return None
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[BinaryIO | None]:
+    """A regular file, opened; None where there is nothing."""
+    try:
+        file = _open(path, os.O_RDONLY)
+    except FileNotFoundError:
+        yield None
+        return
     except OSError as error:
-        raise StoreError(f"cannot read {path}: {error.strerror}") from error
+        raise DamagedRunError(f"cannot read {path}: {error.strerror}") from error
+    try:
+        with os.fdopen(file, "rb") as opened:
+            yield opened
+    except OSError as error:
+        raise DamagedRunError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _open(path: Path, flags: int) -> int:
+    """The descriptor of a regular file; what is something else is refused, without waiting for it."""
+    try:
+        file = os.open(path, flags | os.O_NONBLOCK, 0o644)
+    except OSError as error:
+        if error.errno not in NO_FILE:
+            raise
+        raise DamagedRunError(f"{path} is not a file ({error.strerror}): move it away") from error
+    kind = stat.S_IFMT(os.fstat(file).st_mode)
+    if kind != stat.S_IFREG:
+        os.close(file)
+        raise DamagedRunError(f"{path} is {KINDS.get(kind, 'something else')}, not a file: move it away")
+    return file
+
+
+def _read(path: Path, kind: type[F]) -> F | None:
+    """The content of a file; None where there is none."""
+    with _reading(path) as file:
+        content = None if file is None else file.read(MOST_BYTES + 1)
+    if content is None:
+        return None
+    if len(content) > MOST_BYTES:
+        raise DamagedRunError(f"{path} is longer than {MOST_BYTES} bytes: no run writes so much there; move it away")
+    return _parse(content, kind, str(path))
 
 
 def _parse(content: bytes, kind: type[F], where: str) -> F:
     try:
         found = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise StoreError(f"{where}: damaged, not JSON ({error}); delete it, and what is missing is made again") from error
+        raise DamagedRunError(f"{where}: damaged, not JSON ({error}); delete it, and what is missing is made again") from error
     version = found.get("schema_version") if isinstance(found, dict) else None
     if version != SCHEMA:
         age = "a newer" if isinstance(version, int) and version > SCHEMA else "an older"
-        raise StoreError(f"{where}: schema {version}, from {age} oddlm (this one reads {SCHEMA}); give another --store")
+        raise DamagedRunError(f"{where}: schema {version}, from {age} oddlm (this one reads {SCHEMA}); give another --store")
     try:
         return checked(kind, found)
     except ValueError as error:
-        raise StoreError(f"{where}: {error}") from error
+        raise DamagedRunError(f"{where}: {error}") from error
 
 
 def _line(content: BaseModel) -> bytes:
@@ -369,7 +445,7 @@ def _line(content: BaseModel) -> bytes:
 def _locked(folder: Path) -> Iterator[None]:
     path = folder / LOCK
     with _writing(path):
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        file = _open(path, WRITE)
     try:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -390,4 +466,4 @@ def _writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StoreError(f"cannot write {path}: {error.strerror}; what was finished is kept") from error
+        raise StoreError(f"cannot write {path}: {error.strerror}; {KEPT}") from error

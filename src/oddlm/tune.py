@@ -12,7 +12,7 @@ import shlex
 import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,8 +21,9 @@ import numpy as np
 
 from . import metrics
 from .evaluate import Runner, check_spec
-from .params import RunSpec, SampleParams, check_fields, checked
-from .presets import completed
+from .generate import check_params
+from .params import NAMED, RunSpec, SampleParams, check_fields, checked
+from .presets import expanded
 from .space import Axis, draw
 from .store import Row, RunHeldError, Store
 from .study import PROCESS, bury, living_process, open_storage, optuna_library, place_of, retry
@@ -64,8 +65,8 @@ class Plan:
             "space": sorted(map(str, self.space)),
             "fixed": dict(sorted(self.fixed.items())),
             "seed": self.seed,
-            **({} if self.search == "tpe" else {"search": self.search}),  # a plan of before there was a choice is what it was
-            **({"first": [dict(sorted(settings.items())) for settings in self.first]} if self.first else {}),
+            "search": self.search,
+            "first": [dict(sorted(settings.items())) for settings in self.first],
         }
 
     @property
@@ -80,6 +81,10 @@ class Plan:
         searched = [value for axis in self.space if axis.name == "length" for value in axis.examples()]
         return int(max(searched, default=self.fixed.get("length", SampleParams.model_fields["length"].default)))
 
+    def about(self, digest: str) -> "Plan":
+        """The same plan for these weights (`RunSpec.model_digest`)."""
+        return replace(self, base=self.base.model_copy(update={"model_digest": digest}))
+
     def specs(self, params: SampleParams) -> list[RunSpec]:
         return [self.base.model_copy(update={"params": params.canonical(), "seed": seed}) for seed in self.seeds]
 
@@ -88,8 +93,8 @@ class Plan:
         check_fields(SampleParams, self.fixed)
         values = [(axis.name, value) for axis in self.space for value in axis.examples()]
         for name, value in [*values, *self.fixed.items()]:
-            if name in ("policy", "objective", "feature", "schedule"):
-                check_spec(self.base.model_copy(update={"params": checked(SampleParams, {name: value})}))
+            if name in NAMED:
+                check_params(checked(SampleParams, {name: value}))
         for k in (self.k, *self.floors):
             if k > self.base.n:
                 raise ValueError(f"pass@{k} needs at least {k} samples per problem, not {self.base.n}: give a larger --n")
@@ -102,7 +107,7 @@ class Plan:
     def suggested(self, settings: Mapping[str, Any]) -> dict[str, Any]:
         """What a trial suggests that draws these settings; ValueError where none of this plan can."""
         axes = {axis.name: axis for axis in self.space}
-        fixed = completed(self.fixed)
+        fixed = expanded(self.fixed)
         for name in [name for name in settings if name not in axes]:
             always = fixed.get(name, SampleParams.model_fields[name].default)
             if settings[name] != always:

@@ -18,12 +18,13 @@ class Model(Protocol):
     """Any callable that predicts tokens; logits[:, j] predicts tokens[:, start + j].
 
     Prompts are left-padded to `start`: the first start - prompt_lengths[b] positions of row b are padding. The model masks
-    them out and counts positions from the first real token. A model may also have `device` (default: cpu), `embedding`
-    [V, H] (for features in embedding space), `passes` (network evaluations per call, default 1), `context` (most positions it
-    can see), `name` (by which a history knows it again), `confidence` ("full" or "sampled": what its authors take confidence
-    from, default "full"; see `denoise_steps`), `block_length` (where it is causal over blocks of so many tokens, which a run
-    must not write across), `tokenizer` and `session` (see `open_session`). Where it has `nudges`
-    and that is true, calls of the model and its sessions take a keyword `nudge` [B, start, H], added to the embeddings of the
+    them out and counts positions from the first real token. A model may also have `protected_ids` (what no guide pushes and no
+    fork starts from; default: `end_ids`), `device` (default: cpu), `embedding` [V, H] (for features in embedding space),
+    `passes` (network evaluations per call, default 1), `context` (most positions it can see), `name` (by which a history knows
+    it again: with other weights it needs another), `confidence` ("full" or "sampled": what its authors take confidence from,
+    default "full"; see `denoise_steps`), `block_length` (where it is causal over blocks of so many tokens, which a run must not
+    write across), `tokenizer` and `session` (see `open_session`). Where it has `nudges` and
+    that is true, calls of the model and its sessions take a keyword `nudge` [B, start, H], added to the embeddings of the
     prompt, and `embedding` is the table of those.
     """
 
@@ -34,24 +35,36 @@ class Model(Protocol):
     def vocab_size(self) -> int: ...
 
     @property
-    def protected_ids(self) -> Sequence[int]:
-        """EOS, EOT, PAD: never pushed by a guide."""
+    def end_ids(self) -> Sequence[int]:
+        """EOS, EOT, PAD: a text ends before the first of them."""
 
     def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor) -> Tensor: ...
 
 
 def check_protocol(model: Any, name: str = "the model") -> None:
     """ValueError that names what it lacks of a `Model`."""
-    if missing := [part for part in ("mask_id", "vocab_size", "protected_ids", "__call__") if not hasattr(model, part)]:
+    if missing := [part for part in ("mask_id", "vocab_size", "end_ids", "__call__") if not hasattr(model, part)]:
         raise ValueError(
             f"{name} is a {type(model).__name__} without {', '.join(missing)}: a model is called as model(tokens, start, "
-            "prompt_lengths), gives logits, and has mask_id, vocab_size and protected_ids (see oddlm.Model)"
+            "prompt_lengths), gives logits, and has mask_id, vocab_size and end_ids (see oddlm.Model)"
         )
 
 
-def identity(model: Model) -> str:
+def protected_ids(model: Model) -> tuple[int, ...]:
+    """The tokens that no guide pushes: those the model names, or else those that end a text."""
+    named: Sequence[int] | None = getattr(model, "protected_ids", None)
+    return tuple(model.end_ids if named is None else named)
+
+
+def called(model: Model) -> str:
     """What a model is called; one without a name is like no other."""
     return str(getattr(model, "name", f"{type(model).__name__} object {id(model):#x}"))
+
+
+def identity(model: Model) -> str:
+    """What tells a model from others: its name, and its weights where it knows what they are."""
+    weights = getattr(model, "weights", None)
+    return called(model) if weights is None else f"{called(model)} [{weights.identity}]"
 
 
 Network = Callable[..., Tensor]  # (tokens, start, prompt_lengths) -> logits: a model, or a session of one

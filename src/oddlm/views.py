@@ -17,6 +17,7 @@ from rich.table import Column, Table
 from rich.text import Text
 
 from .compare import Line
+from .ends import text_length
 from .metrics import Interval
 from .params import PUSH, SampleParams
 from .query import Answer
@@ -188,7 +189,7 @@ def runs_table(runs: Sequence[Head], *, whole: bool = False) -> Table:
             _text(label(spec.params)),
             str(spec.n),
             str(spec.seed),
-            str(run.problems) if run.summary else f"{run.done}/{run.problems}",
+            str(run.problems) if run.complete else f"{run.done}/{run.problems}",
             *("-" if share is None else percent(share) for share in shares),
         )
     return table
@@ -197,10 +198,10 @@ def runs_table(runs: Sequence[Head], *, whole: bool = False) -> Table:
 def run_details(run: Head) -> Group:
     """The spec as far as it says something, what ran it, and what came out."""
     params = run.spec.params.canonical().model_dump()
-    defaults = {name: field.default for name, field in SampleParams.model_fields.items()}
+    defaults = {name: field.default for name, field in SampleParams.model_fields.items()} | {"fork": False}
     spec = {k: v for k, v in run.spec.model_dump(exclude={"params"}).items() if v not in (None, False)}
     told = {k: v for k, v in params.items() if v != defaults[k] or k in ("objective", "alpha", "temperature", "length")}
-    state = "complete" if run.summary else "not complete: the command that began it goes on with it"
+    state = "complete" if run.complete else "not complete: the command that began it goes on with it"
     if run.summary and run.summary.imported:
         state = f"without rows: imported from {run.summary.imported}"
     parts: list[RenderableType] = [
@@ -256,8 +257,8 @@ def pieces(decode: Callable[[Sequence[int]], str], tokens: Sequence[int | None])
 class Denoising:
     """An observer that draws the samples of one prompt as they come out of the noise."""
 
-    def __init__(self, decode: Callable[[Sequence[int]], str], ends: Sequence[int], console: Console) -> None:
-        self._decode, self._ends, self._console = decode, frozenset(ends), console
+    def __init__(self, decode: Callable[[Sequence[int]], str], end_ids: Sequence[int], console: Console) -> None:
+        self._decode, self._end_ids, self._console = decode, frozenset(end_ids), console
         self._canvas: list[list[int | None]] = []  # [n][L]
         self._changed: list[list[bool]] = []
         self._progress = ""
@@ -309,7 +310,7 @@ class Denoising:
     def _kept(self, i: int) -> list[int | None]:
         """The tokens before the end token."""
         row = self._canvas[i]
-        return row[: next((j for j, token in enumerate(row) if token in self._ends), len(row))]
+        return row[: text_length(row, self._end_ids)]
 
     def _sample(self, i: int, *, one_line: bool) -> Text:
         tokens = self._canvas[i] if one_line else self._kept(i)
@@ -318,7 +319,7 @@ class Denoising:
             if piece is None:
                 text.append(MASK, style="dim")
                 continue
-            words = END if token in self._ends else visible(piece)
+            words = END if token in self._end_ids else visible(piece)
             words = words.replace("\n", "⏎").replace("\t", " ") if one_line else words
             if changed:
                 space = words[: len(words) - len(words.lstrip())]

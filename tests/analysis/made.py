@@ -10,7 +10,7 @@ from oddlm.store import Row, Store, Summary
 
 
 def spec(seed: int = 0, task: str = "countdown", model: str = "mini", n: int = 4, **params: Any) -> RunSpec:
-    content = {"length": 8, "temperature": 1.0, "objective": "odd", "alpha": 8.0} | params
+    content = {"length": 8, "temperature": 1.0, "objective": "odd", "alpha": 8.0, "fork": False} | params
     return checked(RunSpec, {"model": model, "task": task, "n": n, "params": content, "seed": seed})
 
 

@@ -4,9 +4,12 @@ import csv
 import re
 import subprocess
 import sys
+from itertools import pairwise
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from oddlm.analysis import claims, tables
 from oddlm.analysis.cells import read_results
@@ -16,6 +19,7 @@ from oddlm.analysis.report import write_report
 from oddlm.cli import main
 from oddlm.store import Store
 
+from ..growth import QUADRATIC, growth
 from .made import grid, released, spec, write_released, write_run
 
 
@@ -198,6 +202,23 @@ def test_changed_words():
     assert changed("a b c", "a x c") == (("a ", False), ("b", True), (" c", False))
     assert changed("same", "same") == (("same", False),)
     assert changed("", "x") == ()
+    assert changed("x", "") == (("x", True),)
+
+
+@given(st.text("ab \n", max_size=30), st.text("ab \n", max_size=30))
+def test_changed_words_leave_the_text_as_it_is(text, plain):
+    pieces = changed(text, plain)
+    assert "".join(piece for piece, _ in pieces) == text
+    assert all(one[1] != next_[1] for one, next_ in pairwise(pieces))
+    rest = iter(re.findall(r"\s+|\w+|[^\w\s]", plain))
+    kept = [word for piece, new in pieces if not new for word in re.findall(r"\s+|\w+|[^\w\s]", piece)]
+    assert all(word in rest for word in kept), "what is not marked stands in the plain text, in this order"
+
+
+def test_changed_words_of_repetitive_texts():
+    """The search for the longest block, then for those beside it, took time that grew with the cube."""
+    make = lambda n: ("a b c d " * (n // 8), ("a b c d " * (n // 8))[::-1])  # noqa: E731
+    assert growth(lambda both: changed(*both), make, 128, 8) < QUADRATIC
 
 
 def test_a_single_run(tmp_path):

@@ -13,11 +13,11 @@ from oddlm import diversify
 from oddlm.diversity.maps import signs
 from oddlm.noise import Purpose
 
+from ..registered import FEATURES, PUSHING, is_coupled
 from ..tolerances import EXACT, SINGLE, SLOPE
 
-OBJECTIVES = ["odd", "odd_sequential", "dpp", "random_probe"]
-FEATURES = ["max_pool", "mean_pool", "positional"]
-REDUCED = ["ngrams", {"name": "ngrams", "order": 3, "size": 40}, {"name": "max_pool", "rank": 16}]
+BY_TOKEN = ("ngrams", "random_probe")  # signs and noise that know tokens by their numbers
+REDUCED = [{"name": "ngrams", "order": 3, "size": 40}, {"name": "max_pool", "rank": 16}]
 
 
 def random_case(seed: int, n: int = 4, S: int = 5, V: int = 11, share: float = 0.7) -> tuple[Tensor, Tensor, Tensor]:
@@ -48,7 +48,7 @@ def cases(draw) -> dict:
     elif kind == "committed rows":
         masked[::2] = False
     protected = draw(st.sampled_from([(), (0,), (int(logits[0, 0].argmax()), 1)]))
-    options = {"objective": draw(st.sampled_from(OBJECTIVES)), "feature": draw(st.sampled_from([*FEATURES, *REDUCED]))}
+    options = {"objective": draw(st.sampled_from(PUSHING)), "feature": draw(st.sampled_from([*FEATURES, *REDUCED]))}
     options |= {"duplicates": draw(st.sampled_from(["break", "skip"])), "alpha": draw(st.sampled_from([0.5, 16.0]))}
     dtype = draw(st.sampled_from([torch.float64, torch.float32]))
     batch = {"logits": logits.to(dtype), "tokens": tokens, "masked": masked, "n": n}
@@ -97,7 +97,11 @@ def test_a_sample_does_not_depend_on_later_ones(case):
     torch.testing.assert_close(part, whole[:m], rtol=1e-4, atol=1e-4)
 
 
-@given(st.integers(0, 10**6), st.sampled_from(["odd", "odd_sequential", "dpp"]), st.sampled_from(FEATURES))
+@given(
+    st.integers(0, 10**6),
+    st.sampled_from([name for name in PUSHING if name not in BY_TOKEN]),
+    st.sampled_from([name for name in FEATURES if name not in BY_TOKEN]),
+)
 def test_permuting_the_vocabulary_permutes_the_answer(seed, objective, feature):
     logits, tokens, masked = random_case(seed)
     order = torch.randperm(11, generator=torch.Generator().manual_seed(seed))
@@ -108,7 +112,7 @@ def test_permuting_the_vocabulary_permutes_the_answer(seed, objective, feature):
     torch.testing.assert_close(permuted, straight[..., order], rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("objective", PUSHING)
 def test_identical_rows_part_under_break_and_stay_under_skip(objective):
     logits, tokens, masked = (x[:1].repeat(6, *[1] * (x.dim() - 1)) for x in random_case(0, V=50))
     skipped = diversify(logits, tokens, masked, alpha=8.0, objective=objective, duplicates="skip")
@@ -118,7 +122,7 @@ def test_identical_rows_part_under_break_and_stay_under_skip(objective):
     )
     if objective in ("odd", "odd_sequential"):
         assert torch.equal(skipped, logits)
-    moved = broken[1:] if objective != "dpp" else broken
+    moved = broken if is_coupled(objective) else broken[1:]
     assert len({tuple(x.flatten().tolist()) for x in moved}) == len(moved)
     assert torch.equal(broken, again)
     assert not torch.equal(broken, other)
@@ -300,7 +304,7 @@ def test_the_raw_gradient_is_the_slope_of_the_loss(o):
         assert abs(slope[index] - expected) < SLOPE * max(1, abs(expected)), index
 
 
-@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("objective", PUSHING)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_lower_precision_agrees_with_float64(objective, dtype):
     logits, tokens, masked = random_case(9, n=5, S=6, V=30)
@@ -332,7 +336,7 @@ def test_rounding_noise_becomes_a_push_only_in_the_paper_preset():
     logits, tokens, masked = (x[:1].repeat(16, *[1] * (x.dim() - 1)) for x in random_case(3, S=8, V=400, share=1.0))
     logits = logits.bfloat16()
     published = diversify(logits, tokens, masked, alpha=8.0, preset="paper")
-    ours = diversify(logits, tokens, masked, alpha=8.0, duplicates="skip")
+    ours = diversify(logits, tokens, masked, objective="odd", alpha=8.0, duplicates="skip")
     assert (published - logits).abs().max() > 0.5
     assert torch.equal(ours, logits)
 
@@ -347,7 +351,7 @@ def test_under_inference_mode_and_no_grad():
     with torch.inference_mode():
         inside = [x.clone() for x in (logits, tokens, masked)]
         embedding = torch.randn(11, 4, generator=torch.Generator().manual_seed(0)).double()
-        for objective in OBJECTIVES:
+        for objective in PUSHING:
             feature = {"name": "max_pool", "space": "embedding"}
             pushed = diversify(*inside, alpha=8.0, objective=objective, feature=feature, embedding=embedding)
             assert not torch.equal(pushed, logits)
@@ -376,7 +380,7 @@ def test_alpha_schedules(toy, schedule):
         n=2,
         length=8,
         steps=8,
-        guide=oddlm.Repulsion(alpha=10, schedule=schedule),
+        guide=oddlm.Repulsion("odd", alpha=10, schedule=schedule),
         observe=lambda event: forces.append(float(event.force.max())),
     )
     expected = {

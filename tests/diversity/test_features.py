@@ -13,6 +13,7 @@ from oddlm.diversity.features import build_feature
 from oddlm.kernels import pulled, reference
 from oddlm.noise import Purpose
 
+from ..registered import PUSHING, is_coupled
 from ..tolerances import EXACT
 from .test_diversify import random_case
 
@@ -129,7 +130,7 @@ def test_two_tokens_keep_their_meaning(dtype):
     assert maps.meanings(embedding[:1]).isfinite().all()
 
 
-@pytest.mark.parametrize("objective", ["odd", "odd_sequential", "dpp", "random_probe"])
+@pytest.mark.parametrize("objective", PUSHING)
 @pytest.mark.parametrize("duplicates", ["break", "skip"])
 @pytest.mark.parametrize("backend", ["auto", "reference"])
 def test_a_feature_of_rounding_alone_is_no_feature(objective, duplicates, backend):
@@ -180,14 +181,14 @@ def test_synonyms_are_alike_in_meaning_alone():
 SPECS = ["ngrams", {"name": "mean_pool", "rank": 6}, {"name": "max_pool", "space": "semantic"}]
 
 
-@pytest.mark.parametrize("objective", ["odd", "odd_sequential", "dpp", "random_probe"])
+@pytest.mark.parametrize("objective", PUSHING)
 @pytest.mark.parametrize("feature", SPECS, ids=str)
 @pytest.mark.parametrize(("backend", "kernel"), [("auto", pulled), ("reference", reference)], ids=["auto", "reference"])
 def test_groups_pushed_a_few_at_a_time(objective, feature, backend, kernel, monkeypatch):
     logits, tokens, masked = random_case(3, n=12)
     embedding = torch.randn(11, 7, generator=torch.Generator().manual_seed(1)).double()
     options = {"objective": objective, "feature": feature, "n": 3, "alpha": 8.0, "embedding": embedding, "backend": backend}
-    remember = objective != "dpp"
+    remember = not is_coupled(objective)
 
     def run():
         explored = Explored() if remember else None

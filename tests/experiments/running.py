@@ -11,6 +11,7 @@ from oddlm.experiments.sweep import Result, make_plan, run_sweep
 from oddlm.experiments.work import Batch, Bench, Options, Outcome
 from oddlm.store import Store
 
+from ..starting import interruptible
 from ..test_evaluate import ENV, ROOT, content
 
 GRID = """
@@ -27,7 +28,7 @@ alpha = [0, 8]
 def start(grid: Path, store: Path, *more: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "oddlm", "sweep", str(grid), "--store", str(store), *more]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, cwd=ROOT, env=ENV, text=True, start_new_session=True, **pipes)
+    return interruptible(command, cwd=ROOT, env=ENV, text=True, start_new_session=True, **pipes)
 
 
 def sweep(grid: Path, store: Path, *more: str) -> tuple[int, str, str]:

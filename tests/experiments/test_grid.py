@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from oddlm.experiments.grid import expand, read_grid, variants
 from oddlm.params import RunSpec, checked
+from oddlm.tasks.base import task_names
 
 from ..test_evaluate import ENV, ROOT
 
@@ -172,7 +173,7 @@ HEAD = 'model = "toy"\ntask = "countdown"\n'
         ("", "grid.toml holds no runs: it needs keys of a grid (model, task, n, seed, limit, params) or [[grid]] tables"),
         ('task = "countdown"', "model: Field required"),
         ('model = "toy"', "task: Field required"),
-        ('model = "toy"\ntask = "contdown"', "unknown task 'contdown'; known: countdown, gsm8k, humaneval, minicode"),
+        ('model = "toy"\ntask = "contdown"', f"unknown task 'contdown'; known: {', '.join(task_names())}"),
         ('model = "toy"\ntask = "no.such.Task"', "task 'no.such.Task' cannot be imported"),
         (
             'model = "toy"\ntask = {name = "gsm8k", protocol = "papr"}',

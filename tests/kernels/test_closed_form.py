@@ -13,13 +13,14 @@ from oddlm.kernels import closed_form
 from oddlm.kernels.directions import Duplicates
 from oddlm.kernels.reference import Batch
 
+from ..registered import CLOSED
 from ..tolerances import EXACT, ILL_CONDITIONED, ORACLE, SINGLE
 
-CLOSED = ["odd", "odd_sequential", "dpp", "random_probe"]
 SPARING = [{"name": "odd", "enough": 0.8}, {"name": "odd_sequential", "enough": 0.5, "normalize": False}]
 
 
 def both(logits, tokens, masked, **options):
+    options = {"objective": "odd", **options}
     return [diversify(logits, tokens, masked, backend=backend, **options) for backend in ("closed_form", "reference")]
 
 
@@ -133,8 +134,8 @@ def test_a_slice_of_a_larger_array():
     whole = torch.randn(4, 9, 30, generator=g)
     tokens, masked = torch.randint(0, 30, (4, 5), generator=g), torch.rand(4, 5, generator=g) < 0.7
     held = whole.clone()
-    got = diversify(whole[:, 4:], tokens, masked, alpha=8.0, backend="closed_form")
-    assert torch.equal(got, diversify(whole[:, 4:].clone(), tokens, masked, alpha=8.0, backend="closed_form"))
+    got = diversify(whole[:, 4:], tokens, masked, alpha=8.0, objective="odd", backend="closed_form")
+    assert torch.equal(got, diversify(whole[:, 4:].clone(), tokens, masked, alpha=8.0, objective="odd", backend="closed_form"))
     assert torch.equal(whole, held)
 
 

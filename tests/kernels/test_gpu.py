@@ -8,6 +8,7 @@ from oddlm import Repulsion, denoise
 from oddlm.models.native import Native
 from oddlm.models.transformer import Transformer, TransformerConfig
 
+from ..registered import FUSED
 from ..tolerances import SINGLE
 from .test_pulled import WIDE, random_batch, random_embedding
 
@@ -21,10 +22,10 @@ class Small(Native):
         torch.manual_seed(0)
         network = Transformer(TransformerConfig(126464, width=128, layers=2, heads=2, hidden=256)).to("cuda", dtype)
         network.embed.weight.data.mul_(20)
-        super().__init__(network, name="small", mask_id=0, protected_ids=(1, 2))
+        super().__init__(network, name="small", mask_id=0, end_ids=(1, 2))
 
 
-@pytest.mark.parametrize("objective", ["odd", "odd_sequential", "dpp"])
+@pytest.mark.parametrize("objective", FUSED)
 def test_nothing_waits_inside_the_loop(objective):
     """From the first step to the last; every new shape compiles once, before."""
     model = Small()
@@ -45,7 +46,7 @@ def test_nothing_waits_inside_the_loop(objective):
         assert (end.value.value.tokens != model.mask_id).all()
 
 
-@pytest.mark.parametrize("objective", ["odd", "odd_sequential", "dpp"])
+@pytest.mark.parametrize("objective", FUSED)
 def test_two_runs_have_the_same_bits(objective):
     model, events = Small(), []
     runs = [
@@ -72,9 +73,9 @@ def test_two_runs_have_the_same_bits(objective):
 def test_features_are_pushed_as_on_a_cpu(feature, dtype):
     logits, tokens, masked = random_batch(3, 8, 12, 300, dtype)
     embedding = random_embedding(300, H=40)
-    exact = oddlm.diversify(logits.double(), tokens, masked, alpha=8.0, feature=feature, embedding=embedding)
+    exact = oddlm.diversify(logits.double(), tokens, masked, objective="odd", alpha=8.0, feature=feature, embedding=embedding)
     there = [x.cuda() for x in (logits, tokens, masked)]
-    got = oddlm.diversify(*there, alpha=8.0, feature=feature, embedding=embedding.cuda())
+    got = oddlm.diversify(*there, objective="odd", alpha=8.0, feature=feature, embedding=embedding.cuda())
     assert got.dtype == dtype
     assert (got.cpu().double() - exact).abs().max() < 8.0 * (SINGLE + 16 * torch.finfo(dtype).eps)
 
@@ -84,7 +85,7 @@ class Said:
     sure of one token at the odd ones, the surer the further right.
     """
 
-    mask_id, vocab_size, protected_ids = 0, 152064, (1, 2)
+    mask_id, vocab_size, end_ids = 0, 152064, (1, 2)
     name = "said"
 
     def __init__(self, device, dtype=torch.bfloat16, length=12):

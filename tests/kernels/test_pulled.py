@@ -13,13 +13,14 @@ from oddlm.diversity.features import FEATURES, Feature, build_feature, mark, mea
 from oddlm.diversity.objectives import OBJECTIVES
 from oddlm.kernels import choice, closed_form, pulled, reference
 
+from .. import registered
+from ..registered import CLOSED
 from ..tolerances import EXACT, ILL_CONDITIONED, ORACLE, SINGLE
-from .test_closed_form import CLOSED, SPARING, both
+from .test_closed_form import SPARING, both
 
 POOLINGS = [
+    *({"name": name} for name in registered.FEATURES if name not in ("max_pool", "ngrams")),  # whole or large: below, smaller
     {"name": "max_pool", "rank": 7},
-    {"name": "mean_pool"},
-    {"name": "positional"},
     {"name": "positional", "scale": 3},
     {"name": "ngrams", "size": 16},
     {"name": "ngrams", "size": 9, "order": 3},
@@ -128,7 +129,7 @@ def test_every_feature_with_every_objective(feature, objective):
 
 
 @pytest.mark.parametrize("feature", FEATURE_SPECS, ids=str)
-@pytest.mark.parametrize("name", ["odd", "odd_sequential", "random_probe"])
+@pytest.mark.parametrize("name", registered.UNCOUPLED)
 def test_history(name, feature):
     embedding = random_embedding(41)
 
@@ -158,11 +159,11 @@ def test_lower_precision(objective, feature, dtype):
     assert (got.double() - exact).abs().max() < 8.0 * (SINGLE + 16 * torch.finfo(dtype).eps)
 
 
-@pytest.mark.parametrize("feature", ["mean_pool", "positional", "ngrams"])
+@pytest.mark.parametrize("feature", [name for name in registered.FEATURES if name != "max_pool"])
 def test_nearly_one_hot_rows_keep_single_precision(feature):
     logits, tokens, masked = random_batch(5, 4, 6, 50, torch.float32, scale=1.0, share=1.0)
     logits.scatter_(-1, tokens[..., None], 14.0)  # the others have about 1e-5, single precision resolves 1e-7 of the likeliest
-    exact = diversify(logits.double(), tokens, masked, feature=feature, alpha=8.0, backend="reference")
+    exact = diversify(logits.double(), tokens, masked, feature=feature, objective="odd", alpha=8.0, backend="reference")
     got, autograd = ((x.double() - exact).abs().max() for x in both(logits, tokens, masked, feature=feature, alpha=8.0))
     assert 10 * got < autograd
 
@@ -245,7 +246,8 @@ def test_a_pooling_without_a_trace_goes_through_autograd():
     for feature, kernel in kernels:
         guide = Repulsion(feature=feature)
         assert choice.choose("auto", torch.zeros(1), traced=guide.traced, closed=guide.closed, fused=guide.fusible) is kernel
-    with pytest.raises(ValueError, match=r"needs a feature with a trace \(max_pool, mean_pool, ngrams, positional\)"):
+    with pytest.raises(ValueError, match=r"needs a feature with a trace \((.*?)\)") as refused:
         Repulsion(feature=own, backend="closed_form")
-    assert all(build_feature(name).traced for name in FEATURES.names)  # those that the message lists
-    assert FEATURES.names == ["max_pool", "mean_pool", "ngrams", "positional"]
+    traced = [name for name in FEATURES.names if build_feature(name).traced]
+    assert f"({', '.join(traced)})" in str(refused.value)
+    assert f"({', '.join(CLOSED)})" in str(refused.value)

@@ -17,6 +17,7 @@ from oddlm.models.transformer import Transformer, TransformerConfig
 from oddlm.sampling import Outlook, look, predict
 from oddlm.types import Step
 
+from ..registered import FUSED as FUSED_OBJECTIVES
 from ..tolerances import FUSED, P_VALUE, SINGLE
 from .noise_kernel import noise_kernel
 
@@ -81,6 +82,7 @@ CASES = [
     ({"name": "odd", "enough": 0.6}, 1, 4, 2, 401, "some identical", torch.bfloat16),
     ({"name": "odd_sequential", "enough": 1.2}, 1, 3, 3, 41, "one-hot", torch.float32),
 ]
+CASES += [(name, 2, 3, 4, 41, "plain", torch.float32) for name in FUSED_OBJECTIVES if name not in [case[0] for case in CASES]]
 
 
 def compare(objective, groups, n, S, V, kind, dtype, **more):
@@ -121,7 +123,7 @@ def test_options(options):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", ["plain", "one-hot", "identical", "some identical"])
-@pytest.mark.parametrize("objective", ["odd", "odd_sequential", "random_probe", "dpp"])
+@pytest.mark.parametrize("objective", FUSED_OBJECTIVES)
 def test_a_large_vocabulary(objective, kind):
     for n, S, V, dtype in ((16, 8, 126464, torch.bfloat16), (5, 3, 126464, torch.float32), (33, 2, 1271, torch.float16)):
         compare(objective, 1, n, S, V, kind, dtype)
@@ -196,10 +198,10 @@ class Moved:
 
     def __init__(self, model, device, dtype=torch.float32):
         self.model, self.device, self.dtype = model, device, dtype
-        self.mask_id, self.vocab_size, self.protected_ids, self.name = (
+        self.mask_id, self.vocab_size, self.end_ids, self.name = (
             model.mask_id,
             model.vocab_size,
-            model.protected_ids,
+            model.end_ids,
             "moved",
         )
 
@@ -209,14 +211,21 @@ class Moved:
 
 RUNS = [
     {"guide": None, "temperature": 1.0},
-    {"guide": Repulsion(alpha=16), "temperature": 0.0},
+    {"guide": Repulsion("odd", alpha=16), "temperature": 0.0},
     {"guide": Repulsion("odd_sequential", alpha=16), "temperature": 0.7, "block_length": 3, "suppress": [5]},
     {"guide": Repulsion("random_probe", alpha=16), "temperature": 0.5, "suppress": [5]},
     {"guide": Repulsion("dpp", alpha=16), "temperature": 0.5, "policy": "entropy", "suppress_confidence": [1]},
-    {"guide": Repulsion(alpha=16), "temperature": 1.0, "policy": "threshold", "order_temperature": 0.5, "n": 2},
-    {"guide": Repulsion(alpha=16), "temperature": 1.0, "fork": True, "steps": 2, "n": 2},
-    {"guide": Repulsion(alpha=16), "temperature": 1.0, "top_k": 5},
-    {"guide": Repulsion(alpha=16), "temperature": 0.2, "top_p": 0.9, "policy": "entropy", "confidence": "sampled", "steps": 3},
+    {"guide": Repulsion("odd", alpha=16), "temperature": 1.0, "policy": "threshold", "order_temperature": 0.5, "n": 2},
+    {"guide": Repulsion("odd", alpha=16), "temperature": 1.0, "fork": True, "steps": 2, "n": 2},
+    {"guide": Repulsion("odd", alpha=16), "temperature": 1.0, "top_k": 5},
+    {
+        "guide": Repulsion("odd", alpha=16),
+        "temperature": 0.2,
+        "top_p": 0.9,
+        "policy": "entropy",
+        "confidence": "sampled",
+        "steps": 3,
+    },
     {"guide": None, "temperature": 0.7, "policy": "margin", "confidence": "sampled", "steps": 3},
 ]
 
@@ -274,10 +283,10 @@ def test_a_network_asked_for_masked_positions_writes_the_tokens_of_the_cpu(monke
     network = Transformer(TransformerConfig(60, width=32, layers=2, heads=4, hidden=48, shift=True))
     for parameter in network.parameters():
         torch.nn.init.normal_(parameter, std=0.25)
-    settings = {"n": 3, "length": 6, "steps": 4, "temperature": 0.7, "guide": Repulsion(alpha=8)}
-    got = denoise(Native(network.to(DEVICE), name="x", mask_id=59, protected_ids=(1,)), [[5, 6], [7]], **settings)
+    settings = {"n": 3, "length": 6, "steps": 4, "temperature": 0.7, "guide": Repulsion("odd", alpha=8)}
+    got = denoise(Native(network.to(DEVICE), name="x", mask_id=59, end_ids=(1,)), [[5, 6], [7]], **settings)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    expected = denoise(Native(network.to("cpu"), name="x", mask_id=59, protected_ids=(1,)), [[5, 6], [7]], **settings)
+    expected = denoise(Native(network.to("cpu"), name="x", mask_id=59, end_ids=(1,)), [[5, 6], [7]], **settings)
     assert got.tokens.tolist() == expected.tokens.tolist()
 
 
@@ -288,7 +297,7 @@ def test_two_pushes_have_the_same_bits():
 
 def test_observers_see_the_guided_logits_that_nobody_wrote(monkeypatch):
     toy, events, plain_events = Toy(vocab_size=50), [], []
-    settings = {"n": 3, "length": 4, "steps": 2, "temperature": 1.0, "guide": Repulsion(alpha=8)}
+    settings = {"n": 3, "length": 4, "steps": 2, "temperature": 1.0, "guide": Repulsion("odd", alpha=8)}
     denoise(Moved(toy, DEVICE), [[5, 6]], observe=events.append, **settings)
     for event in events:
         assert event.prediction.logits is None
@@ -315,7 +324,7 @@ def test_a_second_batch_goes_on_from_the_first():
 
 
 @pytest.mark.parametrize(("value", "what"), [(math.nan, "NaN"), (math.inf, r"\+inf"), (-math.inf, "nothing but -inf")])
-@pytest.mark.parametrize("guide", [None, Repulsion(alpha=8)], ids=["plain", "guided"])
+@pytest.mark.parametrize("guide", [None, Repulsion("odd", alpha=8)], ids=["plain", "guided"])
 @pytest.mark.parametrize("options", [{}, {"top_p": 0.9}, {"confidence": "sampled"}], ids=str)
 def test_bad_logits_are_named(value, what, guide, options):
     class Bad(Toy):

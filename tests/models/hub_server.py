@@ -20,6 +20,7 @@ class Hub:
     gated: set[str] = field(default_factory=set)
     drops: dict[str, list[int]] = field(default_factory=dict)  # after how many bytes of a file the connection drops, in turn
     sizes: dict[str, int] = field(default_factory=dict)  # what is said of a file's size
+    commit: str = COMMIT  # what the branch main stands for
     requests: list[tuple[str, str, str | None]] = field(default_factory=list)  # method, path, range
     url: str = ""
 
@@ -51,18 +52,19 @@ class _Handler(BaseHTTPRequestHandler):
         folder = self.hub.repos.get(name)
         if folder is None:
             return self.refuse(401, "RepoNotFound", "Invalid username or password.")
-        if revision not in ("main", "v1", COMMIT):
+        commit = COMMIT if revision in ("v1", COMMIT) else self.hub.commit
+        if revision not in ("main", "v1", COMMIT, self.hub.commit):
             return self.refuse(404, "RevisionNotFound", f"Invalid rev id: {revision}")
         if kind == "file" and name in self.hub.gated:
             return self.refuse(403, "GatedRepo", f"Access to model {name} is restricted")
         if kind == "info":
             files = [{"rfilename": entry["path"]} for entry in self.entries(folder)]
-            return self.send(200, json.dumps({"id": name, "modelId": name, "sha": COMMIT, "siblings": files}).encode(), body)
+            return self.send(200, json.dumps({"id": name, "modelId": name, "sha": commit, "siblings": files}).encode(), body)
         if kind == "tree":
             return self.send(200, json.dumps(self.entries(folder)).encode(), body)
         if not (folder / file).is_file():
             return self.refuse(404, "EntryNotFound", "Entry not found")
-        return self.file(folder / file, body)
+        return self.file(folder / file, commit, body)
 
     def entries(self, folder):
         return [self.entry(folder, path) for path in sorted(folder.rglob("*")) if path.is_file()]
@@ -72,9 +74,9 @@ class _Handler(BaseHTTPRequestHandler):
         name = path.relative_to(folder).as_posix()
         return {"type": "file", "path": name, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
 
-    def file(self, path, body):
+    def file(self, path, commit, body):
         content = path.read_bytes()
-        headers = {"ETag": f'"{hashlib.sha1(content).hexdigest()}"', "X-Repo-Commit": COMMIT, "Accept-Ranges": "bytes"}
+        headers = {"ETag": f'"{hashlib.sha1(content).hexdigest()}"', "X-Repo-Commit": commit, "Accept-Ranges": "bytes"}
         headers |= {"X-Linked-Size": str(self.hub.sizes[path.name])} if path.name in self.hub.sizes else {}
         wanted, start, status = self.headers.get("Range"), 0, 200
         if wanted:

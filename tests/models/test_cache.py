@@ -31,7 +31,7 @@ def model(shape="plain", layers=2, cache=None, refresh=None):
     network = Transformer(config).double()
     for parameter in network.parameters():  # as initialised, all logits are nearly alike
         torch.nn.init.normal_(parameter, std=0.25)
-    return Native(network, name="tiny", mask_id=MASK, protected_ids=(1,), cache=cache, refresh=refresh)
+    return Native(network, name="tiny", mask_id=MASK, end_ids=(1,), cache=cache, refresh=refresh)
 
 
 def run(model, prompts="padded", **options):
@@ -58,7 +58,7 @@ class Bare:
 
     def __init__(self, model):
         self.model = model
-        self.mask_id, self.vocab_size, self.protected_ids = model.mask_id, model.vocab_size, model.protected_ids
+        self.mask_id, self.vocab_size, self.end_ids = model.mask_id, model.vocab_size, model.end_ids
 
     def __call__(self, *canvas):
         return self.model(*canvas)
@@ -140,7 +140,7 @@ def opened(cache, refresh=None, policy="low_confidence", steps=6):
             return sessions[0]
 
     tiny = model(cache=cache, refresh=refresh)
-    watched = Watched(tiny.network, name="tiny", mask_id=MASK, protected_ids=(1,), cache=cache, refresh=refresh)
+    watched = Watched(tiny.network, name="tiny", mask_id=MASK, end_ids=(1,), cache=cache, refresh=refresh)
     settings = {"n": 4, "length": 12, "steps": steps, "block_length": 4, "temperature": 1.0, "policy": policy}
     oddlm.denoise(watched, [[5, 6, 7]], **settings)
     return sessions[0]

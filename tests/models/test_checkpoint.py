@@ -90,7 +90,7 @@ def test_padding_changes_nothing(tmp_path, write):
     tokens = canvas(T=9, rows=1)
     alone = model(tokens, 4, torch.tensor([4]))
     longer = torch.cat([canvas(T=12, rows=2, seed=3), canvas(T=9, rows=2, seed=3)], dim=1)[:, :14]
-    padding = torch.full((3, 5), model.protected_ids[0])  # LLaDA's padding is its end token: it cannot be seen from the tokens
+    padding = torch.full((3, 5), model.end_ids[0])  # LLaDA's padding is its end token: it cannot be seen from the tokens
     batch = torch.cat([longer, torch.cat([padding, tokens.expand(3, -1)], dim=1)])
     together = model(batch, 9, torch.tensor([9, 9, 4, 4, 4]))
     assert (together[2:] - alone).abs().max() < CLOSE

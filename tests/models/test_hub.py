@@ -209,3 +209,70 @@ def test_prompts_that_do_not_fit_are_refused_before_the_download(hub, load, tmp_
 def test_without_the_client_library(load):
     code = "import sys\nsys.modules['huggingface_hub'] = None\n" + LOAD
     assert load(code=code).startswith(f"refused: {NAME} from the hub needs the extra 'hub': pip install 'oddlm[hub]'")
+
+
+DIGEST = """
+import sys
+from oddlm.models import model_digest
+try:
+    print(model_digest(sys.argv[1], **eval(sys.argv[2])))
+except ValueError as error:
+    print("refused:", error)
+"""
+SPEC = """
+import sys
+from oddlm.evaluate import identified
+from oddlm.params import RunSpec
+print(identified(RunSpec(model=sys.argv[1])).model_dump_json())
+"""
+WORKER = """
+import sys
+from oddlm.experiments.work import Bench, Options
+from oddlm.params import RunSpec
+spec = RunSpec.model_validate_json(eval(sys.argv[2])["spec"])
+lm, about = Bench(Options(device="cpu"))._lm(spec)
+print(lm.model.name, about["model_digest"] == spec.model_digest)
+"""
+UNREACHABLE = {"HF_ENDPOINT": "http://127.0.0.1:9"}
+LATER = "0123456789abcdef0123456789abcdef01234567"
+
+
+def test_weights_are_known_by_their_commit_before_they_are_fetched(hub, load):
+    assert load(code=DIGEST) == load(code=DIGEST, revision="v1") == f"commit:{COMMIT}"
+    assert not any(name.endswith(".safetensors") for name in fetched(hub))
+    assert load(code=DIGEST, env=UNREACHABLE) == f"commit:{COMMIT}", "as the cache knows it"
+    hub.requests.clear()
+    assert load("somebody/else", code=DIGEST, env=UNREACHABLE, revision=COMMIT) == f"commit:{COMMIT}"
+    assert load("somebody/else", code=DIGEST, env=UNREACHABLE).startswith("refused: somebody/else is not complete in the cache")
+    assert hub.requests == []
+
+
+def test_a_branch_that_has_moved_on_is_another_run_and_workers_keep_to_theirs(hub, load):
+    before = load(code=SPEC)
+    hub.commit = LATER
+    assert load(code=DIGEST) == f"commit:{LATER}"
+    assert f"commit:{COMMIT}" in before
+    assert load(code=WORKER, spec=before) == f"{NAME}@{COMMIT}, fp32 True"
+
+
+SWEEP = """
+import sys
+from pathlib import Path
+from oddlm.cli import main
+folder = Path(eval(sys.argv[2])["folder"])
+task = '{ name = "countdown", limit = 2, params = { length = 8 } }'
+(folder / "grid.toml").write_text(f'model = "{sys.argv[1]}"\\ntask = {task}\\nn = 2\\n[params]\\nalpha = [0, 8]\\n')
+sys.stderr = sys.stdout
+sys.argv = ["oddlm", "sweep", str(folder / "grid.toml"), "--store", str(folder / "runs"), *eval(sys.argv[2])["words"]]
+main()
+"""
+
+
+def test_a_dry_run_needs_no_model_within_reach(load, tmp_path):
+    told = load(code=SWEEP, env=UNREACHABLE, folder=str(tmp_path), words=["--dry-run", "--no-calibration"])
+    assert "2 runs on 2 problems (countdown): 4 groups, 8 samples" in told
+    assert "not counted" in told
+    assert f"{NAME} is not complete in the cache" in told
+    refused = load(code=SWEEP, env=UNREACHABLE, folder=str(tmp_path), words=[])
+    assert f"oddlm: {NAME} is not complete in the cache" in refused
+    assert not (tmp_path / "runs").exists()

@@ -198,7 +198,7 @@ def test_wrapped_masked_language_models(tmp_path):
     network, tokenizer = bert(tmp_path)
     lm = oddlm.wrap(network, tokenizer)
     assert (lm.model.mask_id, lm.model.vocab_size, lm.model.context) == (tokenizer.mask_token_id, layout.VOCABULARY, 64)
-    assert tokenizer.eos_token_id in lm.model.protected_ids
+    assert tokenizer.eos_token_id in lm.model.end_ids
     assert set(lm.tokenizer.encode("<|mdm_mask|>")).isdisjoint(tokenizer.all_special_ids)
     groups = lm.generate(["the end", "in the inn, a longer one"], 3, **SHAPE)
     alone = lm.generate("the end", 3, seeds=[groups[0][0].seed], **SHAPE)

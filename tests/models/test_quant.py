@@ -82,7 +82,7 @@ def test_footprint_of_8b():
 def test_a_quantised_model_samples(exact, quantize):
     import oddlm
 
-    model = Native(loaded(exact, quantize), name="tiny", mask_id=99, protected_ids=(1,), cache="dual")
+    model = Native(loaded(exact, quantize), name="tiny", mask_id=99, end_ids=(1,), cache="dual")
     done = oddlm.denoise(model, [[5, 6, 7], [8]], n=2, length=8, steps=4, block_length=4, temperature=1.0)
     assert done.tokens.shape == (4, 8)
     assert (done.tokens < 99).all()

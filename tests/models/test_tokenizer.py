@@ -10,6 +10,7 @@ from transformers import PreTrainedTokenizerFast, Qwen2Tokenizer
 import oddlm
 from oddlm.models.pretrained import Source, outline
 from oddlm.models.tokenizer import read_tokenizer
+from oddlm.models.wrap import text_tokenizer
 
 from . import published_layout as layout
 
@@ -134,9 +135,9 @@ def test_where_templates_come_from(tmp_path):
 def test_ids_come_from_config_and_tokenizer(tmp_path):
     first = len(layout.vocabulary())
     found = outline(Source(str(layout.write_llada(tmp_path / "llada"))))
-    assert (found.mask_id, set(found.protected_ids)) == (first + 5, {first + 1, first + 4})
+    assert (found.mask_id, set(found.end_ids)) == (first + 5, {first + 1, first + 4})
     found = outline(Source(str(layout.write_dream(tmp_path / "dream"))))
-    assert (found.mask_id, set(found.protected_ids)) == (first + 3, {first, first + 2})
+    assert (found.mask_id, set(found.end_ids)) == (first + 3, {first, first + 2})
     found = outline(Source(str(layout.write_qwen3(tmp_path / "qwen3"))))
     assert found.mask_id == first + 3, "by the tokenizer: the config is silent"
     found = outline(Source(str(layout.write_llada(tmp_path / "illada", mask_token_id=5))))
@@ -182,3 +183,89 @@ def test_damaged_tokenizers(tmp_path):
             ValueError, match=r"the added tokens in .* \(tokenizer_config\.json, added_tokens\.json\) are damaged"
         ):
             oddlm.load(str(folder))
+
+
+TRAINING = {
+    "truncation": {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0},
+    "padding": {"strategy": {"Fixed": 8}, "direction": "Right", "pad_id": 0, "pad_type_id": 0, "pad_token": "!"}
+    | {"pad_to_multiple_of": None},
+}
+
+
+def edit(folder, **changes):
+    """Change parts of tokenizer.json; those of the model by "model"."""
+    path = folder / "tokenizer.json"
+    content = json.loads(path.read_text())
+    content["model"] |= changes.pop("model", {})
+    path.write_text(json.dumps(content | changes))
+
+
+def test_what_a_tokenizer_needed_in_training_does_not_cut_prompts(tmp_path):
+    layout.write_llada_tokenizer(tmp_path)
+    text = "the inn in the end, and more"
+    whole, talk = read_tokenizer(tmp_path).encode(text), read_tokenizer(tmp_path).chat(TALK)
+    edit(tmp_path, **TRAINING)
+    tokenizer = read_tokenizer(tmp_path)
+    assert (tokenizer.encode(text), tokenizer.chat(TALK)) == (whole, talk)
+    assert len(whole) > 8
+    loaded = theirs(tmp_path)
+    wrapped = text_tokenizer(loaded)
+    assert (wrapped.encode(text), wrapped.chat(TALK)) == (whole, talk)
+    assert loaded.backend_tokenizer.truncation["max_length"] == 3, "what belongs to somebody else stays as it is"
+
+
+def test_merges_are_not_left_to_chance(tmp_path):
+    layout.write_llada_tokenizer(tmp_path)
+    text = "the inn in the end " * 20
+    whole = read_tokenizer(tmp_path).encode(text)
+    edit(tmp_path, model={"dropout": 0.5})
+    tokenizer = read_tokenizer(tmp_path)
+    assert [tokenizer.encode(text) for _ in range(5)] == [whole] * 5
+
+
+def split(pattern):
+    return {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}}
+
+
+HALF = {"Sequence": {"id": "B", "type_id": 0}}
+
+
+def use(folder, text):
+    tokenizer = read_tokenizer(folder)
+    tokenizer.decode(tokenizer.encode(text))
+    tokenizer.chat([{"role": "user", "content": text}])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        split("(a+)+$"),
+        {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}},
+        {"post_processor": {"type": "TemplateProcessing", "single": [HALF], "pair": [HALF], "special_tokens": {}}},
+        {"pre_tokenizer": {"type": "FixedLength", "length": 0}},
+        {"decoder": {"type": "Strip", "content": "a", "start": 1000, "stop": 1000}},
+        {"model": {"continuing_subword_prefix": "##"}},
+        {"model": {"type": "WordLevel", "unk_token": "[X]", "vocab": {"q": 0}}},
+        {"model": {"type": "Unigram", "unk_id": None, "vocab": [["a", -1.0]]}},
+    ],
+    ids=lambda changes: json.dumps(changes)[:60],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_a_tokenizer_that_panics_is_refused_in_words(tmp_path, changes, capfd):
+    layout.write_llada_tokenizer(tmp_path)
+    edit(tmp_path, **changes)
+    with pytest.raises(ValueError, match="tokenizer"):
+        use(tmp_path, "a" * 3000 + "b")
+    capfd.readouterr()  # the library tells stderr of its panics
+
+
+def test_signals_are_not_taken_for_a_panic(llada, monkeypatch):
+    tokenizer = read_tokenizer(llada)
+
+    class Interrupted:
+        def encode(self, *_, **__):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(tokenizer, "_backend", Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        tokenizer.encode("text")

@@ -68,7 +68,7 @@ def test_the_last_block_need_not_answer_for_the_prompt(start, shift):
 )
 def test_what_cannot_be_compiled(network, options, said):
     with pytest.raises(ValueError, match=said):
-        Native(network, name="x", mask_id=0, protected_ids=(), **options)
+        Native(network, name="x", mask_id=0, end_ids=(), **options)
 
 
 @pytest.mark.soak
@@ -78,7 +78,7 @@ def test_what_cannot_be_compiled(network, options, said):
 def test_compiled_blocks_say_the_same(network, compiled):
     canvases = [(torch.randint(50, (n, 5 + length)), torch.full((n,), 5)) for n, length in ((2, 7), (3, 9))]
     expected = [network(tokens, 5, lengths) for tokens, lengths in canvases]
-    model = Native(network, name="x", mask_id=0, protected_ids=(), compiled=compiled)
+    model = Native(network, name="x", mask_id=0, end_ids=(), compiled=compiled)
     for (tokens, lengths), wanted in zip(canvases, expected, strict=True):
         session = model.session(5, lengths, tokens.shape[1] - 5, tokens.shape[1] - 5)
         assert (session(tokens, 5, lengths) - wanted).abs().max() < 1e-12

@@ -1,25 +1,26 @@
 """Real servers on real sockets, in a thread of the test's process."""
 
+import json
+import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import openai
 import pytest
 import torch
-import uvicorn
 from torch import Tensor
 from typer.testing import CliRunner
 
 import oddlm
 from oddlm.cli import app as command_line
-from oddlm.evaluate import Runner
+from oddlm.evaluate import Runner, identified
 from oddlm.models.toy import Toy
 from oddlm.models.wrappers import Wrapper
 from oddlm.params import RunSpec
-from oddlm.serve.api import create_app
 from oddlm.serve.engine import Engine
-from oddlm.serve.run import GentleServer
+from oddlm.serve.run import GentleServer, listen, server_of
 from oddlm.serve.settings import Limits, ServeSettings
 from oddlm.store import Store
 from oddlm.tasks import find_task
@@ -30,9 +31,11 @@ from ..waiting import WAIT_S, wait_until
 class Served:
     """A running server."""
 
-    def __init__(self, server: uvicorn.Server, app) -> None:
-        self.engine = app.state.engine
-        self.port = server.servers[0].sockets[0].getsockname()[1]
+    def __init__(self, server: GentleServer, port: int) -> None:
+        self.engine = server.app.state.engine
+        self.scorers = server.app.state.scorers
+        self.connections = server.server_state.connections
+        self.port = port
         self.url = f"http://127.0.0.1:{self.port}"
         self.clients: list[openai.OpenAI] = []
 
@@ -43,19 +46,20 @@ class Served:
 
 
 @contextmanager
-def running(lm: oddlm.LM, grace_s: float = 60, **settings) -> Iterator[Served]:
-    app = create_app(lm, ServeSettings(**{"model": "toy"} | settings))
-    config = uvicorn.Config(app, port=0, log_level="error", access_log=False, timeout_graceful_shutdown=int(WAIT_S))
-    server = GentleServer(config, app.state.engine, grace_s)
-    thread = threading.Thread(target=server.run)
+def running(lm: oddlm.LM, grace_s: float = 60, buffer: int | None = None, **settings) -> Iterator[Served]:
+    """`buffer` is what the system keeps of an answer that is not read yet."""
+    server = server_of(lm, ServeSettings(**{"model": "toy"} | settings), grace_s=grace_s)
+    listening = listen("127.0.0.1", 0)
+    if buffer is not None:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffer)
+    served = Served(server, listening.getsockname()[1])
+    thread = threading.Thread(target=server.run, args=([listening],))
     thread.start()
-    served = None
     try:
         wait_until(lambda: server.started or not thread.is_alive())
-        served = Served(server, app)
         yield served
     finally:
-        for client in served.clients if served else ():
+        for client in served.clients:
             client.close()
         server.should_exit = True
         thread.join(WAIT_S)
@@ -64,6 +68,32 @@ def running(lm: oddlm.LM, grace_s: float = 60, **settings) -> Iterator[Served]:
 
 def limits(**given) -> Limits:
     return Limits.model_validate(given)
+
+
+def send(port: int, path: str, body: dict, *, buffer: int | None = None) -> socket.socket:
+    """A client that does not wait for its answer, with room for so much of it."""
+    raw = socket.socket()
+    if buffer is not None:
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
+    raw.settimeout(WAIT_S)
+    raw.connect(("127.0.0.1", port))
+    content = json.dumps(body).encode()
+    head = (
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+    )
+    raw.sendall(head.encode() + content)
+    return raw
+
+
+def descendants(pid: int) -> set[int]:
+    found = set()
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            children = set(map(int, task.read_text().split()))
+        except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+            continue
+        found |= children.union(*map(descendants, children))
+    return found
 
 
 class Gated(Toy):
@@ -139,9 +169,11 @@ def store(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages") / "runs"
     usual = ["--model", "toy", "--store", str(folder), "--n", "4", "--length", "8"]
     command = ["eval", "countdown", *usual, "--objective", "odd", "--alpha", "0,8", "--temperature", "1", "--limit", "3"]
+    command += ["--set", "fork=false"]
     assert CliRunner().invoke(command_line, command).exit_code == 0
     assert CliRunner().invoke(command_line, ["sample", "<b>t5</b> t6", *usual]).exit_code == 0
-    spec = RunSpec.model_validate({"model": "toy", "task": "countdown", "n": 2, "limit": 2, "params": {"length": 6}})
+    asked = {"model": "toy", "task": "countdown", "n": 2, "limit": 2, "params": {"length": 6}}
+    spec = identified(RunSpec.model_validate(asked))
     task = find_task("countdown")
 
     def stop(row, fresh):

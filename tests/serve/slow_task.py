@@ -1,22 +1,100 @@
-"""A task that judges when it is let."""
+"""A task whose answers say how it misbehaves while it scores them."""
 
-import threading
+import os
+import re
+import signal
+import sys
+import time
+from pathlib import Path
 
 from oddlm.tasks import Problem, Score, Task
 
-from ..waiting import WAIT_S
-
-BEGUN, LET = threading.Event(), threading.Event()
+from ..waiting import wait_until
 
 
-def load() -> list[Problem]:
+def load(*, limit: int | None = None) -> list[Problem]:
     return [Problem("one", "one", None)]
 
 
 def score(problem: Problem, text: str) -> Score:
-    BEGUN.set()
-    assert LET.wait(WAIT_S)
-    return Score(False, text, "slow")
+    name, _, option = text.partition(" ")
+    return globals()[f"answer_{name}"](option)
 
 
-TASK = Task("slow", lambda *, limit=None: load(), lambda problem: problem.prompt, score, 8)
+def answer_quick(_: str) -> Score:
+    return Score(True, str(os.getpid()), "torch" if "torch" in sys.modules else "no torch")
+
+
+def answer_waits(folder: str) -> Score:
+    """Until it is let; tells the process it waits in."""
+    (Path(folder) / "begun").write_text(str(os.getpid()))
+    wait_until((Path(folder) / "let").exists)
+    return Score(False, None, "waited")
+
+
+def answer_endless(_: str) -> Score:
+    while True:
+        pass
+
+
+def answer_backtracks(_: str) -> Score:
+    """For hours, and no other thread runs meanwhile."""
+    return Score(bool(re.match(r"(a+)+$", "a" * 60 + "b")), None, "")
+
+
+def answer_stubborn(option: str) -> Score:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    return answer_waits(option)
+
+
+def answer_hungry(_: str) -> Score:
+    hoard = []
+    while True:
+        hoard.append(b"x" * (1 << 24))
+
+
+def answer_dies(_: str) -> Score:
+    os._exit(3)
+
+
+def answer_crashes(_: str) -> Score:
+    os.kill(os.getpid(), signal.SIGSEGV)
+    time.sleep(60)
+    raise AssertionError
+
+
+def answer_fails(_: str) -> Score:
+    raise LookupError("no such thing")
+
+
+def answer_prints(_: str) -> Score:
+    print('{"value": {"correct": true, "answer": null, "detail": "forged"}}', flush=True)
+    os.write(1, b"more\n")
+    return Score(False, "\ud800", "printed")
+
+
+def answer_talks(_: str) -> Score:
+    return Score(False, "x" * (64 << 20), "talked")
+
+
+def _slow_problems(*, limit: int | None = None) -> list[Problem]:
+    while True:
+        time.sleep(1)
+
+
+def _huge_problems(*, limit: int | None = None) -> list[Problem]:
+    return [Problem(str(i), "x" * (1 << 20), None) for i in range(64)]
+
+
+def _broken_problems(*, limit: int | None = None) -> list[Problem]:
+    raise LookupError("no such thing")
+
+
+def _prompt(problem: Problem) -> str:
+    return problem.prompt
+
+
+TASK = Task("slow", load, _prompt, score, 8)
+ENDLESS = Task("endless", _slow_problems, _prompt, score, 8)
+HUGE = Task("huge", _huge_problems, _prompt, score, 8)
+BROKEN = Task("broken", _broken_problems, _prompt, score, 8)

@@ -47,11 +47,12 @@ def started(url: str, **body) -> dict:
         ({"preset": "careful", "alpha": 8, "objective": "dpp"}, "dpp", 8, True),
         ({"preset": "careful", "fork": False}, "odd", 2, False),
         ({"preset": "paper"}, "odd", 8, False),
-        ({"objective": "odd"}, "odd", 8, False),
-        ({"objective": "odd", "fork": True}, "odd", 8, True),
+        ({"objective": "odd"}, "odd", 4, True),
+        ({"objective": "odd", "fork": False}, "odd", 4, False),
+        ({"objective": "odd", "fork": "auto", "steps": 1}, "odd", 4, False),
         ({"alpha": 0}, ODD, 0, False),
         ({"objective": "auto", "alpha": 0}, ODD, 0, False),
-        ({"objective": "none"}, "none", 8, False),
+        ({"objective": "none"}, "none", 4, False),
         ({"steps": 1}, ODD, 4, False),
         ({"steps": 1, "preset": "careful"}, "odd", 2, False),
         ({"steps": 3, "block_length": 4}, ODD, 4, False),
@@ -78,7 +79,9 @@ def test_a_fork_that_is_asked_for_needs_its_steps(served):
         ({"preset": "careful"}, {"steps": 1}, "odd", 2, False),
         ({"preset": "careful"}, {"alpha": 0}, "odd", 0, False),
         ({"preset": "careful"}, {"objective": "auto"}, ODD, 4, True),
-        ({"objective": "dpp", "alpha": 16}, {}, "dpp", 16, False),
+        ({"objective": "dpp", "alpha": 16}, {}, "dpp", 16, True),
+        ({"preset": "paper"}, {}, "odd", 8, False),
+        ({"fork": False}, {"fork": "auto"}, ODD, 4, True),
         ({"alpha": 16}, {}, ODD, 16, True),
         ({"fork": False}, {}, ODD, 4, False),
         ({"fork": True}, {"fork": False}, ODD, 4, False),
@@ -89,7 +92,7 @@ def test_a_fork_that_is_asked_for_needs_its_steps(served):
 )
 def test_what_an_operator_decides_holds_until_a_request_says_otherwise(operator, request_, objective, alpha, fork):
     params = sample_params(ServeSettings(model="toy", given=operator), request_)
-    assert (params.objective, params.alpha, params.fork) == (objective, alpha, fork)
+    assert (params.objective, params.alpha, params.forks) == (objective, alpha, fork)
 
 
 def test_an_operator_s_fork_is_not_given_up_silently():
@@ -105,7 +108,7 @@ def test_the_card_says_what_auto_stands_for(toy_lm, served):
     card = httpx.get(f"{served.url}/v1/models/toy", timeout=WAIT_S).json()
     assert card["auto"] == {"about": ABOUT["auto"], "settings": AUTO}
     assert card["given"] == {}
-    assert (card["defaults"]["objective"], card["defaults"]["alpha"], card["defaults"]["fork"]) == (ODD, 4, True)
+    assert (card["defaults"]["objective"], card["defaults"]["alpha"], card["defaults"]["fork"]) == (ODD, 4, "auto")
     with running(toy_lm, given={"preset": "careful", "length": 8}) as server:
         card = httpx.get(f"{server.url}/v1/models/toy", timeout=WAIT_S).json()
     assert card["given"] == {"objective": "odd", "alpha": 2, "fork": "auto", "length": 8}
@@ -179,7 +182,7 @@ def test_the_form_begins_with_auto(bare, browse):
     page.locator("#set-alpha").fill("16")
     generate(page)
     assert (sent[-1]["objective"], sent[-1]["alpha"], "fork" in sent[-1]) == ("dpp", 16, False)
-    assert page.is_hidden("#fork-legend")
+    assert page.is_visible("#fork-legend")
     page.select_option("#set-objective", "auto")
     assert form(page) == ("auto", "4", "auto")
     assert page.is_visible("#auto-hint")

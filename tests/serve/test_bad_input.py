@@ -77,6 +77,7 @@ def test_malformed_bodies(http, path, body):
         {"top_k": 0},
         {"seed": 2**63},
         {"seed": "seven"},
+        {"seed": True},
         {"alpha": -1},
         {"guidance": -1},
         {"prompt": None},
@@ -118,7 +119,14 @@ def test_bad_values(http, wrong):
 
 
 def test_what_is_not_served_says_so(http):
-    for name, value in (("prompt_noise", 0.5), ("pool", 8)):
+    unserved = [
+        ("prompt_noise", 0.5),
+        ("pool", 8),
+        ("selector", "os.system"),
+        ("selector", {"name": "random"}),
+        ("selector", {}),
+    ]
+    for name, value in unserved:
         for path in ("/v1/completions", "/v1/denoise"):
             assert refused(http.post(path, json=GOOD | {name: value})).startswith(f"{name} is not served")
         with pytest.raises(ValueError, match=f"{name} is not served"):
@@ -176,9 +184,16 @@ def test_unknown_paths(http, path):
 
 
 def test_host_names(toy_lm):
-    with running(toy_lm, host_names=("localhost", "127.0.0.1", "::1")) as server:
-        for host, status in (("localhost:80", 200), ("127.0.0.1", 200), ("[::1]:5", 200), ("evil.example", 403), ("", 403)):
-            assert httpx.get(f"{server.url}/health", headers={"host": host}, timeout=WAIT_S).status_code == status
+    known = ("localhost:80", "LocalHost", "127.0.0.1", "127.0.0.1:1", "[::1]:5", "[::1]")
+    strange = (
+        "", "evil.example", "localhost.evil.example", "[::1].evil.example", "[::1]evil.example", "[::1", "::1", "[::1]:5x",
+        "127.0.0.1:@evil.example", "127.0.0.1:80@evil.example", "localhost:80:80", "localhost@evil.example", "[localhost]",
+        "localhost/evil.example", "localhost#", "localhost:-1", "localhost:٣", "local host",
+    )  # fmt: skip
+    with running(toy_lm, host_names=("localhost", "127.0.0.1", "::1")) as server, httpx.Client(timeout=WAIT_S) as client:
+        for hosts, status in ((known, 200), (strange, 403)):
+            found = {host: client.get(f"{server.url}/health", headers={"host": host.encode()}).status_code for host in hosts}
+            assert found == dict.fromkeys(hosts, status)
 
 
 def test_cors_is_off_unless_asked_for(toy_lm, served):
@@ -210,7 +225,7 @@ def test_special_text_is_text(toy_lm):
         answer = httpx.post(f"{server.url}/v1/completions", json=asked, timeout=120).json()
         ids = mini.tokenizer.encode(special)
         assert answer["usage"]["prompt_tokens"] == len(ids) > 12
-        assert not {mini.mask_id, *mini.protected_ids} & set(ids)
+        assert not {mini.mask_id, *mini.end_ids} & set(ids)
     with running(oddlm.LM(toy_lm.model, Naive())) as server:
         assert "control token" in refused(
             httpx.post(f"{server.url}/v1/completions", json=GOOD | {"prompt": "a <eos> b"}, timeout=WAIT_S)

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import httpx
 import openai
 import pytest
 
@@ -11,6 +12,7 @@ from oddlm.generate import load
 from oddlm.models.mini import Mini
 
 from ..models.published_layout import write_llada
+from ..waiting import WAIT_S
 from .conftest import Served, running
 
 SHAPE = {"model": "toy", "max_tokens": 12, "seed": 3}
@@ -50,7 +52,7 @@ def test_every_prompt_gets_its_samples(client):
 
 def test_a_seed_repeats_and_the_settings_count(client):
     def ask(seed=3, **extra):
-        extra = {"objective": "odd", "alpha": 8} | extra
+        extra = {"objective": "odd", "alpha": 8, "fork": False} | extra
         return client.completions.create(prompt="t5 t6", n=4, **SHAPE | {"seed": seed}, extra_body=extra)
 
     assert texts(ask()) == texts(ask()) != texts(ask(seed=4))
@@ -154,12 +156,21 @@ def test_api_key(toy_lm):
         with pytest.raises(openai.AuthenticationError, match="API key is needed"):
             guarded.client(api_key="falsch").models.list()
         assert guarded.client(api_key="geheim").models.list().data[0].id == "toy"
+        headers = {
+            "Bearer geheim": 200, "bearer geheim": 200, "BEARER  geheim": 200,
+            "geheim": 401, "Bearergeheim": 401, "Bearer": 401, "": 401, "Basic geheim": 401, "Token geheim": 401,
+            "Bearer geheim geheim": 401, "Bearer Bearer geheim": 401, "Bearer gehei\xdf": 401,
+        }  # fmt: skip
+        with httpx.Client(base_url=guarded.url, timeout=WAIT_S) as client:
+            found = {one: client.get("/v1/models", headers={"authorization": one.encode()}).status_code for one in headers}
+        assert found == headers
 
 
 def test_the_readme_example(capsys):
     (block,) = re.findall(r"```py\n(.*?)```", (Path(__file__).parents[2] / "README.md").read_text(), re.DOTALL)
     mini = Mini()
     with running(LM(mini, mini.tokenizer), model="mini") as server:
+        capsys.readouterr()  # where it listens
         exec(block.replace("http://127.0.0.1:8000", server.url) + "\nclient.close()", {})
     lines = capsys.readouterr().out.splitlines()
     assert [line[0] for line in lines] == ["0", "1", "2", "3", "{"]
@@ -200,7 +211,7 @@ def test_a_checkpoint_s_own_template_and_no_control_token_in_what_is_said(tmp_pa
     with running(raw) as server:  # `oddlm serve --raw`
         answer = server.client().chat.completions.create(**SHAPE | {"max_tokens": 4}, messages=said)
         assert answer.usage.prompt_tokens == len(lm.tokenizer.encode(text + "\n"))
-    assert not {lm.model.mask_id, *lm.model.protected_ids} & set(plain)
+    assert not {lm.model.mask_id, *lm.model.end_ids} & set(plain)
 
 
 def test_chat_template(toy_lm):

@@ -1,8 +1,6 @@
 """Sharing, waiting, giving up: what the engine does with requests that come and go."""
 
-import asyncio
 import json
-import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -13,11 +11,11 @@ import torch
 
 import oddlm
 from oddlm.models.toy import Toy
-from oddlm.serve.engine import UNREAD, Engine, TimedOutError, Work
+from oddlm.serve.engine import TimedOutError
 from oddlm.serve.passes import Call, SharedPasses, prompt_class, split_rows, widen
 
 from ..waiting import WAIT_S, wait_until
-from .conftest import limits, running
+from .conftest import limits, running, send
 
 ASK = {"model": "toy", "prompt": "t5 t6", "n": 4, "max_tokens": 24, "seed": 3}
 
@@ -26,17 +24,6 @@ CHAT = {k: v for k, v in ASK.items() if k != "prompt"} | {"messages": [{"role": 
 
 def lm_of(model: Toy) -> oddlm.LM:
     return oddlm.LM(model, model.tokenizer)
-
-
-def send(port: int, path: str, body: dict) -> socket.socket:
-    """A client that does not wait for its answer."""
-    raw = socket.create_connection(("127.0.0.1", port), timeout=120)
-    content = json.dumps(body).encode()
-    head = (
-        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
-    )
-    raw.sendall(head.encode() + content)
-    return raw
 
 
 def test_prompt_classes():
@@ -174,42 +161,6 @@ def test_requests_time_out(gated):
                 future.result()
             assert caught.value.status_code == 408
         wait_until(lambda: server.engine.rows == 0)
-
-
-def test_a_reader_that_stops_reading_holds_nobody_up(toy_lm):
-    """What a slow client has not read yet is bounded; the others go on."""
-
-    async def read(job):
-        return [await job.receive() for _ in range(33)][-1]
-
-    async def trial():
-        slow = engine.submit(work(tell=True))
-        while not slow.blocked:
-            await asyncio.sleep(0.01)
-        assert await read_end(engine.submit(work(tell=False)))
-        assert slow.blocked
-        assert slow.sent == UNREAD
-        assert (await read(slow)).samples
-        cancelled = engine.submit(work(tell=True))
-        while not cancelled.blocked:
-            await asyncio.sleep(0.01)
-        cancelled.cancel()
-        while engine.rows:
-            await asyncio.sleep(0.01)
-
-    async def read_end(job):
-        return (await job.receive()).samples
-
-    def work(tell):
-        params = oddlm.SampleParams(length=32)
-        return Work([[5, 6]], 2, params, (lambda send: lambda event: send(event.step.index)) if tell else None)
-
-    engine = Engine(toy_lm)
-    engine.start()
-    try:
-        asyncio.run(asyncio.wait_for(trial(), WAIT_S))
-    finally:
-        engine.close()
 
 
 class Broken(Toy):

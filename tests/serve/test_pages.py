@@ -1,24 +1,22 @@
 """What stands behind the pages: tasks and verdicts, stored runs, static files."""
 
+import shutil
 import subprocess
 import sys
 import zipfile
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
 import pytest
 
-from oddlm.sandbox import SandboxError
 from oddlm.serve.assets import asset_names
 from oddlm.serve.pages import POLICY
 from oddlm.serve.schema import ErrorAnswer
-from oddlm.serve.tasks import MOST_PROBLEMS
+from oddlm.serve.scoring_process import MOST_PROBLEMS
 from oddlm.tasks import find_task
 
 from ..waiting import WAIT_S
-from . import slow_task
-from .conftest import limits, running
+from .conftest import running
 
 ROOT = Path(__file__).parents[2]
 
@@ -105,32 +103,10 @@ def test_scores_that_are_refused(http, path, body, status, words):
 
 
 def test_without_a_sandbox_code_tasks_say_so(toy_lm, monkeypatch):
-    def missing(**_):
-        raise SandboxError("there is no bubblewrap")
-
-    monkeypatch.setattr("oddlm.tasks.minicode.require_sandbox", missing)
+    monkeypatch.setenv("PATH", "/nowhere")
     with running(toy_lm) as server:
         answer = httpx.get(f"{server.url}/v1/tasks/minicode/problems", timeout=WAIT_S)
-        assert "there is no bubblewrap" in refused(answer, 409)
-
-
-def test_scoring_has_a_deadline_and_a_queue(toy_lm):
-    body = {"problem": "one", "texts": ["a", "b", "c", "d"]}
-    slow = {"tasks": ("tests.serve.slow_task.TASK",)}
-    slow_task.LET.clear()
-    with running(toy_lm, **slow, limits=limits(timeout_s=0.2)) as server:
-        answer = httpx.post(f"{server.url}/v1/tasks/slow/score", json=body, timeout=WAIT_S)
-        slow_task.LET.set()
-    assert "took longer" in refused(answer, 408)
-    slow_task.LET.clear()
-    slow_task.BEGUN.clear()
-    with running(toy_lm, **slow, limits=limits(max_queue=1)) as server, ThreadPoolExecutor(2) as pool:
-        asked = [pool.submit(httpx.post, f"{server.url}/v1/tasks/slow/score", json=body, timeout=WAIT_S)]
-        assert slow_task.BEGUN.wait(WAIT_S)
-        asked.append(pool.submit(httpx.post, f"{server.url}/v1/tasks/slow/score", json=body, timeout=WAIT_S))
-        assert "the queue is full" in refused(asked[1].result(), 429)
-        slow_task.LET.set()
-        assert asked[0].result().status_code == 200
+        assert "bubblewrap" in refused(answer, 409)
 
 
 def test_stored_runs(http, store):
@@ -156,6 +132,26 @@ def test_stored_runs(http, store):
     for name in ("nothing", "%2e%2e", f"damaged%2f..%2f{run}"):
         refused(http.get(f"/v1/runs/{name}/problems"), 404)
     assert "has no problem" in refused(http.get(f"/v1/runs/{run}/samples", params={"problem": "x"}), 404)
+
+
+def test_nothing_tells_where_the_store_is(toy_lm, store, tmp_path):
+    """What is wrong with a run is told by its id, its file and its line."""
+    folder = tmp_path / "kept" / "somewhere"
+    shutil.copytree(store, folder)
+    with running(toy_lm, store=folder) as server, httpx.Client(base_url=server.url, timeout=WAIT_S) as client:
+        found = client.get("/v1/runs")
+        ids = [run["id"] for run in found.json()["data"] if not run["damage"]]
+        (damage,) = [run["damage"] for run in found.json()["data"] if run["damage"]]
+        assert damage.startswith("damaged/spec.json: ")
+        (folder / ids[0] / "rows.jsonl").write_text("{}\n")
+        torn = client.get(f"/v1/runs/{ids[0]}/problems")
+        assert refused(torn, 409).startswith(f"{ids[0]}/rows.jsonl, line 1: ")
+        answers = [found, torn, client.get("/v1/runs"), client.get("/v1/curves")]
+        shutil.rmtree(folder)
+        answers += [client.get(path) for path in ("/v1/runs", "/v1/curves", f"/v1/runs/{ids[0]}/problems")]
+        assert {answer.status_code for answer in answers[-3:]} == {409}
+    for answer in answers:
+        assert str(tmp_path) not in answer.text
 
 
 def test_a_run_that_goes_on_is_read_again(site, http, store):

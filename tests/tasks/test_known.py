@@ -48,7 +48,7 @@ def test_a_new_file_is_a_new_task(tmp_path: Path) -> None:
 def test_tasks_are_the_modules_with_a_task() -> None:
     modules = [module.name for module in pkgutil.iter_modules(tasks.__path__)]
     assert list(task_names()) == sorted(name for name in modules if hasattr(import_module(f"oddlm.tasks.{name}"), "TASK"))
-    assert {"countdown", "gsm8k", "humaneval", "minicode"} <= set(task_names())
+    assert {"countdown", "gsm8k", "humaneval", "mbpp", "minicode"} <= set(task_names())
 
 
 def test_names_are_found_without_importing_the_tasks() -> None:

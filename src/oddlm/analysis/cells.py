@@ -240,13 +240,15 @@ def _says(table: Mapping[str, Any], name: str) -> bool:
 
 
 def _default(name: str) -> Any:
+    if name == "fork":  # stored runs say whether they fork, and names tell those that do
+        return False
     field = SampleParams.model_fields.get(name)
     return None if field is None else field.default
 
 
 def _cell_key(bench: str, params: SampleParams, n: int) -> str:
     params = params.canonical()
-    return hashlib.sha256(f"{bench}\0{params.model_dump_json(exclude=params.silent)}\0{n}".encode()).hexdigest()[:12]
+    return hashlib.sha256(f"{bench}\0{params.model_dump_json()}\0{n}".encode()).hexdigest()[:12]
 
 
 def _cell(

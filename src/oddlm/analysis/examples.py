@@ -3,11 +3,12 @@
 import re
 from collections import Counter
 from dataclasses import dataclass
-from difflib import SequenceMatcher
+from itertools import groupby, islice
+from operator import itemgetter
 
 import numpy as np
 
-from ..metrics.words import MOST_WORDS
+from ..metrics.words import MOST_WORDS, in_common
 from ..store import Row
 from ..views import visible
 from .cells import Benchmark, Cell, Results
@@ -109,22 +110,20 @@ def _shown(texts: list[tuple[Piece, ...]], correct: list[bool]) -> tuple[Shown, 
     """Each different text once, right ones first, in the order of the samples."""
     whole = ["".join(text for text, _ in pieces) for pieces in texts]
     times = Counter(whole)
-    firsts = [i for i, text in enumerate(whole) if text not in whole[:i]]
-    return tuple(sorted((Shown(texts[i], times[whole[i]], correct[i]) for i in firsts), key=lambda shown: not shown.correct))
+    first = {text: i for i, text in reversed(list(enumerate(whole)))}
+    found = [Shown(texts[i], times[whole[i]], correct[i]) for i in sorted(first.values())]
+    return tuple(sorted(found, key=lambda shown: not shown.correct))
 
 
 def changed(text: str, plain: str) -> tuple[Piece, ...]:
     """The text in pieces, those marked that differ from the plain text, by words."""
-    words, before = _words(text), _words(plain)
-    found: list[Piece] = []
-    for tag, _, _, start, end in SequenceMatcher(None, before, words, autojunk=False).get_opcodes():
-        if end > start:
-            found.append(("".join(words[start:end]), tag != "equal"))
-    return tuple(found)
+    words = _words(text)
+    marked = zip(words, in_common(words, _words(plain)), strict=True)
+    return tuple(("".join(word for word, _ in some), not kept) for kept, some in groupby(marked, key=itemgetter(1)))
 
 
-def _words(text: str) -> list[str]:
-    return _WORD.findall(text)[:MOST_WORDS]
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(match[0] for match in islice(_WORD.finditer(text), MOST_WORDS))
 
 
 def as_markdown(found: list[Example]) -> str:

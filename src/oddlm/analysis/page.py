@@ -13,8 +13,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from ..files import write_whole
 from ..metrics import describe_metric
-from ..store import Row, write_whole
+from ..store import Row
 from ..views import visible
 from ..wording import number_of
 from . import published, tables
@@ -147,7 +148,7 @@ def _write_samples(results: Results, cell: Cell, problems: Sequence[str], folder
     for page, start in enumerate(range(0, len(problems), PAGE)):
         rows = [_row(results.store.row(run, name, places[name])) for name in problems[start : start + PAGE]]
         text = f"showSamples({embedded({'cell': cell.key, 'page': page, 'rows': rows})});\n"
-        (folder / f"{page}.js").write_text(text, encoding="ascii")
+        write_whole(folder / f"{page}.js", text.encode("ascii"))
 
 
 def _row(row: Row) -> Json:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import metrics
+from ..files import save_figure
 from .cells import Benchmark, Cell
 from .claims import log_overhead, overhead_by
 from .contrast import best_alpha
@@ -68,8 +69,8 @@ def draw(figure_of: Callable[[], "Figure"], path: Path) -> None:
         raise ValueError("figures need the extra 'plot': pip install 'oddlm[plot]'") from error
     with rc_context(STYLE):
         figure = figure_of()
-        figure.savefig(f"{path}.png", dpi=200)
-        figure.savefig(f"{path}.pdf", metadata={"CreationDate": None})
+        save_figure(figure, path.with_name(f"{path.name}.png"), dpi=200)
+        save_figure(figure, path.with_name(f"{path.name}.pdf"), metadata={"CreationDate": None})
 
 
 def pass_k(bench: Benchmark, method: str) -> "Figure":

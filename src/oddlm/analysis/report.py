@@ -8,7 +8,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from ..store import write_whole
+from ..files import write_whole
 from ..wording import fixed, number_of
 from . import claims, examples, page, plots, published, tables
 from .cells import Benchmark, Cell, Results

@@ -1,10 +1,19 @@
 """The command itself: what all its parts share."""
 
+import io
 import os
+import sys
 import warnings
-from typing import Annotated
+from contextlib import redirect_stdout, suppress
+from errno import EPIPE
+from pathlib import Path
+from signal import SIGPIPE, SIGTERM
+from typing import Annotated, Any, TextIO
 
 import typer
+
+from ..files import STDOUT, OutputError
+from ..signals import unwinding
 
 app = typer.Typer(
     name="oddlm",
@@ -15,20 +24,73 @@ app = typer.Typer(
 )
 
 
+class _Output(io.FileIO):
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            raise OutputError(error) from error
+
+
 def main() -> None:
     """Run the command line; what the user has to mend is shown in one line, without a traceback."""
     from ..sandbox import SandboxError
 
     _share_cores()
     warnings.showwarning = lambda message, *_: complain(message)
+    with unwinding() as ending, redirect_stdout(_output()):  # a command may put another one there, see `check_out`
+        try:
+            status = _status()
+            sys.stdout.flush()
+        except OutputError as error:
+            status = _give_up(error)
+        except SandboxError as error:  # of the commands that run programs, all of which have that option
+            complain(f"{error}. --unsafe-no-sandbox runs them without protection")
+            status = 2
+        except ValueError as error:
+            complain(error)
+            status = 2
+        except RecursionError:
+            complain("something in the input is nested too deeply")
+            status = 2
+        except KeyboardInterrupt:
+            status = 130
+    raise SystemExit(128 + SIGTERM if ending.told else status)
+
+
+def _status() -> int:
     try:
         app()
-    except SandboxError as error:  # of the commands that run programs, all of which have that option
-        complain(f"{error}. --unsafe-no-sandbox runs them without protection")
-        raise SystemExit(2) from None
-    except ValueError as error:
-        complain(error)
-        raise SystemExit(2) from None
+    except SystemExit as end:
+        return end.code if isinstance(end.code, int) else 0 if end.code is None else 1
+    return 0
+
+
+def _output() -> TextIO:
+    """Standard output, whose errors reach us; whoever has put something else in its place knows why."""
+    if sys.stdout is None:  # closed by whoever started us
+        return Path(os.devnull).open("w")
+    if sys.stdout is not sys.__stdout__:
+        return sys.stdout
+    given: Any = sys.stdout
+    raw = _Output(given.fileno(), "w", closefd=False)
+    return io.TextIOWrapper(
+        raw if given.write_through else io.BufferedWriter(raw),
+        given.encoding,
+        given.errors,
+        line_buffering=given.line_buffering,
+        write_through=given.write_through,
+    )
+
+
+def _give_up(error: OutputError) -> int:
+    """What is in a buffer goes nowhere. That a reader has seen enough is no news: SIGPIPE ends other tools then."""
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)
+    if error.errno == EPIPE:
+        return 128 + SIGPIPE
+    complain(error)
+    return 1
 
 
 def _share_cores() -> None:
@@ -45,7 +107,8 @@ def complain(message: object) -> None:
     """One line for the user; what it quotes of files cannot steer the terminal."""
     from ..views import visible
 
-    typer.echo(f"oddlm: {visible(str(message))}", err=True)
+    with suppress(OSError, ValueError):  # nobody is left to be told
+        typer.echo(f"oddlm: {visible(str(message))}", err=True)
 
 
 def _version(wanted: bool) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from ..presets import PRESETS
 from .app import app
 from .bar import problem_bar
 from .options import check_out, listed
@@ -53,7 +54,7 @@ def overhead(
         str | None,
         typer.Option(help="'paper': n 4,16,64 x length 8,32,128 x steps 4,8,16; 'aims': the cells that have aims on an H200."),
     ] = None,
-    alpha: Annotated[float, typer.Option(help="Force of the push.", min=0)] = 8.0,
+    alpha: Annotated[float, typer.Option(help="Force of the push by the paper's ODD.", min=0)] = PRESETS["paper"]["alpha"],
     temperature: Annotated[float, typer.Option(help="Of the choice of tokens.", min=0)] = 1.0,
     repeats: Annotated[int, typer.Option(help="Runs; in each, network, plain and ODD take their steps in turn.", min=1)] = 5,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; default: a GPU where there is one.")] = None,
@@ -76,6 +77,7 @@ def overhead(
     from ..bench import overhead as measure
     from ..checks import one_of, short_dtype
     from ..costs import Cost, aims_table, claims, draw, markdown, write_csv
+    from ..files import write_whole
     from ..wording import number_of
 
     dtypes = listed("dtype", dtype, short_dtype)
@@ -108,7 +110,7 @@ def overhead(
                 for cost in measure(built, cells, dtype=one, alpha=alpha, temperature=temperature, repeats=repeats):
                     costs.append(cost)
                     if out is not None:
-                        (out / "overhead.md").write_text(report() + "\n")
+                        write_whole(out / "overhead.md", f"{report()}\n".encode())
                         write_csv(costs, out / "overhead.csv")
                     tick(f"{name} n={cost.n} S={cost.length} T={cost.steps}", True)
                 del built

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..presets import ALPHA, TEMPERATURE
 from .app import app
 from .bar import Tick, problem_bar, status_line
 from .options import (
@@ -38,12 +39,10 @@ from .options import (
 from .runs import FOLDER
 
 if TYPE_CHECKING:
-    from ..compare import Done
+    from ..compare import Done, Embed
     from ..params import RunSpec
     from ..store import Row
     from ..tasks import Task
-
-ALPHAS = "0,8,16"
 
 
 @app.command("eval")
@@ -55,17 +54,16 @@ def evaluate(
     alpha: Annotated[
         str | None,
         typer.Option(
-            help="Forces of the push, parted by commas; plain sampling runs always.  "
-            "[default: what preset or objective say, or 0,8,16]"
+            help=f"Forces of the push, comma-separated; plain sampling always runs.  [default: the preset's or {ALPHA:g}]"
         ),
     ] = None,
     temperature: Annotated[
         str | None,
-        typer.Option(help="Temperatures, parted by commas; 0 is the argmax.  [default: what the preset says, or 0.5]"),
+        typer.Option(help=f"Temperatures, comma-separated; 0 is the argmax.  [default: {TEMPERATURE:g}]"),
     ] = None,
     objective: Annotated[
         str | None,
-        typer.Option(help="What pushes samples apart, parted by commas: see `oddlm names`.  [default: the preset's or auto]"),
+        typer.Option(help="What pushes samples apart, comma-separated: see `oddlm names`.  [default: the preset's or auto]"),
     ] = None,
     seeds: Annotated[str, typer.Option(help="Each setting runs once per seed.")] = "0",
     limit: Limit = None,
@@ -77,9 +75,7 @@ def evaluate(
     length: Length = None,
     steps: Steps = None,
     set_: Settings = None,
-    metrics: Annotated[
-        str, typer.Option(help="Measures of diversity to show, parted by commas; all are stored.")
-    ] = "distinct_texts",
+    metrics: Annotated[str, typer.Option(help="Measures of diversity to show, comma-separated.")] = "distinct_texts",
     embed: Annotated[
         bool, typer.Option("--embed", help="Measure diversity by sentence embeddings too (extra 'embeddings'; slower).")
     ] = False,
@@ -101,7 +97,6 @@ def evaluate(
 
     Example: oddlm eval countdown --n 8 --alpha 0,16 --limit 5
     """
-    from ..compare import plain_texts
     from ..evaluate import Runner, check_spec
     from ..store import Store
     from ..tasks import find_task
@@ -111,7 +106,7 @@ def evaluate(
     check_out(json_out)
     chosen = find_task(task, scorer=scorer).under(protocol)
     fixed = settings(set_, OWN) | present(length=length or chosen.length, steps=steps or chosen.steps)
-    axes = _axes(fixed, alpha, temperature, objective)
+    axes = _axes(alpha, temperature, objective)
     what = {
         "model": model,
         "loading": options.loading,
@@ -124,45 +119,44 @@ def evaluate(
     specs = _specs(what | {"n": n, "limit": limit}, data, fixed, axes, listed("seeds", seeds, int))
     for spec in specs:
         check_spec(spec)
-    if not all(Store(store).complete(spec) for spec in specs):
-        options.check(model)  # it fails in a moment, where data may take long
+    options.check(model)  # it fails in a moment, where data may take long
     with status_line(f"reading the problems of {task}"):
         problems = chosen.problems(data=data, limit=limit, exclude_train=exclude_train, split=split, unsafe=unsafe)
+    shape = ([chosen.prompt(problem) for problem in problems], specs[0].params.length)
+    digest = options.digest(model, *shape)
+    specs = [spec.model_copy(update={"model_digest": digest}) for spec in specs]
     runner = Runner(
         Store(store),
-        options.loader(model, [chosen.prompt(problem) for problem in problems], specs[0].params.length),
+        options.loader(model, *shape),
         workers=workers,
         together=together,
         keep_tokens=keep_tokens,
-        embed=_embedder() if embed else None,
     )
+    embedder = _embedder() if embed else None  # what cannot be had is told before anything is computed
     runner.store.check()
     done: list[Done] = []
     try:
         with tracking(track or (), store) as tracker, problem_bar(len(specs) * len(problems)) as tick:
             for spec in specs:
                 with followed(tracker, runner.store, spec, len(problems), _watch(spec, tick)) as watch:
-                    rows = runner.run(spec, chosen, problems, watch, plain_texts(done, spec))
+                    rows = runner.run(spec, chosen, problems, watch)
                 done.append((spec, rows))
     except KeyboardInterrupt:
         message = f"stopped; {len(done)} of {len(specs)} runs are complete in {store}, one may be half done"
         typer.echo(f"oddlm: {message}. The same command goes on from there.", err=True)
         raise typer.Exit(130) from None
-    _report(done, chosen, n, shown, show, json_out)
+    _report(done, chosen, n, shown, show, json_out, embedder)
 
 
-def _axes(fixed: dict[str, Any], alpha: str | None, temperature: str | None, objective: str | None) -> dict[str, list[Any]]:
-    """What runs in all combinations. Without an alpha, that of the preset or of every objective, else ALPHAS."""
-    from ..presets import completed
-
+def _axes(alpha: str | None, temperature: str | None, objective: str | None) -> dict[str, list[Any]]:
+    """What runs in all combinations."""
     axes: dict[str, list[Any]] = {}
     if temperature is not None:
         axes["temperature"] = listed("temperature", temperature, float)
     if objective is not None:
         axes["objective"] = _objectives(objective)
-    settled = [completed({**fixed, **present(objective=one)}) for one in axes.get("objective", [None])]
-    if alpha is not None or not all("alpha" in one for one in settled):
-        axes["alpha"] = listed("alpha", ALPHAS if alpha is None else alpha, float)
+    if alpha is not None:
+        axes["alpha"] = listed("alpha", alpha, float)
     return axes
 
 
@@ -221,9 +215,12 @@ def _watch(spec: "RunSpec", tick: Tick) -> "Callable[[Row, bool], None]":
     return watch
 
 
-def _report(done: "list[Done]", task: "Task", n: int, shown: Sequence[str], show: int, json_out: Path | None) -> None:
+def _report(
+    done: "list[Done]", task: "Task", n: int, shown: Sequence[str], show: int, json_out: Path | None, embed: "Embed | None"
+) -> None:
     from ..compare import as_data, compare, covered
-    from ..store import write_whole
+    from ..files import write_whole
+    from ..metrics import BESIDE
     from ..views import label, open_console, results, side_by_side
     from ..wording import named, number_of
 
@@ -232,7 +229,9 @@ def _report(done: "list[Done]", task: "Task", n: int, shown: Sequence[str], show
     for i in range(min(show, len(done[0][1]))):
         columns = [(label(spec.params), rows[i]) for spec, rows in done if spec.seed == first.seed]
         console.print(side_by_side(columns, console.width))
-    lines = compare(done)
+    beside = json_out is not None or embed is not None or not set(shown).isdisjoint(BESIDE)
+    with status_line("comparing texts"):
+        lines = compare(done, beside=beside, embed=embed)
     seeds = sorted({spec.seed for spec, _ in done})
     console.print(results(lines, n, shown))
     console.print(

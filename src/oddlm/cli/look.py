@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from ..presets import PRESETS
 from .app import app
 from .options import MODEL
 
@@ -12,7 +13,9 @@ from .options import MODEL
 @app.command()
 def demo(
     model: Annotated[str, typer.Option(help="mini, or toy (an untrained network, in seconds).")] = MODEL,
-    alpha: Annotated[float, typer.Option(help="Force of the repulsion; auto has its own.")] = 8.0,
+    alpha: Annotated[float, typer.Option(help="Force of the push by the paper's ODD and by DPP; auto has its own.")] = PRESETS[
+        "paper"
+    ]["alpha"],
     seed: Annotated[int, typer.Option(help="The same seed gives the same samples.")] = 0,
     seconds: Annotated[
         float | None,
@@ -41,25 +44,18 @@ def names() -> None:
     """List the objectives, features, policies, schedules and selectors, with their options, and what presets stand for."""
     from rich.table import Table
 
-    from ..diversity.features import FEATURE_OPTIONS, FEATURES
-    from ..diversity.guide import SCHEDULES
-    from ..diversity.objectives import OBJECTIVES
-    from ..policies import POLICIES
-    from ..presets import ABOUT, AUTO, PAPER, PRESETS
-    from ..selection import SELECTORS
+    from ..diversity.features import FEATURE_OPTIONS
+    from ..pieces import PIECES
+    from ..presets import ABOUT, AUTO
     from ..views import open_console
 
     table = Table("kind", "name", "options", "what it does", show_lines=False, pad_edge=False)
-    for registry in (OBJECTIVES, FEATURES, POLICIES, SCHEDULES, SELECTORS):
+    for field, registry in PIECES.items():
         for name in registry.names:
-            shared = FEATURE_OPTIONS if registry is FEATURES else {}
+            shared = FEATURE_OPTIONS if field == "feature" else {}
             options = ", ".join(f"{k}={v!r}" for k, v in {**registry.options(name), **shared}.items())
             table.add_row(registry.kind, name, options, (registry.find(name).__doc__ or "").split("\n")[0])
         table.add_section()
-    for kind, name, stands_for in [
-        ("objective", "auto", AUTO),
-        ("preset", "paper", PAPER),
-        *(("preset", *p) for p in PRESETS.items()),
-    ]:
+    for kind, name, stands_for in [("objective", "auto", AUTO), *(("preset", *p) for p in PRESETS.items())]:
         table.add_row(kind, name, ", ".join(f"{k}={v!r}" for k, v in stands_for.items()), ABOUT[name])
     open_console().print(table)

@@ -1,6 +1,7 @@
 """Options that several commands share, and what is made of their values."""
 
 import inspect
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, wraps
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from ..presets import ALPHA, LENGTH, TEMPERATURE
 from .bar import status_line
 
 if TYPE_CHECKING:
@@ -30,13 +32,13 @@ ModelName = Annotated[
 ]
 MODEL = "mini"  # of every command: it is in the package, and it knows something
 StoreFolder = Annotated[Path, typer.Option("--store", help="The folder of runs.")]
-Length = Annotated[int | None, typer.Option(help="Tokens per sample; default: what the task says, or 64.", min=1)]
+Length = Annotated[int | None, typer.Option(help=f"Tokens per sample; default: what the task says, or {LENGTH}.", min=1)]
 Steps = Annotated[int | None, typer.Option(help="Network evaluations per sample; default: one per token.", min=1)]
 Alpha = Annotated[
-    float | None, typer.Option(help="Force of the push; 0 is plain sampling.  [default: what preset or objective say, or 8]")
+    float | None, typer.Option(help=f"Force of the push; 0 is plain sampling.  [default: the preset's or {ALPHA:g}]")
 ]
 Temperature = Annotated[
-    float | None, typer.Option(help="Of the choice of tokens; 0 is the argmax.  [default: what the preset says, or 0.5]")
+    float | None, typer.Option(help=f"Of the choice of tokens; 0 is the argmax.  [default: {TEMPERATURE:g}]")
 ]
 Objective = Annotated[
     str | None,
@@ -89,6 +91,14 @@ class ModelOptions:
 
     loading: dict[str, Any]
     place: dict[str, Any]
+
+    def digest(self, model: str, prompts: Sequence[str] = (), length: int = 0) -> str:
+        """What tells the model from others (`RunSpec.model_digest`), after `check`; no weights are loaded or downloaded."""
+        from ..models import model_digest
+
+        self.check(model, prompts, length)
+        with status_line(f"looking for {model}"):
+            return model_digest(model, revision=self.loading.get("revision"))
 
     def loader(self, model: str, prompts: Sequence[str], length: int) -> "Callable[[], LM]":
         """Loads the model when called, once; prompts that do not fit are refused before the weights are read."""
@@ -160,6 +170,9 @@ def settings(given: Sequence[str] | None, taken: Sequence[str]) -> dict[str, Any
 
 def sampling(given: Sequence[str] | None, **own: Any) -> dict[str, Any]:
     """The settings of a run, from --set and from the options that the command has for those of OWN (None: not given)."""
+    from ..params import json_or_text
+
+    own = {name: json_or_text(value) if isinstance(value, str) else value for name, value in own.items()}
     return settings(given, OWN) | present(**own)
 
 
@@ -169,6 +182,11 @@ def present(**values: Any) -> dict[str, Any]:
 
 
 def check_out(path: Path | None) -> None:
-    """Can the file be written? Asked before anything is computed."""
-    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-        raise ValueError(f"cannot write {path}: {'it is a folder' if path.is_dir() else 'its folder does not exist'}")
+    """Can the file be written? Asked before anything is computed. Where it is our own output, words for people go to stderr."""
+    from ..files import check_target, is_stdout
+
+    if path is None:
+        return
+    check_target(path)
+    if is_stdout(path):
+        sys.stdout = sys.stderr  # until the command ends, see `main`

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..presets import LENGTH
 from .app import app
 from .bar import problem_bar
 from .options import (
@@ -77,7 +78,7 @@ def record(
     if (out.exists() and not out.is_dir()) or not out.absolute().parent.is_dir():
         raise ValueError(f"cannot write {out}: {'it is a file' if out.exists() else 'its parent folder does not exist'}")
     chosen, problems = (None, [None]) if task is None else _problems(task, protocol, problem, limit, unsafe)
-    length = length or (chosen.length if chosen else 64)
+    length = length or (chosen.length if chosen else LENGTH)
     own = {"length": length, "steps": steps, "alpha": alpha, "temperature": temperature, "objective": objective, "seed": seed}
     params = checked(SampleParams, sampling(set_, **own))
     prompts = [prompt or ""] if chosen is None else [chosen.prompt(one) for one in problems if one is not None]

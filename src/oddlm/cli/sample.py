@@ -69,7 +69,7 @@ def sample(
     """
     from rich.console import Console
 
-    from ..evaluate import Runner
+    from ..evaluate import Runner, check_weights
     from ..store import Store
     from ..views import Denoising
 
@@ -77,14 +77,16 @@ def sample(
     params = sampling(set_, **own)
     digest = hashlib.sha256(prompt.encode("utf-8", "surrogateescape")).hexdigest()
     spec = _spec(model=model, loading=options.loading, n=n, seed=seed, params=params, data_digest=digest)
+    spec = spec.model_copy(update={"model_digest": options.digest(model, [prompt], spec.params.length)})
     runner = Runner(Store(store), options.loader(model, [prompt], spec.params.length))
     runner.store.check()
     lm = runner.lm()
+    check_weights(lm, spec)
     console = Console()
     began, derived = time.perf_counter(), spec.problem_seed("prompt")
     draw = partial(lm.generate, prompt, n, params=spec.params, seeds=[derived], progress=False)
     if console.is_terminal:
-        view = Denoising(lm.tokenizer.decode, lm.model.protected_ids, console)
+        view = Denoising(lm.tokenizer.decode, lm.model.end_ids, console)
         with view.drawn():
             samples = draw(observe=[view, lambda _: time.sleep(pause)])[0]
         console.print(view.final())
@@ -138,8 +140,9 @@ def generate(
     params = sampling(set_, **own)
     what = {"model": model, "loading": options.loading, "n": n, "seed": seed, "params": params}
     spec = _spec(**what, data=str(prompts), data_digest=digest(prompts))
-    lm = options.loader(model, [problem.prompt for problem in problems], spec.params.length)
-    runner = Runner(Store(store), lm, together=together, keep_tokens=keep_tokens)
+    shape = ([problem.prompt for problem in problems], spec.params.length)
+    spec = spec.model_copy(update={"model_digest": options.digest(model, *shape)})
+    runner = Runner(Store(store), options.loader(model, *shape), together=together, keep_tokens=keep_tokens)
     runner.store.check()
     done: list[Row] = []
 
@@ -175,13 +178,13 @@ def _keep(runner: "Runner", spec: "RunSpec", prompt: str, samples: "Sequence[Sam
 
     with runner.store.open(spec, 1) as run:
         if "prompt" not in run.rows:
-            run.start(environment(runner.lm()))
+            run.start(environment(runner.lm(), spec.model_digest))
             run.append(make_row(runner.lm(), spec, Group(Problem("prompt", prompt, None), prompt, samples, seconds), None))
         run.finish(summary(spec, list(run.rows.values()), scored=False))
 
 
 def _write(out: Path, rows: "Sequence[Row]") -> None:
-    from ..store import write_whole
+    from ..files import write_whole
 
     lines = [
         json.dumps({"id": row.problem, **sample.model_dump(exclude_none=True), "seed": row.seed, "nfe": row.nfe})

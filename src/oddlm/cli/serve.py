@@ -44,7 +44,17 @@ def serve(
     max_rows: Annotated[int, typer.Option(help="Samples in flight at a time, of all requests together.", min=1)] = 64,
     max_queue: Annotated[int, typer.Option(help="Requests that wait; more are answered with 429.", min=1)] = 64,
     timeout: Annotated[float, typer.Option(help="Seconds a request may take, waiting included.", min=0.001)] = 120.0,
-    grace: Annotated[float, typer.Option(help="Seconds that running requests have left at SIGTERM or Ctrl-C.", min=1)] = 30.0,
+    receive_timeout: Annotated[
+        float, typer.Option(help="Seconds in which a request must arrive whole; then it gets a 408.", min=0.001)
+    ] = 30.0,
+    send_timeout: Annotated[
+        float, typer.Option(help="Seconds a client may leave its answer unread; then it is cut off.", min=0.001)
+    ] = 10.0,
+    score_timeout: Annotated[float, typer.Option(help="Seconds that scoring one text may take.", min=0.001)] = 30.0,
+    score_memory: Annotated[int, typer.Option(help="Megabytes that the code of a task may take.", min=1)] = 2048,
+    grace: Annotated[
+        float, typer.Option(help="Seconds that running requests have left at SIGTERM or Ctrl-C; a second one ends them.", min=0)
+    ] = 30.0,
     pass_rows: Annotated[
         str, typer.Option(help="Rows of a network pass, parted by commas; sizes that change the arithmetic are not used.")
     ] = "4,8,16",
@@ -69,6 +79,8 @@ def serve(
         Store(store).ids()  # a folder that is none is told at once
     limits: dict[str, Any] = {"max_n": max_n, "max_steps": max_steps, "max_length": max_length, "max_prompt": max_prompt}
     limits |= {"max_body": max_body, "max_rows": max_rows, "max_queue": max_queue, "timeout_s": timeout}
+    limits |= {"receive_timeout_s": receive_timeout, "send_timeout_s": send_timeout}
+    limits |= {"score_timeout_s": score_timeout, "score_memory_mb": score_memory}
     given = settings(set_, ("seed",))
     checked(SampleParams, given)
     content = {
@@ -88,7 +100,9 @@ def serve(
         raise ValueError(f"{error.name} is not installed: pip install 'oddlm[serve]'") from None
 
     from ..generate import load
+    from ..signals import leave_sigterm
 
+    leave_sigterm()
     with run.listen(host, port) as listening:
         lm = load(model, **options.loading, **options.place)
         chosen = chosen.model_copy(update={"workers": workers or _workers(lm.model)})

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from .app import app
-from .bar import Tick, problem_bar
+from .app import app, complain
+from .bar import Tick, problem_bar, status_line
 from .options import KeepTokens, MaxBatch, StoreFolder, Track, Unsafe
 from .runs import FOLDER
 
@@ -92,7 +92,8 @@ def sweep(
 
     specs = read_grid(file, _files(data or ()))
     part = _shard(shard)
-    plan = make_plan(part_of(specs, *part) if part else specs, unsafe=unsafe)
+    with status_line("looking for the models"):
+        plan = make_plan(part_of(specs, *part) if part else specs, unsafe=unsafe, only_look=dry_run)
     options = Options(device=device, max_batch=max_batch, scorers=scorers, keep_tokens=keep_tokens)
     if dry_run:
         _foretell(plan, Store(store), options if calibration else None, workers or 1, together)
@@ -103,7 +104,7 @@ def sweep(
         with tracking(track or (), store) as tracker, problem_bar(plan.units) as tick:
             result = run_sweep(plan, Store(store), chosen, together=together, tracker=tracker, watch=_watch(tick))
     except KeyboardInterrupt:
-        done = plan.stored(Store(store))
+        done = plan.survey(Store(store)).units
         typer.echo(
             f"oddlm: stopped; {done} of {plan.units} problems are in {store}. The same command goes on from there.", err=True
         )
@@ -148,8 +149,9 @@ def _watch(tick: Tick) -> "Callable[[RunSpec, int, bool], None]":
 def _foretell(plan: "Plan", store: "Store", options: "Options | None", workers: int, together: int) -> None:
     from ..wording import number_of
 
-    done = plan.stored(store)
-    complete = sum(store.complete(spec) for spec in plan.specs)
+    found = plan.survey(store)
+    for message in found.damaged:
+        complain(message)
     problems = sum(len(some) for some in plan.problems.values())
     tasks = ", ".join(dict.fromkeys(str(spec.task) for spec in plan.specs))
     typer.echo(
@@ -157,9 +159,12 @@ def _foretell(plan: "Plan", store: "Store", options: "Options | None", workers: 
         f"{number_of(plan.units, 'group')}, {number_of(plan.samples, 'sample')}"
     )
     typer.echo(
-        f"in {store.folder}: {number_of(complete, 'run')} complete, {number_of(done, 'group')} done, {plan.units - done} to do"
+        f"in {store.folder}: {number_of(found.complete, 'run')} complete, {number_of(found.units, 'group')} done, "
+        f"{plan.units - found.units} to do"
     )
-    if options is not None and done < plan.units:
+    for why in plan.unknown:
+        complain(f"runs that the store may hold of this model are not counted: {why}")
+    if options is not None and found.units < plan.units:
         from ..experiments.calibrate import estimate
 
         seconds, timed = estimate(plan, store, options, together)
@@ -169,11 +174,17 @@ def _foretell(plan: "Plan", store: "Store", options: "Options | None", workers: 
 
 def _tell(plan: "Plan", result: "Result", store: Path) -> None:
     typer.echo(f"{result.complete} of {len(plan.specs)} runs are complete in {store}: `oddlm runs --store {store}` lists them")
-    if not result.failures:
-        return
+    for message in result.damaged:
+        complain(message)
+    if result.failures:
+        _tell_failures(plan, result, store)
+    if result.damaged or result.failures:
+        raise typer.Exit(1)
+
+
+def _tell_failures(plan: "Plan", result: "Result", store: Path) -> None:
     typer.echo(f"oddlm: {len(result.failures)} of {plan.units} problems failed; the same command tries them again:", err=True)
     for spec, failure in result.failures[:SHOWN]:
         typer.echo(f"  {store / spec.id / 'failures.jsonl'}: {failure.problem}: {failure.error}", err=True)
     if len(result.failures) > SHOWN:
         typer.echo(f"  and {len(result.failures) - SHOWN} more", err=True)
-    raise typer.Exit(1)

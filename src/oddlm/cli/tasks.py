@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from .app import app
-from .options import Data, ExcludeTrain, Limit, Protocol, ScorerName, TaskName, Unsafe
+from .options import Data, ExcludeTrain, Limit, Protocol, ScorerName, TaskName, Unsafe, check_out
 
 
 @app.command()
@@ -39,14 +39,14 @@ def problems(
     from rich.text import Text
 
     from ..tasks import find_task
-    from ..views import open_console
+    from ..views import one_line, open_console, visible
 
     chosen = find_task(task, scorer=scorer).under(protocol)
     console = open_console()
     for problem in chosen.problems(data=data, limit=limit, exclude_train=exclude_train, unsafe=unsafe):
-        console.print(Rule(Text(problem.id)), width=min(console.width, 80))
-        console.print(Text(chosen.prompt(problem)))
-        console.print(Text(f"target: {problem.target}", style="dim"))
+        console.print(Rule(Text(one_line(problem.id))), width=min(console.width, 80))
+        console.print(Text(visible(chosen.prompt(problem))))
+        console.print(Text(visible(f"target: {problem.target}"), style="dim"))
 
 
 @app.command()
@@ -66,6 +66,7 @@ def score(
     from ..tasks import find_task
     from ..tasks.files import score_file
 
+    check_out(out)
     chosen = find_task(task, scorer=scorer).under(protocol)
     known = chosen.problems(data=data, limit=limit, exclude_train=exclude_train, unsafe=unsafe)
     result = score_file(chosen, known, texts, out, workers)

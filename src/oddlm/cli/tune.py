@@ -130,17 +130,16 @@ def tune(
     plan = Plan(base, fixed, axes, numbers, parse_metric(metric or f"pass@{n}"), floors, seed, search, begin)
     plan.check()
     if dry_run:
-        _foretell(plan, trials)
+        _foretell(plan.about(options.digest(model)), trials)
         return
+    options.check(model)  # it fails in a moment, where data may take long
     reading = {"data": data, "exclude_train": exclude_train, "unsafe": unsafe}
-    drawn = foreseen(plan, trials, Store(store))
-    if not drawn:
-        options.check(model)  # it fails in a moment, where data may take long
     with status_line(f"reading the problems of {task}"):
         problems = tuning_problems(chosen, split, limit=limit, **reading)
-    lm = options.loader(model, [chosen.prompt(problem) for problem in problems], plan.longest)
-    runner = Runner(Store(store), lm, workers=workers, together=together)
-    if not drawn:
+    shape = ([chosen.prompt(problem) for problem in problems], plan.longest)
+    plan = plan.about(options.digest(model, *shape))
+    runner = Runner(Store(store), options.loader(model, *shape), workers=workers, together=together)
+    if not foreseen(plan, trials, Store(store)):
         runner.lm()  # a model that does not load leaves no study behind
     runner.store.check()
     opened = open_study(storage or f"sqlite:///{store / 'tune.db'}", study or plan.name, plan)
@@ -198,7 +197,7 @@ def _say(names: Sequence[str], study: "optuna.Study", trial: "optuna.trial.Froze
 
 def _report(plan: "Plan", study: "optuna.Study", problems: int, split: str | None, top: int, json_out: Path | None) -> bool:
     """The best settings, and how to report on the first, on that split; False where none keeps the floors."""
-    from ..store import write_whole
+    from ..files import write_whole
     from ..tune import as_data, commands, interval, outcomes, tally
     from ..views import open_console, tuned
     from ..wording import named, number_of

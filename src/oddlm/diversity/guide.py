@@ -15,7 +15,7 @@ from ..kernels import choice, reference
 from ..kernels.choice import Backend
 from ..kernels.directions import Duplicates, extend
 from ..kernels.reference import Objective
-from ..presets import expanded
+from ..presets import ALPHA, FEATURE, GRADIENT, OBJECTIVE, SCHEDULE, expanded
 from ..registry import Registry
 from ..sampling import check_logits
 from ..types import History, Model, Step
@@ -29,8 +29,7 @@ SCHEDULES: Registry[AlphaSchedule] = Registry("schedule")
 DuplicateMode = Literal["break", "skip"]
 Gradient = Literal["normalized", "raw"]
 Preset = Literal["paper"]
-OPEN: Any = None  # not given: what goes with the objective "auto", else what is usual
-USUAL: Mapping[str, Any] = {"feature": "max_pool", "alpha": 8.0, "schedule": "linear", "gradient": "normalized"}
+OPEN: Any = None  # not given: what the preset says, else the default of every door (`oddlm.presets`)
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -62,27 +61,28 @@ def paper(time_left: Tensor, total: int) -> Tensor:
 class Repulsion:
     """A guide: `denoise(..., guide=Repulsion(alpha=16))`.
 
-    objective: odd, odd_sequential, dpp, random_probe, none, or "auto" for what we advise, which may bring a feature, an alpha
-    and a schedule of its own where none is given; feature: max_pool (default), mean_pool, positional or ngrams; both also as
-    {"name": ..., option: ...}, a dotted path, or a function. alpha (default 8): how far the most moved position of a sample
-    moves (with gradient="raw": the bare step size). schedule (default linear): how alpha falls over the steps. duplicates: what
+    objective: odd, odd_sequential, dpp, random_probe, none, or "auto" (default), which is {"name": "odd", "enough": 0.5};
+    feature: max_pool (default), mean_pool, positional or ngrams; both also as {"name": ..., option: ...}, a dotted path, or a
+    function. alpha (default 4): how far the most moved position of a sample moves (with gradient="raw": the bare step size).
+    schedule (default linear): how alpha falls over the steps. duplicates: what
     happens to a sample whose unit feature lies within `tolerance` (default 1e-3) of the span of the earlier ones: "break"
     (default) pushes it along a seeded random direction, "skip" leaves it. protected ids and the embedding come from the model
     unless given here.
-    preset="paper" keeps the published arithmetic: the precision of the logits, residuals up to 1e-6 skipped.
+    preset="paper" is the published method (odd with alpha 8, unless others are given) in its own arithmetic: the precision of
+    the logits, residuals up to 1e-6 skipped.
     backend: "auto" does without autograd in all features and objectives of ours (for max_pool as fused Triton kernels on a
     GPU), and with it for functions of your own; "triton", "closed_form" and "reference" can be asked for by name.
     remember: keep what the batch explores, so that `denoise(..., history=first.history)` goes on from there: "exact", or
     "sparse" for large vocabularies (see `oddlm.diversity.memory`).
     """
 
-    objective: str | Mapping[str, Any] | Objective = "odd"
-    feature: str | Mapping[str, Any] | Pooling | Feature = OPEN
+    objective: str | Mapping[str, Any] | Objective = OPEN
+    feature: str | Mapping[str, Any] | Pooling | Feature = FEATURE
     alpha: float = OPEN
-    schedule: str | Mapping[str, Any] | AlphaSchedule = OPEN
+    schedule: str | Mapping[str, Any] | AlphaSchedule = SCHEDULE
     duplicates: DuplicateMode | None = None
     tolerance: float | None = None
-    gradient: Gradient = OPEN
+    gradient: Gradient = GRADIENT
     protected: Collection[int] | None = None
     embedding: Tensor | None = None
     preset: Preset | None = None
@@ -91,10 +91,10 @@ class Repulsion:
 
     def __post_init__(self) -> None:
         """Settle what is open, and refuse bad settings at once, not at the first step."""
-        push = {name: getattr(self, name) for name in ("objective", "duplicates", "tolerance", *USUAL)}
-        settled = {**USUAL, **expanded({k: v for k, v in push.items() if v is not OPEN})}
-        for name in push:
-            object.__setattr__(self, name, settled.get(name))
+        named = {name: getattr(self, name) for name in ("objective", "alpha", "preset")}
+        settled = {"objective": OBJECTIVE, "alpha": ALPHA, **expanded({k: v for k, v in named.items() if v is not OPEN})}
+        for name in ("objective", "alpha"):
+            object.__setattr__(self, name, settled[name])
         build_objective(self.objective)
         build_feature(self.feature)
         SCHEDULES.build(self.schedule)
@@ -114,13 +114,13 @@ class Repulsion:
             raise ValueError(f"tolerance must lie in [0, 1), not {self.tolerance!r}")
         if self.backend == "closed_form" and not self.traced:
             raise ValueError(
-                "backend 'closed_form' needs a feature with a trace (max_pool, mean_pool, ngrams, positional), an objective "
-                "with a slope (odd, odd_sequential, random_probe, dpp), no preset"
+                f"backend 'closed_form' needs a feature with a trace ({', '.join(_traced())}), an objective with a slope "
+                f"({', '.join(_having(slope_of))}), no preset"
             )
         if self.backend == "triton" and not self.fusible:
             raise ValueError(
                 "backend 'triton' needs feature max_pool over probs without top_k, an objective with a slope in "
-                "coordinates (odd, odd_sequential, random_probe, dpp), no preset"
+                f"coordinates ({', '.join(_having(weigh_of))}), no preset"
             )
         if self.remember is not None:
             self.check_memory()
@@ -253,6 +253,15 @@ class Repulsion:
         return result
 
 
+def _traced() -> list[str]:
+    return [name for name in FEATURES.names if build_feature(name).traced]
+
+
+def _having(form: Callable[[Objective], Any]) -> list[str]:
+    """The objectives that have one, save the one that pushes nothing."""
+    return [name for name in OBJECTIVES.names if name != "none" and form(OBJECTIVES.build(name)) is not None]
+
+
 @dataclass(frozen=True, slots=True)
 class Remembering:
     """A Repulsion during one run: repels from earlier batches too, and remembers this one for later ones."""
@@ -274,13 +283,13 @@ def diversify(
     masked: Tensor,
     *,
     alpha: float,
-    objective: str | Mapping[str, Any] | Objective = "odd",
-    feature: str | Mapping[str, Any] | Pooling | Feature = OPEN,
+    objective: str | Mapping[str, Any] | Objective = OPEN,
+    feature: str | Mapping[str, Any] | Pooling | Feature = FEATURE,
     n: int | None = None,
     protected: Collection[int] = (),
     duplicates: DuplicateMode | None = None,
     tolerance: float | None = None,
-    gradient: Gradient = OPEN,
+    gradient: Gradient = GRADIENT,
     seed: int | Sequence[int] = 0,
     step: int = 0,
     embedding: Tensor | None = None,

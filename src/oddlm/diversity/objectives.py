@@ -26,7 +26,7 @@ Kernel = Literal["authors", "paper"]
 
 ROUGHEN = 1e-3  # relative noise on the features of duplicates, for objectives that know no directions
 
-OBJECTIVES: Registry[Objective] = Registry("objective", also=("auto",))
+OBJECTIVES: Registry[Objective] = Registry("objective")
 R = TypeVar("R", bound=Callable[..., Tensor])
 
 

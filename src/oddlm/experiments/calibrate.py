@@ -14,11 +14,11 @@ WITHIN_S = 60.0  # no further kind of run is timed after this
 
 def estimate(plan: Plan, store: Store, options: Options, together: int) -> tuple[float, int]:
     """(seconds of one worker for what is left, groups that were timed). ValueError where a group cannot be run."""
-    bench = Bench(options)
+    bench, done = Bench(options), plan.survey(store).done
     left: Counter[tuple[Any, ...]] = Counter()
     examples: dict[tuple[Any, ...], RunSpec] = {}
     for spec in plan.specs:
-        left[_kind(spec)] += len(plan.problems_of(spec)) - store.done(spec)
+        left[_kind(spec)] += len(plan.problems_of(spec)) - done.get(spec.id, 0)
         examples.setdefault(_kind(spec), spec)
     began, timed = time.monotonic(), 0
     seconds: dict[tuple[Any, ...], float] = {}  # of a group

@@ -23,7 +23,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ..params import Loading, RunSpec, SampleParams, checked, read_toml
+from ..params import Loading, RunSpec, SampleParams, Seed, checked, read_toml
 from ..tasks import Task, find_task
 from ..tasks.data import file_fields
 
@@ -55,7 +55,7 @@ class Point(_Table):
     model: ModelTable
     task: TaskTable
     n: int = Field(16, ge=1)
-    seed: int = 0
+    seed: Seed = 0
     limit: int | None = Field(None, ge=1)
     params: SampleParams = Field(default_factory=lambda: SampleParams.model_validate({}))
 

@@ -4,19 +4,22 @@ import multiprocessing
 import os
 import pickle
 import signal
+import time
 import traceback
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from threading import Lock
 from typing import Any
 
+from ..signals import Terminated, unwinding
 from .work import AHEAD, Batch, Bench, Holder, Job, Jobs, Options, Outcome, soonest
 
-END_S = 10.0  # for a process that was killed to be gone; one that hangs in a driver may never be
+END_S = 20.0  # for a process to be gone: programs that are being scored have their own limits; one that hangs may never be
 
 
 @dataclass(frozen=True)
@@ -40,7 +43,7 @@ class Worker(Holder):
         except Exception as error:
             raise ValueError(f"the problems of task {job.batch.spec.task!r} cannot be sent to a worker: {error}") from error
 
-    def stop(self) -> None:
+    def kill(self) -> None:
         self.pipe.close()
         self.process.kill()
         self.process.join(END_S)
@@ -78,21 +81,31 @@ class LocalExecutor:
                         yield answer
                     else:
                         dead = crew.pop(index)
-                        dead.stop()
+                        dead.kill()
                         yield from jobs.died(dead.jobs.values(), answer, self.workers)
         finally:
-            for worker in crew.values():
-                worker.stop()
+            _dismiss(list(crew.values()))
 
     def _start(self, index: int) -> Worker:
         here, there = multiprocessing.Pipe()
         threads = max(1, (os.cpu_count() or 1) // self.workers)
         spawn = multiprocessing.get_context("spawn")
         process = spawn.Process(target=_work, args=(there, self.options, index, threads), daemon=True)
+        resource_tracker.ensure_running()  # as a part of the first start it would unblock the signal
         with _uninterrupted():
             process.start()
         there.close()
         return Worker(process, here)
+
+
+def _dismiss(workers: Sequence[Worker]) -> None:
+    """A worker whose pipe is closed ends what it has begun, and itself; who does not do so in time is killed."""
+    end = time.monotonic() + END_S
+    for worker in workers:
+        worker.pipe.close()
+    for worker in workers:
+        worker.process.join(max(0.0, end - time.monotonic()))
+        worker.kill()
 
 
 @contextmanager
@@ -136,15 +149,24 @@ def _work(pipe: "Connection[Any, Any]", options: Options, index: int, threads: i
         with talking:
             pipe.send((number, said))
 
-    with ThreadPoolExecutor(AHEAD) as pool:
-        while True:
-            try:
-                pool.submit(answer, *pipe.recv())
-            except (EOFError, ConnectionError):  # the driver is gone; with answers unread, the pipe is said to be reset
-                os._exit(0)
-            except Exception as error:  # a problem of a class that this process cannot import
-                with talking:
-                    pipe.send((-1, Stop(f"a worker cannot read its work: {error}")))
+    pool = ThreadPoolExecutor(AHEAD)
+    with unwinding():
+        try:
+            while True:
+                try:
+                    pool.submit(answer, *pipe.recv())
+                except (EOFError, ConnectionError):
+                    raise
+                except Exception as error:  # a problem of a class that this process cannot import
+                    with talking:
+                        pipe.send((-1, Stop(f"a worker cannot read its work: {error}")))
+        except (EOFError, ConnectionError):  # the driver is gone; with answers unread, the pipe is said to be reset
+            status = 0
+        except Terminated:
+            status = 128 + signal.SIGTERM
+        pipe.close()  # what the other threads would still say is no answer
+        bench.close()
+        os._exit(status)  # without waiting for what is being drawn, which may take long
 
 
 def _story(error: Exception) -> str:

@@ -7,10 +7,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ..evaluate import check_problems, check_spec, check_stored, in_parts, summary
-from ..models import check_model
+from ..evaluate import check_identified, check_problems, check_spec, check_stored, in_parts, summary
+from ..models import check_model, model_digest
 from ..params import RunSpec
-from ..store import Failure, Store, Writer
+from ..store import DamagedRunError, Failure, Store, Writer
 from ..tasks import Problem
 from ..trackers import Tracker, tracking
 from .work import Batch, Executor, Outcome, source, task_of
@@ -24,6 +24,7 @@ class Plan:
 
     specs: tuple[RunSpec, ...]
     problems: Mapping[str, Sequence[Problem]]  # by source
+    unknown: tuple[str, ...] = ()  # why models could not be looked at; their runs cannot be told from those of other weights
 
     def problems_of(self, spec: RunSpec) -> Sequence[Problem]:
         return self.problems[source(spec)]
@@ -36,9 +37,29 @@ class Plan:
     def samples(self) -> int:
         return sum(spec.n * len(self.problems_of(spec)) for spec in self.specs)
 
-    def stored(self, store: Store) -> int:
-        """Units that are done already."""
-        return sum(store.done(spec) for spec in self.specs)
+    def survey(self, store: Store) -> "Survey":
+        """What a store has of these runs already."""
+        found = Survey()
+        for spec in self.specs:
+            try:
+                found.done[spec.id], complete = store.done(spec), store.complete(spec)
+                found.complete += complete
+            except DamagedRunError as error:
+                found.damaged.append(str(error))
+        return found
+
+
+@dataclass
+class Survey:
+    """How far runs are."""
+
+    done: dict[str, int] = field(default_factory=dict)  # units, by run; those that cannot be read are not there
+    complete: int = 0  # runs
+    damaged: list[str] = field(default_factory=list)  # what is wrong with those
+
+    @property
+    def units(self) -> int:
+        return sum(self.done.values())
 
 
 @dataclass
@@ -47,6 +68,7 @@ class Result:
 
     complete: int = 0  # runs
     failures: list[tuple[RunSpec, Failure]] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)  # what is wrong with the runs that could not be opened
 
 
 @dataclass
@@ -61,10 +83,25 @@ class _Open:
     surroundings: list[dict[str, Any]] = field(default_factory=list)
 
 
-def make_plan(specs: Sequence[RunSpec], *, unsafe: bool = False) -> Plan:
-    """Load every task once, and refuse what could not be run."""
+def make_plan(specs: Sequence[RunSpec], *, unsafe: bool = False, only_look: bool = False) -> Plan:
+    """Load every task once, say of every run which weights it is about, and refuse what could not be run.
+
+    only_look: nothing will be run, so that models need not be within reach.
+    """
+    digests: dict[tuple[str, str | None], str | None] = {}
+    unknown: list[str] = []
     for model, loading in dict.fromkeys((spec.model, spec.loading) for spec in specs):
         check_model(model, **{name: value for name, value in loading.options().items() if name != "raw"})  # the LM's own
+        if (model, loading.revision) not in digests:
+            digests[model, loading.revision] = None
+            try:
+                digests[model, loading.revision] = model_digest(model, revision=loading.revision)
+            except ValueError as error:
+                if not only_look:
+                    raise
+                unknown.append(str(error))
+    known = (spec.model_copy(update={"model_digest": digests[spec.model, spec.loading.revision]}) for spec in specs)
+    specs = tuple({spec.id: spec for spec in known}.values())  # two names of one model are one run
     problems: dict[str, Sequence[Problem]] = {}
     for spec in specs:
         check_spec(spec)
@@ -75,7 +112,7 @@ def make_plan(specs: Sequence[RunSpec], *, unsafe: bool = False) -> Plan:
         found = task.problems(data=data, limit=spec.limit, exclude_train=spec.exclude_train, split=spec.split, unsafe=unsafe)
         check_problems(task, found)
         problems[source(spec)] = found
-    return Plan(tuple(specs), problems)
+    return Plan(specs, problems, tuple(unknown))
 
 
 def run_sweep(
@@ -91,6 +128,8 @@ def run_sweep(
 
     together: problems of a run that share the batches of the network.
     """
+    for spec in plan.specs:
+        check_identified(spec)
     with ExitStack() as stack:
         told = stack.enter_context(tracking((), store.folder)) if tracker is None else tracker
         driver = _Driver(plan, store, together, told, watch)
@@ -115,11 +154,16 @@ class _Driver:
         """Of all runs, one after the other; a run is opened when the first of its batches is asked for."""
         for spec in self.plan.specs:
             problems = self.plan.problems_of(spec)
-            if self.store.complete(spec):
+            try:
+                run = None if self.store.complete(spec) else self._begin(spec, problems)
+            except DamagedRunError as error:  # the others can be run
+                self.result.damaged.append(str(error))
+                self.watch(spec, len(problems), False)
+                continue
+            if run is None:
                 self.result.complete += 1
                 self.watch(spec, len(problems), False)
                 continue
-            run = self._begin(spec, problems)
             todo = [problem for problem in problems if problem.id not in run.writer.rows]
             if not todo:
                 self._end(run)

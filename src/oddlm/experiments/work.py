@@ -11,9 +11,10 @@ from functools import cached_property
 from threading import Lock
 from typing import Any, Protocol
 
-from ..evaluate import Group, Judge, draw, environment, make_row
+from ..evaluate import Group, Judge, draw, environment, make_row, other_weights
 from ..generate import LM, load
-from ..models import find_model
+from ..models import find_model, model_digest
+from ..models.weights import COMMIT
 from ..params import RunSpec
 from ..store import Failure, Row
 from ..tasks import Problem, Task, find_task
@@ -73,6 +74,10 @@ class Bench:
     def _pool(self) -> ThreadPoolExecutor:
         return ThreadPoolExecutor(self.options.scorers)
 
+    def close(self) -> None:
+        """No more verdicts: those in work are waited for, so that no sandbox outlives us, and the others are dropped."""
+        self._pool.shutdown(cancel_futures=True)
+
     def run(self, batch: Batch) -> Outcome:
         """The one function behind every executor. ValueError: the model or the task cannot be had here."""
         with self._drawing:
@@ -89,16 +94,19 @@ class Bench:
 
     def _lm(self, spec: RunSpec) -> tuple[LM, dict[str, Any]]:
         """The model and what is known of its surroundings; one model at a time is kept."""
-        key = (spec.model, spec.loading)
+        key = (spec.model, spec.loading, spec.model_digest)
         if self._loaded is None or self._loaded[0] != key:
             self._loaded = None  # its memory first
             try:
                 place = {"max_batch": self.options.max_batch, **_place(spec.model, self.options.device)}
-                lm = load(spec.model, **{**place, **spec.loading.options()})
+                loading = as_identified(spec)
+                if (found := model_digest(spec.model, revision=loading.get("revision"))) != spec.model_digest:
+                    raise other_weights(spec, found)
+                lm = load(spec.model, **{**place, **loading})
             except Exception as error:
                 message = str(error) if isinstance(error, ValueError) else f"model {spec.model!r} does not load: {error}"
                 raise ValueError(message) from error
-            self._loaded = (key, lm, environment(lm))
+            self._loaded = (key, lm, environment(lm, spec.model_digest))
         return self._loaded[1:]
 
     def _judge(self, spec: RunSpec) -> Judge:
@@ -106,6 +114,13 @@ class Bench:
         if key not in self._judges:
             self._judges[key] = Judge(task_of(spec), self._pool)
         return self._judges[key]
+
+
+def as_identified(spec: RunSpec) -> dict[str, Any]:
+    """Options of `load`; a branch of the hub may have moved on, so it is the commit that the spec is about."""
+    digest = spec.model_digest or ""
+    commit = {"revision": digest.removeprefix(COMMIT)} if digest.startswith(COMMIT) else {}
+    return {**spec.loading.options(), **commit}
 
 
 def _place(model: str, device: str | None) -> dict[str, str]:
@@ -122,7 +137,7 @@ def task_of(spec: RunSpec) -> Task:
 
 def source(spec: RunSpec) -> str:
     """What problems depend on: runs with the same source have the same ones."""
-    return spec.model_dump_json(exclude={"model", "loading", "n", "params", "seed"})
+    return spec.model_dump_json(exclude={"model", "model_digest", "loading", "n", "params", "seed"})
 
 
 def failure(problem: Problem, error: BaseException) -> Failure:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from ..ends import text_length
 from .solutions import THRESHOLD, different_solutions
 from .texts import cosine_kernel, distinct_2, mean_dissimilarity, ngram_kernel, novelty, self_bleu, vendi_score
 from .words import split_words
@@ -34,6 +35,7 @@ BATCH_METRICS = {
     "ended": "share of the samples with an end token",  # end_ids
     "end_share": "share of all tokens that are end tokens",  # end_ids, a token
 }
+BESIDE = ("novelty", "new_texts", "novelty_embedding", "vendi_embedding", "embedding_diversity")  # no part of a stored record
 METRICS = {
     "pass@1": "share of the samples that are right, c/n",
     "pass@k": "share of the problems with a right one among the first k samples",
@@ -81,12 +83,21 @@ def batch_diversity(
     found = text_diversity(texts)
     found["correct"] = len(right)
     found["correct_different"] = len(different_solutions(solutions, code=code, threshold=threshold))
+    found |= diversity_beside(texts, plain=plain, embed=embed)
+    return {key: float(value) for key, value in (found | _lengths(tokens, end_ids)).items()}
+
+
+def diversity_beside(
+    texts: Sequence[str], *, plain: Sequence[str] | None = None, embed: Embed | None = None
+) -> dict[str, float]:
+    """The metrics of BESIDE: they need the plain batch or an embedding, and are left out without."""
+    found: dict[str, float] = {}
     if plain is not None:
         found["novelty"] = novelty(*([split_words(text) for text in some] for some in (texts, plain)))
-        found["new_texts"] = len(set(texts) - set(plain))
+        found["new_texts"] = float(len(set(texts) - set(plain)))
     if embed is not None:
         found |= _embedded(texts, plain, embed)
-    return {key: float(value) for key, value in (found | _lengths(tokens, end_ids)).items()}
+    return found
 
 
 def text_diversity(texts: Sequence[str]) -> dict[str, float]:
@@ -121,7 +132,7 @@ def _embedded(texts: Sequence[str], plain: Sequence[str] | None, embed: Embed) -
 
 def _lengths(tokens: Sequence[Sequence[int]], end_ids: Collection[int]) -> dict[str, float]:
     ends = set(end_ids)
-    lengths = np.array([next((i for i, token in enumerate(row) if token in ends), len(row)) for row in tokens])
+    lengths = np.array([text_length(row, ends) for row in tokens])
     found = {
         "length_mean": lengths.mean(),
         "length_std": lengths.std(),

@@ -36,7 +36,7 @@ def different_solutions(solutions: Sequence[str], *, code: bool = False, thresho
         return []
     forms = [normal_form(solution) if code else None for solution in solutions]
     if None not in forms:
-        return [i for i, form in enumerate(forms) if form not in forms[:i]]
+        return sorted({form: i for i, form in reversed(list(enumerate(forms)))}.values())
     words = [split_words(solution) for solution in solutions]
     differ = word_distances(words, words) > threshold  # [n, n]
     kept: list[int] = []

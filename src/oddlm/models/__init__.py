@@ -41,6 +41,31 @@ def outline_model(name: str, **options: Any) -> "Outline | None":
     return outline(Source(name, **source), options.get("mask_id"))
 
 
+def model_digest(name: str, *, revision: str | None = None) -> str:
+    """What tells the model from one with other weights, wherever it lies (`oddlm.models.weights`); nothing is loaded.
+
+    ValueError for a model that there is not.
+    """
+    from . import weights
+
+    factory = find_model(name)
+    if _is_checkpoint(name):
+        from .pretrained import Source, source_digest
+
+        return source_digest(Source(name, revision))
+    if name == "toy":
+        return str(factory().weights.digest)
+    if name == "mini" or Path(name).is_dir():
+        from .mini import HERE, mini_files
+
+        return weights.files_digest(mini_files(HERE if name == "mini" else Path(name)))
+    try:
+        source = inspect.getsourcefile(inspect.unwrap(factory))
+    except TypeError:  # it is built in
+        source = None
+    return weights.NAME + name if source is None else weights.source_digest(Path(source))
+
+
 def check_model(name: str, **options: Any) -> None:
     """ValueError for a model that there is not, or an option that it does not have; nothing is loaded."""
     _check_options(name, find_model(name), options)

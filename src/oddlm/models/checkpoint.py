@@ -107,14 +107,19 @@ def weight_files(folder: Path) -> list[str]:
     return names
 
 
-def find_tensors(folder: Path) -> dict[str, Path]:
-    """The file of every tensor, from the files' own headers."""
+def whole_weights(folder: Path) -> dict[str, Path]:
+    """By name, the files that hold the weights; ValueError where one is missing."""
     names = weight_files(folder)
     if missing := [name for name in names if not (folder / name).is_file()]:
         pickled = ", ".join(sorted(path.name for path in folder.glob("*.bin")))
         also = f"; {pickled} there is pickle, which can run code and is not read: convert it to safetensors" if pickled else ""
         raise ValueError(f"the checkpoint in {folder} is incomplete: {', '.join(missing)} missing{also}")
-    return {tensor: folder / name for name in names for tensor in _header(folder / name)}
+    return {name: folder / name for name in names}
+
+
+def find_tensors(folder: Path) -> dict[str, Path]:
+    """The file of every tensor, from the files' own headers."""
+    return {tensor: path for path in whole_weights(folder).values() for tensor in _header(path)}
 
 
 def _header(path: Path) -> list[str]:

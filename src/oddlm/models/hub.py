@@ -1,6 +1,7 @@
 """Checkpoints from the Hugging Face hub, through its own cache."""
 
 import errno
+import re
 import shutil
 import sys
 from collections.abc import Callable, Sequence
@@ -11,6 +12,7 @@ from .checkpoint import CONFIG, INDEX, WHOLE, weight_files
 from .tokenizer import ADDED, FILE, MERGES, SETTINGS, SPECIAL, TEMPLATE, VOCABULARY
 
 SMALL = [CONFIG, INDEX, FILE, VOCABULARY, MERGES, SETTINGS, SPECIAL, ADDED, TEMPLATE]
+COMMIT = re.compile(r"[0-9a-f]{40}")
 T = TypeVar("T")
 
 
@@ -39,6 +41,10 @@ class Repo:
         folder = Path(self._asked(lambda: self._download(SMALL, self.revision)))
         self._check_complete(folder, [name for name in _needed(folder) if name in SMALL])
         return folder
+
+    def commit(self) -> str:
+        """What the revision stands for now."""
+        return self.revision if COMMIT.fullmatch(self.revision) else self.small_files().name
 
     def weights(self, folder: Path) -> None:
         """Put the weights into the folder that `small_files` gave: they are of the same commit."""

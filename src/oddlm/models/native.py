@@ -10,6 +10,7 @@ from ..checks import whole
 from .cache import CACHES, Cache, CachedSession, Canvas, Session
 from .quant import is_quantized
 from .transformer import Transformer
+from .weights import Weights
 
 COMPILED = ("fixed", "any")
 
@@ -30,9 +31,10 @@ class Native:
         *,
         name: str,
         mask_id: int,
-        protected_ids: Sequence[int],
+        end_ids: Sequence[int],
         context: int | None = None,
         tokenizer: Any = None,
+        weights: Weights | None = None,
         confidence: str = "full",
         cache: Cache | None = None,
         refresh: int | None = None,
@@ -54,9 +56,9 @@ class Native:
             block.compile(dynamic=compiled == "any")
         self.cache, self.refresh = cache, None if refresh is None else whole("refresh", refresh)
         self.name = name if cache is None else f"{name}, {cache} cache" + (f", refresh {refresh}" if refresh else "")
-        self.mask_id, self.protected_ids = mask_id, tuple(protected_ids)
+        self.mask_id, self.end_ids = mask_id, tuple(end_ids)
         self.vocab_size = network.config.vocab_size
-        self.context, self.tokenizer, self.confidence = context, tokenizer, confidence
+        self.context, self.tokenizer, self.weights, self.confidence = context, tokenizer, weights, confidence
         self.device = network.device
         self.embedding = network.embed.weight.detach()
         self.nudges = cache is None  # what was kept would answer to the nudge of an earlier step

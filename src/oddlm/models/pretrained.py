@@ -6,11 +6,12 @@ from pathlib import Path
 import torch
 
 from .cache import Cache
-from .checkpoint import Description, describe, load_network
+from .checkpoint import INDEX, Description, describe, load_network, whole_weights
 from .device import chosen_device, chosen_dtype, dtype_name
-from .hub import Repo
+from .hub import SMALL, Repo
 from .native import Native
 from .tokenizer import TextTokenizer, read_tokenizer, special_ids
+from .weights import COMMIT, files_digest, of_files, of_text
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ class Outline:
     described: Description
     tokenizer: TextTokenizer
     mask_id: int
-    protected_ids: tuple[int, ...]
+    end_ids: tuple[int, ...]
 
     @property
     def context(self) -> int:
@@ -52,6 +53,21 @@ def outline(source: Source, mask_id: int | None = None) -> Outline:
     name = source.name if repo is None else f"{source.name}@{folder.name}"
     described, tokenizer = describe(folder), read_tokenizer(folder)
     return Outline(name, described, tokenizer, *special_ids(described.keys, tokenizer, described.config.vocab_size, mask_id))
+
+
+def checkpoint_files(folder: Path) -> dict[str, Path]:
+    """Everything that the model in a folder depends on; ValueError where it is not complete."""
+    small = {name: folder / name for name in SMALL if name != INDEX and (folder / name).is_file()}
+    return {**small, **whole_weights(folder)}
+
+
+def source_digest(source: Source) -> str:
+    """What tells the weights of a checkpoint from others. Of one on the hub it is the commit; nothing of it is downloaded but
+    config and tokenizer, and nothing at all where `revision` is a commit."""
+    repo = source.repo
+    if repo is None:
+        return files_digest(checkpoint_files(Path(source.name)))
+    return COMMIT + repo.commit()
 
 
 def load_pretrained(
@@ -85,14 +101,17 @@ def load_pretrained(
     known = outline(source, mask_id)
     if (repo := source.repo) is not None:
         repo.weights(known.described.folder)
+    folder = known.described.folder
+    weights = of_files(checkpoint_files(folder)) if repo is None else of_text(COMMIT + folder.name)
     network = load_network(known.described, device=place, dtype=number, quantize=quantize, device_map=device_map)
     return Native(
         network,
         name=", ".join([known.name, dtype_name(number), *([quantize] if quantize else [])]),
         mask_id=known.mask_id,
-        protected_ids=known.protected_ids,
+        end_ids=known.end_ids,
         context=known.context,
         tokenizer=known.tokenizer,
+        weights=weights,
         confidence=known.described.architecture.confidence,
         cache=cache,
         refresh=refresh,

@@ -1,13 +1,13 @@
 """Tokenizers of checkpoints, from their files alone."""
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..checks import ids
 from .architecture import Keys
-from .chat import ChatTemplate
+from .chat import ChatTemplate, ControlTokens
 from .checkpoint import read_json
 from .published import END_TEXTS, MASK_TEXTS, QWEN2_TOKENIZERS
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 FILE, VOCABULARY, MERGES, SETTINGS = "tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json"
 TEMPLATE, SPECIAL, ADDED = "chat_template.jinja", "special_tokens_map.json", "added_tokens.json"
 NAMES = ("bos_token", "eos_token", "pad_token", "mask_token", "unk_token")
+AGAIN = ": copy or download it anew"
 # How Qwen2 cuts text before merging: contractions, words, single digits, punctuation with line ends, spaces.
 QWEN2_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
@@ -26,20 +27,24 @@ class TextTokenizer:
 
     def __init__(self, backend: "Tokenizer", settings: Mapping[str, Any], template: str | None) -> None:
         self._backend = backend
-        self._backend.encode_special_tokens = True  # "<|eot_id|>" in a text is text
+        backend.no_truncation()  # tokenizers that were saved in training carry what was needed there, and would cut prompts
+        backend.no_padding()
+        if getattr(backend.model, "dropout", None):
+            backend.model.dropout = None
+        backend.encode_special_tokens = True  # "<|eot_id|>" in a text is text
         added = backend.get_added_tokens_decoder()
         self.special = {token.content: int(number) for number, token in added.items() if token.special}
         self.tokens = {name: _text(settings.get(name)) for name in NAMES}
-        self.template = None if template is None else ChatTemplate(template, self.tokens, _pattern(added.values()))
+        self.template = None if template is None else ChatTemplate(template, self.tokens, _control(added.values()))
         self.size: int = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
     def encode(self, text: str) -> list[int]:
         """With what the tokenizer itself puts around a text, if anything."""
-        found: list[int] = self._backend.encode(text, add_special_tokens=True).ids
-        return found
+        return self._ids(text, whole=True)
 
     def decode(self, tokens: Sequence[int]) -> str:
-        text: str = self._backend.decode(list(tokens), skip_special_tokens=True)
+        with _refusing("the tokenizer cannot decode these tokens"):
+            text: str = self._backend.decode(list(tokens), skip_special_tokens=True)
         return text
 
     def chat(self, messages: Sequence[Mapping[str, str]], *, answer: bool = True) -> list[int]:
@@ -48,7 +53,13 @@ class TextTokenizer:
             raise ValueError("this checkpoint has no chat template: give the prompt as it is (raw)")
         found: list[int] = []
         for part, control in self.template.segments(messages, answer=answer):
-            found += [self.special[part]] if control else self._backend.encode(part, add_special_tokens=False).ids
+            found += [self.special[part]] if control else self._ids(part, whole=False)
+        return found
+
+    def _ids(self, text: str, *, whole: bool) -> list[int]:
+        """whole: with what the tokenizer puts around a text."""
+        with _refusing("the tokenizer cannot encode this text"):
+            found: list[int] = self._backend.encode(text, add_special_tokens=whole).ids
         return found
 
     def id_of(self, text: str | None) -> int | None:
@@ -59,7 +70,9 @@ class TextTokenizer:
 def read_tokenizer(folder: Path) -> TextTokenizer:
     """From tokenizer.json, or vocab.json and merges.txt, with the settings beside them."""
     settings = {**_optional(folder / SPECIAL), **_optional(folder / SETTINGS)}
-    return TextTokenizer(_backend(folder, settings), settings, _template(folder, settings))
+    template = _template(folder, settings)
+    with _refusing(f"the tokenizer in {folder} is damaged", AGAIN):
+        return TextTokenizer(_backend(folder, settings), settings, template)
 
 
 def special_ids(
@@ -98,16 +111,13 @@ def _backend(folder: Path, settings: Mapping[str, Any]) -> "Tokenizer":
     from tokenizers import Tokenizer
 
     path = folder / FILE
-    try:
-        if path.is_file():
+    if path.is_file():
+        with _refusing(f"{path} is damaged", AGAIN):
             return Tokenizer.from_file(str(path))
-        path = folder / VOCABULARY
-        if path.is_file() and (folder / MERGES).is_file():
+    path = folder / VOCABULARY
+    if path.is_file() and (folder / MERGES).is_file():
+        with _refusing(f"{path} is damaged", AGAIN):
             return _from_merges(folder, settings)
-    except ValueError:
-        raise
-    except Exception as error:  # what the library raises has no class of its own
-        raise ValueError(f"{path} is damaged ({error}): copy or download it anew") from error
     raise ValueError(f"{folder} holds no tokenizer: neither {FILE} nor {VOCABULARY} and {MERGES}")
 
 
@@ -173,8 +183,18 @@ def _text(token: Any) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _pattern(added: Any) -> "re.Pattern[str] | None":
-    """Finds control tokens, the longest first, with the space that belongs to them."""
-    special = sorted((token for token in added if token.special and token.content), key=lambda token: -len(token.content))
-    parts = [r"\s*" * token.lstrip + f"({re.escape(token.content)})" + r"\s*" * token.rstrip for token in special]
-    return re.compile("|".join(parts)) if parts else None
+def _control(added: Any) -> ControlTokens:
+    return ControlTokens({token.content: (token.lstrip, token.rstrip) for token in added if token.special and token.content})
+
+
+@contextmanager
+def _refusing(what: str, advice: str = "") -> Iterator[None]:
+    """What the library raises has no class of its own, and panics of its Rust side are no Exceptions: ValueError for both."""
+    try:
+        yield
+    except ValueError:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise ValueError(f"{what} ({error}){advice}") from error

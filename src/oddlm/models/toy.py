@@ -6,6 +6,9 @@ import torch
 from torch import Tensor
 
 from .transformer import nudged
+from .weights import CODE, of_text
+
+VERSION = 1  # raise it with every change of what the network says
 
 
 class ToyTokenizer:
@@ -49,9 +52,10 @@ class Toy:
             return torch.randn(*shape, generator=generator, dtype=torch.float64).to(dtype)
 
         self.name = f"toy {(vocab_size, width, reach, sharpness, seed)}"
+        self.weights = of_text(f"{CODE}toy {VERSION} {(vocab_size, width, reach, sharpness, seed)}")
         self.vocab_size = vocab_size
         self.mask_id = vocab_size - 1
-        self.protected_ids = (self.EOS, self.PAD)
+        self.end_ids = (self.EOS, self.PAD)
         self.tokenizer = ToyTokenizer(vocab_size)
         self.context = 1024
         self.device = torch.device("cpu")

@@ -40,7 +40,7 @@ class Wrapped:
         ends = [*_listed(getattr(tokenizer, "eos_token_id", None)), *_listed(getattr(tokenizer, "pad_token_id", None))]
         ends += [self.tokenizer.special.get(text) for text in END_TEXTS] if isinstance(self.tokenizer, TextTokenizer) else []
         known = dict.fromkeys(end for end in ends if end is not None and end != self.mask_id)
-        self.protected_ids = ids("end tokens", list(known), self.vocab_size)
+        self.end_ids = ids("end tokens", list(known), self.vocab_size)
 
     @torch.no_grad()
     def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..checks import finite, whole
-from ..types import Model, Network, identity, is_selective, open_session
+from ..types import Model, Network, called, is_selective, open_session
 
 
 class Wrapper:
@@ -16,7 +16,7 @@ class Wrapper:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self.name = identity(model)
+        self.name = called(model)
 
     def __getattr__(self, name: str) -> Any:
         if name == "model":  # not set yet, as while unpickling

@@ -1,5 +1,6 @@
 """The application: its routes and their description."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -12,16 +13,18 @@ from pydantic.json_schema import models_json_schema
 
 from .. import __version__
 from ..generate import LM
+from ..pieces import PIECES
 from ..presets import ABOUT, AUTO, expanded
 from ..store import Store
 from . import errors
+from .bodies import BoundedRoute
 from .engine import Engine
 from .errors import ApiError
 from .frames import EVENTS
 from .guard import Guard
 from .meters import Meters
 from .pages import add_pages
-from .prepare import REGISTRIES, sample_params
+from .prepare import sample_params
 from .runs import RunDesk, add_runs
 from .schema import (
     ChatAnswer,
@@ -70,14 +73,14 @@ def create_app(lm: LM, settings: ServeSettings) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         engine.start()
         yield
-        engine.close()
-        desk.close()
+        await asyncio.gather(asyncio.to_thread(engine.close), desk.scorers.close())
 
     app = FastAPI(
         title="oddlm", version=__version__, description=DESCRIPTION, lifespan=lifespan, docs_url=None, redoc_url=None,
         responses={"4XX": {"model": ErrorAnswer}},
     )  # fmt: skip
-    app.state.engine = engine
+    app.state.engine, app.state.scorers = engine, desk.scorers
+    app.router.route_class = BoundedRoute
     errors.install(app)
     _add_routes(app, Service(lm, settings, engine, meters))
     add_tasks(app, desk)
@@ -105,7 +108,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         limits=settings.limits,
         defaults=settings.defaults,
         given=expanded(settings.given),
-        names={kind: registry.names for kind, registry in REGISTRIES.items()},
+        names={kind: registry.names for kind, registry in PIECES.items()},
         auto=NamedSettings(about=ABOUT["auto"], settings=dict(AUTO)),
     )
 

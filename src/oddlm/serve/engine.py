@@ -2,12 +2,17 @@
 
 Every request is an ordinary `LM.generate` in a greenlet of its own. Where it calls the network, it is put aside until all
 others have come to the same point; calls of one shape then share a pass. Requests begin and end between passes.
+
+No pass has more than `max_rows` rows. Requests begin in the order they came, as many as fit into a pass together. Small ones
+need not wait for large ones: where they do not fit they begin beside them, and the two kinds then take turns, so that each has
+half of the network. A request whose client does not read takes no part, and nobody waits for the rows that it holds.
 """
 
 import asyncio
 import threading
+import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +27,9 @@ from ..types import Observer
 from .passes import SIZES, Call, SharedPasses, widen
 
 UNREAD = 16  # a request whose client is so many messages behind takes no further step
+SMALL = 4  # a request of at most a fourth of max_rows is small
+STALLED = 2  # requests that nobody reads may hold so many times max_rows while others wait
+PATIENCE_S = 1.0  # for a client that does not read where they hold more
 
 
 class QueueFullError(Exception):
@@ -38,6 +46,10 @@ class CancelledError(Exception):
 
 class TimedOutError(Exception):
     """The request took longer than it may."""
+
+
+class UnreadError(Exception):
+    """The client did not read its messages, and others waited for the room that they took."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,17 +86,27 @@ class Job:
     timer: asyncio.TimerHandle | None = None
     call: Call | None = None  # what it waits for
     task: greenlet | None = None
+    aside: bool = False  # it began beside requests that left no room for it
+    turn: int = 0  # its last pass
     sent: int = 0  # written by the engine alone
-    read: int = 0  # written by the event loop alone
+    read: int = 0  # written by the event loop alone, as is the next
+    read_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def rows(self) -> int:
+        return self.work.rows
 
     @property
     def blocked(self) -> bool:
+        """Does it wait for its client to read?"""
         return self.sent - self.read >= UNREAD and self.stop is None
 
     async def receive(self) -> Any:
         """The next message; the last one is a Finished."""
+        await asyncio.sleep(0)  # a client that went away is noticed between two messages, also where both are there
         message = await self.inbox.get()
         self.read += 1
+        self.read_at = time.monotonic()
         self.engine.wake()
         return message
 
@@ -98,9 +120,15 @@ class Job:
     def send(self, message: Any) -> None:
         self.sent += 1
         try:
-            self.loop.call_soon_threadsafe(self.inbox.put_nowait, message)
+            self.loop.call_soon_threadsafe(self._deliver, message)
         except RuntimeError:  # the event loop is closed: nobody reads any more
             self.stop = CancelledError()
+
+    def _deliver(self, message: Any) -> None:
+        if isinstance(message, Finished) and message.error is not None:
+            while not self.inbox.empty():  # what a client that does not read has of a request that failed is of no use
+                self.inbox.get_nowait()
+        self.inbox.put_nowait(message)
 
 
 class _Door(Wrapper):
@@ -137,6 +165,7 @@ class Engine:
         self._queue: deque[Job] = deque()
         self._running: list[Job] = []
         self._changed = threading.Condition()
+        self._turn, self._used = 0, {False: 0, True: 0}  # passes so far; rows of those in order, and of those aside
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="oddlm-engine", daemon=True)
 
@@ -144,10 +173,13 @@ class Engine:
         self._thread.start()
 
     def stop(self) -> None:
-        """Take nothing more; what runs or waits ends with a ClosedError before the next pass."""
+        """Take nothing more. What runs or waits is told a ClosedError now, and ends before the next pass."""
         with self._changed:
             self._closing = True
+            told = [*self._running, *self._queue]
             self._changed.notify()
+        for job in told:
+            job.send(Finished(error=ClosedError()))
 
     def close(self) -> None:
         """Stop, and wait until all has ended."""
@@ -166,7 +198,12 @@ class Engine:
     @property
     def rows(self) -> int:
         """In flight."""
-        return sum(job.work.rows for job in tuple(self._running))
+        return _rows(tuple(self._running))
+
+    @property
+    def stalled(self) -> int:
+        """Rows in flight that wait for their client to read."""
+        return _rows(job for job in tuple(self._running) if job.blocked)
 
     def submit(self, work: Work) -> Job:
         """Queue a request; called inside an event loop."""
@@ -194,22 +231,22 @@ class Engine:
                 for job in list(self._running):
                     if job.stop is not None:
                         self._resume(job, job.stop)
-                self._step([job for job in self._running if not job.blocked])
+                self._step(self._next())
         finally:
             self._end_all()
 
     def _gather(self) -> bool:
         """Wait until there is something to do, and let requests in; False at the end."""
         with self._changed:
-            self._changed.wait_for(lambda: self._closing or self._ready())
+            self._dismiss_unread()
+            while not self._closing and not self._ready():
+                self._changed.wait(PATIENCE_S if self._queue else None)
+                self._dismiss_unread()
             if self._closing:
                 return False
+            fresh = self._admitted()
             stopped = [job for job in self._queue if job.stop is not None]
-            self._queue = deque(job for job in self._queue if job.stop is None)
-            fresh, free = [], self.max_rows - self.rows
-            while self._queue and self._queue[0].work.rows <= free:
-                fresh.append(self._queue.popleft())
-                free -= fresh[-1].work.rows
+            self._queue = deque(job for job in self._queue if job.stop is None and job not in fresh)
             self._running += fresh
         for job in stopped:
             job.send(Finished(error=job.stop))
@@ -220,7 +257,52 @@ class Engine:
     def _ready(self) -> bool:
         if any(not job.blocked for job in self._running) or any(job.stop is not None for job in self._queue):
             return True
-        return bool(self._queue) and self._queue[0].work.rows <= self.max_rows - self.rows
+        return bool(self._admitted())
+
+    def _admitted(self) -> list[Job]:
+        """Who of the queue may begin: in their order while there is room, and small ones aside where there is not."""
+        if self.stalled > STALLED * self.max_rows:
+            return []
+        reading = [job for job in self._running if not job.blocked]
+        free = {aside: self.max_rows - _rows(job for job in reading if job.aside == aside) for aside in (False, True)}
+        found = []
+        for job in self._queue:
+            if job.stop is not None:
+                continue
+            job.aside = job.rows > free[False]
+            if job.aside:
+                free[False] = 0  # whoever comes later must not overtake it
+            if job.rows <= free[job.aside] and not (job.aside and job.rows > max(1, self.max_rows // SMALL)):
+                free[job.aside] -= job.rows
+                found.append(job)
+        return found
+
+    def _dismiss_unread(self) -> None:
+        """Where others wait and too much is unread, those go whose clients have been away longest."""
+        if not self._queue:
+            return
+        too_much = self.stalled - STALLED * self.max_rows
+        for job in sorted((job for job in self._running if job.blocked), key=lambda job: job.read_at):
+            if too_much > 0 and time.monotonic() - job.read_at >= PATIENCE_S:
+                job.stop = UnreadError()
+                too_much -= job.rows
+
+    def _next(self) -> list[Job]:
+        """Who takes part in the next pass: the kind first that had less of the network, then whoever waited longest."""
+        ready = [job for job in self._running if not job.blocked]
+        if _rows(ready) <= self.max_rows or len({job.aside for job in ready}) == 1:
+            self._used = {False: 0, True: 0}  # neither kind takes anything from the other
+        first = self._used[True] <= self._used[False]
+        found, room = [], self.max_rows
+        for job in sorted(ready, key=lambda job: (job.aside != first, job.turn)):
+            if job.rows <= room:
+                found.append(job)
+                room -= job.rows
+        self._turn += 1
+        for job in found:
+            job.turn = self._turn
+            self._used[job.aside] += job.rows
+        return found
 
     def _begin(self, job: Job) -> None:
         work = job.work
@@ -267,3 +349,7 @@ class Engine:
         for job in waiting:
             job.send(Finished(error=ClosedError()))
         self.network.close()
+
+
+def _rows(jobs: Iterable[Job]) -> int:
+    return sum(job.rows for job in jobs)

@@ -10,7 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from .engine import ClosedError, QueueFullError, TimedOutError
+from .engine import ClosedError, QueueFullError, TimedOutError, UnreadError
 from .schema import ErrorAnswer, ErrorBody
 
 log = logging.getLogger("oddlm.serve")
@@ -46,6 +46,8 @@ def as_api_error(error: Exception) -> ApiError:
         return ApiError(429, message, type_="rate_limit_error", code="queue_full", headers={"Retry-After": "1"})
     if isinstance(error, TimedOutError):
         return ApiError(408, "the request took longer than this server allows", type_="timeout", code="timeout")
+    if isinstance(error, UnreadError):
+        return ApiError(408, "the answer was not read while others waited", type_="timeout", code="unread")
     if isinstance(error, ClosedError):
         return ApiError(503, "the server is shutting down", type_="server_error", code="shutting_down")
     if isinstance(error, ValueError | ArithmeticError | torch.linalg.LinAlgError):  # type: ignore[attr-defined]

@@ -94,9 +94,9 @@ def start_of(name: str, model: Model, prompt: str, ids: Sequence[int], n: int, p
         prompt=prompt,
         prompt_tokens=len(ids),
         n=n,
-        params=params,
+        params=params.model_copy(update={"fork": params.forks}),
         mask_id=model.mask_id,
-        end_ids=list(model.protected_ids),
+        end_ids=list(model.end_ids),
     )
 
 
@@ -115,7 +115,7 @@ def end_of(samples: Sequence[Sample], usage: Usage, seed: int) -> End:
 
 
 def frames_of(lm: LM, *, positions: bool) -> "FrameMaker":
-    return FrameMaker(lm.tokenizer, {lm.model.mask_id, *lm.model.protected_ids}, positions=positions)
+    return FrameMaker(lm.tokenizer, {lm.model.mask_id, *lm.model.end_ids}, positions=positions)
 
 
 class FrameMaker:

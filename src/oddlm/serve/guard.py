@@ -1,6 +1,7 @@
 """What stands before every request: host names, the API key, the size of the body, and the counting of answers."""
 
 import hmac
+import re
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -8,11 +9,13 @@ from typing import Any
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from .connection import GONE
 from .errors import ApiError
 from .settings import ServeSettings
 
 Count = Callable[[str, int, float], None]  # path, status, seconds
 GUARDED = ("/v1", "/metrics")
+HOST = re.compile(r"(\[(?P<address>[0-9a-fA-F:.]+)\]|(?P<name>[\w.-]+))(:[0-9]{0,5})?", re.ASCII)
 
 
 class Guard:
@@ -25,7 +28,7 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        began, status = time.perf_counter(), 499  # nginx's number for a client that went away before its answer
+        began, status = time.perf_counter(), GONE
 
         async def counted(message: Message) -> None:
             nonlocal status
@@ -47,8 +50,9 @@ class Guard:
         if names is not None and host_name(headers.get("host", "")) not in {name.lower() for name in names}:
             raise ApiError(403, f"this server answers to the host names {', '.join(names)} alone", code="unknown_host")
         if self.settings.api_key is not None and scope["path"].startswith(GUARDED):
-            given = headers.get("authorization", "").removeprefix("Bearer ").encode("latin-1")
-            if not hmac.compare_digest(given, self.settings.api_key.encode()):
+            scheme, _, given = headers.get("authorization", "").partition(" ")
+            known = hmac.compare_digest(given.strip().encode("latin-1"), self.settings.api_key.encode())
+            if scheme.lower() != "bearer" or not known:
                 raise ApiError(401, "a valid API key is needed: Authorization: Bearer KEY", code="invalid_api_key")
         length = headers.get("content-length", "0")
         if not (length.isascii() and length.isdecimal()) or int(length[:20]) > self.settings.limits.max_body:
@@ -72,7 +76,7 @@ class Guard:
         return limited
 
 
-def host_name(host: str) -> str:
-    """Of a Host header, without port and brackets."""
-    name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-    return name.lower()
+def host_name(host: str) -> str | None:
+    """The name in a Host header, without port and brackets; None for what is no host and port."""
+    found = HOST.fullmatch(host)
+    return None if found is None else (found["address"] or found["name"]).lower()

@@ -13,6 +13,7 @@ class Meters:
         gauges = {
             "oddlm_queue_length": ("Requests that wait.", lambda: engine.queued),
             "oddlm_rows_in_flight": ("Samples being denoised.", lambda: engine.rows),
+            "oddlm_rows_stalled": ("Samples whose clients do not read.", lambda: engine.stalled),
             "oddlm_network_passes": ("Network passes since the start.", lambda: engine.network.count),
         }
         for name, (words, value) in gauges.items():

@@ -5,12 +5,10 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..diversity.features import FEATURE_OPTIONS, FEATURES
-from ..diversity.guide import SCHEDULES
-from ..diversity.objectives import OBJECTIVES
-from ..generate import LM, repulsion
+from ..diversity.features import FEATURE_OPTIONS
+from ..generate import LM, check_params
 from ..params import SampleParams, checked
-from ..policies import POLICIES
+from ..pieces import PIECES
 from ..presets import expanded
 from ..registry import Registry
 from ..schedule import Schedule
@@ -20,12 +18,6 @@ from .errors import ApiError
 from .schema import ChatRequest, CompletionRequest, DenoiseRequest, Message
 from .settings import ServeSettings, check_served
 
-REGISTRIES: Mapping[str, Registry[Any]] = {
-    "objective": OBJECTIVES,
-    "feature": FEATURES,
-    "policy": POLICIES,
-    "schedule": SCHEDULES,
-}
 ROLES = {"developer": "system"}  # OpenAI's newer name; templates know the older one
 MOST_STOPS = 4
 LARGEST = 2**31
@@ -69,8 +61,11 @@ def check_size(request: CompletionRequest | ChatRequest | DenoiseRequest, most: 
 
 def sample_params(settings: ServeSettings, given: Mapping[str, Any]) -> SampleParams:
     """The server's defaults with what the request says, all of it checked."""
-    given = expanded(given)
-    for kind, registry in REGISTRIES.items():
+    try:
+        given = expanded(given)
+    except ValueError as error:
+        raise ApiError(400, str(error), param="objective") from None
+    for kind, registry in PIECES.items():
         if kind in given:
             check_named(kind, registry, given[kind])
     default, usual, limits = expanded(settings.given), settings.defaults, settings.limits
@@ -83,9 +78,8 @@ def sample_params(settings: ServeSettings, given: Mapping[str, Any]) -> SamplePa
         steps = params.steps or params.length
         if steps > params.length:
             raise ValueError(f"steps {steps} are more than the {params.length} tokens to write: a step writes at least one")
-        Schedule.plan(params.length, steps, params.block_length, fork=params.fork)
-        repulsion(params)
-        POLICIES.build(params.policy)
+        Schedule.plan(params.length, steps, params.block_length, fork=params.forks)
+        check_params(params)
     except ValueError as error:
         raise ApiError(400, str(error)) from None
     for name, value, most in (("max_tokens", params.length, limits.max_length), ("steps", steps, limits.max_steps)):
@@ -98,7 +92,7 @@ def check_named(kind: str, registry: Registry[Any], spec: Any) -> None:
     """Registered names alone, never a dotted path: a request must not import anything. Options have their default's type."""
     name = spec.get("name") if isinstance(spec, dict) else spec
     if name not in registry.names:
-        raise ApiError(400, f"unknown {kind} {name!r:.100}; known: {', '.join(registry.offered)}", param=kind)
+        raise ApiError(400, f"unknown {kind} {name!r:.100}; known: {', '.join(registry.names)}", param=kind)
     known = registry.options(name) | (FEATURE_OPTIONS if kind == "feature" else {})
     for option, value in spec.items() if isinstance(spec, dict) else ():
         if option == "name":
@@ -125,7 +119,7 @@ def _like(default: Any, value: Any) -> bool:
 def encode(lm: LM, text: str) -> list[int]:
     """Token ids of a text, none of which may be a control token: a text must not end or mask anything."""
     ids = lm.tokenizer.encode(text)
-    control = {lm.model.mask_id, *lm.model.protected_ids} - set(lm.tokenizer.encode(""))
+    control = {lm.model.mask_id, *lm.model.end_ids} - set(lm.tokenizer.encode(""))
     if not control.isdisjoint(ids):
         raise ApiError(400, "the prompt holds the text of a control token, which this model's tokenizer would not read as text")
     return ids

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from .. import __version__
+from ..files import write_whole
 from ..generate import LM, encode_prompts
 from ..params import SampleParams
-from ..store import write_whole
 from ..tasks import Problem, Task
 from .assets import INDEX, asset, asset_names
 from .frames import End, Start, StepFrame, end_of, frames_of, start_of
@@ -27,7 +27,7 @@ REGISTER = "oddlm.register"  # the page's function that takes a recording
 
 
 class Verdict(BaseModel):
-    correct: bool
+    correct: bool | None = Field(description="null where the text could not be scored; `detail` says why.")
     answer: str | None
     detail: str
 
@@ -79,18 +79,15 @@ def record(
         raise ValueError("a recording shows every sample as it comes: there is no pool to choose from")
     score = None if task is None or problem is None else lambda text: task.score(problem, text)
     plain = params.with_settings({"alpha": 0.0})
-    origin = None if task is None or problem is None else problem_of(task, problem)
+    origin = None
+    if task is not None and problem is not None:
+        origin = TaskProblem(name=task.name, problem=problem.id, question=task.question(problem))
     return Recording(
         title=prompt.strip() if origin is None else origin.question,
         task=origin,
         plain=_run(lm, model, prompt, n, plain, score),
         diverse=_run(lm, model, prompt, n, params, score),
     )
-
-
-def problem_of(task: Task, problem: Problem) -> TaskProblem:
-    question = task.prompt(problem).strip() if task.ask is None else task.ask(problem)
-    return TaskProblem(name=task.name, problem=problem.id, question=question)
 
 
 def _run(lm: LM, model: str, prompt: str, n: int, params: SampleParams, score: Callable[[str], Any] | None) -> RecordedRun:
@@ -103,7 +100,7 @@ def _run(lm: LM, model: str, prompt: str, n: int, params: SampleParams, score: C
     return RecordedRun(
         start=start_of(model, lm.model, prompt, ids, n, params),
         steps=steps,
-        end=end_of(samples, usage([ids], [samples], lm.model.protected_ids), params.seed),
+        end=end_of(samples, usage([ids], [samples], lm.model.end_ids), params.seed),
         verdicts=verdicts,
     )
 

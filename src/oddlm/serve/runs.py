@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+import os
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -122,11 +123,15 @@ class RunDesk:
                 return self.store.row(name, problem, line.place)
         raise ApiError(404, f"run {name} has no problem {problem!r:.200}", param="problem")
 
+    def told(self, message: str) -> str:
+        """The message without the folder that the store is in, which is no client's business."""
+        return message.replace(f"{self.store.folder}{os.sep}", "").replace(str(self.store.folder), "in its folder")
+
     def _card(self, name: str) -> RunCard:
         try:
             return _card(self.store.exact_head(name))
         except StoreError as error:
-            return RunCard(id=name, damage=str(error))
+            return RunCard(id=name, damage=self.told(str(error)))
 
     def _compute(self) -> Curves:
         try:
@@ -134,7 +139,7 @@ class RunDesk:
         except StoreError:  # nothing to report; the list of runs says what is wrong with each
             return Curves(data=[], left_out={})
         data = [_benchmark(bench) for bench in results.benchmarks]
-        return Curves(data=data, left_out={one.run: one.why for one in results.left_out})
+        return Curves(data=data, left_out={one.run: self.told(one.why) for one in results.left_out})
 
     def _index(self, name: str) -> list[_Line]:
         if name not in self.store.ids():  # the name becomes a path below
@@ -167,7 +172,7 @@ def _card(head: Head) -> RunCard:
         seed=spec.seed,
         problems=head.problems,
         done=head.done,
-        complete=head.summary is not None,
+        complete=head.complete,
         passed=None if head.summary is None or head.summary.passed is None else dict(head.summary.passed),
         began=head.starts[0].get("time") if head.starts else None,
     )
@@ -201,7 +206,7 @@ def add_runs(app: FastAPI, desk: RunDesk | None) -> None:
         try:
             return await asyncio.to_thread(function, *arguments)
         except StoreError as error:
-            raise ApiError(409, str(error), code="store_unreadable") from None
+            raise ApiError(409, there().told(str(error)), code="store_unreadable") from None
 
     Name = Annotated[str, Path(max_length=100)]
 

@@ -1,5 +1,6 @@
 """What goes over the wire: OpenAI's shapes, with the sampler's own settings beside them."""
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
@@ -7,7 +8,7 @@ from annotated_types import GroupedMetadata
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, WithJsonSchema, create_model
 from pydantic_core import PydanticCustomError, to_json
 
-from ..params import SampleParams
+from ..params import SampleParams, Seed
 from .settings import Limits
 
 
@@ -22,7 +23,6 @@ def _sound(text: str) -> str:
 
 
 Text = Annotated[str, AfterValidator(_sound)]
-Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 RENAMED = ("length", "seed")  # max_tokens, and a seed that the server draws where there is none
 
 
@@ -32,7 +32,8 @@ def _optional(name: str) -> Any:
     kind: Any = info.annotation
     for constraint in info.metadata:
         kind = Annotated[kind, constraint]
-    return kind | None, Field(None, description=info.description)
+    told = f"{info.description} Left out, the server's default: {json.dumps(info.default)} unless it was started with another."
+    return kind | None, Field(None, description=told)
 
 
 LOGPROBS = """Log-probabilities of the tokens that were written, under the network before any push, at the step at which each

@@ -8,8 +8,9 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel
 
 from ..generate import LM, Samples
+from .connection import while_there
 from .dialects import Chat, Completions, Told
-from .engine import CancelledError, Engine, Finished, Job, Work
+from .engine import Engine, Finished, Job, Work
 from .errors import ApiError, as_api_error
 from .frames import StepFrame, end_of, frames_of, start_of
 from .meters import Meters
@@ -17,8 +18,6 @@ from .prepare import check_stops, prepare
 from .schema import ChatRequest, CompletionRequest, DenoiseRequest, Usage
 from .settings import ServeSettings
 from .text import Growth, TextStream, extra, grown_blocks, pieces, told, usage
-
-GONE = 499  # nginx's number for a client that went away before its answer
 
 
 class Service:
@@ -37,16 +36,13 @@ class Service:
         job = self._submit(work)
         if request.stream:
             return _events(self._stream(job, request, dialect))
-        finished = await self._last(http, job)
-        if isinstance(finished.error, CancelledError):
-            return Response(status_code=GONE)
-        samples = self._samples(finished)
+        samples = self._samples(await while_there(http, _last(job)))
         rows = await asyncio.to_thread(self._rows, samples, request.stops, likely=likely)
         answer = dialect.answer(rows, self._usage(work, samples), extra(samples, work.params.seed, request.stops))
         return JSONResponse(answer.model_dump())
 
     def _rows(self, samples: list[Samples], stops: Sequence[str], *, likely: bool) -> list[Told]:
-        decode, ends = self.lm.tokenizer.decode, self.lm.model.protected_ids
+        decode, ends = self.lm.tokenizer.decode, self.lm.model.end_ids
         every = [sample for group in samples for sample in group]
         return [(*told(one, stops), pieces(one, stops, decode, ends) if likely else None) for one in every]
 
@@ -67,30 +63,17 @@ class Service:
         except Exception as error:
             raise as_api_error(error) from error
 
-    async def _last(self, http: Request, job: Job) -> Finished:
-        """The end of a request whose messages nobody needs; a client that goes away ends it too."""
-        watcher = asyncio.create_task(_cancel_when_gone(http, job))
-        try:
-            while not isinstance(message := await job.receive(), Finished):
-                pass
-            return message
-        finally:
-            job.cancel()
-            watcher.cancel()
-
     async def _stream(self, job: Job, request: CompletionRequest | ChatRequest, dialect: Completions) -> AsyncIterator[str]:
-        ends = self.lm.model.protected_ids
+        ends = self.lm.model.end_ids
         rows = [TextStream(self.lm.tokenizer.decode, ends, request.stops) for _ in range(job.work.rows)]
         try:
-            for chunk in dialect.opening(len(rows)):
-                yield _data(chunk)
+            yield "".join(map(_data, dialect.opening(len(rows))))
             while isinstance(message := await job.receive(), Growth):
-                for row, tokens in message.rows.items():
-                    if text := rows[row].grow(tokens):
-                        yield _data(dialect.chunk(row, text, None))
+                grown = ((row, rows[row].grow(tokens)) for row, tokens in message.rows.items())
+                yield "".join(_data(dialect.chunk(row, text, None)) for row, text in grown if text)
             samples = self._samples(message)
-            for row, sample in enumerate(sample for group in samples for sample in group):
-                yield _data(dialect.chunk(row, *rows[row].finish(sample)))
+            every = enumerate(sample for group in samples for sample in group)
+            yield "".join(_data(dialect.chunk(row, *rows[row].finish(sample))) for row, sample in every)
             wanted = request.stream_options is not None and request.stream_options.include_usage
             spent = self._usage(job.work, samples)
             yield _data(dialect.closing(spent if wanted else None, extra(samples, job.work.params.seed, request.stops)))
@@ -121,15 +104,19 @@ class Service:
         return finished.samples
 
     def _usage(self, work: Work, samples: list[Samples]) -> Usage:
-        found = usage(work.prompts, samples, self.lm.model.protected_ids)
+        found = usage(work.prompts, samples, self.lm.model.end_ids)
         self.meters.tokens(found.prompt_tokens, found.completion_tokens)
         return found
 
 
-async def _cancel_when_gone(http: Request, job: Job) -> None:
-    while (await http.receive())["type"] != "http.disconnect":
-        pass
-    job.cancel()
+async def _last(job: Job) -> Finished:
+    """The end of a request whose other messages nobody needs."""
+    try:
+        while not isinstance(message := await job.receive(), Finished):
+            pass
+        return message
+    finally:
+        job.cancel()
 
 
 def _data(message: BaseModel, event: str | None = None) -> str:

@@ -25,6 +25,12 @@ class Limits(BaseModel):
     max_rows: int = Field(64, ge=1, description="Samples in flight at a time, of all requests together.")
     max_queue: int = Field(64, ge=1, description="Requests that wait; more are answered with 429.")
     timeout_s: float = Field(120.0, gt=0, allow_inf_nan=False, description="Seconds a request may take, waiting included.")
+    receive_timeout_s: float = Field(
+        30.0, gt=0, allow_inf_nan=False, description="Seconds in which a request must arrive whole."
+    )
+    send_timeout_s: float = Field(10.0, gt=0, allow_inf_nan=False, description="Seconds an answer may wait unread.")
+    score_timeout_s: float = Field(30.0, gt=0, allow_inf_nan=False, description="Seconds that scoring one text may take.")
+    score_memory_mb: int = Field(2048, ge=1, description="Megabytes that the code of a task may take.")
 
 
 def check_served(params: SampleParams) -> SampleParams:
@@ -33,6 +39,9 @@ def check_served(params: SampleParams) -> SampleParams:
         raise ValueError("prompt_noise is not served: requests share network passes; use oddlm.load(...).generate")
     if params.pool is not None:
         raise ValueError("pool is not served: samples are shown as they come; use oddlm.load(...).generate")
+    usual = SampleParams.model_fields["selector"].default
+    if params.selector not in (usual, {"name": usual}):
+        raise ValueError("selector is not served, as it chooses from a pool; use oddlm.load(...).generate")
     return params
 
 

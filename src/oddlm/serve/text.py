@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..ends import text_length
 from ..metrics import text_diversity
 from ..types import Observer, Sample, StepEvent
 from .schema import Extra, FinishReason, Usage
@@ -38,7 +39,7 @@ def pieces(
 ) -> list[Piece]:
     """The sample's text by tokens, as far as it is told."""
     text, stopped = cut(sample.text, stops)
-    ids = before_end(sample.tokens, end_ids)
+    ids = sample.tokens[: text_length(sample.tokens, end_ids)]
     # Of the tokens together, as one alone may read otherwise: its space, or half of a character.
     ends = [min(len(decode(ids[:count]).rstrip("\ufffd")), len(text)) for count in range(len(ids))] + [len(text)]
     found = zip(ends, ends[1:], sample.base_logprobs, strict=False)
@@ -87,7 +88,7 @@ class TextStream:
 
     def grow(self, tokens: Sequence[int]) -> str:
         """What is new, and sure, of the text of the first tokens."""
-        text = self.decode(before_end(tokens, self.end_ids))
+        text = self.decode(tokens[: text_length(tokens, self.end_ids)])
         shown, stopped = cut(text, self.stops)
         return self._new(shown if stopped else settled(shown, self.stops))
 
@@ -107,13 +108,9 @@ def told(sample: Sample, stops: Sequence[str]) -> tuple[str, FinishReason]:
     return text, "stop" if stopped else sample.finish_reason
 
 
-def before_end(tokens: Sequence[int], end_ids: Collection[int]) -> Sequence[int]:
-    return tokens[: next((i for i, token in enumerate(tokens) if token in end_ids), len(tokens))]
-
-
 def usage(prompts: Sequence[Sequence[int]], samples: Sequence[Sequence[Sample]], end_ids: Collection[int]) -> Usage:
     asked = sum(len(ids) for ids in prompts)
-    written = sum(len(before_end(sample.tokens, end_ids)) for group in samples for sample in group)
+    written = sum(text_length(sample.tokens, end_ids) for group in samples for sample in group)
     return Usage(prompt_tokens=asked, completion_tokens=written, total_tokens=asked + written)
 
 

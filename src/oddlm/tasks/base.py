@@ -2,7 +2,9 @@
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
@@ -45,6 +47,16 @@ class Score:
     detail: str  # why it counts or not, for a person
 
 
+@contextmanager
+def scorers(workers: int) -> Iterator[ThreadPoolExecutor]:
+    """Threads to score in. Whatever ends their work, verdicts that have not been begun are dropped, others are waited for."""
+    pool = ThreadPoolExecutor(workers)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """load(**options) gives the problems, prompt(problem) the text for the model, score(problem, text) the verdict.
@@ -70,6 +82,10 @@ class Task:
             known = ", ".join(sorted(self.protocols)) or "none"
             raise ValueError(f"task {self.name!r} has no protocol {protocol!r}; known: {known}")
         return replace(self, **self.protocols[protocol])
+
+    def question(self, problem: Problem) -> str:
+        """The problem in words for a person."""
+        return self.prompt(problem).strip() if self.ask is None else self.ask(problem)
 
     @property
     def options(self) -> list[str]:

@@ -2,16 +2,18 @@
 
 import gzip
 import hashlib
+import io
 import json
 import warnings
 import zlib
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 
 from ..wording import number_of
 
+MOST_BYTES = 1 << 28  # of a file of problems or answers, as it is after unpacking
 T = TypeVar("T")
 HALVES = ("tune", "test")
 EXPLORATION = 2026  # seed of the problems of docs/exploration.md, which nothing else was measured on
@@ -24,11 +26,13 @@ def instead(task: str) -> str:
 
 def read_jsonl(path: Path, fields: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line number, row) of every non-empty line; each row has the fields. ValueError names the line."""
-    try:
-        raw = Path(path).read_bytes()
-        raw = gzip.decompress(raw) if raw.startswith(b"\x1f\x8b") else raw
-    except (OSError, EOFError, zlib.error) as error:
-        raise ValueError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
+    raw = _content(path)
+    if raw.startswith(b"\x1f\x8b"):
+        try:
+            with gzip.open(io.BytesIO(raw)) as unpacked:
+                raw = _bounded(path, unpacked)
+        except (OSError, EOFError, zlib.error) as error:
+            raise ValueError(f"cannot read {path}: {error}") from error
     rows = 0
     for number, line in enumerate(raw.split(b"\n"), start=1):
         if not line.strip():
@@ -87,7 +91,19 @@ def file_fields(task: str, data: Path | None) -> dict[str, str | None]:
 
 def digest(path: Path) -> str:
     """SHA-256 of a file."""
+    return hashlib.sha256(_content(path)).hexdigest()
+
+
+def _content(path: Path) -> bytes:
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        with Path(path).open("rb") as file:
+            return _bounded(path, file)
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _bounded(path: Path, file: IO[bytes] | gzip.GzipFile) -> bytes:
+    content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
+        raise ValueError(f"{path} holds more than {MOST_BYTES >> 20} MiB: give a part of it")
+    return content

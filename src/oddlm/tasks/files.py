@@ -3,12 +3,12 @@
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from .base import Problem, Score, Task
+from ..files import write_whole
+from .base import Problem, Score, Task, scorers
 from .data import read_jsonl, text_field
 
 
@@ -24,11 +24,11 @@ def score_file(task: Task, problems: Sequence[Problem], answers: Path, out: Path
     """Score lines {"id": problem, "text": answer}; `out` gets each with correct, answer and detail."""
     by_id = {problem.id: problem for problem in problems}
     rows = [(_problem(by_id, answers, number, row), row) for number, row in read_jsonl(answers, ("id", "text"))]
-    with ThreadPoolExecutor(workers) as pool:
+    with scorers(workers) as pool:
         scores = list(_watched(pool.map(lambda pair: task.score(pair[0], pair[1]["text"]), rows), len(rows)))
     if out is not None:
         pairs = zip((row for _, row in rows), scores, strict=True)
-        out.write_text("".join(json.dumps({**row, **asdict(score)}) + "\n" for row, score in pairs))
+        write_whole(out, "".join(json.dumps({**row, **asdict(score)}) + "\n" for row, score in pairs).encode())
     solved = {problem.id for (problem, _), s in zip(rows, scores, strict=True) if s.correct}
     return Result(len(rows), sum(s.correct for s in scores), len({problem.id for problem, _ in rows}), len(solved))
 

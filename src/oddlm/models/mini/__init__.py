@@ -11,15 +11,17 @@ from ..cache import Cache
 from ..device import chosen_device
 from ..native import Native
 from ..transformer import Transformer, TransformerConfig
+from ..weights import of_files
 
 HERE = Path(__file__).parent
 CONTEXT = 256
+CONFIG, WHOLE, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 
 
 class MiniTokenizer:
     """Numbers as single tokens (groups of three digits from the right), the language of minicode by BPE, the rest by bytes."""
 
-    def __init__(self, path: Path = HERE / "tokenizer.json") -> None:
+    def __init__(self, path: Path = HERE / TOKENIZER) -> None:
         from tokenizers import Tokenizer
 
         try:
@@ -63,19 +65,30 @@ class Mini(Native):
         compiled: str | None = None,
     ) -> None:
         folder, place = Path(folder), chosen_device(device)
-        own = folder / "tokenizer.json"
-        tokenizer = MiniTokenizer(own if own.exists() else HERE / "tokenizer.json")
+        files = mini_files(folder)
+        weights, tokenizer = of_files(files), MiniTokenizer(files[TOKENIZER])
         super().__init__(
             load_checkpoint(folder, tokenizer.size).to(place, dtype),
             name="mini",
             mask_id=tokenizer.mask_id,
-            protected_ids=(tokenizer.eos_id, tokenizer.pad_id),
+            end_ids=(tokenizer.eos_id, tokenizer.pad_id),
             context=CONTEXT,
             tokenizer=tokenizer,
+            weights=weights,
             cache=cache,
             refresh=refresh,
             compiled=compiled,
         )
+
+
+def mini_files(folder: Path) -> dict[str, Path]:
+    """Everything that the model in a folder depends on; a folder without a tokenizer of its own has the package's."""
+    own = folder / TOKENIZER
+    found = {CONFIG: folder / CONFIG, WHOLE: folder / WHOLE, TOKENIZER: own if own.exists() else HERE / TOKENIZER}
+    for path in found.values():
+        if not path.is_file():
+            raise ValueError(f"the checkpoint in {folder} cannot be read (no {path.name}): install or copy it anew")
+    return found
 
 
 def save_checkpoint(network: Transformer, folder: Path) -> None:
@@ -83,9 +96,9 @@ def save_checkpoint(network: Transformer, folder: Path) -> None:
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(asdict(network.config), indent=1) + "\n")
+    (folder / CONFIG).write_text(json.dumps(asdict(network.config), indent=1) + "\n")
     weights = {name: value.detach().to("cpu", torch.bfloat16).contiguous() for name, value in network.state_dict().items()}
-    save_file(weights, folder / "model.safetensors")
+    save_file(weights, folder / WHOLE)
 
 
 def load_checkpoint(folder: Path, vocab_size: int) -> Transformer:
@@ -93,8 +106,8 @@ def load_checkpoint(folder: Path, vocab_size: int) -> Transformer:
     from safetensors.torch import load_file
 
     try:
-        config = TransformerConfig(**json.loads((folder / "config.json").read_text()))
-        weights = load_file(folder / "model.safetensors")
+        config = TransformerConfig(**json.loads((folder / CONFIG).read_text()))
+        weights = load_file(folder / WHOLE)
     except (OSError, TypeError, ValueError, SafetensorError) as error:
         raise ValueError(f"the checkpoint in {folder} cannot be read ({error}): install or copy it anew") from error
     if config.vocab_size != vocab_size:

@@ -51,7 +51,7 @@ oddlm.check = (() => {
     samples: list(shape({ index: whole(0, 1 << 20), text, finish_reason: text })),
     oddlm: shape({ nfe: number, diversity: list(table(number)) }),
   });
-  const verdicts = list(shape({ correct: flag, answer: maybe(text), detail: text }));
+  const verdicts = list(shape({ correct: maybe(flag), answer: maybe(text), detail: text }));
   const run = shape({ start, steps: list(step), end: maybe(end), verdicts: maybe(verdicts), error: maybe(text) });
   const recording = shape({
     oddlm: text, title: text, task: maybe(shape({ name: text, problem: text, question: text })), plain: run, diverse: run,

@@ -65,7 +65,7 @@ oddlm.Rows = class {
     tokens.style.minHeight = `${Math.min(12, 1.7 * Math.ceil(this.run.length / 16))}em`; // until it is drawn
     const verdict = this.run.verdicts ? this.run.verdicts[row] : null;
     const said = verdict && el("span", { class: verdict.correct ? "verdict right" : "verdict", title: visible(verdict.detail) },
-      verdict.correct ? "✓ solved" : "✗ wrong");
+      verdict.correct ? "✓ solved" : verdict.correct === null ? "not scored" : "✗ wrong");
     const item = el("li", { class: "sample" }, el("span", { class: "number" }, `${row + 1}`), tokens, said);
     const known = { row, item, tokens, cells: [], breaks: [], keys: [], seen: false };
     tokens.known = known;

@@ -1,0 +1,19 @@
+"""The registry behind every setting that names a piece of the sampler."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from .diversity.features import FEATURES
+from .diversity.guide import SCHEDULES
+from .diversity.objectives import OBJECTIVES
+from .policies import POLICIES
+from .registry import Registry
+from .selection import SELECTORS
+
+PIECES: Mapping[str, Registry[Any]] = {  # by field of SampleParams: the fields of params.NAMED
+    "objective": OBJECTIVES,
+    "feature": FEATURES,
+    "policy": POLICIES,
+    "schedule": SCHEDULES,
+    "selector": SELECTORS,
+}

@@ -1,0 +1,18 @@
+"""All that is registered, for tests that run over it: a new piece is tested without being listed."""
+
+from oddlm.diversity.objectives import slope_of, weigh_of
+from oddlm.pieces import PIECES
+
+POLICIES, FEATURES, SCHEDULES, SELECTORS = (PIECES[kind].names for kind in ("policy", "feature", "schedule", "selector"))
+OBJECTIVES = PIECES["objective"].names
+PUSHING = [name for name in OBJECTIVES if name != "none"]
+
+
+def is_coupled(objective: str) -> bool:
+    """Does a sample depend on later ones?"""
+    return getattr(PIECES["objective"].build(objective), "coupled", False)
+
+
+CLOSED = [name for name in PUSHING if slope_of(PIECES["objective"].build(name)) is not None]  # need no autograd
+FUSED = [name for name in PUSHING if weigh_of(PIECES["objective"].build(name)) is not None]  # run as fused kernels
+UNCOUPLED = [name for name in PUSHING if not is_coupled(name)]
