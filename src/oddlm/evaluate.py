@@ -17,9 +17,9 @@ from .ends import text_length
 from .generate import LM, check_params
 from .models import model_digest
 from .params import RunSpec
+from .sandbox import ScoringThreads
 from .store import DamagedRunError, Row, SampleRow, Store, Summary, Writer
 from .tasks import Problem, Score, Task
-from .tasks.base import scorers
 from .types import Sample, called
 
 Watch = Callable[[Row, bool], None]
@@ -147,7 +147,7 @@ class Runner:
                 lm = self.lm()
                 check_weights(lm, spec)
                 run.start(environment(lm, spec.model_digest))
-                with scorers(self.workers) as pool:
+                with ScoringThreads(self.workers) as pool:
                     judge = None if task is None else Judge(task, pool)
                     for some in in_parts(todo, self.together):
                         for group in draw(lm, spec, task, some):

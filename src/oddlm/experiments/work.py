@@ -5,7 +5,6 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from threading import Lock
@@ -16,6 +15,7 @@ from ..generate import LM, load
 from ..models import find_model, model_digest
 from ..models.weights import COMMIT
 from ..params import RunSpec
+from ..sandbox import ScoringThreads
 from ..store import Failure, Row
 from ..tasks import Problem, Task, find_task
 
@@ -71,12 +71,12 @@ class Bench:
     _judges: dict[Any, Judge] = field(default_factory=dict)
 
     @cached_property
-    def _pool(self) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(self.options.scorers)
+    def _pool(self) -> ScoringThreads:
+        return ScoringThreads(self.options.scorers)
 
     def close(self) -> None:
-        """No more verdicts: those in work are waited for, so that no sandbox outlives us, and the others are dropped."""
-        self._pool.shutdown(cancel_futures=True)
+        """No more verdicts: the sandboxes in work are killed."""
+        self._pool.stop()
 
     def run(self, batch: Batch) -> Outcome:
         """The one function behind every executor. ValueError: the model or the task cannot be had here."""

@@ -2,9 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
@@ -45,16 +43,6 @@ class Score:
     correct: bool
     answer: str | None  # what was read out of the text
     detail: str  # why it counts or not, for a person
-
-
-@contextmanager
-def scorers(workers: int) -> Iterator[ThreadPoolExecutor]:
-    """Threads to score in. Whatever ends their work, verdicts that have not been begun are dropped, others are waited for."""
-    pool = ThreadPoolExecutor(workers)
-    try:
-        yield pool
-    finally:
-        pool.shutdown(cancel_futures=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from ..files import write_whole
-from .base import Problem, Score, Task, scorers
+from ..sandbox import ScoringThreads
+from .base import Problem, Score, Task
 from .data import read_jsonl, text_field
 
 
@@ -24,7 +25,7 @@ def score_file(task: Task, problems: Sequence[Problem], answers: Path, out: Path
     """Score lines {"id": problem, "text": answer}; `out` gets each with correct, answer and detail."""
     by_id = {problem.id: problem for problem in problems}
     rows = [(_problem(by_id, answers, number, row), row) for number, row in read_jsonl(answers, ("id", "text"))]
-    with scorers(workers) as pool:
+    with ScoringThreads(workers) as pool:
         scores = list(_watched(pool.map(lambda pair: task.score(pair[0], pair[1]["text"]), rows), len(rows)))
     if out is not None:
         pairs = zip((row for _, row in rows), scores, strict=True)
