@@ -44,13 +44,14 @@ PROBE = "import os, resource; os._exit(os.getuid() != 65534 or os.getpid() > 9 o
 DEATH_S = 10.0  # how long a killed sandbox may take to be gone
 MOUNT_POINT = "/sys"  # nothing of the sandbox comes from there
 # $1: options of the tmpfs, none without one; $2: where to join a cgroup, if anywhere; $3: whether to keep the host's
-# /dev/null from being changed (it can be written to); the rest is the command.
+# /dev/null from being changed (it can be written to); the rest is the command, both of whose outputs go where one of ours goes:
+# unshare says in the other that its child was killed, and would wait where nobody reads.
 PREPARE = """
 [ -z "$2" ] || echo $$ >"$2" || exit 81
 [ -z "$1" ] || mount -t tmpfs -o "$1" tmpfs /sys || exit 82
 [ -z "$3" ] || mount --bind -o ro /dev/null /dev/null || exit 83
 shift 3
-exec "$@"
+exec "$@" 2>&1
 """
 FAILURES = {
     81: "it could not join its cgroup",
@@ -284,7 +285,7 @@ def spawn(
             command,
             stdin=memory_file(bundle() + stdin, given),
             stdout=sink,
-            stderr=sink,
+            stderr=sink if unsafe else subprocess.DEVNULL,
             pass_fds=fds,
             env={},
             start_new_session=True,
@@ -360,4 +361,4 @@ def _failure(bwrap: str, walls: Walls) -> str:
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             return str(error)
-    return (done.stderr.decode(errors="replace").strip() or "no message") if done.returncode else ""
+    return ((done.stdout + done.stderr).decode(errors="replace").strip() or "no message") if done.returncode else ""
