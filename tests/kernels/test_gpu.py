@@ -106,7 +106,7 @@ def test_sampled_confidence_is_that_of_the_cpu(policy, temperature, top_p, dtype
     events = {"cpu": [], "cuda": []}
     for device, seen in events.items():
         denoise(Said(device, dtype), [[5]], confidence="sampled", observe=seen.append, **options)
-    close = 4 * torch.finfo(dtype).eps
+    close = max(4 * torch.finfo(dtype).eps, 1e-4)  # a sum over the vocabulary in another order
     for there, here in zip(events["cuda"], events["cpu"], strict=True):
         assert torch.equal(there.prediction.tokens.cpu(), here.prediction.tokens)
         torch.testing.assert_close(there.prediction.confidence.cpu(), here.prediction.confidence, rtol=close, atol=0)
