@@ -66,7 +66,7 @@ def sample_params(settings: ServeSettings, given: Mapping[str, Any]) -> SamplePa
     except ValueError as error:
         raise ApiError(400, str(error), param="objective") from None
     for kind, registry in PIECES.items():
-        if kind in given:
+        if kind in given and kind != "selector":  # none is served but the default, see `check_served`
             check_named(kind, registry, given[kind])
     default, usual, limits = expanded(settings.given), settings.defaults, settings.limits
     if "length" not in given:
