@@ -13,6 +13,7 @@ import oddlm
 from oddlm import tasks
 from oddlm.tasks.base import Problem, Score, Task, describe, find_task, task_names
 
+DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
 NEW = '''"""Guess: what one plus one is."""
 from .base import Problem, Score, Task
 
@@ -74,10 +75,11 @@ def test_every_task_is_whole(name: str) -> None:
 @pytest.mark.parametrize("name", task_names())
 def test_every_task_reads_any_text(name: str) -> None:
     task = find_task(name)
+    copies = sorted(DATA.glob(f"**/{name}*.jsonl"))  # of data sets that are not in the package
     try:
-        problems = task.problems(limit=2)
+        problems = task.problems(limit=2, **({"data": copies[0]} if copies else {}))
     except ValueError as error:
-        pytest.skip(f"no problems of {name} here: {error}")
+        pytest.skip(f"no problems of {name} here, nor in ../shared/data beside the repository: {error}")
     assert len({problem.id for problem in problems}) == len(problems) == 2
     for problem in problems:
         assert isinstance(problem, Problem)
