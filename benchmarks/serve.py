@@ -33,6 +33,7 @@ import httpx
 
 from oddlm.tasks import find_task
 
+WAIT_S = 600
 POOL = 32  # distinct requests
 
 
@@ -189,7 +190,12 @@ def beside(url: str, request: dict, large: dict, stalled: int, times: int) -> di
         return statistics.median(ask() for _ in range(times))
 
     def wait(gauge_name: str, least: int) -> None:
+        end = time.monotonic() + WAIT_S
         while gauge(url, gauge_name) < least:
+            if time.monotonic() > end:
+                raise SystemExit(
+                    f"{gauge_name} did not reach {least} within {WAIT_S} s: the model is too slow here for --stalled"
+                )
             time.sleep(0.05)
 
     ask()  # shapes are tried out once
@@ -225,7 +231,8 @@ def main() -> None:
     if given.stalled:
         large = {"model": given.model, "prompt": "1,2,3,4,5\n", "n": 64, "max_tokens": 224, "seed": 0}
         request = requests(given.model, given.n, given.length, given.steps)[0]
-        with server(given.model, "--send-timeout", "600", *given.serve.split()) as (_, url):
+        patient = ["--send-timeout", str(WAIT_S), "--timeout", str(WAIT_S)]
+        with server(given.model, *patient, *given.serve.split()) as (_, url):
             print(json.dumps(beside(url, request, large, given.stalled, given.times), indent=1))
         return
     pool = requests(given.model, given.n, given.length, given.steps)[: given.pool]
