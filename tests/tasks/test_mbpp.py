@@ -33,11 +33,18 @@ def write(path: Path, *rows: Any) -> Path:
     return path
 
 
+# Solutions with classes, exceptions, effects, and results that are no plain data.
+UNUSUAL = {f"mbpp/{number}" for number in (126, 367, 533, 596, 601, 927)}
+
+
+@pytest.mark.parametrize("step", [12, pytest.param(1, marks=pytest.mark.soak)])
 @pytest.mark.parametrize(("name", "count"), [("mbpp.jsonl", 974), ("sanitized-mbpp.json", 427)])
-def test_every_reference_solution_passes(name: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_reference_solution_passes(name: str, count: int, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them take minutes: see `make soak`, and `benchmarks/verdicts.py`."""
     monkeypatch.setattr(mbpp, "TIMEOUT_S", 120.0)  # some solutions search for seconds; a busy machine takes longer
     problems = published(name)
     assert len(problems) == count
+    problems = [problem for i, problem in enumerate(problems) if i % step == 0 or problem.id in UNUSUAL]
     with ThreadPoolExecutor(2) as pool:
         scores = list(pool.map(lambda problem: TASK.score(problem, f"```python\n{problem.target.solution}\n```"), problems))
     assert [(p.id, s.detail) for p, s in zip(problems, scores, strict=True) if not s.correct] == []
