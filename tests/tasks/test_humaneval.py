@@ -62,11 +62,11 @@ def test_helpers_of_the_prompt_serve_the_tests_but_cannot_be_replaced(problems: 
 
 def test_a_sample_of_mutants_fails_with_reasons(problems: list[Problem]) -> None:
     script = load_mutants()
-    chosen = random.Random(0).sample([mutant for problem in problems for mutant in script.mutants(problem)], 120)
+    chosen = random.Random(0).sample([mutant for problem in problems for mutant in script.mutants(problem)], 60)
     with ThreadPoolExecutor(2) as pool:
         results = list(pool.map(script.survives, chosen))
     survivors = [f"{m.problem.id}: {m.change}" for m, (passed, _) in zip(chosen, results, strict=True) if passed]
-    assert len(survivors) <= 12, survivors
+    assert len(survivors) <= 9, survivors
     assert all(len(detail) > 10 for _, detail in results)
 
 
