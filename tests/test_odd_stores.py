@@ -195,7 +195,7 @@ def test_whatever_stands_in_a_file_the_others_are_shown(store, oddlm, monkeypatc
     """Every value of a file in turn becomes something else that JSON can say, in a run of its own."""
     from oddlm.analysis import plots
 
-    monkeypatch.delenv("COLUMNS", raising=False)  # set by pytest-xdist; huge numbers would crowd out the ids
+    monkeypatch.delenv("COLUMNS", raising=False)  # 80 in workers of pytest-xdist, where huge numbers crowd out the ids
     monkeypatch.setattr(plots, "draw", lambda *_: None)  # pictures take long and know cells, not files
     other, odd = store.ids()
     summary = (store.folder / odd / "summary.json").read_text()
