@@ -44,12 +44,15 @@ def _name(pid: int) -> str:
         return ""
 
 
-def left() -> list[int]:
-    """What has become a child of this process, which has made itself a subreaper; what has ended meanwhile is reaped."""
-    for pid in _descendants(os.getpid()):
+def left(others: set[int]) -> list[int]:
+    """What has become a child of this process, which has made itself a subreaper; what has ended meanwhile is reaped.
+
+    others: what earlier tests have started and keep.
+    """
+    for pid in set(_descendants(os.getpid())) - others:
         with suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
-    return _descendants(os.getpid())
+    return [pid for pid in _descendants(os.getpid()) if pid not in others]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +66,7 @@ def left() -> list[int]:
 )
 def test_nothing_is_left_behind(tmp_path, start, times):
     """Whatever it was about to do."""
-    moments = random.Random(times)
+    moments, others = random.Random(times), set(_descendants(os.getpid()))
     for _ in range(times):
         process = start(tmp_path)
         wait_until(lambda process=process: sandboxes(process.pid), process)
@@ -71,10 +74,11 @@ def test_nothing_is_left_behind(tmp_path, start, times):
         process.send_signal(signal.SIGTERM)
         out, err = process.communicate(timeout=WAIT_S)
         assert (process.returncode, "Traceback" in out + err) == (ENDED, False), err
-        wait_until(lambda: not left())
+        wait_until(lambda: not left(others))
 
 
 def test_a_worker_that_is_ended_takes_its_programs_along(tmp_path):
+    others = set(_descendants(os.getpid()))
     process = start_sweeping(tmp_path)
     wait_until(lambda: sandboxes(process.pid), process)
     workers = [pid for pid in _descendants(process.pid) if sandboxes(pid) and "bwrap" not in _name(pid)]
@@ -85,4 +89,4 @@ def test_a_worker_that_is_ended_takes_its_programs_along(tmp_path):
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=WAIT_S)
     assert process.returncode == ENDED
-    wait_until(lambda: not left())
+    wait_until(lambda: not left(others))

@@ -197,11 +197,10 @@ def test_humaneval_prompts_need_no_docstring(tmp_path: Path, answer: str) -> Non
 
 
 def test_what_the_program_has_to_define_is_not_taken_from_the_prompt(tmp_path: Path) -> None:
-    """A name that the prompt imports and then defines is the program's; what would have to be run is not given,
-    nor what the sandbox does not have."""
-    prompt = "import numpy, json\nfrom math import gcd\nLIMIT = max(3, 4)\nEXAMPLE = 1\n\ndef gcd(a, b):\n"
-    _, problem = own_task(tmp_path, prompt, "assert gcd(4, 6) == 2 and LIMIT == 4 and numpy.inf")
-    assert set(problem.target.trial.names) == {"gcd", "LIMIT", "numpy"}
+    """A name that the prompt imports and then defines is the program's; what would have to be run is not given."""
+    prompt = "import json\nfrom math import gcd\nLIMIT = max(3, 4)\nEXAMPLE = 1\n\ndef gcd(a, b):\n"
+    _, problem = own_task(tmp_path, prompt, "assert gcd(4, 6) == 2 and LIMIT == 4")
+    assert set(problem.target.trial.names) == {"gcd", "LIMIT"}
     assert problem.target.trial.setup == ""
 
 

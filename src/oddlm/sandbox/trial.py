@@ -124,6 +124,7 @@ def _unbound(setup: tuple[str, ast.Module], tests: tuple[str, ast.Module], wante
     used: set[str] = set()
     order: list[str] = []
     for code, tree in (setup, tests):
+        before = set(bound)
         order += [node.id for node in ast.walk(tree) if isinstance(node, ast.Name)]
         with _reading(TESTS):
             top = symtable.symtable(code, TESTS, "exec")
@@ -133,7 +134,7 @@ def _unbound(setup: tuple[str, ast.Module], tests: tuple[str, ast.Module], wante
                     changed = symbol.is_assigned() or symbol.is_imported()
                     (bound if changed else used).add(symbol.get_name())
         bound |= _starred(tree)
-        early = _used_first(tree)
+        early = _used_first(tree) - before
         bound, used = bound - early, used | early
     missing = used - bound - (set(dir(builtins)) - wanted) - {"__name__"}
     return tuple(dict.fromkeys(name for name in order if name in missing))
@@ -328,7 +329,7 @@ class _Known:
             case ast.ClassDef(bases=bases):
                 found = [base.id for base in bases if isinstance(base, ast.Name) and base.id in self.functions]
                 return f"derives a class from {found[0]}, which is the program's" if found else ""
-            case ast.Compare(ops=[ast.Is() | ast.IsNot()], left=left, comparators=[right]):
+            case ast.Compare(ops=[ast.Is()], left=left, comparators=[right]):
                 for result, other in ((left, right), (right, left)):
                     if _called(result) in self.values and isinstance(other, ast.Name) and other.id in _arguments(result):
                         return "asks whether a result is an argument, but results are copies"
