@@ -25,8 +25,7 @@ EXPLORERS = [
 
 
 @pytest.mark.parametrize("objective", [*UNCOUPLED, "none", {"name": "odd", "enough": 0.9}], ids=str)
-@pytest.mark.parametrize("explorer", EXPLORERS, ids=str)
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize(("explorer", "temperature"), [({}, 0.0), *((one, 1.0) for one in EXPLORERS)], ids=str)
 def test_sixteen_and_sixteen_are_a_batch_of_thirty_two(toy, objective, explorer, temperature):
     guide = Repulsion(objective, alpha=16, duplicates="break", remember="exact")
     options = {"guide": guide, "temperature": temperature, "seed": 5, **explorer, **SHAPE}
