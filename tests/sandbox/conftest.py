@@ -22,14 +22,19 @@ def read(path: Path) -> str:
         return ""
 
 
+def set_subreaper(on: bool) -> None:
+    assert ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, int(on), 0, 0, 0) == 0
+
+
 @pytest.fixture(autouse=True)
 def nothing_left_running() -> Iterator[None]:
     """As subreaper, this process inherits whatever a sandbox leaves behind, zombies too."""
-    assert ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
+    set_subreaper(True)
     before = set(children())
     yield
     deadline = time.monotonic() + 0.04
     while time.monotonic() < deadline and set(children()) <= before:
         time.sleep(0.01)
+    set_subreaper(False)  # other tests leave zombies to init
     left = {pid: read(Path(f"/proc/{pid}/stat")) for pid in set(children()) - before}
     assert not left
