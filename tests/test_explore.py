@@ -90,6 +90,7 @@ def test_sequences_are_kept_once_and_found_again(recipe, tmp_path):
             assert len(np.unique(shard.texts[problem], axis=0)) == len(shard.texts[problem])
 
 
+@pytest.mark.soak
 def test_every_table_of_the_exploration_is_printed_from_what_is_stored(recipe, capsys, monkeypatch):
     tables = recipe("explore", "tables")
     monkeypatch.setattr(sys, "argv", ["tables"])

@@ -84,13 +84,11 @@ def written() -> dict[str, np.ndarray]:
     return found
 
 
+@pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("policy", POLICIES)
-@pytest.mark.parametrize("objective", OBJECTIVES)
-def test_tokens_are_those_that_were_written_down(toy: Toy, written: dict[str, np.ndarray], policy: str, objective: str) -> None:
-    for setting in settings():
-        if (setting["policy"], setting["objective"]) == (policy, objective):
-            expected = written[json.dumps(setting)]
-            assert np.array_equal(tokens(toy, setting), expected), setting
+def test_tokens_are_those_that_were_written_down(toy: Toy, written: dict[str, np.ndarray], policy: str, step: int) -> None:
+    for setting in [one for one in settings() if one["policy"] == policy][::step]:
+        assert np.array_equal(tokens(toy, setting), written[json.dumps(setting)]), setting
 
 
 def main() -> None:

@@ -212,7 +212,7 @@ class Moved:
 RUNS = [
     {"guide": None, "temperature": 1.0},
     {"guide": Repulsion("odd", alpha=16), "temperature": 0.0},
-    {"guide": Repulsion("odd_sequential", alpha=16), "temperature": 0.7, "block_length": 3, "suppress": [5]},
+    {"guide": Repulsion("odd_sequential", alpha=16), "temperature": 0.7, "block_length": 2, "suppress": [5]},
     {"guide": Repulsion("random_probe", alpha=16), "temperature": 0.5, "suppress": [5]},
     {"guide": Repulsion("dpp", alpha=16), "temperature": 0.5, "policy": "entropy", "suppress_confidence": [1]},
     {"guide": Repulsion("odd", alpha=16), "temperature": 1.0, "policy": "threshold", "order_temperature": 0.5, "n": 2},
@@ -233,7 +233,7 @@ RUNS = [
 @pytest.mark.parametrize("options", RUNS, ids=str)
 def test_a_run_writes_the_tokens_of_the_cpu(options, monkeypatch):
     toy = Toy(vocab_size=50)
-    settings = {"n": 3, "length": 6, "steps": 2, "seed": 4, **options}
+    settings = {"n": 3, "length": 4, "steps": 2, "seed": 4, **options}
     got = denoise(Moved(toy, DEVICE), [[5, 6], [7]], **settings)
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     expected = denoise(toy, [[5, 6], [7]], **settings)

@@ -51,7 +51,7 @@ def test_every_reference_solution_passes(name: str, count: int, step: int, monke
 
 
 def test_programs_that_say_nothing_fail() -> None:
-    problems = published("mbpp.jsonl")[::25]
+    problems = published("mbpp.jsonl")[::50]
     for problem in problems:
         names = problem.target.trial.names
         for body in ("return None", "raise StopIteration", "raise SystemExit(0)"):
