@@ -149,7 +149,7 @@ def test_sigterm_keeps_what_is_done_as_ctrl_c_does(tmp_path):
     assert 2 <= lines(tmp_path / "runs") < 24
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
 def test_signals_that_the_caller_ignores_are_ignored(tmp_path, number):
     """As for `nohup` and jobs in the background of a script: it ends as if nothing had been sent."""
     before = signal.signal(number, signal.SIG_IGN)

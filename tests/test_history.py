@@ -28,7 +28,7 @@ EXPLORERS = [
 @pytest.mark.parametrize(("explorer", "temperature"), [({}, 0.0), *((one, 1.0) for one in EXPLORERS)], ids=str)
 def test_sixteen_and_sixteen_are_a_batch_of_thirty_two(toy, objective, explorer, temperature):
     guide = Repulsion(objective, alpha=16, duplicates="break", remember="exact")
-    options = {"guide": guide, "temperature": temperature, "seed": 5, **explorer, **SHAPE}
+    options = {"guide": guide, "temperature": temperature, "seed": 5, "length": 8, "steps": 4, **explorer}
     whole = denoise(toy, PROMPTS, n=32, **options)
     first = denoise(toy, PROMPTS, n=16, **options)
     second = denoise(toy, PROMPTS, n=16, history=first.history, **options)

@@ -118,7 +118,7 @@ def bucket(text):
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") % 100
 
 
-@pytest.mark.parametrize("numbers", [3, 4, 5])
+@pytest.mark.parametrize("numbers", [3, *(pytest.param(one, marks=pytest.mark.soak) for one in (4, 5))])
 def test_no_countdown_problem_of_the_other_sides_is_trained_on(numbers):
     seen = {in_order(prompt) for prompt in trained_on(f"countdown-{numbers}", 10_000)}
     assert len(seen) > 8_000

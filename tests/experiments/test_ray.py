@@ -80,6 +80,7 @@ def test_nine_tenths_of_results_and_a_list_of_failures(cluster, tmp_path):
     assert [len(run) for run in rows(tmp_path / "runs").values()] == [18] * 8
 
 
+@pytest.mark.soak
 def test_a_worker_that_hangs_is_replaced(cluster, tmp_path, monkeypatch):
     path = grid(tmp_path, "HANGING")
     path.write_text(path.read_text().replace("[0, 1]", "0").replace("[0, 8]", "8"))

@@ -58,8 +58,8 @@ def left(others: set[int]) -> list[int]:
 @pytest.mark.parametrize(
     ("start", "times"),
     [
-        (start_scoring, 6),
-        (start_sweeping, 2),
+        (start_scoring, 3),
+        (start_sweeping, 1),
         pytest.param(start_scoring, 60, marks=pytest.mark.soak),
         pytest.param(start_sweeping, 20, marks=pytest.mark.soak),
     ],

@@ -45,7 +45,7 @@ def right(problem: Problem, text: str) -> bool:
     return score(problem, text).correct
 
 
-@pytest.mark.parametrize("text", ["1,2,3,6", "2,2,4,4", "1,1,2,2", "4,2,1,3"])
+@pytest.mark.parametrize("text", ["1,2,3,6", "2,2,4,4"])
 def test_checker_accepts_exactly_what_brute_force_finds(text: str) -> None:
     problem = Problem("small", text, int(text[-1]))
     operands, results = "01234", "0123456"
