@@ -8,7 +8,6 @@ extra `tasks`, MBPP from the hub or from FILE.
 """
 
 import argparse
-import ast
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,15 +18,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tests.sandbox.case import Case
 from tests.sandbox.cases import HOSTILE, RIGHT
 
-from oddlm.sandbox import Limits, Verdict, read_tests, run_python, walls
+from oddlm.sandbox import Limits, Verdict, run_python, walls
 from oddlm.tasks import Problem, Task, find_task
-
-
-def judged(case: Case) -> Verdict:
-    nodes = ast.parse(case.program).body
-    defined = tuple(node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef))
-    trial = read_tests(case.tests, by_reference=case.by_reference, defined=defined)
-    return run_python(case.program, trial, limits=Limits(timeout_s=case.timeout_s))
 
 
 def fools_plain_python(case: Case) -> bool:
@@ -56,10 +48,10 @@ def main() -> None:
     options = parser.parse_args()
     print(f"walls: {walls()}")
     with ThreadPoolExecutor(options.workers) as pool:
-        hostile = list(pool.map(judged, HOSTILE.values()))
+        hostile = list(pool.map(Case.judge, HOSTILE.values()))
         show("hostile programs contained", list(zip(HOSTILE, hostile, strict=True)), wanted=False)
         print(f"    of these, plain Python is fooled by {sum(pool.map(fools_plain_python, HOSTILE.values()))}")
-        right = list(pool.map(judged, RIGHT.values()))
+        right = list(pool.map(Case.judge, RIGHT.values()))
         show("right programs judged right", list(zip(RIGHT, right, strict=True)), wanted=True)
         references: list[tuple[str, Task, list[Problem], Callable[[Problem], str]]] = []
         humaneval, mbpp = find_task("humaneval"), find_task("mbpp")

@@ -1,6 +1,18 @@
 """A program, tests for it, and how the two meet."""
 
+import ast
 from dataclasses import dataclass
+
+from oddlm.sandbox import Limits, Verdict, read_tests, run_python
+
+# For programs that forge an answer: the number of the question they are asked.
+NUMBER = """
+import sys
+def number():
+    frame = sys._getframe()
+    while 'asked' not in frame.f_locals: frame = frame.f_back
+    return frame.f_locals['asked']
+"""
 
 
 @dataclass(frozen=True)
@@ -9,3 +21,9 @@ class Case:
     tests: str
     by_reference: tuple[str, ...] = ()
     timeout_s: float = 10.0
+
+    def judge(self) -> Verdict:
+        nodes = ast.parse(self.program).body
+        defined = tuple(node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef))
+        trial = read_tests(self.tests, by_reference=self.by_reference, defined=defined)
+        return run_python(self.program, trial, limits=Limits(timeout_s=self.timeout_s))

@@ -1,6 +1,6 @@
 """Programs that must not pass, and programs that must: data for test_cases.py and benchmarks/verdicts.py."""
 
-from .case import Case
+from .case import NUMBER, Case
 from .more_cases import FOOLING, SHAPES
 
 # Ways in which tests iterate. In each, a StopIteration raised by f ends the iteration early, and the
@@ -203,20 +203,23 @@ LIES = {
         "assert f(1) == 41",
     ),
     "a change of arguments that nobody asked for": Case(
-        "import sys\nfrom inside import wire\ndef f(v):\n    wire.send(int(sys.argv[2]), ((), 'reply', 2, 'value', [], False, wire.encode(((0, ()),))))",
+        NUMBER
+        + "import sys\nfrom inside import wire\ndef f(v):\n    wire.send(int(sys.argv[2]), ((), 'reply', number(), 'value', [], False, wire.encode(((0, ()),))))",
         "v = [3, 1]\nassert f(v) == sorted(v)",
     ),
     "a change to more arguments than there are": Case(
-        "import sys\nfrom inside import wire\ndef f(v):\n    wire.send(int(sys.argv[2]), ((), 'reply', 2, 'value', None, False, wire.encode(((0, (1,)), (2, (1,))))))",
+        NUMBER
+        + "import sys\nfrom inside import wire\ndef f(v):\n    wire.send(int(sys.argv[2]), ((), 'reply', number(), 'value', None, False, wire.encode(((0, (1,)), (2, (1,))))))",
         "v = [3, 1]\nf(v)\nassert v == [1]",
     ),
     "a malformed exception": Case(
-        "import sys\nfrom inside import wire\ndef f(v):\n    wire.send(int(sys.argv[2]), ((), 'reply', 2, 'raised', {'names': (), 'args': 1}, None, False, b''))",
+        NUMBER
+        + "import sys\nfrom inside import wire\ndef f(v):\n    wire.send(int(sys.argv[2]), ((), 'reply', number(), 'raised', {'names': (), 'args': 1}, None, False, b''))",
         "try:\n    assert f(1) == 41\nexcept Exception:\n    pass",
     ),
     "a library value made of nonsense": Case(
-        "import sys\nfrom inside import wire\ndef f(v):\n"
-        "    data = wire.encode(((), 'reply', 2, 'value', 0, False, b'')).replace(b'i0;', b'v' + wire.encode(('type', '__import__')))\n"
+        NUMBER + "import sys\nfrom inside import wire\ndef f(v):\n"
+        "    data = wire.encode(((), 'reply', number(), 'value', 0, False, b'')).replace(b'i0;', b'v' + wire.encode(('type', '__import__')))\n"
         "    wire.send_bytes(int(sys.argv[2]), data)",
         "try:\n    f(1)('os')\nexcept Exception:\n    pass",
     ),

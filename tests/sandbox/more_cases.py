@@ -1,8 +1,25 @@
 """Further cases: programs that fooled an earlier judge or plain Python, and right programs that an earlier judge failed."""
 
-from .case import Case
+from .case import NUMBER, Case
 
-FOOLING = {
+# Methods of plain values, as fields of a named tuple: what the tests call would be the program's own.
+FIELDS = {
+    "startswith": "assert f(1).startswith('yes')",
+    "isdigit": "assert f(12).isdigit()",
+    "issubset": "assert f([1]).issubset({1, 2})",
+    "is_integer": "assert f(1).is_integer()",
+    "count": "assert f([3, 3, 1]).count(3)",
+    "isdisjoint": "assert f({1}).isdisjoint({2})",
+    "endswith": "s = f('a')\nassert s.endswith('!')",
+    "issuperset": "assert f([1, 2]).issuperset({1, 2})",
+    "is_relative_to": "assert f('/a/b').is_relative_to('/a')",
+}
+NAMED_TUPLE = """
+from collections import namedtuple
+R = namedtuple('R', '{}')
+def f(*a): return R(lambda *a: True)
+"""
+FOOLING = {f"namedtuple field {name}": Case(NAMED_TUPLE.format(name), tests) for name, tests in FIELDS.items()} | {
     "with that lets through: subTest": Case(
         "def f(x): raise StopIteration",
         """
@@ -78,81 +95,6 @@ def g():
 g = g(); next(g); g.close()
 """,
     ),
-    "namedtuple field startswith": Case(
-        """
-from collections import namedtuple
-R = namedtuple('R', 'startswith')
-def f(*a): return R(lambda *a: True)
-""",
-        "assert f(1).startswith('yes')",
-    ),
-    "namedtuple field isdigit": Case(
-        """
-from collections import namedtuple
-R = namedtuple('R', 'isdigit')
-def f(*a): return R(lambda *a: True)
-""",
-        "assert f(12).isdigit()",
-    ),
-    "namedtuple field issubset": Case(
-        """
-from collections import namedtuple
-R = namedtuple('R', 'issubset')
-def f(*a): return R(lambda *a: True)
-""",
-        "assert f([1]).issubset({1,2})",
-    ),
-    "namedtuple field is_integer": Case(
-        """
-from collections import namedtuple
-R = namedtuple('R', 'is_integer')
-def f(*a): return R(lambda *a: True)
-""",
-        "assert f(1).is_integer()",
-    ),
-    "namedtuple field count": Case(
-        """
-from collections import namedtuple
-R = namedtuple('R', 'count')
-def f(*a): return R(lambda *a: True)
-""",
-        "assert f([3,3,1]).count(3)",
-    ),
-    "namedtuple field isdisjoint": Case(
-        """
-from collections import namedtuple
-R = namedtuple('R', 'isdisjoint')
-def f(*a): return R(lambda *a: True)
-""",
-        "assert f({1}).isdisjoint({2})",
-    ),
-    "namedtuple field endswith": Case(
-        """
-from collections import namedtuple
-R = namedtuple('R', 'endswith')
-def f(*a): return R(lambda *a: True)
-""",
-        """
-s = f('a')
-assert s.endswith('!')
-""",
-    ),
-    "namedtuple field issuperset": Case(
-        """
-from collections import namedtuple
-R = namedtuple('R', 'issuperset')
-def f(*a): return R(lambda *a: True)
-""",
-        "assert f([1,2]).issuperset({1,2})",
-    ),
-    "namedtuple field is_relative_to": Case(
-        """
-from collections import namedtuple
-R = namedtuple('R', 'is_relative_to')
-def f(*a): return R(lambda *a: True)
-""",
-        "assert f('/a/b').is_relative_to('/a')",
-    ),
     "namedtuple leak of expected via index": Case(
         """
 from collections import namedtuple
@@ -166,14 +108,17 @@ assert r.index(9) == 2 and r.count(7) == 0
 """,
     ),
     "namedtuple in exception args": Case(
-        """
+        NUMBER
+        + """
 from collections import namedtuple
 R = namedtuple('R', 'startswith')
 import sys
 from inside import wire
 def f(x):
     p = sys._getframe().f_back.f_back.f_locals['self']
-    data = wire.encode(('reply', 2, 'raised', (('ValueError',), (R(lambda p: True),), 'x', {}, ()), None), ends=p._values)
+    wire.NO_OBJECTS = p._values
+    told = {'names': (('builtins', 'ValueError'),), 'args': (R(lambda p: True),), 'text': 'x'}
+    data = wire.encode(((), 'reply', number(), 'raised', told, None, False, b''), ends=p._values)
     wire.send_bytes(int(sys.argv[2]), data)
     p.run()
 """,
@@ -677,11 +622,11 @@ assert f(1)==0
 """,
     ),
     "answers in advance, in order": Case(
-        """
-import sys
+        NUMBER
+        + """
 from inside import wire
 def f(x):
-    for n,v in ((2,41),(3,42)): wire.send(int(sys.argv[2]),('reply',n,'value',v))
+    for n, v in ((number(), 41), (number() + 1, 42)): wire.send(int(sys.argv[2]), ((), 'reply', n, 'value', v, False, b''))
     import time; time.sleep(5)
 """,
         """

@@ -1,31 +1,23 @@
 """Every case of cases.py: no hostile program passes, and every right program does."""
 
-import ast
-
 import pytest
 
-from oddlm.sandbox import Limits, Verdict, read_tests, run_python
+from oddlm.sandbox import run_python
 
 from .case import Case
 from .cases import HOSTILE, RIGHT
 
 
-def judge(case: Case) -> Verdict:
-    defined = tuple(node.name for node in ast.parse(case.program).body if isinstance(node, ast.FunctionDef | ast.ClassDef))
-    trial = read_tests(case.tests, by_reference=case.by_reference, defined=defined)
-    return run_python(case.program, trial, limits=Limits(timeout_s=case.timeout_s))
-
-
 @pytest.mark.parametrize("case", HOSTILE.values(), ids=HOSTILE)
 def test_no_hostile_program_passes(case: Case) -> None:
-    verdict = judge(case)
+    verdict = case.judge()
     assert not verdict.passed
     assert verdict.detail
 
 
 @pytest.mark.parametrize("case", RIGHT.values(), ids=RIGHT)
 def test_every_right_program_passes(case: Case) -> None:
-    verdict = judge(case)
+    verdict = case.judge()
     assert verdict.passed, verdict.detail
 
 

@@ -5,6 +5,8 @@ import pytest
 from oddlm.sandbox import Limits, Verdict, run_python
 from oddlm.sandbox.inside.wire import MAX_BYTES, MAX_DEPTH
 
+from .case import NUMBER
+
 TESTS = "assert f(1) == 41\nassert f(2) == 42\nassert f(3) != 41"
 
 
@@ -115,9 +117,14 @@ def f(x):
 def test_answers_sent_in_advance() -> None:
     """An answer to a call that was not yet made is out of turn."""
     source = (
-        "import os, sys\nwire = sys.modules['inside.wire']\n"
-        "def f(x):\n    for n in (3, 4, 2): wire.send(int(sys.argv[2]), ((), 'reply', n, 'value', 41, False, b''))\n"
-        "    return 0"
+        NUMBER
+        + """
+wire = sys.modules['inside.wire']
+def f(x):
+    for n in (number() + 1, number() + 2, number()):
+        wire.send(int(sys.argv[2]), ((), 'reply', n, 'value', 41, False, b''))
+    return 0
+"""
     )
     assert "broke the protocol" in lie(source).detail
 
@@ -125,8 +132,8 @@ def test_answers_sent_in_advance() -> None:
 @pytest.mark.parametrize("given", ["(), ()", "(41,), ()", "{'f': 41, 'len': 0}, {}", "(41, 41), ()", "None, None"])
 def test_loading_said_twice(given: str) -> None:
     """Neither can a program say early what it defines, nor define what nobody asked for."""
-    reply = f"((), 'reply', 1, 'loaded', {given}, False, b'')"
-    source = f"import sys\nsys.modules['inside.wire'].send(int(sys.argv[2]), {reply})\ndef f(x): return 41"
+    reply = f"((), 'reply', number(), 'loaded', {given}, False, b'')"
+    source = f"{NUMBER}sys.modules['inside.wire'].send(int(sys.argv[2]), {reply})\ndef f(x): return 41"
     assert lie(source)
 
 
@@ -200,6 +207,6 @@ def test_message_that_cannot_be_read() -> None:
 def test_endless_message(kind: str) -> None:
     """The reason stays a reason when the program writes a megabyte into it."""
     rest = "({'names': (('m', 'E'),), 'text': 'm' * 999_000}, None)" if kind == "raised" else "('m' * 999_000,)"
-    reply = f"((), 'reply', 2, {kind!r}, *{rest}, False, b'')"
-    source = f"import sys\nsend = sys.modules['inside.wire'].send\ndef f(x): send(int(sys.argv[2]), {reply})"
+    reply = f"((), 'reply', number(), {kind!r}, *{rest}, False, b'')"
+    source = f"{NUMBER}send = sys.modules['inside.wire'].send\ndef f(x): send(int(sys.argv[2]), {reply})"
     assert "mmm..." in lie(source).detail

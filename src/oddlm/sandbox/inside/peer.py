@@ -8,6 +8,8 @@ but the latest question is out of turn.
 
 from __future__ import annotations
 
+import os
+
 from .heap import Heap
 from .wire import Ends, WireError, decode, encode, receive_bytes, send_bytes
 
@@ -16,6 +18,11 @@ if TYPE_CHECKING:
     from typing import Any
 
 MAX_LEVEL = 100  # questions within questions
+
+
+def _number() -> int:
+    """Nobody can answer a question before it is asked: its number is not to be guessed."""
+    return int.from_bytes(os.urandom(7), "little")
 
 
 class Peer(Ends):
@@ -27,7 +34,7 @@ class Peer(Ends):
         self.own: list[Any] = []
         self.by_reference: list[bool] = []  # for each of `own`: lent as an object, or for its kind alone?
         self._places: dict[tuple[int, bool], int] = {}
-        self._asked = 0
+        self.next = _number()  # of the next question
         self._level = 0
 
     def lend(self, value: Any, *, by_reference: bool = False) -> int:
@@ -59,8 +66,7 @@ class Peer(Ends):
 
     def ask(self, question: bytes, heap: Heap | None) -> tuple[Any, ...]:
         """Send a question, `pack`ed as ("ask", self.next, ...), and return the answer. `heap` is that of the answer."""
-        self._asked += 1
-        number = self._asked
+        number, self.next = self.next, _number()
         self._level += 1
         try:
             if self._level > MAX_LEVEL:
@@ -76,11 +82,6 @@ class Peer(Ends):
                         raise WireError("a message out of turn")
         finally:
             self._level -= 1
-
-    @property
-    def next(self) -> int:
-        """The number of the next question."""
-        return self._asked + 1
 
     def reply(self, asked: int, request: list[Any], heap: Heap | None) -> bytes:
         """The encoded answer to a question of the other side."""
