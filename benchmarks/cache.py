@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 import oddlm
-from oddlm import noise
+from oddlm.core import noise
 from oddlm.kernels import closed_form
 from oddlm.metrics import paired_interval, pass_at_1, pass_at_k
 from oddlm.models.architecture import Keys

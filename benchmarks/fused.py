@@ -18,9 +18,9 @@ import torch
 import triton
 
 import oddlm
-from oddlm.alarm import Alarm
-from oddlm.sampling import look, predict
-from oddlm.types import Step
+from oddlm.core.alarm import Alarm
+from oddlm.core.choose import look, predict
+from oddlm.core.step import Step
 
 SHAPES = [(16, 64), (16, 128), (16, 256), (64, 64)]
 V = 126464

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from oddlm import Repulsion, denoise
-from oddlm.alarm import PATIENCE, Alarm
+from oddlm.core.alarm import PATIENCE, Alarm
 from oddlm.models.native import Native
 from oddlm.models.toy import Toy
 from oddlm.models.transformer import Transformer, TransformerConfig

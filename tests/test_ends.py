@@ -17,7 +17,7 @@ from oddlm.serve.prepare import encode
 from oddlm.serve.recording import record
 from oddlm.serve.text import TextStream, usage
 from oddlm.tasks import Problem
-from oddlm.types import Denoised
+from oddlm.core.step import Denoised
 from oddlm.views import Denoising
 
 WORDS = tuple(range(3, 40))

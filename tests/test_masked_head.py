@@ -9,8 +9,9 @@ from oddlm import Repulsion, denoise, sampling
 from oddlm.models.native import Native
 from oddlm.models.transformer import Transformer, TransformerConfig
 from oddlm.models.wrappers import ClassifierFree, MicroBatch, Wrapper
-from oddlm.schedule import Schedule
-from oddlm.types import is_selective, open_session
+from oddlm.core.quota import Schedule
+from oddlm.UNKNOWN import is_selective
+from oddlm.core.model import open_session
 
 VOCAB, MASK = 40, 39
 PROMPTS = [[5, 6, 7, 8], [9], []]

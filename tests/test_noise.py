@@ -3,8 +3,8 @@ import pytest
 import torch
 from scipy import stats
 
-from oddlm import noise
-from oddlm.noise import Purpose
+from oddlm.core import noise
+from oddlm.core.noise import Purpose
 
 from .tolerances import P_VALUE
 

@@ -15,7 +15,7 @@ from oddlm.kernels import reference
 from oddlm.models.toy import Toy
 from oddlm.pieces import PIECES
 from oddlm.selection import keep
-from oddlm.types import Sample
+from oddlm.core.step import Sample
 
 from . import registered
 from .tolerances import ORACLE

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oddlm import denoise
-from oddlm.alarm import Alarm
-from oddlm.policies import POLICIES
-from oddlm.schedule import select
-from oddlm.types import Prediction, Step
+from oddlm.core.alarm import Alarm
+from oddlm.core.policies import POLICIES
+from oddlm.core.quota import select
+from oddlm.core.step import Prediction, Step
 
 PROBABILITY = st.floats(0.001, 0.999)
 

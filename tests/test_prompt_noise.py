@@ -14,8 +14,8 @@ from oddlm.models.mini import Mini
 from oddlm.models.native import Native
 from oddlm.models.transformer import Transformer, TransformerConfig
 from oddlm.models.wrappers import ClassifierFree, MicroBatch
-from oddlm.prompt_noise import annealed, prompt_nudge
-from oddlm.types import Step
+from oddlm.core.explore import annealed, prompt_nudge
+from oddlm.core.step import Step
 
 from .tolerances import P_VALUE
 

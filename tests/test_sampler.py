@@ -20,8 +20,8 @@ import oddlm
 from oddlm import Repulsion, denoise, denoise_steps
 from oddlm.models.toy import Toy
 from oddlm.models.wrappers import ClassifierFree, MicroBatch
-from oddlm.sampling import filter_logits
-from oddlm.schedule import Schedule
+from oddlm.core.choose import filter_logits
+from oddlm.core.quota import Schedule
 
 from .registered import POLICIES, UNCOUPLED
 from .tolerances import P_VALUE

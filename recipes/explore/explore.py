@@ -38,7 +38,7 @@ from oddlm.space import read_space
 from oddlm.store import Row, Store
 from oddlm.tasks import find_task
 from oddlm.trackers import tracking
-from oddlm.types import Sample
+from oddlm.core.step import Sample
 
 RESULTS = Path(__file__).parent / "results"
 N = 16

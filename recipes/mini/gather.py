@@ -25,7 +25,7 @@ from oddlm.generate import LM
 from oddlm.params import RunSpec
 from oddlm.store import Row, SampleRow, Store
 from oddlm.tasks import Problem, Score, Task
-from oddlm.types import Sample
+from oddlm.core.step import Sample
 
 
 @dataclass(frozen=True)

@@ -4,44 +4,66 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .diversity.guide import Repulsion as Repulsion
-    from .diversity.guide import diversify as diversify
+    from .core.guide import Guide as Guide
+    from .core.model import Model as Model
+    from .core.model import ModelInfo as ModelInfo
+    from .core.model import Query as Query
+    from .core.model import Session as Session
+    from .core.model import open_session as open_session
+    from .core.policies import policy as policy
+    from .core.run import State as State
+    from .core.run import advance as advance
+    from .core.step import Denoised as Denoised
+    from .core.step import History as History
+    from .core.step import Policy as Policy
+    from .core.step import Prediction as Prediction
+    from .core.step import Proposal as Proposal
+    from .core.step import Sample as Sample
+    from .core.step import Step as Step
+    from .core.step import StepEvent as StepEvent
+    from .diversity.diversify import diversify as diversify
     from .diversity.memory import Explored as Explored
+    from .diversity.repulsion import Repulsion as Repulsion
     from .generate import LM as LM
     from .generate import Samples as Samples
     from .generate import load as load
     from .generate import wrap as wrap
     from .params import SampleParams as SampleParams
+    from .sampler import begin as begin
     from .sampler import denoise as denoise
     from .sampler import denoise_steps as denoise_steps
-    from .types import Denoised as Denoised
-    from .types import History as History
-    from .types import Model as Model
-    from .types import Prediction as Prediction
-    from .types import Sample as Sample
-    from .types import Step as Step
-    from .types import StepEvent as StepEvent
 
 __version__ = "0.1.0"
 
 # Resolved on first use: `import oddlm` and the command line start without torch.
 _PUBLIC = {
-    "Denoised": "types",
+    "Denoised": "core.step",
     "Explored": "diversity.memory",
-    "History": "types",
+    "Guide": "core.guide",
+    "History": "core.step",
     "LM": "generate",
-    "Model": "types",
-    "Prediction": "types",
-    "Repulsion": "diversity.guide",
-    "Sample": "types",
+    "Model": "core.model",
+    "ModelInfo": "core.model",
+    "Policy": "core.step",
+    "Prediction": "core.step",
+    "Proposal": "core.step",
+    "Query": "core.model",
+    "Repulsion": "diversity.repulsion",
+    "Sample": "core.step",
     "SampleParams": "params",
     "Samples": "generate",
-    "Step": "types",
-    "StepEvent": "types",
+    "Session": "core.model",
+    "State": "core.run",
+    "Step": "core.step",
+    "StepEvent": "core.step",
+    "advance": "core.run",
+    "begin": "sampler",
     "denoise": "sampler",
     "denoise_steps": "sampler",
-    "diversify": "diversity.guide",
+    "diversify": "diversity.diversify",
     "load": "generate",
+    "open_session": "core.model",
+    "policy": "core.policies",
     "wrap": "generate",
 }
 __all__ = ["__version__", *sorted(_PUBLIC)]

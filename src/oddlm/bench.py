@@ -4,15 +4,17 @@ import gc
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import permutations, product
 
 import torch
 from torch import Tensor, nn
 
+from .core.model import Model, Query, info_of, open_session
+from .core.run import State, advance
 from .costs import AIMS, Ceilings, Cost, network_flops
-from .diversity.guide import Repulsion
+from .diversity.repulsion import Repulsion
 from .models import load_model, published
 from .models.architecture import Keys
 from .models.device import chosen_device, named_dtype
@@ -21,9 +23,7 @@ from .models.llada import LLADA
 from .models.native import COMPILED, Native
 from .models.quant import QUANTIZATIONS, assign, prepare
 from .models.transformer import Transformer, TransformerConfig
-from .sampler import denoise_steps, lay_canvas
-from .schedule import Schedule
-from .types import Guide, Model, is_selective, open_session
+from .sampler import begin
 
 SHAPES = {  # random weights: what a network says does not change how long it takes
     "llada-8b": LLADA.config(Keys("LLADA_8B", published.LLADA_8B)),
@@ -81,7 +81,7 @@ def overhead(
     ceilings = measure_ceilings(_device(model), dtype)
     shape = None
     for cell in grid:
-        if cell[:2] != shape and getattr(model, "compiled", None) == "fixed":
+        if cell[:2] != shape and isinstance(model, Native) and model.compiled == "fixed":
             torch.compiler.reset()  # torch would not compile every shape of a long grid
         shape = cell[:2]
         lanes = _Lanes(model, *cell, temperature, Repulsion("odd", alpha=alpha))
@@ -95,7 +95,7 @@ def overhead(
         asked = lanes.asked()
         teraflops, plain_gb, odd_gb = _work(model, *cell[:2], statistics.mean(asked[1:] or asked))
         yield Cost(
-            model=str(getattr(model, "name", type(model).__name__)),
+            model=info_of(model).name,
             dtype=dtype,
             n=cell[0],
             length=cell[1],
@@ -143,37 +143,53 @@ class _Lanes:
     length: int
     steps: int
     temperature: float
-    guide: Guide
+    guide: Repulsion
 
     @property
-    def guides(self) -> tuple[Guide | None, Guide]:
+    def guides(self) -> tuple[Repulsion | None, Repulsion]:
         return None, self.guide
 
-    def sampling(self, guide: Guide | None, steps: int, seed: int = 0) -> Iterator[object]:
+    def begin(self, guide: Repulsion | None, steps: int, seed: int = 0) -> State:
         options = {"n": self.n, "length": self.length, "temperature": self.temperature}
-        return denoise_steps(self.model, [_prompt()], steps=steps, guide=guide, seed=seed, **options)  # type: ignore[arg-type]
+        return begin(self.model, [_prompt()], steps=steps, guide=guide, seed=seed, **options)  # type: ignore[arg-type]
 
-    def short_run(self, guide: Guide | None) -> None:
+    def sampling(self, guide: Repulsion | None, steps: int, seed: int = 0) -> Iterator[None]:
+        """A run, one step at a time."""
+        state = self.begin(guide, steps, seed)
+        assert state.query is not None
+        session = open_session(self.model, state.query)
+        while (query := state.query) is not None:
+            state, _ = advance(state, session(query))
+            yield
+
+    def short_run(self, guide: Repulsion | None) -> None:
         """Its first step, where everything is masked, takes the most memory."""
         for _ in self.sampling(guide, min(2, self.steps)):
             pass
 
+    def queries(self) -> Iterator[Query]:
+        """What a run asks at each step, on a canvas of random tokens: on samples that are alike a GPU is faster."""
+        state = self.begin(None, self.steps)
+        canvas = torch.randint(5, info_of(self.model).vocab_size, state.tokens.shape, device=state.tokens.device)
+        places = torch.arange(self.length, device=canvas.device).repeat(self.n, 1)
+        query, counts = state.query, state.plan.counts or ()
+        assert query is not None
+        for index, count in enumerate(counts[:-1]):
+            some = None if query.positions is None and not state.plan.info.selective else places[:, :count]
+            tokens = torch.cat([query.tokens[:, : query.start], canvas], dim=1)
+            yield replace(query, number=index, tokens=tokens, positions=None if count == self.length else some)
+
     def asked(self) -> list[int]:
         """For how many positions of a sample the network answers at each step."""
-        _, lengths = lay_canvas(self.model, [_prompt()], self.n, self.length)
-        if not is_selective(open_session(self.model, PROMPT, lengths, self.length, self.length)):
-            return [self.length] * self.steps
-        return Schedule.plan(self.length, self.steps, None, fork=False).counts(fork=False)[:-1]
+        return [self.length if query.positions is None else query.positions.shape[1] for query in self.queries()]
 
     @torch.no_grad()
     def network(self) -> Iterator[Tensor]:
         """The network alone, at each step for as many positions as the samplers ask."""
-        canvas, lengths = lay_canvas(self.model, [_prompt()], self.n, self.length)
-        canvas[:, PROMPT:].random_(5, self.model.vocab_size)  # on rows that are alike a GPU is faster
-        session = open_session(self.model, PROMPT, lengths, self.length, self.length)
-        places = torch.arange(self.length, device=canvas.device).repeat(self.n, 1)
-        for count in self.asked():
-            yield session(canvas, PROMPT, lengths, **({} if count == self.length else {"positions": places[:, :count]}))
+        queries = list(self.queries())
+        session = open_session(self.model, queries[0])
+        for query in queries:
+            yield session(query)
 
     def run(self, seed: int) -> list[tuple[float, ...]]:
         """Per round the ms of the three; without the first, which fills the pipeline, where there are more."""
@@ -252,7 +268,7 @@ class _Marks:
 
 
 def _device(model: Model) -> torch.device:
-    return torch.device(getattr(model, "device", "cpu"))
+    return info_of(model).device
 
 
 def _peak_mib(model: Model, run: Callable[[], object]) -> float:

@@ -15,7 +15,8 @@ from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
-from .diversity.guide import Repulsion
+from .core.step import StepEvent
+from .diversity.repulsion import Repulsion
 from .files import save_figure
 from .generate import LM, load
 from .metrics import paired_interval, pass_at_k
@@ -25,7 +26,6 @@ from .sampler import denoise
 from .sandbox import SandboxError
 from .tasks import find_task
 from .tasks.base import Problem, Task
-from .types import StepEvent
 from .views import open_console
 from .wording import fixed, number_of, percent
 

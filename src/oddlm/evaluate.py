@@ -13,6 +13,7 @@ from platform import platform, python_version
 from typing import Any, TypeVar, cast
 
 from . import metrics
+from .core.step import Sample
 from .ends import text_length
 from .generate import LM, check_params
 from .models import model_digest
@@ -20,7 +21,6 @@ from .params import RunSpec
 from .sandbox import ScoringThreads
 from .store import DamagedRunError, Row, SampleRow, Store, Summary, Writer
 from .tasks import Problem, Score, Task
-from .types import Sample, called
 
 Watch = Callable[[Row, bool], None]
 MOST_VERDICTS = 1 << 18
@@ -86,7 +86,7 @@ def make_row(lm: LM, spec: RunSpec, group: Group, judge: Judge | None, *, keep_t
         [score is not None and score.correct for score in scores],
         code=code,
         programs=[None if score is None else score.answer for score in scores] if code else None,
-        end_ids=lm.model.end_ids,
+        end_ids=lm.info.end_ids,
     )
     return Row(
         problem=group.problem.id,
@@ -104,7 +104,7 @@ def _sample_row(lm: LM, sample: Sample, score: Score | None, keep_tokens: bool) 
     return SampleRow(
         index=sample.index,
         text=sample.text,
-        length=text_length(sample.tokens, lm.model.end_ids),
+        length=text_length(sample.tokens, lm.info.end_ids),
         finish_reason=sample.finish_reason,
         tokens=sample.tokens if keep_tokens else None,
         correct=None if score is None else score.correct,
@@ -246,7 +246,7 @@ def environment(lm: LM, digest: str | None = None) -> dict[str, Any]:
     """What someone needs to know to make the same numbers again. digest: of the model, where it does not know itself."""
     import torch
 
-    device = torch.device(getattr(lm.model, "device", "cpu"))
+    device = lm.info.device
     weights = getattr(lm.model, "weights", None)
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -254,7 +254,7 @@ def environment(lm: LM, digest: str | None = None) -> dict[str, Any]:
         "python": python_version(),
         "versions": {name: _version(name) for name in ("oddlm", "torch", "numpy")},
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
-        "model": called(lm.model),
+        "model": lm.info.name,
         "model_digest": digest if weights is None else weights.digest,
         "git": {"oddlm": _git(Path(__file__).parent, Path(__file__).name), "here": _git(Path.cwd())},
     }

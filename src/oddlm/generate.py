@@ -1,26 +1,31 @@
 """A model and a tokenizer make an LM: text in, samples out. The one door for evaluation, sweeps and the server."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, cast
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import groupby
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from . import noise
 from .checks import short_dtype, whole
-from .diversity.guide import Repulsion
+from .core import noise
+from .core.model import Model, ModelInfo, Query, info_of
+from .core.policies import POLICIES
+from .core.run import Settings, advance
+from .core.run import Template as Form
+from .core.step import History, Observer, Sample, StepEvent, Tokenizer
+from .diversity.repulsion import Repulsion
 from .ends import text_length
 from .models import load_model, outline_model
 from .models.wrap import Wrapped
 from .models.wrappers import ClassifierFree, MicroBatch
 from .params import SampleParams, checked
-from .policies import POLICIES
-from .sampler import denoise
+from .progress import step_progress
+from .sampler import answer, begin
 from .selection import SELECTORS, keep
-from .types import Denoised, History, Model, Observer, Sample, StepEvent, Tokenizer, called
 
+Template = Sequence[str | int]  # texts, and holes of so many tokens
 Verify = Callable[[Sample], bool]
 MAX_BATCH = 256
 SMALL_VOCABULARY = 1 << 15  # up to here, what a batch explored is remembered exactly
@@ -41,10 +46,15 @@ class LM:
     raw: bool = False  # prompts as they are, even where the tokenizer has a chat template
     max_batch: int | None = None  # samples that the network sees at a time; None: MAX_BATCH
 
+    @property
+    def info(self) -> ModelInfo:
+        """What is known about the model."""
+        return info_of(self.model)
+
     def __repr__(self) -> str:
-        numbers = getattr(getattr(self.model, "embedding", None), "dtype", None)
-        told = [repr(called(self.model)), str(getattr(self.model, "device", "cpu"))]
-        told += [] if numbers is None else [short_dtype(str(numbers).removeprefix("torch."))]
+        info = self.info
+        told = [repr(info.name), str(info.device)]
+        told += [] if info.dtype is None else [short_dtype(str(info.dtype).removeprefix("torch."))]
         return f"LM({', '.join(told)})"
 
     def generate(
@@ -59,6 +69,7 @@ class LM:
         max_batch: int | None = None,
         observe: Observer | Sequence[Observer] | None = None,
         progress: bool | None = None,
+        templates: Sequence[Template] | None = None,
         **settings: Any,
     ) -> list[Samples]:
         """n samples for every prompt; `settings` are the fields of SampleParams.
@@ -70,10 +81,19 @@ class LM:
         until: called with each new sample, in order, until it accepts one; prompts without an accepted sample get n more, which
         avoid what the earlier ones explored, until they have `max_samples`. A prompt's `took` says how many it needed.
         max_batch: samples that the network sees at a time; it changes nothing but time and memory. None: what the LM says.
+        templates: a form for each prompt, texts and holes of so many tokens: ["def f(x):\\n", 16, "\\n    return y"]. What is
+        given is never pushed apart and is not part of the answer; the length of a sample is that of its template.
         """
         params = checked(SampleParams, settings) if params is None else params.with_settings(settings)
         texts = [prompts] if isinstance(prompts, str) else list(prompts)
-        ids = encode_prompts(self, texts, params.length)
+        if templates is None:
+            forms: list[Form | None] = [None] * len(texts)
+        else:
+            forms = [encode_template(self.tokenizer, self.info, i, template) for i, template in enumerate(templates)]
+            if len(forms) != len(texts):
+                raise ValueError(f"templates must be one per prompt: got {len(forms)} for {len(texts)} prompts")
+        longest = max((len(form) for form in forms if form is not None), default=params.length)
+        ids = encode_prompts(self.tokenizer, texts, longest, context=self.info.context, raw=self.raw)
         n, max_samples = whole("n", n), whole("max_samples", max_samples)
         drawn = params.drawn(n)
         most = self.max_batch if max_batch is None else max_batch
@@ -83,16 +103,14 @@ class LM:
         check_params(params)
         if until is not None:
             _check_rounds(params, n, max_samples)
-        draw = partial(self._draw, params=params, max_batch=max_batch, remember=until is not None)
-        draw = partial(draw, observe=observe, progress=progress)
+        rounds = _Rounds(self, params, max_batch, until is not None, observe, progress)
         results = [Samples() for _ in ids]
         given = params.seed if seeds is None else seeds
         seeds = noise.seed_tensor(given, len(ids), torch.device("cpu")).tolist()
         together = max(1, max_batch // drawn)
-        for first in range(0, len(ids), together):
-            some = range(first, min(first + together, len(ids)))
+        for some in _batches(forms, together):
             try:
-                _fill(results, list(some), ids, seeds, draw, drawn, until, max_samples)
+                _fill(results, list(some), ids, seeds, forms, rounds.draw, drawn, until, max_samples)
                 for i in some if params.pool is not None else ():
                     results[i][:] = keep(results[i], n, params.selector)
             except BaseException as error:  # Ctrl-C too
@@ -102,72 +120,138 @@ class LM:
                 raise
         return results
 
-    def _draw(
+
+class Drawing:
+    """Samples of some prompts on their way: a run, and what becomes of it. Whoever has a network answers its queries.
+
+    while (query := drawing.query) is not None:
+        drawing.advance(session(query))
+    samples = drawing.samples()
+    """
+
+    def __init__(
         self,
-        prompts: list[list[int]],
-        seeds: list[int],
-        history: History | None,
-        which: list[int],
+        lm: LM,
+        prompts: Sequence[Sequence[int]],
         n: int,
-        *,
         params: SampleParams,
-        max_batch: int,
-        remember: bool,
-        observe: Observer | Sequence[Observer] | None,
-        progress: bool | None,
-    ) -> tuple[list[list[Sample]], History]:
-        """n more samples for each of the prompts, which stand at `which` among all."""
-        model = MicroBatch(self.model, max_batch) if n * len(prompts) > max_batch else self.model
-        model = ClassifierFree(model, params.guidance) if params.guidance else model
+        seeds: int | Sequence[int],
+        *,
+        remember: bool = False,
+        history: History | None = None,
+        forms: "Sequence[Form | None]" = (),
+    ) -> None:
+        given = [form for form in forms if form is not None]
+        if given:
+            holes = max(sum(token is None for token in form) for form in given)
+            steps = params.steps or (holes if params.block_length is None else len(given[0]))
+            params = params.model_copy(update={"length": len(given[0]), "steps": steps, "stop_at_end": False})
+        info = info_of(guided_model(lm.model, params))
         guide = repulsion(params)
         if remember and guide is not None:
-            guide = replace(guide, remember="exact" if model.vocab_size <= SMALL_VOCABULARY else "sparse")
-        watch = _LogProbs()
-        done = denoise(
-            model,
-            prompts,
-            n=n,
-            length=params.length,
-            steps=params.steps or params.length,
-            temperature=params.temperature,
-            policy=params.policy,
-            confidence=params.confidence,
-            guide=guide,
-            seed=seeds,
-            block_length=params.block_length,
-            top_k=params.top_k,
-            top_p=params.top_p,
-            suppress=model.end_ids if params.eos == "never" else (),
-            suppress_confidence=model.end_ids if params.eos == "late" else (),
-            order_temperature=params.order_temperature,
-            fork=params.forks,
-            fork_temperature=params.fork_temperature,
-            prompt_noise=params.prompt_noise,
-            history=history,
-            observe=(watch, observe) if callable(observe) else (watch, *(observe or ())),
-            progress=progress,
-        )
-        here, logprobs = done.to("cpu"), watch.to("cpu")  # once, not once a sample
-        return [list(self._samples(here, logprobs, g, prompt)) for g, prompt in enumerate(which)], done.history
+            guide = replace(guide, remember="exact" if info.vocab_size <= SMALL_VOCABULARY else "sparse")
+        options = run_options(params, info, n, seeds)
+        options["stop_at_end"] &= not remember
+        self.lm, self.forms = lm, given
+        self.state = begin(info, prompts, **options, guide=guide, history=history, templates=given or None)
+        self._base = self._guided = torch.zeros(self.state.tokens.shape, dtype=torch.float64, device=info.device)
 
-    def _samples(self, done: Denoised, watch: "_LogProbs", g: int, prompt: int) -> Iterator[Sample]:
+    @property
+    def query(self) -> Query | None:
+        return self.state.query
+
+    def advance(self, logits: Tensor, query: Query | None = None) -> StepEvent:
+        """Take a step with the answer to the query; what the step did."""
+        self.state, event = advance(self.state, logits, query=query)
+        base, guided = event.logprobs
+        self._base, self._guided = self._base + base, self._guided + guided
+        if (taken := event.decision.remask) is not None:
+            self._base, self._guided = (x.masked_fill(taken, 0.0) for x in (self._base, self._guided))
+        return event
+
+    @property
+    def history(self) -> History:
+        return self.state.result.history
+
+    def samples(self) -> list[Samples]:
+        """The samples of each prompt."""
+        done = self.state.result.to("cpu")  # once, not once a sample
+        columns = (done.tokens, done.commit_step, self._base.cpu(), self._guided.cpu())
+        rows = list(zip(*(x.tolist() for x in columns), done.evaluations.tolist(), strict=True))
         first = done.history.samples - done.n
-        mine = slice(g * done.n, (g + 1) * done.n)
-        columns = (x[mine].tolist() for x in (done.tokens, done.commit_step, watch.base, watch.guided))
-        for i, (tokens, commit_steps, base, guided) in enumerate(zip(*columns, strict=True)):
-            length = text_length(tokens, self.model.end_ids)
-            yield Sample(
-                prompt=prompt,
-                index=first + i,
-                text=self.tokenizer.decode(tokens[:length]),
-                tokens=tuple(tokens),
-                commit_steps=tuple(commit_steps),
-                base_logprobs=tuple(base),
-                guided_logprobs=tuple(guided),
-                seed=int(done.seeds[g]),
-                finish_reason="stop" if length < len(tokens) else "length",
-                nfe=done.nfe,
-            )
+        groups = [rows[g * done.n : (g + 1) * done.n] for g in range(len(done.seeds))]
+        return [
+            Samples(self._sample(g, seed, first + i, *row) for i, row in enumerate(group))
+            for g, (seed, group) in enumerate(zip(done.seeds.tolist(), groups, strict=True))
+        ]
+
+    def _sample(
+        self,
+        prompt: int,
+        seed: int,
+        index: int,
+        tokens: list[int],
+        commit_steps: list[int],
+        base: list[float],
+        guided: list[float],
+        nfe: int,
+    ) -> Sample:
+        decode, end_ids = self.lm.tokenizer.decode, self.lm.info.end_ids
+        length = text_length(tokens, end_ids)
+        text, filled = decode(tokens[:length]), ""
+        holes: tuple[str, ...] = ()
+        if self.forms:
+            parts = split_form(self.forms[prompt], tokens, end_ids)
+            holes = tuple(decode(part) for is_hole, part in parts if is_hole)
+            text, filled = "".join(holes), decode([token for _, part in parts for token in part])
+            last = max(i for i, token in enumerate(self.forms[prompt]) if token is None)
+            length = len(tokens) if tokens[last] not in end_ids else 0
+        return Sample(
+            prompt=prompt,
+            index=index,
+            text=text,
+            tokens=tuple(tokens),
+            commit_steps=tuple(commit_steps),
+            base_logprobs=tuple(base),
+            guided_logprobs=tuple(guided),
+            seed=seed,
+            finish_reason="stop" if length < len(tokens) else "length",
+            nfe=nfe,
+            holes=holes,
+            filled=filled,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Rounds:
+    """How `LM.generate` draws: one batch after another, each by its own network."""
+
+    lm: LM
+    params: SampleParams
+    max_batch: int
+    remember: bool
+    observe: Observer | Sequence[Observer] | None
+    progress: bool | None
+
+    def draw(
+        self, prompts: list[list[int]], seeds: list[int], forms: "list[Form | None]", history: History | None, n: int
+    ) -> tuple[list[Samples], History]:
+        """n more samples for each of the prompts."""
+        drawing = Drawing(self.lm, prompts, n, self.params, seeds, remember=self.remember, history=history, forms=forms)
+        model = MicroBatch(self.lm.model, self.max_batch) if n * len(prompts) > self.max_batch else self.lm.model
+        model = guided_model(model, self.params)
+        observers = (self.observe,) if callable(self.observe) else tuple(self.observe or ())
+        with step_progress(self.progress) as tick:
+            for event in answer(model, drawing):
+                for observer in (*observers, tick):
+                    observer(event)
+                del event  # it holds arrays as large as the logits, and the next pass needs their room
+        return drawing.samples(), drawing.history
+
+
+def guided_model(model: Model, params: SampleParams) -> Model:
+    """The model with classifier-free guidance, where the parameters ask for it."""
+    return ClassifierFree(model, params.guidance) if params.guidance else model
 
 
 def load(name: str, *, raw: bool = False, max_batch: int | None = None, **options: Any) -> LM:
@@ -216,14 +300,15 @@ def check_prompts(name: str, texts: Sequence[str], length: int, *, raw: bool = F
     """ValueError for prompts that a checkpoint cannot take, before its weights are read or downloaded."""
     known = outline_model(name, **options)
     if known is not None:
-        encode_prompts(LM(cast("Model", known), known.tokenizer, raw), texts, length)
+        encode_prompts(known.tokenizer, texts, length, context=known.context, raw=raw)
 
 
-def encode_prompts(lm: LM, prompts: Sequence[str | Sequence[int]], length: int) -> list[list[int]]:
+def encode_prompts(
+    tokenizer: Any, prompts: Sequence[str | Sequence[int]], length: int, *, context: int | None, raw: bool
+) -> list[list[int]]:
     """Token ids of the prompts, texts through the chat template where there is one; `length` more must fit behind each."""
-    context = getattr(lm.model, "context", None)
-    chat = getattr(lm.tokenizer, "chat", None)
-    if lm.raw or getattr(lm.tokenizer, "template", chat) is None:  # one with the method and nothing beside it has one form
+    chat = getattr(tokenizer, "chat", None)
+    if raw or getattr(tokenizer, "template", chat) is None:  # one with the method and nothing beside it has one form
         chat = None
     found = []
     for i, prompt in enumerate(prompts):
@@ -232,13 +317,62 @@ def encode_prompts(lm: LM, prompts: Sequence[str | Sequence[int]], length: int) 
         if not isinstance(prompt, str):
             ids = list(prompt)
         else:
-            ids = chat([{"role": "user", "content": prompt}]) if chat and prompt else lm.tokenizer.encode(prompt)
+            ids = chat([{"role": "user", "content": prompt}]) if chat and prompt else tokenizer.encode(prompt)
         if not ids:
             raise ValueError(f"prompts[{i}] is empty")
         if context is not None and len(ids) + length > context:
             raise ValueError(f"prompts[{i}] has {len(ids)} tokens; with {length} to write the model's {context} are too few")
         found.append(ids)
     return found
+
+
+def encode_template(tokenizer: Any, info: ModelInfo, i: int, template: Template) -> Form:
+    """Token ids, and None where one is to be written."""
+    if isinstance(template, str) or not isinstance(template, Sequence):
+        raise ValueError(f"templates[{i}] must be a list of texts and numbers of tokens, not {template!r:.80}")
+    form: list[int | None] = []
+    for part in template:
+        if isinstance(part, str):
+            form += tokenizer.encode(part)
+        else:
+            form += [None] * whole(f"templates[{i}]: a hole", part)
+    if None not in form:
+        raise ValueError(f'templates[{i}] has no hole: say how many tokens are to be written, as in ["x = ", 8]')
+    if info.mask_id in form:
+        raise ValueError(f"templates[{i}] holds the text of the mask token")
+    return form
+
+
+def split_form(form: Form, tokens: Sequence[int], end_ids: Collection[int]) -> list[tuple[bool, list[int]]]:
+    """The holes and the given parts of a sample in order, each hole up to its end token."""
+    parts = []
+    for is_hole, group in groupby(range(len(form)), lambda i: form[i] is None):
+        part = [tokens[i] for i in group]
+        parts.append((is_hole, part[: text_length(part, end_ids)] if is_hole else part))
+    return parts
+
+
+def _batches(forms: "Sequence[Form | None]", together: int) -> Iterator[range]:
+    """Prompts that are drawn together: neighbours whose samples are as long."""
+    first = 0
+    for i in range(1, len(forms) + 1):
+        if i == len(forms) or i - first == together or len(forms[i] or ()) != len(forms[first] or ()):
+            yield range(first, i)
+            first = i
+
+
+def run_options(params: SampleParams, info: ModelInfo, n: int, seeds: int | Sequence[int]) -> dict[str, Any]:
+    """The settings of a run (`core.run.Settings`) that the parameters describe, as keyword arguments."""
+    shared = {f.name for f in fields(Settings)} & set(SampleParams.model_fields)
+    return {name: getattr(params, name) for name in shared} | {
+        "n": n,
+        "seed": seeds,
+        "steps": params.steps or params.length,
+        "fork": params.forks,
+        "stop_at_end": params.stops,
+        "suppress": info.end_ids if params.eos == "never" else (),
+        "suppress_confidence": info.end_ids if params.eos == "late" else (),
+    }
 
 
 def repulsion(params: SampleParams) -> Repulsion | None:
@@ -278,7 +412,8 @@ def _fill(
     open_: list[int],
     ids: list[list[int]],
     seeds: list[int],
-    draw: Callable[..., tuple[list[list[Sample]], History]],
+    forms: "list[Form | None]",
+    draw: Callable[..., tuple[list[Samples], History]],
     n: int,
     until: Verify | None,
     max_samples: int,
@@ -287,9 +422,9 @@ def _fill(
     history = None
     while open_:
         size = n if until is None else min(n, max_samples - len(results[open_[0]]))  # all that are open have as many
-        groups, history = draw([ids[i] for i in open_], [seeds[i] for i in open_], history, open_, size)
+        groups, history = draw(*([x[i] for i in open_] for x in (ids, seeds, forms)), history, size)
         for i, group in zip(open_, groups, strict=True):
-            results[i].extend(group)
+            results[i].extend(replace(sample, prompt=i) for sample in group)
         if until is None:
             return
         for i, group in zip(open_, groups, strict=True):
@@ -297,20 +432,3 @@ def _fill(
         keep = [g for g, i in enumerate(open_) if results[i].took is None and len(results[i]) < max_samples]
         open_ = [open_[g] for g in keep]
         history = history.take(keep)
-
-
-class _LogProbs:
-    """An observer that notes the log-probability of each token at the step that commits it."""
-
-    base: Tensor  # [B, L]
-    guided: Tensor
-
-    def __call__(self, event: StepEvent) -> None:
-        base, guided = event.logprobs
-        first = event.step.index == 0
-        self.base, self.guided = (base, guided) if first else (self.base + base, self.guided + guided)
-
-    def to(self, device: str) -> "_LogProbs":
-        moved = _LogProbs()
-        moved.base, moved.guided = self.base.to(device), self.guided.to(device)
-        return moved

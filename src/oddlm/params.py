@@ -67,6 +67,9 @@ class SampleParams(BaseModel):
     )
     fork_temperature: float = Field(0.0, ge=0, le=1000, description="Of the fork: its tokens are drawn, all different.")
     prompt_noise: float = Field(0.0, ge=0, le=1000, description="Noise on the prompt's embeddings, fading over the steps.")
+    stop_at_end: bool | None = Field(
+        None, description="Spend nothing on a sample behind its end token; default: where blocks are decoded."
+    )
     eos: Literal["free", "late", "never"] = Field("free", description="When end tokens may be written.")
     guidance: float = Field(0.0, ge=0, description="Classifier-free guidance scale; doubles the network evaluations.")
     objective: Named = Field(
@@ -136,6 +139,11 @@ class SampleParams(BaseModel):
         return self._forkable if self.fork == "auto" else self.fork
 
     @property
+    def stops(self) -> bool:
+        """What `stop_at_end` comes to."""
+        return (self.block_length or self.length) < self.length if self.stop_at_end is None else self.stop_at_end
+
+    @property
     def _forkable(self) -> bool:
         """Is something pushed, and is there a step to spare in every block?"""
         block = self.block_length or self.length
@@ -171,7 +179,7 @@ class SampleParams(BaseModel):
     def canonical(self) -> "SampleParams":
         """The same sampling in its one spelling: plain runs alike whatever their unused settings say, defaults filled in."""
         changes: dict[str, Any] = {name: _bare(getattr(self, name)) for name in NAMED}
-        changes |= {"steps": self.steps or self.length, "fork": self.forks}
+        changes |= {"steps": self.steps or self.length, "fork": self.forks, "stop_at_end": None}
         if not self.forks:
             changes["fork_temperature"] = 0.0
         if self.pool is None:
@@ -251,6 +259,7 @@ class RunSpec(BaseModel):
         content = {**self.model_dump(mode="json"), "params": self.params.canonical().model_dump(mode="json")}
         if self.model_digest is not None and not self.model_digest.startswith("source:"):  # which is not all of a model
             content["model"] = content["loading"]["revision"] = None
+        del content["params"]["stop_at_end"]  # a text is the same with and without
         if self.data_digest is not None:
             content["data"] = None
             content["task"] = Path(self.task).name if self.task and self.task.endswith(".jsonl") else self.task

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+from .core.policies import POLICIES
+from .diversity.alpha import SCHEDULES
 from .diversity.features import FEATURES
-from .diversity.guide import SCHEDULES
 from .diversity.objectives import OBJECTIVES
-from .policies import POLICIES
 from .registry import Registry
 from .selection import SELECTORS
 

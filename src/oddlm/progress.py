@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from .types import Observer, StepEvent
+from .core.step import Observer, StepEvent
 
 PATIENCE_S = 2.0
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 
+from .core.step import Sample
 from .metrics.words import split_words, word_distances
 from .registry import Registry
-from .types import Sample
 
 Selector = Callable[[Sequence[Sample], int], Sequence[int]]  # samples of one prompt, how many to keep -> places, best first
 

@@ -25,7 +25,7 @@ from .store import Head, Row, SampleRow
 from .wording import percent
 
 if TYPE_CHECKING:
-    from .types import StepEvent
+    from .core.step import StepEvent
 
 CHANGED, MASK, END = "◆", "·", "∎"
 CHANGED_STYLE = "bold magenta"

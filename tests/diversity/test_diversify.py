@@ -11,7 +11,7 @@ from torch import Tensor
 
 from oddlm import diversify
 from oddlm.diversity.maps import signs
-from oddlm.noise import Purpose
+from oddlm.core.noise import Purpose
 
 from ..registered import FEATURES, PUSHING, is_coupled
 from ..tolerances import EXACT, SINGLE, SLOPE

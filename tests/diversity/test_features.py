@@ -11,7 +11,7 @@ from oddlm import Explored, diversify
 from oddlm.diversity import maps
 from oddlm.diversity.features import build_feature
 from oddlm.kernels import pulled, reference
-from oddlm.noise import Purpose
+from oddlm.core.noise import Purpose
 
 from ..registered import PUSHING, is_coupled
 from ..tolerances import EXACT

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from oddlm import Repulsion, denoise, diversify
-from oddlm.kernels import choice, closed_form, reference
+from oddlm.kernels import dispatch, closed_form, reference
 from oddlm.models.toy import Toy
 
 

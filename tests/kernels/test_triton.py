@@ -8,14 +8,14 @@ import torch
 from scipy import stats
 
 from oddlm import Repulsion, denoise, diversify, noise
-from oddlm.alarm import Alarm
+from oddlm.core.alarm import Alarm
 from oddlm.diversity.memory import Explored
 from oddlm.kernels import triton as fused
 from oddlm.models.native import Native
 from oddlm.models.toy import Toy
 from oddlm.models.transformer import Transformer, TransformerConfig
-from oddlm.sampling import Outlook, look, predict
-from oddlm.types import Step
+from oddlm.core.choose import Outlook, look, predict
+from oddlm.core.step import Step
 
 from ..registered import FUSED as FUSED_OBJECTIVES
 from ..tolerances import FUSED, P_VALUE, SINGLE

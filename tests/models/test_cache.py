@@ -10,7 +10,7 @@ from oddlm.models.mini import Mini
 from oddlm.models.native import Native
 from oddlm.models.transformer import Transformer, TransformerConfig
 from oddlm.models.wrappers import ClassifierFree, MicroBatch
-from oddlm.types import open_session
+from oddlm.core.model import open_session
 
 CLOSE = 1e-9
 VOCAB, MASK = 50, 49

@@ -7,7 +7,7 @@ import openai
 import pytest
 
 from oddlm.serve.text import pieces
-from oddlm.types import Sample
+from oddlm.core.step import Sample
 
 from .conftest import Served
 

@@ -33,10 +33,10 @@ from .options import (
 from .runs import FOLDER
 
 if TYPE_CHECKING:
+    from ..core.step import Sample
     from ..evaluate import Runner
     from ..params import RunSpec
     from ..store import Row
-    from ..types import Sample
 
 
 @app.command()

@@ -10,7 +10,7 @@ from .app import app
 from .options import MODEL, ModelName, ModelOptions, Settings, listed, present, settings, takes_model
 
 if TYPE_CHECKING:
-    from ..types import Model
+    from ..core.model import Model
 
 
 @app.command()

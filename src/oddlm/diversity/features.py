@@ -16,9 +16,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from ..checks import ids, one_of, whole
+from ..core.noise import Purpose
 from ..kernels.closed_form import truncate
 from ..kernels.reference import Pull
-from ..noise import Purpose
 from ..registry import Registry
 from .maps import meanings, signs
 

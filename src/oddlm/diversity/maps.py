@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from .. import noise
+from ..core import noise
 
 SEED = 0  # one for all: features of two runs are comparable
 

@@ -53,6 +53,10 @@ class Sparse:
         straighten = Duplicates("skip", tolerance=0.5)  # the rows are nearly orthonormal, or zero
         return find_directions(rows[None], None, straighten, _no_noise).vectors[0]
 
+    def to(self, device: torch.device) -> "Sparse":
+        columns = None if self.columns is None else self.columns.to(device)
+        return Sparse(self.shape, self.counts.to(device), columns, self.values.to(device))
+
     def __len__(self) -> int:
         return self.shape[0]
 
@@ -82,13 +86,16 @@ class Explored:
             raise ValueError(f"history was made with {len(self.steps[index])} prompts, not {groups}")
         return torch.stack([x if isinstance(x, Tensor) else x.unpack() for x in self.steps[index]])
 
-    def add(self, index: int, feature: str, rows: Tensor) -> None:
-        """Remember rows [G, h, D] of a step."""
-        self.feature = feature
-        self.steps[index] = [Sparse.pack(r) if self.form == "sparse" else r.clone() for r in rows]
+    def with_step(self, index: int, feature: str, rows: Tensor) -> "Explored":
+        """The same, and the rows [G, h, D] of a step."""
+        kept: list[Tensor | Sparse] = [Sparse.pack(r) if self.form == "sparse" else r.clone() for r in rows]
+        return Explored(self.form, feature, {**self.steps, index: kept})
 
     def take(self, groups: Sequence[int]) -> "Explored":
         return Explored(self.form, self.feature, {i: [rows[g] for g in groups] for i, rows in self.steps.items()})
+
+    def to(self, device: torch.device) -> "Explored":
+        return Explored(self.form, self.feature, {i: [x.to(device) for x in rows] for i, rows in self.steps.items()})
 
     def samples_at(self, index: int) -> int:
         """How many samples of each prompt are remembered of a step."""

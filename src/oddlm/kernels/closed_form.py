@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..noise import tile_elements
+from ..core.noise import tile_elements
 from .directions import Duplicates, extend, find_directions
 from .reference import Batch, Repel
 
@@ -126,7 +126,7 @@ def _observe(logits: Tensor, tokens: Tensor, masked: Tensor, M: int, feature: Te
         row = (_first_row(x, strongest) + part.start).to(owner.dtype)
         owner = torch.where(strongest > feature, row, owner)  # the first part on ties
         torch.maximum(strongest, feature, out=feature)
-    sample, committed = (~masked).nonzero(as_tuple=True)
+    sample, committed = (~masked & (tokens >= 0)).nonzero(as_tuple=True)  # no column is ABSENT's
     columns = tokens[sample, committed]
     feature[sample, columns] = 1.0
     owner[sample, columns] = M

@@ -60,4 +60,5 @@ def _soft_canvas(logits: Tensor, tokens: Tensor, masked: Tensor) -> Tensor:
     """`reference.soft_canvas` in single precision at least, and in place."""
     here, dtype = masked[..., None], torch.promote_types(logits.dtype, torch.float32)
     canvas = logits.masked_fill(~here, 0.0).softmax(dim=-1, dtype=dtype).mul_(here)
-    return canvas.scatter_add_(-1, tokens.where(~masked, 0)[..., None], (~here).to(dtype))
+    committed = (~masked & (tokens >= 0)).to(dtype)[..., None]
+    return canvas.scatter_add_(-1, tokens.where(~masked, 0).clamp(min=0)[..., None], committed)

@@ -5,13 +5,13 @@ Shapes: G groups of n samples, S positions, V vocabulary, D feature size.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from ..noise import Purpose, key, normal, tile_elements
-from ..types import Step
+from ..core.noise import normal, tile_elements
+from ..core.step import id_tensor
 from .coordinates import Coordinates, Weigh
 from .directions import DirectionNoise, Directions, Duplicates, extend, find_directions
 
@@ -79,18 +79,6 @@ class Repel:
 
     def protected_on(self, device: torch.device) -> Tensor:
         return id_tensor(self.protected, device)
-
-
-def keys_of(step: Step, purpose: Purpose, positions: int) -> Tensor:
-    """[B, positions] int64: where the noise of every sample and position comes from."""
-    seeds, samples = step.address()
-    return key(seeds[:, None], samples[:, None], step.index, purpose, torch.arange(positions, device=seeds.device))
-
-
-@lru_cache(maxsize=64)
-def id_tensor(ids: tuple[int, ...], device: torch.device) -> Tensor:
-    """[p] int64: sent to the device once, since sending waits for it."""
-    return torch.tensor(ids, dtype=torch.long, device=device)
 
 
 def repel(
@@ -197,6 +185,7 @@ def _observe(x: Tensor, tokens: Tensor, masked: Tensor, earlier: Tensor | None, 
 
 
 def soft_canvas(logits: Tensor, tokens: Tensor, masked: Tensor) -> Tensor:
-    """[..., S, V]: the softmax where masked, the token itself where committed."""
-    committed = torch.zeros_like(logits).scatter(-1, tokens.where(~masked, 0)[..., None], 1.0)
+    """[..., S, V]: the softmax where masked, the token itself where committed, nothing where the token is ABSENT."""
+    there = (tokens >= 0).to(logits.dtype)[..., None]
+    committed = torch.zeros_like(logits).scatter(-1, tokens.where(~masked, 0).clamp(min=0)[..., None], there)
     return torch.where(masked[..., None], logits.softmax(dim=-1), committed)

@@ -11,8 +11,8 @@ import torch
 import triton
 from torch import Tensor
 
-from ..noise import Purpose, normal
-from ..types import Step
+from ..core.noise import Purpose, normal
+from ..core.step import Step
 from . import triton_algebra as algebra
 from . import triton_device as device
 from .coordinates import Coordinates
@@ -28,7 +28,7 @@ Lines = tuple[Tensor, Tensor | None]  # logits [G, n, m, V] and their positions 
 
 
 def keys_of(step: Step, purpose: Purpose, positions: int) -> Tensor:
-    """`reference.keys_of` in one launch."""
+    """`Step.keys` in one launch."""
     B = len(step.seeds) * step.n
     keys = torch.empty(B, positions, dtype=torch.int64, device=step.seeds.device)
     lanes = _block(positions, 128)

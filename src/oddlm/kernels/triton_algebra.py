@@ -11,7 +11,10 @@ from .triton_device import PROTECTED, load_flags
 
 @triton.jit
 def survey(masked, tokens, order, counts, owner, stride_owner, S, BLOCK: tl.constexpr):
-    """One sample per program: its masked positions, how many they are, and S as the owner of committed tokens' columns."""
+    """One sample per program: its masked positions, how many they are, and S as the owner of committed tokens' columns.
+
+    ABSENT (-1) owns none.
+    """
     sample = tl.program_id(0).to(tl.int64)
     position = tl.arange(0, BLOCK)
     valid = position < S
@@ -21,7 +24,7 @@ def survey(masked, tokens, order, counts, owner, stride_owner, S, BLOCK: tl.cons
     tl.store(counts + sample, tl.sum(here.to(tl.int32), axis=0))
     written = valid & (here == 0)
     token = tl.load(tokens + sample * S + position, mask=written, other=0)
-    tl.store(owner + sample * stride_owner + token, tl.zeros([BLOCK], tl.int32) + S, mask=written)
+    tl.store(owner + sample * stride_owner + token, tl.zeros([BLOCK], tl.int32) + S, mask=written & (token >= 0))
 
 
 @triton.jit

@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from ..core.model import Model, info_of
 from ..registry import find_dotted, is_dotted
-from ..types import Model, check_protocol
 
 if TYPE_CHECKING:
     from .pretrained import Outline
@@ -26,7 +26,7 @@ def load_model(name: str, **options: Any) -> Model:
         options["dtype"] = named_dtype(options["dtype"])
     _check_options(name, factory, options)
     model = factory(**options)
-    check_protocol(model, f"model {name!r}")
+    info_of(model, f"model {name!r}")
     return cast("Model", model)
 
 

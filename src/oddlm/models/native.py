@@ -7,8 +7,10 @@ import torch
 from torch import Tensor
 
 from ..checks import whole
-from .cache import CACHES, Cache, CachedSession, Canvas, Session
+from ..core.model import ModelInfo, Query, Session
+from .cache import CACHES, Cache, CachedSession
 from .quant import is_quantized
+from .session import PlainSession
 from .transformer import Transformer
 from .weights import Weights
 
@@ -61,21 +63,33 @@ class Native:
         self.context, self.tokenizer, self.weights, self.confidence = context, tokenizer, weights, confidence
         self.device = network.device
         self.embedding = network.embed.weight.detach()
-        self.nudges = cache is None  # what was kept would answer to the nudge of an earlier step
+
+    @property
+    def info(self) -> ModelInfo:
+        config, item = self.network.config, self.embedding.element_size()
+        return ModelInfo(
+            vocab_size=self.vocab_size,
+            mask_id=self.mask_id,
+            end_ids=tuple(self.end_ids),
+            name=self.name,
+            digest=None if self.weights is None else self.weights.identity,
+            context=self.context,
+            device=self.device,
+            dtype=self.embedding.dtype,
+            embedding=self.embedding,
+            confidence=self.confidence,  # type: ignore[arg-type]
+            nudges=self.cache is None,  # what was kept would answer to the nudge of an earlier step
+            selective=True,
+            position_bytes=(3 * config.hidden + 2 * config.width) * item,  # the feed-forward part and the stream, twice
+        )
 
     @torch.no_grad()
     def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor, nudge: Tensor | None = None) -> Tensor:
         logits: Tensor = self.network(tokens, start, prompt_lengths, nudge)
         return logits
 
-    def session(self, start: int, prompt_lengths: Tensor, length: int, block_length: int) -> Session:
-        """The model for one run (`oddlm.types.open_session`)."""
-        canvas = Canvas(self.mask_id, start, length, block_length, prompt_lengths)
+    def session(self, query: Query) -> Session:
+        """The model for the run that begins with this query."""
         if self.cache is None:
-            return Session(self.network, canvas)
-        return CachedSession(self.network, canvas, self.cache, self.refresh)
-
-    def row_bytes(self, positions: int) -> int:
-        """What a block holds at once of one row, about, beside its weights: the feed-forward part and the stream, twice."""
-        config = self.network.config
-        return positions * (3 * config.hidden + 2 * config.width) * self.embedding.element_size()
+            return PlainSession(self.network, query)
+        return CachedSession(self.network, query, self.cache, self.refresh)

@@ -1,10 +1,12 @@
 """A network without training: random, small, deterministic. For tests and for seeing the machinery move; it knows nothing."""
 
 from collections.abc import Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from ..core.model import ModelInfo
 from .transformer import nudged
 from .weights import CODE, of_text
 
@@ -31,6 +33,7 @@ class ToyTokenizer:
 class Toy:
     """Every position listens to its neighbours through random matrices.
 
+    process: what it takes what is not written yet to be, MASK or random tokens; it says something in either case.
     It honours the whole model protocol: positions count from the first real token and padding is not heard, so a prompt
     gives the same logits alone and in a batch with longer ones.
     """
@@ -45,6 +48,7 @@ class Toy:
         sharpness: float = 4.0,
         seed: int = 0,
         dtype: torch.dtype = torch.float32,
+        process: Literal["absorbing", "uniform"] = "absorbing",
     ) -> None:
         generator = torch.Generator().manual_seed(seed)
 
@@ -58,14 +62,28 @@ class Toy:
         self.end_ids = (self.EOS, self.PAD)
         self.tokenizer = ToyTokenizer(vocab_size)
         self.context = 1024
-        self.device = torch.device("cpu")
-        self.nudges = True
+        self.process = process
         self.embedding = draw(vocab_size, width)  # [V, H]
         self.embedding[self.mask_id] *= 0.25  # a mask says little
         self._weight = draw(2 * reach + 1, width) / (2 * reach + 1) ** 0.5  # by relative distance
         self._head = draw(width, vocab_size) * sharpness / width**0.5
         self._place = draw(64, width)
         self._reach = reach
+
+    @property
+    def info(self) -> ModelInfo:
+        return ModelInfo(
+            vocab_size=self.vocab_size,
+            mask_id=self.mask_id,
+            end_ids=tuple(self.end_ids),
+            name=self.name,
+            digest=self.weights.identity,
+            context=self.context,
+            dtype=self.embedding.dtype,
+            embedding=self.embedding,
+            process=self.process,
+            nudges=True,
+        )
 
     def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor, nudge: Tensor | None = None) -> Tensor:
         T = tokens.shape[1]

@@ -63,6 +63,14 @@ class Layout:
         """Some of the positions ask; all are heard."""
         return Layout(self.cos[:, :, low:high], self.sin[:, :, low:high], self.mask)
 
+    def gather(self, rows: Tensor, positions: Tensor) -> "Layout":
+        """Some samples, each with positions [R, W] of its own that ask."""
+        mask = None if self.mask is None else self.mask[rows]
+        cos, sin = (x if len(x) == 1 else x[rows] for x in (self.cos, self.sin))
+        where = positions[:, None, :, None].expand(-1, 1, -1, cos.shape[3])
+        cos, sin = (x.expand(len(positions), -1, -1, -1).gather(2, where) for x in (cos, sin))
+        return Layout(cos, sin, mask)
+
     def unpadded(self) -> "Layout":
         return Layout(self.cos, self.sin, None)
 
@@ -163,7 +171,14 @@ class Transformer(nn.Module):
         """`forward`, with a layout that is known already; positions [B, m], counted from `start`: for these alone."""
         asked = start - 1 if self.config.shift and start > 0 else start
         x = self.outputs(tokens, layout, asked=asked, fed=False, nudge=nudge)
-        x = self.predictors(x, start - asked, prompt_lengths)
+        return self.finish(x, start - asked, prompt_lengths, positions)
+
+    def finish(self, x: Tensor, first: int, before: Tensor, positions: Tensor | None = None) -> Tensor:
+        """Logits from what the last block says before its `feed`, of the positions from `first` on, or of some of them.
+
+        before [B]: real tokens left of `first`. positions [B, m], counted from `first`.
+        """
+        x = self.predictors(x, first, before)
         if positions is not None:
             x = x.gather(1, positions[..., None].expand(-1, -1, x.shape[2]))
         last: Block = self.blocks[-1]  # type: ignore[assignment]

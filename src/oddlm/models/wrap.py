@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..checks import ids, outside
+from ..core.model import ModelInfo
 from .checkpoint import find_architecture
 from .hearing import evaluating, find_block_length, probe
 from .published import END_TEXTS
@@ -41,6 +42,20 @@ class Wrapped:
         ends += [self.tokenizer.special.get(text) for text in END_TEXTS] if isinstance(self.tokenizer, TextTokenizer) else []
         known = dict.fromkeys(end for end in ends if end is not None and end != self.mask_id)
         self.end_ids = ids("end tokens", list(known), self.vocab_size)
+
+    @property
+    def info(self) -> ModelInfo:
+        return ModelInfo(
+            vocab_size=self.vocab_size,
+            mask_id=self.mask_id,
+            end_ids=tuple(self.end_ids),
+            name=self.name,
+            context=self.context,
+            device=self.device,
+            embedding=self.embedding,
+            confidence=self.confidence,  # type: ignore[arg-type]
+            block_length=self.block_length,
+        )
 
     @torch.no_grad()
     def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor) -> Tensor:

@@ -1,14 +1,15 @@
-"""Models around models. The sampler sees one callable and does not know."""
+"""Models around models. The sampler sees one model and does not know."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..checks import finite, whole
-from ..types import Model, Network, called, is_selective, open_session
+from ..core.model import Model, ModelInfo, Query, Session, info_of, open_session
 
 
 class Wrapper:
@@ -16,7 +17,10 @@ class Wrapper:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self.name = called(model)
+
+    @property
+    def info(self) -> ModelInfo:
+        return info_of(self.model)
 
     def __getattr__(self, name: str) -> Any:
         if name == "model":  # not set yet, as while unpickling
@@ -24,42 +28,46 @@ class Wrapper:
         return getattr(self.model, name)
 
 
-@dataclass(frozen=True, slots=True)
-class Joint:
-    """Several sessions as one."""
-
-    parts: Sequence[Network]
-    ask: Callable[..., Tensor]  # (parts, tokens, start, prompt_lengths, ...) -> logits
-
-    @property
-    def selective(self) -> bool:
-        return all(is_selective(part) for part in self.parts)
-
-    def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor, **aside: Tensor) -> Tensor:
-        return self.ask(self.parts, tokens, start, prompt_lengths, **aside)
-
-
 class MicroBatch(Wrapper):
-    """Show the network at most `max_batch` rows at a time; a guide still sees the whole batch."""
+    """Show the network at most `max_batch` samples at a time; a guide still sees the whole batch."""
 
     def __init__(self, model: Model, max_batch: int) -> None:
         super().__init__(model)
         self.max_batch = whole("max_batch", max_batch)
 
+    @property
+    def info(self) -> ModelInfo:
+        return replace(super().info, max_batch=self.max_batch)
+
     def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor, **aside: Tensor) -> Tensor:
-        return self._cut([self.model] * -(-len(tokens) // self.max_batch), tokens, start, prompt_lengths, **aside)
-
-    def session(self, start: int, prompt_lengths: Tensor, length: int, block_length: int) -> Network:
-        parts = prompt_lengths.split(self.max_batch)
-        return Joint([open_session(self.model, start, part, length, block_length) for part in parts], self._cut)
-
-    def _cut(self, models: Sequence[Network], tokens: Tensor, start: int, prompt_lengths: Tensor, **aside: Tensor) -> Tensor:
-        """Each model its rows."""
         by_row = (x.split(self.max_batch) for x in (tokens, prompt_lengths, *aside.values()))
-        parts = zip(models, *by_row, strict=True)
+        parts = zip(*by_row, strict=True)
         return torch.cat(
-            [model(some, start, lengths, **dict(zip(aside, rest, strict=True))) for model, some, lengths, *rest in parts]
+            [self.model(some, start, lengths, **dict(zip(aside, rest, strict=True))) for some, lengths, *rest in parts]
         )
+
+    def session(self, query: Query) -> Session:
+        """Each part of the samples is a run of its own; so it stays where some of them are done."""
+        first = range(0, len(query.tokens), self.max_batch)
+        return _Parts([open_session(self.model, query.take(slice(i, i + self.max_batch))) for i in first], self.max_batch)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    sessions: Sequence[Session]
+    size: int
+
+    def __call__(self, query: Query) -> Tensor:
+        many = torch.arange(len(self.sessions) + 1, device=query.tokens.device) * self.size
+        ends = (many if query.samples is None else torch.searchsorted(query.samples, many)).tolist()
+        parts = []
+        for i, (first, last) in enumerate(pairwise(ends)):
+            part = query.take(slice(first, last))
+            if part.samples is not None:  # each session counts its own
+                part = replace(part, samples=part.samples - i * self.size)
+            if len(part.tokens):
+                parts.append(self.sessions[i](part))
+        return torch.cat(parts)
 
 
 class ClassifierFree(Wrapper):
@@ -68,20 +76,36 @@ class ClassifierFree(Wrapper):
     def __init__(self, model: Model, scale: float) -> None:
         super().__init__(model)
         self.scale = finite("scale", scale)
-        self.name += f" with guidance {scale:g}"
-        self.passes = 2 * getattr(model, "passes", 1)
+
+    @property
+    def info(self) -> ModelInfo:
+        own = super().info
+        return replace(own, name=f"{own.name} with guidance {self.scale:g}", passes=2 * own.passes)
 
     def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor, **aside: Tensor) -> Tensor:
-        return self._guide((self.model, self.model), tokens, start, prompt_lengths, **aside)
+        given = self.model(tokens, start, prompt_lengths, **aside)
+        return self._extrapolate(given, self.model(self._hidden(tokens, start), start, prompt_lengths))
 
-    def session(self, start: int, prompt_lengths: Tensor, length: int, block_length: int) -> Network:
+    def session(self, query: Query) -> Session:
         """With the prompt and without are two runs."""
-        return Joint([open_session(self.model, start, prompt_lengths, length, block_length) for _ in range(2)], self._guide)
+        return _Twice(self, open_session(self.model, query), open_session(self.model, self._blind(query)))
 
-    def _guide(self, models: Sequence[Network], tokens: Tensor, start: int, prompt_lengths: Tensor, **aside: Tensor) -> Tensor:
-        seeing, blind = models
-        hidden = torch.cat([torch.full_like(tokens[:, :start], self.mask_id), tokens[:, start:]], dim=1)
-        given = seeing(tokens, start, prompt_lengths, **aside)
-        without = blind(hidden, start, prompt_lengths, **{name: x for name, x in aside.items() if name != "nudge"})
+    def _blind(self, query: Query) -> Query:
+        return replace(query, tokens=self._hidden(query.tokens, query.start), nudge=None)
+
+    def _hidden(self, tokens: Tensor, start: int) -> Tensor:
+        return torch.cat([torch.full_like(tokens[:, :start], self.mask_id), tokens[:, start:]], dim=1)
+
+    def _extrapolate(self, given: Tensor, without: Tensor) -> Tensor:
         guided = without + (1 + self.scale) * (given - without)
         return torch.where(guided.isfinite(), guided, given)  # where one of the two is -inf there is nothing to extrapolate
+
+
+@dataclass(frozen=True, slots=True)
+class _Twice:
+    model: ClassifierFree
+    seeing: Session
+    blind: Session
+
+    def __call__(self, query: Query) -> Tensor:
+        return self.model._extrapolate(self.seeing(query), self.blind(self.model._blind(query)))

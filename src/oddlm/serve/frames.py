@@ -10,9 +10,10 @@ import torch
 from pydantic import BaseModel, Field
 from torch import Tensor
 
+from ..core.model import ModelInfo
+from ..core.step import Observer, Sample, StepEvent, Tokenizer
 from ..generate import LM
 from ..params import SampleParams
-from ..types import Model, Observer, Sample, StepEvent, Tokenizer
 from .schema import ErrorAnswer, Extra, FinishReason, Usage
 from .text import extra
 
@@ -88,15 +89,15 @@ class End(BaseModel):
 EVENTS: Mapping[str, type[BaseModel]] = {"start": Start, "step": StepFrame, "end": End, "error": ErrorAnswer}
 
 
-def start_of(name: str, model: Model, prompt: str, ids: Sequence[int], n: int, params: SampleParams) -> Start:
+def start_of(name: str, info: ModelInfo, prompt: str, ids: Sequence[int], n: int, params: SampleParams) -> Start:
     return Start(
         model=name,
         prompt=prompt,
         prompt_tokens=len(ids),
         n=n,
         params=params.model_copy(update={"fork": params.forks}),
-        mask_id=model.mask_id,
-        end_ids=list(model.end_ids),
+        mask_id=-1 if info.mask_id is None else info.mask_id,
+        end_ids=list(info.end_ids),
     )
 
 

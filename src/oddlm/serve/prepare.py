@@ -5,14 +5,14 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ..core.quota import Schedule
+from ..core.step import Observer
 from ..diversity.features import FEATURE_OPTIONS
 from ..generate import LM, check_params
 from ..params import SampleParams, checked
 from ..pieces import PIECES
 from ..presets import expanded
 from ..registry import Registry
-from ..schedule import Schedule
-from ..types import Observer
 from .engine import Work
 from .errors import ApiError
 from .schema import ChatRequest, CompletionRequest, DenoiseRequest, Message

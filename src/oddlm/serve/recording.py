@@ -92,7 +92,7 @@ def record(
 
 def _run(lm: LM, model: str, prompt: str, n: int, params: SampleParams, score: Callable[[str], Any] | None) -> RecordedRun:
     steps: list[StepFrame] = []
-    (ids,) = encode_prompts(lm, [prompt], params.length)
+    (ids,) = encode_prompts(lm.tokenizer, [prompt], params.length, context=lm.info.context, raw=lm.raw)
     watch = frames_of(lm, positions=False)(steps.append)
     (samples,) = lm.generate([ids], n, params=params, observe=watch, progress=False)
     scores = {} if score is None else {text: score(text) for text in {sample.text for sample in samples}}

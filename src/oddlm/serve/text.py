@@ -4,9 +4,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..core.step import Observer, Sample, StepEvent
 from ..ends import text_length
 from ..metrics import text_diversity
-from ..types import Observer, Sample, StepEvent
 from .schema import Extra, FinishReason, Usage
 
 IMPOSSIBLE = -9999.0  # OpenAI's number where JSON has none for minus infinity

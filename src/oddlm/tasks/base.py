@@ -2,7 +2,7 @@
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
@@ -58,6 +58,7 @@ class Task:
     score: Callable[[Problem, str], Score]
     length: int  # tokens of an answer
     steps: int | None = None  # network evaluations, where the protocol fixes them
+    template: Callable[[Problem], Sequence[str | int]] | None = None  # a form to fill in: texts, and holes of so many tokens
     ask: Callable[[Problem], str] | None = None  # the problem in words for a person, where the prompt is not for reading
     code: bool = False  # answers are programs, alike when they differ in names and layout alone
     protocols: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)

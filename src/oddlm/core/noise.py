@@ -28,6 +28,8 @@ class Purpose(IntEnum):
     FORK = 5  # fork_temperature
     REDUCTION = 6  # a feature's fewer dimensions
     SKETCH = 7  # a feature's n-grams
+    CANVAS = 8  # the random tokens of a uniform process
+    REMASK = 9  # which tokens are taken back
 
 
 def tile_elements(device: torch.device, on_cpu: int | None = None) -> int:
@@ -101,6 +103,11 @@ def _exponential(keys: Tensor, size: int) -> Tensor:
     uniform = (_bits(keys, size) >> 1).bitwise_and_(0x7FFFFFFF).to(torch.float32)
     uniform.add_(0.5).mul_(2.0**-31).clamp_(max=1 - 2.0**-24)
     return uniform.neg_().log1p_().neg_()
+
+
+def uniform(keys: Tensor, size: int) -> Tensor:
+    """Uniform in (0, 1), float64 [..., size]."""
+    return (_bits(keys, size) >> 1).bitwise_and_(0x7FFFFFFF).double().add_(0.5).mul_(2.0**-31)
 
 
 def gumbel(keys: Tensor, size: int) -> Tensor:

@@ -10,19 +10,22 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ..registry import Registry
 from . import noise
-from .registry import Registry
-from .types import Policy, Prediction, Step
+from .step import Policy, Prediction, Proposal, Step
 
 POLICIES: Registry[Policy] = Registry("policy")
 
 
-def policy(*, needs: str | None = None, parallel: bool = False) -> Callable[[Policy], Policy]:
-    """Declare what a policy reads besides confidence ("margin" or "entropy"), and whether it may exceed its quota."""
+def policy(*, needs: str | None = None, parallel: bool = False, remasks: bool = False) -> Callable[[Policy], Policy]:
+    """Declare what a policy reads besides confidence ("margin" or "entropy"), whether it may exceed its quota, and whether it
+    takes tokens back, as a `Proposal`.
+    """
 
     def mark(function: Policy) -> Policy:
         function.needs = needs  # type: ignore[attr-defined]
         function.parallel = parallel  # type: ignore[attr-defined]
+        function.remasks = remasks  # type: ignore[attr-defined]
         return function
 
     return mark
@@ -83,6 +86,26 @@ def entropy_bound(prediction: Prediction, step: Step, *, bound: float = 0.1) -> 
     ranked = prediction.entropy.masked_fill(~step.open, torch.inf).sort(dim=1, stable=True)
     prefix = ranked.values.cumsum(dim=1) - ranked.values <= bound  # closed positions: inf - inf, never true
     return (-prediction.entropy).masked_fill(_unsort(prefix, ranked.indices), torch.inf)
+
+
+@POLICIES.register
+@policy(remasks=True)
+def remdm(prediction: Prediction, step: Step, *, eta: float = 0.1, weighted: bool = False) -> Proposal:
+    """The most probable choices first, and each written token of the open block is taken back with probability `eta`, or
+    less where fewer are to stay masked: ReMDM's capped schedule. weighted: those rather that were written with little
+    confidence (its `conf` schedule). As many more are written, so a run takes no more steps.
+    """
+    assert step.revisable is not None
+    assert step.target is not None
+    assert step.confidence is not None
+    written = step.revisable.sum(dim=1, keepdim=True)  # [B, 1]
+    share = (step.target[:, None] / written.clamp(min=1)).clamp(max=eta)  # [B, 1]
+    if weighted:
+        weight = (-step.confidence).masked_fill(~step.revisable, -torch.inf).softmax(dim=1).nan_to_num()
+        share = share * written * weight
+    seeds, samples = step.address()
+    keys = noise.key(seeds, samples, step.index, noise.Purpose.REMASK)
+    return Proposal(prediction.confidence.log(), step.revisable & (noise.uniform(keys, step.tokens.shape[1]) < share))
 
 
 def _unsort(flags: Tensor, order: Tensor) -> Tensor:

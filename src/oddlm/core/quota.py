@@ -1,4 +1,4 @@
-"""How many positions each row commits at a step, and which ones those are."""
+"""How many positions of each sample a step commits, and which ones those are."""
 
 import warnings
 from dataclasses import dataclass
@@ -6,9 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..checks import outside, whole
 from .alarm import Alarm
-from .checks import outside, whole
-from .types import Step
+from .blocks import Blocks
+from .step import Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,15 +21,15 @@ class Schedule:
     block_length: int
 
     @classmethod
-    def plan(cls, length: int, steps: int, block_length: int | None, *, fork: bool) -> "Schedule":
-        """Check and clamp: no step may commit nothing."""
+    def plan(cls, length: int, steps: int, block_length: int | None, *, fork: bool, remasks: bool = False) -> "Schedule":
+        """Check and clamp: no step may commit nothing, save where tokens are taken back."""
         length, steps = whole("length", length), whole("steps", steps)
         block_length = length if block_length is None else whole("block_length", block_length)
         if length % block_length:
             divisors = ", ".join(str(d) for d in range(1, length + 1) if length % d == 0)
             raise ValueError(f"block_length {block_length} does not divide length {length}; allowed: {divisors}")
         blocks = length // block_length
-        if steps > length:
+        if steps > length and not remasks:
             warnings.warn(f"steps {steps} clamped to length {length}: a step commits at least one token", stacklevel=outside())
             steps = length
         if steps % blocks:
@@ -41,32 +42,41 @@ class Schedule:
     def steps_per_block(self) -> int:
         return self.steps * self.block_length // self.length
 
-    def open(self, masked: Tensor) -> Tensor:
-        """[B, L]: the masked positions of each row's first unfinished block."""
-        blocks: Tensor = masked.unflatten(1, (-1, self.block_length))  # [B, blocks, block_length]
-        pending = blocks.any(dim=2)
-        first = pending & (pending.cumsum(dim=1) == 1)
-        return (blocks & first[..., None]).flatten(1)
+    def quota(self, left: int, masked: int) -> int:
+        """Masked positions over the steps left to their block: rounded up, or down where there are more steps than tokens."""
+        return masked // left if self.steps_per_block > self.block_length else -(-masked // left)
 
     def counts(self, *, fork: bool) -> list[int]:
-        """Masked positions of every row before each step, and after the last, where no policy commits more than its quota."""
+        """Masked positions of every sample before each step, and after the last; where no policy exceeds its quota."""
         counts = [self.length]
         for index in range(self.steps):
-            block, written = divmod(self.length - counts[-1], self.block_length)
-            left = (block + 1) * self.steps_per_block - index
-            quota = -(-(self.block_length - written) // left)
-            counts.append(counts[-1] - (1 if fork and index == 0 else quota))
+            block, done = divmod(index, self.steps_per_block)
+            masked = counts[-1] - (self.length - (block + 1) * self.block_length)  # of the open block
+            counts.append(counts[-1] - (1 if fork and index == 0 else self.quota(self.steps_per_block - done, masked)))
         return counts
 
-    def quota(self, step: Step) -> Tensor:
-        """[B]: open positions over the steps left to their block, rounded up.
+    def behind(self, index: int) -> int:
+        """Positions of the blocks behind the one that is open at a step."""
+        return self.length - (index // self.steps_per_block + 1) * self.block_length
 
-        A row that a parallel policy has carried ahead keeps the steps it saved.
-        """
-        block = step.open.unflatten(1, (-1, self.block_length)).any(dim=2).long().argmax(dim=1)
-        left = ((block + 1) * self.steps_per_block - step.index).clamp(min=1)
-        quota: Tensor = (step.open.sum(dim=1) + left - 1) // left
-        return quota
+    def ends(self, blocks: Blocks) -> Tensor:
+        """[B or 1, blocks]: the step before which each block is written. A block that is cut short has fewer steps."""
+        sizes = torch.zeros(len(blocks.ids), blocks.count, dtype=torch.long, device=blocks.ids.device)
+        sizes.scatter_add_(1, blocks.ids, torch.ones_like(blocks.ids))
+        steps = (sizes * self.steps_per_block + self.block_length - 1) // self.block_length
+        return steps.cumsum(dim=1)
+
+
+def quotas(step: Step, ends: Tensor, *, down: bool = False) -> Tensor:
+    """[B]: open positions over the steps left to their block, rounded up (or down).
+
+    A sample that has run ahead keeps the steps it saved.
+    """
+    block = step.blocks.current.clamp(max=ends.shape[1] - 1)[:, None]
+    left = (ends.expand(len(block), -1).gather(1, block)[:, 0] - step.index).clamp(min=1)
+    masked = step.open.sum(dim=1)
+    quota: Tensor = masked // left if down else (masked + left - 1) // left
+    return quota
 
 
 def select(score: Tensor, quota: Tensor | int, step: Step, alarm: Alarm) -> Tensor:
@@ -87,4 +97,4 @@ def select(score: Tensor, quota: Tensor | int, step: Step, alarm: Alarm) -> Tens
 
 
 def _describe(row: int, position: int, value: float) -> str:
-    return f"score is NaN at row {row}, position {position}: does the guide return NaN logits?"
+    return f"score is NaN at sample {row}, position {position}: does the guide return NaN logits?"

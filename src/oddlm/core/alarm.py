@@ -7,12 +7,13 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from .types import Step
+from .model import ModelInfo
 
 PATIENCE = 64  # checks between two looks at a GPU
 GUIDE_BYTES = 14  # of a guide per sample and token of the vocabulary: feature, draw, pull, and an owner of 16 bit
 
-Describe = Callable[[int, int, float], str]  # row, position, value -> what is wrong there
+Describe = Callable[[int, int, float], str]  # sample, position, value -> what is wrong there
+Pending = tuple[Tensor, Tensor, Tensor, Describe]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +21,7 @@ class Alarm:
     """Bad numbers stop a run: at once on a CPU; on a GPU, where to look is to wait, after a while or at the end."""
 
     patient: bool
-    pending: list[tuple[Tensor, Tensor, Tensor, Describe]] = field(default_factory=list)
+    pending: list[Pending] = field(default_factory=list)
 
     def check(self, bad: Tensor, value: Tensor, describe: Describe) -> None:
         """bad [B, L] bool, value [B, L]; the error names the first bad position."""
@@ -41,21 +42,19 @@ class Alarm:
 
 
 @contextmanager
-def memory_advice(step: Step, V: int, item_bytes: int, rows: int, row_bytes: int | None) -> Iterator[None]:
-    """A GPU that runs out of memory says what to lower, and what that is worth.
-
-    rows: that the network sees at a time; row_bytes: what it holds of each beside its weights, where that is known.
-    """
+def memory_advice(info: ModelInfo, B: int, L: int, T: int) -> Iterator[None]:
+    """A GPU that runs out of memory says what to lower, and what that is worth: B samples, L of T positions to be written."""
     try:
         yield
     except torch.cuda.OutOfMemoryError as error:
-        B, L = step.tokens.shape
-        sample, position, guide = (_mib(x) for x in (L * V * item_bytes, B * V * item_bytes, V * GUIDE_BYTES))
+        V, item = info.vocab_size, 4 if info.dtype is None else info.dtype.itemsize
+        sample, position, guide = (_mib(x) for x in (L * V * item, B * V * item, V * GUIDE_BYTES))
+        rows = min(B, info.max_batch or B)
         raise ValueError(
             f"the GPU is out of memory with {B} samples of {L} positions over {V} tokens. Lower n, or the prompts at a time: "
             f"each sample takes {sample} of logits and {guide} of guidance. Or lower length: each position takes {position}. "
-            f"Or lower max_batch: what the network holds beside its weights grows with the {rows} rows it sees at a time"
-            + ("" if row_bytes is None else f", each about {_mib(row_bytes)}")
+            f"Or lower max_batch: what the network holds beside its weights grows with the {rows} samples it sees at a time"
+            + ("" if info.position_bytes is None else f", each about {_mib(T * info.position_bytes)}")
         ) from error
 
 

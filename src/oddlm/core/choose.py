@@ -2,18 +2,16 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import log
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from . import noise
 from .alarm import Alarm
-from .kernels.choice import triton_kernel
-from .kernels.reference import id_tensor, keys_of
-from .types import Guide, Prediction, Step
+from .guide import Backend, Pushed, RunGuide
+from .step import Memory, Prediction, Step, id_tensor
 
 NUCLEUS = 64  # tokens that hold top_p almost always
 CONFIDENCES = ("full", "sampled")
@@ -29,12 +27,12 @@ def check_logits(logits: Tensor, masked: Tensor, name: str = "logits", alarm: Al
 
 def check_peaks(peak: Tensor, masked: Tensor, name: str, alarm: Alarm | None) -> None:
     """`check_logits` on the largest logit of each row, or NaN."""
+    (alarm or Alarm(patient=False)).check(masked & ~(peak.abs() < torch.inf), peak, partial(_describe, name))
 
-    def describe(row: int, position: int, value: float) -> str:
-        what = {torch.inf: "+inf", -torch.inf: "nothing but -inf"}.get(value, "NaN")
-        return f"{name} hold {what} at row {row}, position {position}"
 
-    (alarm or Alarm(patient=False)).check(masked & ~(peak.abs() < torch.inf), peak, describe)
+def _describe(name: str, row: int, position: int, value: float) -> str:
+    what = {torch.inf: "+inf", -torch.inf: "nothing but -inf"}.get(value, "NaN")
+    return f"{name} hold {what} at sample {row}, position {position}"
 
 
 @dataclass(frozen=True)
@@ -43,69 +41,72 @@ class Outlook:
     only once somebody asks.
     """
 
-    network: Tensor  # [B, m, V] as they came
-    positions: Tensor | None  # [B, m]: whose they are, the masked ones; None: all, m = L
+    answer: Tensor  # [B, m, V] as the network gave them
+    positions: Tensor | None  # [B, m]: whose they are; None: all, m = L
+    answered: Tensor  # [B, L] bool: the masked positions among them
     step: Step
     alarm: Alarm
-    kernel: Any  # `kernels.triton`, where it can draw from these logits
-    push: Any = None  # what a fused guide does to them, a `kernels.triton.Push`
-    written: Tensor | None = None  # what another guide made of them
+    backend: Backend
+    pushed: Pushed | None = None
 
     @cached_property
     def base(self) -> Tensor:
-        """[B, L, V] suppressed, not guided; undefined at committed positions."""
-        never = id_tensor(self.step.never, self.network.device)
+        """[B, L, V] suppressed, not guided; undefined where nothing was answered."""
+        never = id_tensor(self.step.never, self.answer.device)
         if self.positions is None:
-            return self.network.index_fill(-1, never, -torch.inf)
-        return spread(self.network, self.step.masked).index_fill_(-1, never, -torch.inf)
+            return self.answer.index_fill(-1, never, -torch.inf)
+        return spread(self.answer, self.answered).index_fill_(-1, never, -torch.inf)
 
     @cached_property
     def guided(self) -> Tensor:
         """[B, L, V]."""
-        if self.push is not None:
-            guided: Tensor = self.kernel.write(self.base, self.step.masked, self.push)
+        if self.pushed is None:
+            return self.base
+        if self.pushed.push is not None:
+            guided: Tensor = self.backend.kernel.write(self.base, self.answered, self.pushed.push)
             return guided
-        return self.base if self.written is None else self.written
-
-    @property
-    def is_guided(self) -> bool:
-        return self.push is not None or self.written is not None
+        assert self.pushed.logits is not None
+        return self.pushed.logits
 
     def without_guide(self) -> "Outlook":
-        return replace(self, push=None, written=None)
+        return replace(self, pushed=None)
 
 
-def spread(rows: Tensor, masked: Tensor) -> Tensor:
-    """[B, L, V] from the rows [B, m, V] of m masked positions each; a committed position repeats one of them."""
+def spread(rows: Tensor, answered: Tensor) -> Tensor:
+    """[B, L, V] from the rows [B, m, V] of the answered positions, m at most; any other position repeats one of them."""
     B, m, V = rows.shape
-    place = (masked.cumsum(dim=1) - 1).clamp(min=0) + m * torch.arange(B, device=rows.device)[:, None]
-    return rows.reshape(B * m, V).index_select(0, place.flatten()).view(*masked.shape, V)
+    place = (answered.cumsum(dim=1) - 1).clamp(min=0) + m * torch.arange(B, device=rows.device)[:, None]
+    return rows.reshape(B * m, V).index_select(0, place.flatten()).view(*answered.shape, V)
 
 
-def look(network: Tensor, positions: Tensor | None, step: Step, guide: Guide | None, alarm: Alarm) -> Outlook:
-    """Guide the network's logits [B, m, V] of these positions (None: all), fused where guide and device allow it."""
-    outlook = Outlook(network, positions, step, alarm, triton_kernel(network))
-    if outlook.kernel is not None and guide is None:
-        return outlook
-    fused = getattr(guide, "fused", None)
-    if outlook.kernel is not None and fused is not None and (push := fused(network, positions, step)) is not None:
-        check_peaks(push.largest, step.masked, "logits", alarm)
-        return replace(outlook, push=push)
-    check_logits(outlook.base, step.masked, alarm=alarm)
-    return outlook if guide is None else replace(outlook, written=_checked(guide(outlook.base, step), outlook))
+def look(outlook: Outlook, guide: RunGuide | None, memory: Memory | None, seen: Step) -> tuple[Outlook, Memory | None]:
+    """Guide the logits, and what the guide remembers then. seen: the step as the guide is to see it."""
+    alarm = outlook.alarm
+    if guide is None:
+        if outlook.backend.kernel is None:
+            check_logits(outlook.base, outlook.answered, alarm=alarm)  # the fused draw does it by the way
+        return outlook, memory
+    if guide.fused:
+        pushed = guide(outlook.answer, seen, memory, outlook.positions)
+        check_peaks(pushed.push.largest, outlook.answered, "logits", alarm)
+        return replace(outlook, pushed=pushed), pushed.memory
+    check_logits(outlook.base, outlook.answered, alarm=alarm)
+    pushed = guide(outlook.base, seen, memory)
+    assert pushed.logits is not None
+    if pushed.logits is outlook.base:
+        return outlook, pushed.memory
+    return replace(outlook, pushed=replace(pushed, logits=_checked(pushed.logits, outlook))), pushed.memory
 
 
-def _checked(guided: Tensor, outlook: Outlook) -> Tensor | None:
+def _checked(guided: Tensor, outlook: Outlook) -> Tensor:
     """What a guide gave back: of the right shape, sane, and still without the ids that are never written."""
     base, step = outlook.base, outlook.step
-    if guided is base:
-        return None
     if guided.shape != base.shape:
         raise ValueError(f"the guide returned logits {tuple(guided.shape)}, expected {tuple(base.shape)}")
     never = id_tensor(step.never, guided.device)
     if not guided[..., never].isneginf().all():
         guided = guided.index_fill(-1, never, -torch.inf)
-    check_logits(guided, step.masked, "the guide's logits", outlook.alarm)
+    check_logits(guided, outlook.answered, "the guide's logits", outlook.alarm)
     return guided
 
 
@@ -191,11 +192,11 @@ def predict(
     that of what tokens are drawn from.
     """
     step, full = outlook.step, confidence == "full"
-    if outlook.kernel is not None:
-        if full and top_k is None and top_p is None:
-            return _draw_fused(outlook, temperature, needs)
+    if outlook.backend.draws:
+        return _draw_fused(outlook, temperature, needs)
+    if outlook.backend.kernel is not None:
         check_logits(outlook.guided, step.open, _source(outlook), outlook.alarm)  # the fused draw would have
-    keys = keys_of(step, noise.Purpose.TOKEN, step.tokens.shape[1]).flatten()
+    keys = step.keys(noise.Purpose.TOKEN, step.tokens.shape[1]).flatten()
     logits = outlook.guided
     V = logits.shape[-1]
     tokens = step.tokens.flatten().clone()
@@ -227,9 +228,10 @@ def predict(
 
 def _draw_fused(outlook: Outlook, temperature: float, needs: str | None) -> Prediction:
     """The same in one pass, by a kernel that keeps noise and guided logits to itself."""
-    step, push, written = outlook.step, outlook.push, outlook.written
-    source = (outlook.network, outlook.positions) if written is None else (written, None)
-    drawn = outlook.kernel.draw(*source, step, push, temperature=temperature, needs=needs)
+    step = outlook.step
+    push, written = (None, None) if outlook.pushed is None else (outlook.pushed.push, outlook.pushed.logits)
+    source = (outlook.answer, outlook.positions) if written is None else (written, None)
+    drawn = outlook.backend.kernel.draw(*source, step, push, temperature=temperature, needs=needs)
     check_peaks(drawn.largest, step.open, _source(outlook), outlook.alarm)
     return Prediction(
         tokens=drawn.tokens,
@@ -242,7 +244,7 @@ def _draw_fused(outlook: Outlook, temperature: float, needs: str | None) -> Pred
 
 def _source(outlook: Outlook) -> str:
     """Who is to blame for what is drawn from."""
-    return "logits" if outlook.push is None else "the guide's logits"
+    return "the guide's logits" if outlook.pushed is not None and outlook.pushed.push is not None else "logits"
 
 
 def _statistics(x: Tensor, tokens: Tensor, needs: str | None) -> tuple[Tensor, Tensor]:
@@ -292,42 +294,3 @@ def probability(logits: Tensor, tokens: Tensor, where: Tensor) -> Tensor:
     x = logits[where].to(torch.promote_types(logits.dtype, torch.float32))
     result[where] = _statistics(x, tokens[where], None)[0]
     return result
-
-
-def fork_cells(logits: Tensor, step: Step, temperature: float = 0.0) -> tuple[Tensor, Tensor]:
-    """Sample j's forced first commit: the j-th likeliest (position, token) cell, protected ids excluded.
-
-    With a temperature, likeliest after Gumbel noise that the samples of a prompt share: their cells are then drawn without
-    replacement. Returns tokens [B, L] and commit [B, L], one True per row. Ties go to the lowest position, then to the lowest
-    token.
-    """
-    L, V = logits.shape[1:]
-    tokens, commit = step.tokens.clone(), torch.zeros_like(step.open)
-    protected = id_tensor(step.protected, logits.device)
-    seeds, samples = step.address()
-    keys = noise.key(seeds[:, None], 0, step.index, noise.Purpose.FORK, torch.arange(L, device=logits.device))  # [B, L]
-    deepest = min(step.first_sample + step.n, L * V)
-    for rows in row_tiles(torch.arange(len(logits), device=logits.device), logits[0].numel()):
-        cells = logits[rows].to(torch.promote_types(logits.dtype, torch.float32)).log_softmax(dim=-1)
-        cells = cells.masked_fill(~step.open[rows, :, None], -torch.inf)
-        allowed = cells.index_fill(-1, protected, -torch.inf)
-        some = allowed.isfinite().flatten(1).any(dim=1)  # otherwise every cell is protected, and one of them it must be
-        cells = allowed.where(some[:, None, None], cells)
-        if temperature > 0:
-            cells = cells + temperature * noise.gumbel(keys[rows], V).to(cells.dtype)
-        cells = cells.flatten(1)
-        cell = _ranked(cells, samples[rows] % cells.isfinite().sum(dim=1), deepest)
-        tokens[rows, cell // V], commit[rows, cell // V] = cell % V, True
-    return tokens, commit
-
-
-def _ranked(values: Tensor, rank: Tensor, deepest: int) -> Tensor:
-    """[R]: column of the rank-th largest of values [R, C], lowest column first on ties, without sorting everything.
-
-    deepest: above all ranks, so that nobody has to ask the device for the largest.
-    """
-    cut = values.topk(deepest).values.gather(1, rank[:, None])
-    level = values == cut
-    wanted = rank - (values > cut).sum(dim=1) + 1
-    nth = level & (level.cumsum(dim=1, dtype=torch.int32) == wanted[:, None])
-    return nth.byte().argmax(dim=1)

@@ -1,121 +1,73 @@
-"""The shapes that the rooms of the house pass to each other.
+"""What the pieces of a step see: a step itself, what is predicted, what is decided, and what an observer is told.
 
-B = groups x n rows (the samples of one prompt are neighbours), L generated positions, V vocabulary.
+B = groups x n samples (those of one prompt are neighbours), L generated positions, V vocabulary.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
+from .blocks import Blocks
+from .noise import Purpose, key
+
 LONGEST = 80  # characters of a text that a line has room for
+ABSENT = -1  # in place of a token: a position that a guide neither pushes nor counts
 
 
-class Model(Protocol):
-    """Any callable that predicts tokens; logits[:, j] predicts tokens[:, start + j].
-
-    Prompts are left-padded to `start`: the first start - prompt_lengths[b] positions of row b are padding. The model masks
-    them out and counts positions from the first real token. A model may also have `protected_ids` (what no guide pushes and no
-    fork starts from; default: `end_ids`), `device` (default: cpu), `embedding` [V, H] (for features in embedding space),
-    `passes` (network evaluations per call, default 1), `context` (most positions it can see), `name` (by which a history knows
-    it again: with other weights it needs another), `confidence` ("full" or "sampled": what its authors take confidence from,
-    default "full"; see `denoise_steps`), `block_length` (where it is causal over blocks of so many tokens, which a run must not
-    write across), `tokenizer` and `session` (see `open_session`). Where it has `nudges` and
-    that is true, calls of the model and its sessions take a keyword `nudge` [B, start, H], added to the embeddings of the
-    prompt, and `embedding` is the table of those.
-    """
-
-    @property
-    def mask_id(self) -> int: ...
-
-    @property
-    def vocab_size(self) -> int: ...
-
-    @property
-    def end_ids(self) -> Sequence[int]:
-        """EOS, EOT, PAD: a text ends before the first of them."""
-
-    def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor) -> Tensor: ...
-
-
-def check_protocol(model: Any, name: str = "the model") -> None:
-    """ValueError that names what it lacks of a `Model`."""
-    if missing := [part for part in ("mask_id", "vocab_size", "end_ids", "__call__") if not hasattr(model, part)]:
-        raise ValueError(
-            f"{name} is a {type(model).__name__} without {', '.join(missing)}: a model is called as model(tokens, start, "
-            "prompt_lengths), gives logits, and has mask_id, vocab_size and end_ids (see oddlm.Model)"
-        )
-
-
-def protected_ids(model: Model) -> tuple[int, ...]:
-    """The tokens that no guide pushes: those the model names, or else those that end a text."""
-    named: Sequence[int] | None = getattr(model, "protected_ids", None)
-    return tuple(model.end_ids if named is None else named)
-
-
-def called(model: Model) -> str:
-    """What a model is called; one without a name is like no other."""
-    return str(getattr(model, "name", f"{type(model).__name__} object {id(model):#x}"))
-
-
-def identity(model: Model) -> str:
-    """What tells a model from others: its name, and its weights where it knows what they are."""
-    weights = getattr(model, "weights", None)
-    return called(model) if weights is None else f"{called(model)} [{weights.identity}]"
-
-
-Network = Callable[..., Tensor]  # (tokens, start, prompt_lengths) -> logits: a model, or a session of one
-
-
-def open_session(model: Model, start: int, prompt_lengths: Tensor, length: int, block_length: int) -> Network:
-    """The model for one run: `model.session(start, prompt_lengths, length, block_length)`, or itself if it offers none.
-
-    A session is called like the model, with these prompts and the canvas as it stands. It may keep what it likes between
-    calls. Only masked positions of what it returns are read, and tokens are chosen only in each row's first unfinished block.
-    One that `is_selective` takes a keyword `positions` [B, m]: the masked positions counted from `start`, in ascending order,
-    where every row has m of them; it then answers for these alone, [B, m, V].
-    A model around a model that passes on all attributes must open sessions of its own, or it is passed by.
-    """
-    session: Callable[..., Network] | None = getattr(model, "session", None)
-    return model if session is None else session(start, prompt_lengths, length, block_length)
-
-
-def is_selective(network: Network) -> bool:
-    """Can it answer for some positions alone? It says so by `selective`."""
-    return bool(getattr(network, "selective", False))
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Step:
     """All that an extension may look at."""
 
     index: int
-    total: int  # planned steps; parallel policies may end earlier
-    tokens: Tensor  # [B, L] int64
-    masked: Tensor  # [B, L] bool
-    open: Tensor  # [B, L] bool: masked and inside the open block
+    total: int  # planned steps; a run may end earlier
+    tokens: Tensor  # [B, L] int64; MASK, or noise, where masked. A guide may find ABSENT
+    blocks: Blocks
     n: int
     first_sample: int  # how many samples of each group came before this batch
     seeds: Tensor  # [G] int64
-    parallel: bool  # the policy may commit more than its quota
-    protected: tuple[int, ...]
-    embedding: Tensor | None
+    parallel: bool = False  # the policy may commit more than its quota
+    protected: tuple[int, ...] = ()
     never: tuple[int, ...] = ()  # ids that are never written: MASK, and what is suppressed
+    confidence: Tensor | None = None  # [B, L] float64: of each token when it was written; where tokens may be taken back
+    revisable: Tensor | None = None  # [B, L] bool: written tokens of the open block, which a policy may take back
+    target: Tensor | None = None  # [B]: positions of the open block that are to be masked after this step
+
+    @property
+    def masked(self) -> Tensor:
+        """[B, L] bool."""
+        return self.blocks.masked
+
+    @property
+    def open(self) -> Tensor:
+        """[B, L] bool: masked and inside the open block."""
+        return self.blocks.open
 
     @property
     def time_left(self) -> Tensor:
-        """[B]: from 1 down. Steps left of a fixed schedule; the masked share of each row where the end is not known."""
+        """[B]: from 1 down. Steps left of a fixed schedule; the masked share of each sample where the end is not known."""
         if self.parallel:
             return self.masked.double().mean(dim=1)
         return torch.full((len(self.tokens),), 1 - self.index / self.total, device=self.tokens.device, dtype=torch.float64)
 
     def address(self) -> tuple[Tensor, Tensor]:
-        """(seeds, samples), each [B]: what a row's noise depends on besides step, purpose and position."""
+        """(seeds, samples), each [B]: what a sample's noise depends on besides step, purpose and position."""
         samples = torch.arange(self.n, device=self.seeds.device) + self.first_sample
         return self.seeds.repeat_interleave(self.n), samples.repeat(len(self.seeds))
+
+    def keys(self, purpose: Purpose, positions: int) -> Tensor:
+        """[B, positions] int64: where the noise of every sample and position comes from."""
+        seeds, samples = self.address()
+        return key(seeds[:, None], samples[:, None], self.index, purpose, torch.arange(positions, device=seeds.device))
+
+
+@lru_cache(maxsize=64)
+def id_tensor(ids: tuple[int, ...], device: torch.device) -> Tensor:
+    """[p] int64: sent to the device once, since sending waits for it."""
+    return torch.tensor(ids, dtype=torch.long, device=device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +80,22 @@ class Prediction:
     entropy: Tensor | None = None  # [B, L] nats
     logits: Tensor | None = None  # [B, L, V] guided; None where a fused kernel never writes them
     logprobs: tuple[Tensor, Tensor] | None = None  # [B, L] base and guided, of the tokens; where a fused kernel knows them
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """What a policy that also takes tokens back returns, in place of its scores alone."""
+
+    score: Tensor  # [B, L]: of the open positions, higher is sooner
+    remask: Tensor  # [B, L] bool: written tokens to be masked again
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a step does to the canvas."""
+
+    commit: Tensor  # [B, L] bool: write the predicted token
+    remask: Tensor | None = None  # [B, L] bool: take a written one back
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,9 +135,14 @@ class StepEvent:
 
     step: Step
     prediction: Prediction
-    commit: Tensor  # [B, L] bool
+    decision: Decision
     logits: StepLogits
-    propose: Callable[[], tuple[Prediction, Tensor]] | None  # what plain sampling would do here; None: the same
+    propose: Callable[[], tuple[Prediction, Decision]] | None  # what plain sampling would do here; None: the same
+
+    @property
+    def commit(self) -> Tensor:
+        """[B, L] bool: where it writes."""
+        return self.decision.commit
 
     @property
     def base_logits(self) -> Tensor:
@@ -198,8 +171,8 @@ class StepEvent:
         """What plain sampling, without guide and fork, would have done here, with the same noise."""
         if self.propose is None:
             return self.chosen
-        prediction, commit = self.propose()
-        return self._choice(prediction.tokens, commit)
+        prediction, decision = self.propose()
+        return self._choice(prediction.tokens, decision.commit)
 
     @cached_property
     def top(self) -> Top:
@@ -253,6 +226,8 @@ class Tokenizer(Protocol):
 class Sample:
     """One answer. The log-probabilities are those of each token at the step that wrote it, at temperature 1 and without
     filters: under the network (base) and after guidance (guided).
+
+    Of a template, `text` is what was written into its holes, and `filled` the whole of it.
     """
 
     prompt: int  # which prompt it answers
@@ -265,6 +240,8 @@ class Sample:
     seed: int  # of the prompt: the same seed and index give the same sample
     finish_reason: Literal["stop", "length"]  # an end token was written, or not
     nfe: int  # network evaluations of its own; what a pool cost beside it is not in it
+    holes: tuple[str, ...] = ()  # of a template: the text of each hole
+    filled: str = ""  # of a template: given text and holes together
 
     def __repr__(self) -> str:
         text = repr(self.text)
@@ -291,30 +268,34 @@ class Memory(Protocol):
 
     def take(self, groups: Sequence[int]) -> "Memory": ...
 
+    def to(self, device: torch.device) -> "Memory": ...
+
 
 @dataclass(frozen=True, slots=True)
 class Denoised:
-    """A finished batch: rows [g * n, (g + 1) * n) are the samples of prompt g."""
+    """A finished batch: [g * n, (g + 1) * n) are the samples of prompt g."""
 
     tokens: Tensor  # [B, L]
-    commit_step: Tensor  # [B, L] int64: the step at which each token was written
-    nfe: int  # network evaluations of every row
+    commit_step: Tensor  # [B, L] int64: the step at which each token was written; -1 of what was given, or is behind the end
+    evaluations: Tensor  # [B] int64: of the network, for each sample
     seeds: Tensor  # [G]
     n: int
     history: History  # for `denoise(..., history=...)`
 
     def to(self, device: str) -> "Denoised":
         """The same batch elsewhere; its history stays where it is."""
-        moved = {name: getattr(self, name).to(device) for name in ("tokens", "commit_step", "seeds")}
+        moved = {name: getattr(self, name).to(device) for name in ("tokens", "commit_step", "evaluations", "seeds")}
         return replace(self, **moved)
+
+    @property
+    def nfe(self) -> int:
+        """Network evaluations of the whole run."""
+        return int(self.evaluations.max())
 
     def groups(self) -> Iterator[Tensor]:
         """The samples of each prompt, [n, L]."""
         return iter(self.tokens.split(self.n))
 
 
-# logits [B, L, V] -> guided logits; the input is never changed. A guide may have `session(model, history)`, which refuses what
-# does not fit and gives the guide of one run; one with a memory hands out its `memory` at the end.
-Guide = Callable[[Tensor, Step], Tensor]
-Policy = Callable[[Prediction, Step], Tensor]  # -> score [B, L]: higher is sooner, +inf (parallel policies) is now
+Policy = Callable[[Prediction, Step], Tensor | Proposal]  # -> score [B, L]: higher is sooner, +inf (parallel policies) is now
 Observer = Callable[[StepEvent], None]

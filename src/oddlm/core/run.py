@@ -1,0 +1,590 @@
+"""A run of the reverse diffusion, as a value.
+
+    state = begin(...)                                # checks, canvas, blocks, seeds, backend: everything that is decided once
+    while (query := state.query) is not None:         # what the run wants to know
+        logits = session(query)                       # the only call of a network, and not made here
+        state, event = advance(state, logits)         # push, choose, commit
+    result = state.result
+
+A `State` never changes. It can be pickled between two steps and continued elsewhere, and two calls of `advance` with the same
+state and logits give the same. (On a GPU bad logits are found out some steps later, as to look at once is to wait.)
+"""
+
+import uuid
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..checks import finite, ids, one_of, whole
+from ..presets import POLICY, TEMPERATURE
+from . import noise
+from .alarm import Alarm, Pending
+from .blocks import Blocks
+from .choose import CONFIDENCES, Outlook, delay, look, predict, probability
+from .explore import fork_cells, order_noise, prompt_nudge
+from .guide import Backend, Guide, RunGuide
+from .model import ModelInfo, Query
+from .policies import POLICIES
+from .process import Absorbing, Process, Remasking, Uniform
+from .quota import Schedule, quotas, select
+from .step import ABSENT, Decision, Denoised, History, Memory, Policy, Prediction, Proposal, Step, StepEvent
+
+VERSION = 1  # of a State: raise it with every change of what one holds
+HOTTEST = 1000.0  # beyond, Gumbel noise would overflow where it matters
+
+Prompt = Sequence[int] | Tensor
+Template = Sequence[int | None]  # tokens, and None where one is to be written
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How the samples of a run are drawn.
+
+    n, length: samples per prompt, tokens per sample.
+    steps: network evaluations; they divide evenly over the blocks. Parallel policies may need fewer.
+    temperature: of the Gumbel-max choice; 0 is the argmax.
+    policy: which positions to commit (`core.policies`): a name, {"name": ..., option: ...}, a dotted path or a function.
+    confidence: what the policy's confidence, margin or entropy is taken from. "full": the guided distribution, before filters
+        and temperature. "sampled": the one that tokens are drawn from, which then is Dream's, temperature before filters, all
+        in the precision of the logits. None: the model's own (Dream's is "sampled", all others' "full"), or "full" for a
+        parallel policy, whose bounds a sampled distribution would pass everywhere.
+    seed: one for all (each prompt derives its own, the first keeps it) or one per prompt.
+    block_length: decode blocks of this length from left to right; None is one block.
+    top_k, top_p: filters on the guided distribution, before temperature (after it where confidence is "sampled").
+    suppress: ids that are never written (MASK never is). suppress_confidence: ids that are written late.
+    order_temperature: Gumbel noise on the log-score that picks positions.
+    fork: step 0 commits one cell per sample, the j-th likeliest (position, token) for sample j.
+    fork_temperature: of the fork: its cells are drawn without replacement, not ranked.
+    prompt_noise: noise on the embeddings of the prompt, as a share of their length, that fades over the steps.
+    stop_at_end: ask no more about a sample once an end token is written and everything up to the end of its block; the rest
+        is filled with that token. The tokens before it are the same. `LM.generate` has it on where blocks are decoded.
+    """
+
+    n: int
+    length: int
+    steps: int
+    temperature: float = TEMPERATURE
+    policy: str | Mapping[str, Any] | Policy = POLICY
+    confidence: str | None = None
+    seed: int | Sequence[int] = 0
+    block_length: int | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    suppress: Collection[int] = ()
+    suppress_confidence: Collection[int] = ()
+    order_temperature: float = 0.0
+    fork: bool = False
+    fork_temperature: float = 0.0
+    prompt_noise: float = 0.0
+    stop_at_end: bool = False
+
+    def __post_init__(self) -> None:
+        whole("n", self.n)
+        for name in ("temperature", "order_temperature", "fork_temperature", "prompt_noise"):
+            finite(name, getattr(self, name), most=HOTTEST)
+        if self.top_k is not None:
+            whole("top_k", self.top_k)
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p must lie in (0, 1] or be None, not {self.top_p!r}")
+        if self.confidence is not None:
+            one_of("confidence", self.confidence, CONFIDENCES)
+
+    def check(self, info: ModelInfo) -> None:
+        """ValueError for what this model cannot do."""
+        V, masks = info.vocab_size, () if info.mask_id is None else (info.mask_id,)
+        ids("mask_id", masks, V)
+        ids("end_ids", info.end_ids, V)
+        ids("protected_ids", info.protected, V)
+        ids("suppress_confidence", self.suppress_confidence, V)
+        if len({*masks, *ids("suppress", self.suppress, V)}) == V:
+            raise ValueError("suppress holds the whole vocabulary: nothing is left to write")
+        if self.prompt_noise and not (info.nudges and info.embedding is not None):
+            raise ValueError(
+                "prompt_noise needs a model whose prompt embeddings can be nudged: mini, toy, or a checkpoint, loaded "
+                f"without a cache, not {info.name}"
+            )
+
+    def sampled(self, info: ModelInfo) -> bool:
+        """Is confidence that of the sampled distribution?"""
+        if self.confidence is None:
+            parallel = getattr(POLICIES.build(self.policy), "parallel", False)
+            return info.confidence == "sampled" and not parallel
+        return self.confidence == "sampled"
+
+    def filtered(self, info: ModelInfo) -> bool:
+        """Is anything done to the distribution before tokens are drawn from it?"""
+        return self.top_k is not None or self.top_p is not None or self.sampled(info)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is decided once."""
+
+    run: str
+    settings: Settings
+    info: ModelInfo
+    schedule: Schedule
+    total: int  # steps at most
+    counts: tuple[int, ...] | None  # masked positions of every sample before each step, where that is known
+    ends: Tensor  # the step before which each block of each sample is written
+    policy: Policy
+    parallel: bool
+    process: Process
+    guide: RunGuide | None
+    backend: Backend
+    predict: Callable[[Outlook], Prediction]
+    stops: bool
+    seeds: Tensor  # [G]
+    first_sample: int
+    prompts: Tensor  # [B, start], left-padded
+    prompt_lengths: Tensor  # [B]
+    given: Tensor | None  # [B, L] bool: tokens of a template
+    never: tuple[int, ...]  # ids that are never written
+    late: Tensor  # ids that are written late
+    made_with: Mapping[str, Any]
+
+    @property
+    def remasks(self) -> bool:
+        return bool(getattr(self.policy, "remasks", False))
+
+    def to(self, device: torch.device) -> "Plan":
+        backend = self.backend.to(device)
+        moved: dict[str, Any] = {f.name: x.to(device) for f in fields(self) if isinstance(x := getattr(self, f.name), Tensor)}
+        embedding = None if self.info.embedding is None else self.info.embedding.to(device)
+        guide = None if self.guide is None else self.guide.to(device, backend)
+        return replace(self, info=replace(self.info, device=device, embedding=embedding), backend=backend, guide=guide, **moved)
+
+
+@dataclass(frozen=True)
+class State:
+    """A run between two steps."""
+
+    plan: Plan
+    index: int  # the next step
+    tokens: Tensor  # [B, L]
+    blocks: Blocks
+    commit_step: Tensor  # [B, L] int64; -1 where nothing was written
+    confidence: Tensor | None  # [B, L] float64: of each token when it was written, where it may be taken back
+    nfe: Tensor  # [B] int64
+    live: Tensor | None  # [R]: the samples that still need the network; None: all
+    done: bool
+    memory: Memory | None  # what the guide remembers
+    alarms: tuple[Pending, ...] = ()  # numbers nobody has looked at yet
+    version: int = field(default=VERSION, init=False)
+
+    @property
+    def backend(self) -> Backend:
+        return self.plan.backend
+
+    @property
+    def masked(self) -> Tensor:
+        return self.blocks.masked
+
+    @cached_property
+    def step(self) -> Step:
+        """The next step, as policies and guides see it."""
+        plan = self.plan
+        revisable = None
+        if plan.remasks:
+            here = self.blocks.ids == self.blocks.current[:, None]
+            revisable = here & (self.commit_step >= 0)
+        return Step(
+            index=self.index,
+            total=plan.total,
+            tokens=self.tokens,
+            blocks=self.blocks,
+            n=plan.settings.n,
+            first_sample=plan.first_sample,
+            seeds=plan.seeds,
+            parallel=plan.parallel,
+            protected=plan.info.protected,
+            never=plan.never,
+            confidence=self.confidence,
+            revisable=revisable,
+        )
+
+    @cached_property
+    def answered(self) -> Tensor:
+        """[B, L]: the positions whose logits are read: all that are masked where a guide looks at them, else the open ones."""
+        return self.blocks.open if self.plan.info.selective and self.plan.guide is None else self.masked
+
+    @cached_property
+    @torch.no_grad()
+    def query(self) -> Query | None:
+        """What the run wants to know next; None when it is finished."""
+        if self.done:
+            return None
+        plan, live = self.plan, self.live
+        positions, nudge = self._positions(), None
+        if plan.settings.prompt_noise and plan.prompts.shape[1]:
+            assert plan.info.embedding is not None
+            scale, embedding = plan.settings.prompt_noise, plan.info.embedding
+            nudge = prompt_nudge(plan.prompts, plan.prompt_lengths, self.step, scale, embedding)
+        tokens, lengths, blocks = torch.cat([plan.prompts, self.tokens], dim=1), plan.prompt_lengths, self.blocks
+        if live is not None:
+            tokens, lengths, blocks = tokens[live], lengths[live], blocks[live]
+            positions, nudge = (None if x is None else x[live] for x in (positions, nudge))
+        return Query(plan.run, self.index, tokens, plan.prompts.shape[1], lengths, live, positions, nudge, blocks)
+
+    def _positions(self) -> Tensor | None:
+        """[B, m]: the answered positions, in ascending order; of a sample that has fewer, others fill up the m. None: all."""
+        plan = self.plan
+        if not plan.info.selective:
+            return None
+        if plan.counts is None:
+            m = int(self.answered.sum(dim=1).max())  # waits for a GPU, which is less than a head on all positions
+        else:
+            m = plan.counts[self.index]
+            m -= 0 if plan.guide is not None else plan.schedule.behind(self.index)
+        if m == self.tokens.shape[1]:
+            return None
+        return self.answered.byte().argsort(dim=1, descending=True, stable=True)[:, :m].contiguous()
+
+    @property
+    def result(self) -> Denoised:
+        """The finished batch."""
+        if not self.done:
+            raise ValueError(f"the run is not finished: step {self.index} of at most {self.plan.total} is next")
+        plan = self.plan
+        history = History(plan.first_sample + plan.settings.n, plan.made_with, self.memory)
+        return Denoised(self.tokens, self.commit_step, self.nfe, plan.seeds, plan.settings.n, history)
+
+    def to(self, device: str | torch.device) -> "State":
+        """The same run elsewhere; with the same logits it writes the same tokens, but for rounding in the guide."""
+        Alarm(patient=False, pending=list(self.alarms)).sound()
+        place = torch.device(device)
+        moved: dict[str, Any] = {name: x.to(place) for name, x in vars(self).items() if isinstance(x, Tensor)}
+        memory = None if self.memory is None else self.memory.to(place)
+        return replace(self, plan=self.plan.to(place), blocks=self.blocks.to(place), memory=memory, alarms=(), **moved)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Tensors travel on the CPU; a state comes back to the device it was on, where there is one."""
+        here = self.to("cpu")
+        held = {f.name: getattr(here, f.name) for f in fields(here) if f.init}
+        return _restore, (VERSION, str(self.tokens.device), held)
+
+
+def _restore(version: int, device: str, held: dict[str, Any]) -> State:
+    if version != VERSION:
+        raise ValueError(f"a state of version {version}, and this oddlm reads version {VERSION}: finish it where it was made")
+    state = State(**held)
+    there = torch.device(device).type != "cuda" or torch.cuda.is_available()
+    return state.to(device) if there and device != "cpu" else state
+
+
+@torch.no_grad()
+def begin(
+    prompts: Sequence[Prompt],
+    settings: Settings,
+    info: ModelInfo,
+    *,
+    backend: Backend,
+    guide: Guide | None = None,
+    history: History | None = None,
+    templates: Sequence[Template] | None = None,
+) -> State:
+    """A run at its start. ValueError for whatever does not fit.
+
+    prompts: token ids, of any lengths; each gets settings.n samples.
+    guide: what moves the logits at every step. history: of a Denoised with the same prompts and settings; the samples go on
+    from there, n more per prompt. templates: for each prompt `length` tokens, None where one is to be written.
+    """
+    settings.check(info)
+    policy = POLICIES.build(settings.policy)
+    parallel, remasks = (bool(getattr(policy, name, False)) for name in ("parallel", "remasks"))
+    schedule = Schedule.plan(settings.length, settings.steps, settings.block_length, fork=settings.fork, remasks=remasks)
+    _check_blocks(info, schedule)
+    left, lengths = lay_prompts(prompts, settings.n, info)
+    B, L = len(left), schedule.length
+    answers, given = _lay_templates(templates, settings.n, L, len(prompts), info)
+    masked = torch.ones(B, L, dtype=torch.bool, device=left.device) if given is None else ~given
+    blocks = Blocks.lay(masked, schedule.block_length, lengths, info.align)
+    ends = schedule.ends(blocks)
+    aligned = len(blocks.ids) == 1
+    seeds = noise.seed_tensor(settings.seed, len(prompts), left.device)
+    made_with = {
+        "model": info.identity,
+        "length": L,
+        "steps": schedule.steps,
+        "block_length": schedule.block_length,
+        "prompts": [[int(t) for t in p] for p in prompts],
+        "seed": seeds.tolist(),
+        "templates": None if templates is None else [list(t) for t in templates],
+    }
+    _check_history(history, made_with, parallel)
+    earlier = None if history is None else history.memory
+    running = None if guide is None else guide.begin(info, backend, earlier, resumes=history is not None)
+    memory = None if running is None else running.memory
+    if parallel and memory is not None:
+        raise ValueError("a parallel policy ends at steps of its own: there is no history to remember")
+    if settings.stop_at_end and memory is not None:
+        raise ValueError("stop_at_end ends samples at steps of their own: there is no history to remember")
+    never = tuple(sorted({*settings.suppress} | ({info.mask_id} if info.mask_id is not None else set())))
+    confidence = "sampled" if settings.sampled(info) else "full"
+    plan = Plan(
+        run=uuid.uuid4().hex,
+        settings=settings,
+        info=info if settings.prompt_noise else replace(info, embedding=None),  # a state is light
+        schedule=schedule,
+        total=schedule.steps if aligned else int(ends[:, -1].max()),
+        counts=None if parallel or given is not None or not aligned else tuple(schedule.counts(fork=settings.fork)),
+        ends=ends,
+        policy=policy,
+        parallel=parallel,
+        process=_process(info, never, remasks),
+        guide=running,
+        backend=backend,
+        predict=partial(
+            predict,
+            temperature=settings.temperature,
+            top_k=settings.top_k,
+            top_p=settings.top_p,
+            needs=getattr(policy, "needs", None),
+            confidence=confidence,
+        ),
+        stops=settings.stop_at_end and bool(info.end_ids),
+        seeds=seeds,
+        first_sample=0 if history is None else history.samples,
+        prompts=left,
+        prompt_lengths=lengths,
+        given=given,
+        never=never,
+        late=torch.tensor(sorted(settings.suppress_confidence), dtype=torch.long, device=left.device),
+        made_with=made_with,
+    )
+    tokens = torch.zeros(B, L, dtype=torch.long, device=left.device) if answers is None else answers
+    state = State(
+        plan=plan,
+        index=0,
+        tokens=tokens,
+        blocks=blocks,
+        commit_step=torch.full((B, L), -1, device=left.device),
+        confidence=torch.zeros(B, L, dtype=torch.float64, device=left.device) if remasks else None,
+        nfe=torch.zeros(B, dtype=torch.long, device=left.device),
+        live=None,
+        done=False,
+        memory=memory,
+    )
+    return _settled(_blanked(state))
+
+
+@torch.no_grad()
+def advance(state: State, logits: Tensor, *, query: Query | None = None) -> tuple[State, StepEvent]:
+    """Take one step with the answer to `state.query`: [R, m, V], or [R, L, V] where it asks for all positions.
+
+    query: the one that was answered, to be told where it is not the current one. Nothing of the old state changes.
+    """
+    plan, asked = state.plan, state.query
+    if asked is None:
+        raise ValueError("the run is finished: there is no query to answer")
+    if query is not None and (query.run, query.number) != (asked.run, asked.number):
+        whose = f"query {query.number} of this run" if query.run == asked.run else "a query of another run"
+        raise ValueError(f"this answers {whose}, and query {asked.number} is the current one")
+    check_answer(logits, asked, plan.info)
+    alarm = Alarm(state.tokens.is_cuda, list(state.alarms))
+    step = state.step
+    answer, positions = logits, asked.positions
+    if state.live is not None:  # of the others nothing is read
+        place = torch.zeros(len(step.tokens), dtype=torch.long, device=logits.device)
+        place[state.live] = torch.arange(len(logits), device=logits.device)
+        answer, positions = logits[place], None if positions is None else positions[place]
+    outlook = Outlook(answer, positions, state.answered, step, alarm, plan.backend)
+    seen = step if plan.given is None else replace(step, tokens=step.tokens.masked_fill(plan.given, ABSENT))
+    outlook, memory = look(outlook, plan.guide, state.memory, seen)
+    propose = partial(_propose, plan, step)
+    plain: Callable[[], tuple[Prediction, Decision]] | None
+    if plan.settings.fork and state.index == 0:
+        prediction, decision = _fork(plan, outlook)
+        plain = partial(propose, outlook.without_guide())
+    else:
+        prediction, decision = propose(outlook)
+        plain = None if outlook.pushed is None else partial(propose, outlook.without_guide())
+    event = StepEvent(step, prediction, decision, outlook, plain)
+    tokens, masked = plan.process.write(prediction, decision, step)
+    commit_step, confidence = state.commit_step.masked_fill(decision.commit, state.index), state.confidence
+    if decision.remask is not None:
+        commit_step = commit_step.masked_fill(decision.remask, -1)
+    if confidence is not None:
+        confidence = torch.where(decision.commit, prediction.confidence, confidence)
+    passes = plan.info.passes
+    nfe = state.nfe + passes if state.live is None else state.nfe.index_add(0, state.live, torch.full_like(state.live, passes))
+    after = replace(
+        state,
+        index=state.index + 1,
+        tokens=tokens,
+        blocks=state.blocks.with_masked(masked),
+        commit_step=commit_step,
+        confidence=confidence,
+        nfe=nfe,
+        memory=memory,
+    )
+    after = _blanked(_settled(after))
+    if after.done:
+        alarm.sound()
+    return replace(after, alarms=tuple(alarm.pending)), event
+
+
+def check_answer(logits: Any, query: Query, info: ModelInfo) -> None:
+    """ValueError for logits that cannot be the answer to this query."""
+    if not isinstance(logits, Tensor):
+        raise ValueError(f"the model returned {type(logits).__name__}, not a tensor of logits")
+    R, T = query.tokens.shape
+    expected = (R, T - query.start if query.positions is None else query.positions.shape[1], info.vocab_size)
+    if logits.shape != expected:
+        raise ValueError(f"model returned logits {tuple(logits.shape)}, expected {expected}")
+    if logits.device != query.tokens.device:
+        raise ValueError(f"model returned logits on {logits.device}, and the run is on {query.tokens.device}")
+    if not logits.is_floating_point() or (info.dtype is not None and logits.dtype != info.dtype):
+        wanted = "floating-point numbers" if info.dtype is None else str(info.dtype)
+        raise ValueError(f"model returned logits of {logits.dtype}, expected {wanted}")
+
+
+def _propose(plan: Plan, step: Step, outlook: Outlook) -> tuple[Prediction, Decision]:
+    """What a step writes with these logits, and where."""
+    settings, prediction = plan.settings, plan.predict(outlook)
+    quota: Tensor | int
+    if plan.counts is None or (settings.fork and step.index == 0):
+        down = plan.schedule.steps_per_block > plan.schedule.block_length
+        quota = quotas(step, plan.ends, down=down)
+    else:
+        quota = plan.counts[step.index] - plan.counts[step.index + 1]
+    if plan.remasks:
+        step = replace(step, target=step.open.sum(dim=1) - quota)
+    said = plan.policy(delay(prediction, plan.late), step)
+    score, remask = (said.score, said.remask) if isinstance(said, Proposal) else (said, None)
+    if settings.order_temperature > 0:
+        score = score + order_noise(step, settings.order_temperature)
+    if remask is not None:
+        assert step.revisable is not None
+        assert step.target is not None
+        remask = remask & step.revisable
+        remask = remask & (remask.cumsum(dim=1) <= step.target[:, None])  # as many as there are masks to take their place
+        quota = quota + remask.sum(dim=1)
+    return prediction, Decision(select(score, quota, step, outlook.alarm), remask)
+
+
+def _fork(plan: Plan, outlook: Outlook) -> tuple[Prediction, Decision]:
+    """The first step of a fork: it writes one token of each sample, all different."""
+    tokens, commit = fork_cells(outlook.base, outlook.step, plan.settings.fork_temperature)
+    prediction = plan.predict(outlook)
+    tokens = torch.where(commit, tokens, prediction.tokens)
+    confidence = torch.where(commit, probability(outlook.guided, tokens, commit), prediction.confidence)
+    return replace(prediction, tokens=tokens, confidence=confidence, logprobs=None), Decision(commit)
+
+
+def _blanked(state: State) -> State:
+    """With what stands where nothing is written."""
+    if state.done or (state.index and isinstance(state.plan.process, Absorbing)):
+        return state
+    blank = state.plan.process.blank(state.step)
+    return replace(state, tokens=torch.where(state.masked, blank, state.tokens))
+
+
+def _settled(state: State) -> State:
+    """Who still needs the network, and whether anybody does. It waits for a GPU only where that cannot be known beforehand."""
+    plan = state.plan
+    if state.index >= plan.total:
+        return replace(state, done=True)
+    known = plan.counts is not None
+    if known and not (plan.stops and state.index % plan.schedule.steps_per_block == 0 and state.index):
+        return state
+    if plan.stops:
+        state = _stopped(state)
+    busy = state.masked.any(dim=1)
+    live = busy.nonzero().squeeze(1)
+    return replace(state, live=None if len(live) == len(busy) else live, done=not len(live))
+
+
+def _stopped(state: State) -> State:
+    """Samples whose text has ended, up to the end of a block, are filled with the token that ends it."""
+    plan, blocks = state.plan, state.blocks
+    ends = torch.isin(state.tokens, torch.tensor(plan.info.end_ids, device=state.tokens.device))
+    ends &= (state.commit_step >= 0) & (blocks.ids < blocks.current[:, None])
+    stopped = ends.any(dim=1)
+    if plan.guide is not None:  # who is still pushed away from a sample needs its logits
+        later = stopped.view(-1, plan.settings.n).flip(1).long().cumprod(dim=1).flip(1).bool()
+        stopped = (later if plan.guide.looks_back else later.all(dim=1, keepdim=True).expand_as(later)).flatten()
+    fill = state.tokens.gather(1, ends.byte().argmax(dim=1, keepdim=True))
+    here = stopped[:, None] & state.masked
+    return replace(state, tokens=torch.where(here, fill, state.tokens), blocks=blocks.with_masked(state.masked & ~here))
+
+
+def _process(info: ModelInfo, never: tuple[int, ...], remasks: bool) -> Process:
+    if info.process == "uniform":
+        allowed = tuple(i for i in range(info.vocab_size) if i not in set(never)) if never else info.vocab_size
+        return Uniform(allowed)
+    if info.mask_id is None:
+        raise ValueError(f"{info.name} has no mask_id: an absorbing model needs one")
+    return Remasking(info.mask_id) if remasks else Absorbing(info.mask_id)
+
+
+def lay_prompts(prompts: Sequence[Prompt], n: int, info: ModelInfo) -> tuple[Tensor, Tensor]:
+    """Left-padded prompts, each n times, [B, start], and their lengths [B]."""
+    if not len(prompts):
+        raise ValueError("prompts is empty: give at least one prompt")
+    rows = [_ids(f"prompts[{i}]", prompt, info) for i, prompt in enumerate(prompts)]
+    start = max(len(row) for row in rows)
+    pad = 0 if info.mask_id is None else info.mask_id  # what fills the padding is never read
+    canvas = torch.full((len(rows), start), pad, device=info.device)
+    for i, row in enumerate(rows):
+        canvas[i, start - len(row) :] = row
+    lengths = torch.tensor([len(row) for row in rows], device=info.device)
+    return canvas.repeat_interleave(n, dim=0), lengths.repeat_interleave(n)
+
+
+def _ids(name: str, given: Prompt, info: ModelInfo) -> Tensor:
+    try:
+        row = torch.as_tensor(given)
+        if row.dim() != 1 or (len(row) and (row.is_floating_point() or row.dtype == torch.bool)):
+            raise TypeError(f"{row.dtype} of shape {tuple(row.shape)}")
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(f"{name} must be a flat sequence of token ids, not {error}") from error
+    row = row.long()
+    if len(row) and not 0 <= int(row.min()) <= int(row.max()) < info.vocab_size:
+        raise ValueError(f"{name} holds a token id outside the vocabulary 0..{info.vocab_size - 1}")
+    return row.to(info.device)
+
+
+def _lay_templates(
+    templates: Sequence[Template] | None, n: int, length: int, prompts: int, info: ModelInfo
+) -> tuple[Tensor | None, Tensor | None]:
+    """Answers [B, L] with the tokens of the templates, and where those are."""
+    if templates is None:
+        return None, None
+    if len(templates) != prompts:
+        raise ValueError(f"templates must be one per prompt: got {len(templates)} for {prompts} prompts")
+    rows, given = [], []
+    for i, template in enumerate(templates):
+        if len(template) != length:
+            raise ValueError(f"templates[{i}] has {len(template)} positions, and length is {length}")
+        if all(token is not None for token in template):
+            raise ValueError(f"templates[{i}] has no position to write")
+        if info.mask_id is not None and info.mask_id in template:
+            raise ValueError(f"templates[{i}] holds the mask token {info.mask_id}: say None where a token is to be written")
+        rows.append(_ids(f"templates[{i}]", [0 if token is None else token for token in template], info))
+        given.append(torch.tensor([token is not None for token in template], device=info.device))
+    return torch.stack(rows).repeat_interleave(n, dim=0), torch.stack(given).repeat_interleave(n, dim=0)
+
+
+def _check_blocks(info: ModelInfo, schedule: Schedule) -> None:
+    """A network that is causal over blocks cannot write across the border of two."""
+    own, asked = info.block_length, schedule.block_length
+    if own is not None and own % asked and (asked < schedule.length or asked > own):
+        raise ValueError(
+            f"{info.identity} is block-causal, in blocks of {own} tokens, and {asked} were to be written as one block: "
+            f"give block_length={own} or a divisor of it"
+        )
+
+
+def _check_history(history: History | None, made_with: Mapping[str, Any], parallel: bool) -> None:
+    if history is None:
+        return
+    if parallel:
+        raise ValueError("a parallel policy ends at steps of its own: it cannot go on from a history")
+    for name, value in made_with.items():
+        if (was := history.made_with[name]) != value:
+            raise ValueError(f"history was made with {name} {was}, not {value}")

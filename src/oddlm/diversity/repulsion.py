@@ -1,0 +1,268 @@
+"""`Repulsion`, the guide that makes samples differ."""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from ..checks import finite, ids, one_of
+from ..core import noise
+from ..core.guide import Backend, Pushed
+from ..core.model import ModelInfo
+from ..core.step import Memory, Step
+from ..kernels import dispatch
+from ..kernels.directions import Duplicates, extend
+from ..kernels.reference import Objective, Repel
+from ..presets import ALPHA, FEATURE, GRADIENT, OBJECTIVE, SCHEDULE, expanded
+from .alpha import SCHEDULES, AlphaSchedule
+from .features import FEATURES, Feature, Pooling, build_feature
+from .memory import Explored, Form
+from .objectives import OBJECTIVES, build_objective, need_of, slope_of, weigh_of
+
+DuplicateMode = Literal["break", "skip"]
+Gradient = Literal["normalized", "raw"]
+Preset = Literal["paper"]
+OPEN: Any = None  # not given: what the preset says, else the default of every door (`oddlm.presets`)
+
+
+@dataclass(frozen=True, slots=True)
+class Repulsion:
+    """A guide: `denoise(..., guide=Repulsion(alpha=16))`.
+
+    objective: odd, odd_sequential, dpp, random_probe, none, or "auto" (default), which is {"name": "odd", "enough": 0.5};
+    feature: max_pool (default), mean_pool, positional or ngrams; both also as {"name": ..., option: ...}, a dotted path, or a
+    function. alpha (default 4): how far the most moved position of a sample moves (with gradient="raw": the bare step size).
+    schedule (default linear): how alpha falls over the steps. duplicates: what
+    happens to a sample whose unit feature lies within `tolerance` (default 1e-3) of the span of the earlier ones: "break"
+    (default) pushes it along a seeded random direction, "skip" leaves it. protected ids and the embedding come from the model
+    unless given here.
+    preset="paper" is the published method (odd with alpha 8, unless others are given) in its own arithmetic: the precision of
+    the logits, residuals up to 1e-6 skipped.
+    backend: "auto" does without autograd in all features and objectives of ours (for max_pool as fused Triton kernels on a
+    GPU), and with it for functions of your own; "triton", "closed_form" and "reference" can be asked for by name.
+    remember: keep what the batch explores, so that `denoise(..., history=first.history)` goes on from there: "exact", or
+    "sparse" for large vocabularies (see `oddlm.diversity.memory`).
+    """
+
+    objective: str | Mapping[str, Any] | Objective = OPEN
+    feature: str | Mapping[str, Any] | Pooling | Feature = FEATURE
+    alpha: float = OPEN
+    schedule: str | Mapping[str, Any] | AlphaSchedule = SCHEDULE
+    duplicates: DuplicateMode | None = None
+    tolerance: float | None = None
+    gradient: Gradient = GRADIENT
+    protected: Collection[int] | None = None
+    embedding: Tensor | None = None
+    preset: Preset | None = None
+    backend: dispatch.Asked = "auto"
+    remember: Form | None = None
+
+    def __post_init__(self) -> None:
+        """Settle what is open, and refuse bad settings at once, not at the first step."""
+        named = {name: getattr(self, name) for name in ("objective", "alpha", "preset")}
+        settled = {"objective": OBJECTIVE, "alpha": ALPHA, **expanded({k: v for k, v in named.items() if v is not OPEN})}
+        for name in ("objective", "alpha"):
+            object.__setattr__(self, name, settled[name])
+        build_objective(self.objective)
+        build_feature(self.feature)
+        SCHEDULES.build(self.schedule)
+        finite("alpha", self.alpha)
+        for name, value, allowed in (
+            ("duplicates", self.duplicates, get_args(DuplicateMode)),
+            ("gradient", self.gradient, get_args(Gradient)),
+            ("preset", self.preset, get_args(Preset)),
+            ("backend", self.backend, get_args(dispatch.Asked)),
+            ("remember", self.remember, get_args(Form)),
+        ):
+            if value is not None:
+                one_of(name, value, allowed)
+        if self.preset is not None and (self.duplicates, self.tolerance) != (None, None):
+            raise ValueError("preset 'paper' fixes duplicates and tolerance: give the preset or those, not both")
+        if self.tolerance is not None and not 0 <= self.tolerance < 1:
+            raise ValueError(f"tolerance must lie in [0, 1), not {self.tolerance!r}")
+        if self.backend == "closed_form" and len(self.forms) == 1:
+            raise ValueError(
+                f"backend 'closed_form' needs a feature with a trace ({', '.join(_traced())}), an objective with a slope "
+                f"({', '.join(_having(slope_of))}), no preset"
+            )
+        if self.backend == "triton" and "triton" not in self.forms:
+            raise ValueError(
+                "backend 'triton' needs feature max_pool over probs without top_k, an objective with a slope in "
+                f"coordinates ({', '.join(_having(weigh_of))}), no preset"
+            )
+        if self.remember is not None:
+            self.check_memory()
+
+    def check_memory(self) -> None:
+        """Refuse settings under which a batch cannot go on from an earlier one."""
+        if getattr(OBJECTIVES.build(self.objective), "coupled", False):
+            raise ValueError(f"objective {self.objective!r} couples all samples of a batch: none goes on from another")
+        if self.preset is not None:
+            raise ValueError(f"preset {self.preset!r} has no memory of earlier batches")
+
+    @property
+    def idle(self) -> bool:
+        """Is this plain sampling?"""
+        return self.alpha == 0 or OBJECTIVES.build(self.objective) is OBJECTIVES.find("none")
+
+    @property
+    def forms(self) -> tuple[dispatch.Form, ...]:
+        """The backends that can compute it: without autograd where feature and objective know their derivatives, tile by tile
+        for max-pooled probabilities, fused where the objective knows its slope in coordinates.
+        """
+        objective, feature = OBJECTIVES.build(self.objective), build_feature(self.feature)
+        if not feature.traced or slope_of(objective) is None or self.preset is not None:
+            return ("reference",)
+        pooled = feature.pooling is FEATURES.find("max_pool") and feature.space == "probs"
+        if not pooled or feature.rank is not None or feature.ignore_ids:
+            return "pulled", "reference"
+        fusible = feature.top_k is None and weigh_of(objective) is not None
+        return ("triton", "closed_form", "reference") if fusible else ("closed_form", "reference")
+
+    @property
+    def duplicate_rule(self) -> Duplicates:
+        if self.preset == "paper":
+            return Duplicates("skip", tolerance=1e-6, native=True)
+        return Duplicates(self.duplicates or "break", 1e-3 if self.tolerance is None else self.tolerance)
+
+    def begin(self, info: ModelInfo, backend: Backend, history: Memory | None, *, resumes: bool) -> "Repelling | None":
+        """The guide of one run with this model: one that reads what earlier batches explored, and remembers what it adds,
+        where it is to; None for plain sampling.
+        """
+        return None if self.idle else self.resolve(info, backend, history, resumes=resumes)
+
+    def resolve(self, info: ModelInfo, backend: Backend, history: Memory | None, *, resumes: bool) -> "Repelling":
+        """`begin`, also where the push is nothing and only what is explored counts."""
+        feature = build_feature(self.feature)
+        embedding = info.embedding if self.embedding is None else self.embedding
+        feature.check(info.vocab_size, embedding)
+        protected = info.protected if self.protected is None else tuple(self.protected)
+        ids("protected", protected, info.vocab_size)
+        memory = None
+        if resumes or self.remember is not None:
+            self.check_memory()
+            if resumes and not isinstance(history, Explored):
+                raise ValueError("history holds no directions: make the first batch with Repulsion(..., remember='exact')")
+            memory = Explored(self.remember or (history.form if isinstance(history, Explored) else "exact"))
+        held = embedding if feature.space != "probs" else None
+        lean = replace(self, embedding=held, protected=protected)
+        assert isinstance(backend, dispatch.Backend)
+        return Repelling(lean, backend, history if isinstance(history, Explored) else None, memory)
+
+    @torch.no_grad()
+    def __call__(self, logits: Tensor, step: Step) -> Tensor:
+        """Guided logits of one step by itself; the input is not changed, and comes back itself where there is nothing to do."""
+        info = ModelInfo(logits.shape[-1], None, step.protected, embedding=self.embedding)
+        backend = dispatch.choose(logits.device, logits.dtype, asked=self.backend, forms=self.forms)
+        guide = self.begin(info, backend, None, resumes=False)
+        return logits if guide is None else guide.guided(logits, step)
+
+
+def _traced() -> list[str]:
+    return [name for name in FEATURES.names if build_feature(name).traced]
+
+
+def _having(form: Callable[[Objective], Any]) -> list[str]:
+    """The objectives that have one, save the one that pushes nothing."""
+    return [name for name in OBJECTIVES.names if name != "none" and form(OBJECTIVES.build(name)) is not None]
+
+
+@dataclass(frozen=True)
+class Repelling:
+    """A Repulsion during one run: feature, objective and kernel are resolved once."""
+
+    repulsion: Repulsion
+    backend: dispatch.Backend
+    earlier: Explored | None  # what earlier batches explored
+    memory: Explored | None  # what this one remembers at its start; None where it does not
+
+    @property
+    def fused(self) -> bool:
+        return self.backend.push == "triton"
+
+    @property
+    def looks_back(self) -> bool:
+        return not getattr(self._objective, "coupled", False)
+
+    def __call__(self, logits: Tensor, step: Step, memory: Memory | None, positions: Tensor | None = None) -> Pushed:
+        assert memory is None or isinstance(memory, Explored)
+        call = partial(self._kernel.plan, positions=positions, never=step.never) if self.fused else self._kernel.repel
+        result, memory = self._run(call, logits, step, memory)
+        return Pushed(None, result, memory) if self.fused else Pushed(result.flatten(0, 1), None, memory)
+
+    def guided(self, logits: Tensor, step: Step, record: Explored | None = None) -> Tensor:
+        """The pushed logits [B, S, V] themselves; what is explored goes into `record`, too."""
+        result, memory = self._run(self._kernel.repel, logits, step, record)
+        if record is not None and memory is not None:
+            record.feature, record.steps = memory.feature, memory.steps
+        guided: Tensor = result.flatten(0, 1)
+        return guided
+
+    def to(self, device: torch.device, backend: Backend) -> "Repelling":
+        assert isinstance(backend, dispatch.Backend)
+        held = self.repulsion.embedding
+        lean = self.repulsion if held is None else replace(self.repulsion, embedding=held.to(device))
+        memories = {name: None if (x := getattr(self, name)) is None else x.to(device) for name in ("earlier", "memory")}
+        return replace(self, repulsion=lean, backend=backend, **memories)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: self.__dict__[name] for name in ("repulsion", "backend", "earlier", "memory")}
+
+    def _run(
+        self, call: Callable[..., Any], logits: Tensor, step: Step, memory: Explored | None
+    ) -> tuple[Any, Explored | None]:
+        """What `call` of the kernel makes of these logits, and the memory with what it explored."""
+        keys_of = getattr(self._kernel, "keys_of", Step.keys)
+        keys = keys_of(step, noise.Purpose.DIRECTION, 1).view(-1, step.n)
+        how = replace(self._how, keys=keys, remember=memory is not None)
+        alpha = self.repulsion.alpha * self._schedule(step.time_left, step.total)
+        grouped = [x.unflatten(0, (-1, step.n)) for x in (logits, step.tokens, step.masked, alpha)]
+        earlier, label = None, self._feature.label
+        if self.earlier is not None:
+            earlier = self.earlier.rows(step.index, label, len(step.seeds)).to(logits.device)
+        result, added = call(*grouped, earlier, how)
+        if memory is not None:
+            assert added is not None
+            memory = memory.with_step(step.index, label, extend(earlier, added))
+        return result, memory
+
+    @cached_property
+    def _feature(self) -> Feature:
+        return build_feature(self.repulsion.feature)
+
+    @cached_property
+    def _objective(self) -> Objective:
+        return OBJECTIVES.build(self.repulsion.objective)
+
+    @cached_property
+    def _schedule(self) -> AlphaSchedule:
+        return SCHEDULES.build(self.repulsion.schedule)
+
+    @cached_property
+    def _kernel(self) -> Any:
+        assert self.backend.push is not None
+        return dispatch.module(self.backend.push)
+
+    @cached_property
+    def _how(self) -> Repel:
+        """All of the push but what changes with the step."""
+        repulsion, feature, objective = self.repulsion, self._feature, self._objective
+        return Repel(
+            extract=partial(feature.extract, embedding=repulsion.embedding),
+            trace=partial(feature.trace, embedding=repulsion.embedding) if feature.traced else None,
+            top_k=feature.top_k,
+            objective=objective,
+            slope=slope_of(objective),
+            weigh=weigh_of(objective),
+            need=need_of(objective),
+            sequential=getattr(objective, "sequential", False),
+            probes=getattr(objective, "probes", False),
+            duplicates=repulsion.duplicate_rule,
+            raw_gradient=repulsion.gradient == "raw",
+            protected=tuple(repulsion.protected or ()),
+            keys=torch.empty(0),
+            remember=False,
+        )

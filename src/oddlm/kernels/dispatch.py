@@ -1,0 +1,110 @@
+"""The one place that chooses between autograd, torch and Triton: once per run, by device, dtype and what is to be computed."""
+
+import os
+import warnings
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Literal, cast, get_args
+
+import torch
+
+Asked = Literal["auto", "triton", "closed_form", "reference"]
+Form = Literal["triton", "closed_form", "pulled", "reference"]  # a module of this folder with a `repel`
+FORMS: tuple[Form, ...] = get_args(Form)  # best first
+OLDEST = (8, 0)  # compute capability: the first with bfloat16
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """Who computes a run. `str(backend)` says it in words."""
+
+    push: Form | None  # what pushes the logits; None: nothing of ours does
+    fused: bool  # can the fused kernels run on these logits?
+    draws: bool  # and do they draw the tokens, too?
+    asked: Asked
+    forms: tuple[Form, ...]
+    dtype: torch.dtype
+    filtered: bool
+
+    @property
+    def name(self) -> str:
+        draw = "triton" if self.draws else "torch"
+        return draw if self.push is None else f"{self.push}, {draw}" if (self.push == "triton") != self.draws else self.push
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def kernel(self) -> Any:
+        """The module of the fused kernels, or None."""
+        return module("triton") if self.fused else None
+
+    def to(self, device: torch.device) -> "Backend":
+        """The choice for the same run elsewhere; a backend asked for by name that is not there is replaced by the best."""
+        asked = "auto" if self.asked == "triton" and obstacle(device, self.dtype) else self.asked
+        found = choose(device, self.dtype, asked=asked, forms=self.forms, filtered=self.filtered)
+        return replace(found, asked=self.asked)
+
+
+def choose(
+    device: torch.device,
+    dtype: torch.dtype | None = None,
+    *,
+    asked: Asked = "auto",
+    forms: Collection[Form] = (),
+    filtered: bool = False,
+) -> Backend:
+    """The backend of a run whose logits come on this device.
+
+    dtype: of the logits; None: not known, taken for float32. forms: the modules that can compute the guide; none where there is
+    no guide of ours. filtered: tokens are drawn from a filtered distribution, which no fused kernel does.
+    """
+    dtype = torch.float32 if dtype is None else dtype
+    why_not = obstacle(device, dtype)
+    if why_not is not None and device.type == "cuda" and dtype in DTYPES:
+        _say(why_not)
+    fused = why_not is None
+    push: Form | None = None
+    if forms:
+        able = [form for form in FORMS if form in forms]
+        if asked == "triton" and not fused:
+            raise ValueError(f"backend 'triton' is not available: {why_not}")
+        if asked == "auto" or (asked == "closed_form" and "closed_form" not in able):
+            able = [form for form in able if form != "triton" or (fused and asked == "auto")]
+            push = able[0]
+        else:
+            push = cast("Form", asked)
+    return Backend(push, fused, fused and not filtered, asked, tuple(forms), dtype, filtered)
+
+
+def module(form: Form) -> Any:
+    """The module of a backend: all have a `repel`."""
+    return import_module(f"oddlm.kernels.{form}")
+
+
+def obstacle(device: torch.device, dtype: torch.dtype) -> str | None:
+    """Why the fused kernels cannot run on such logits."""
+    if dtype not in DTYPES:
+        return f"it computes in single precision, the logits are {dtype}"
+    interpreted = device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
+    if device.type != "cuda" and not interpreted:
+        return f"it needs a GPU, the logits are on {device.type} (TRITON_INTERPRET=1 interprets it, slowly)"
+    if find_spec("triton") is None:
+        return "Triton is not installed (pip install triton)"
+    return None if interpreted else _too_old(device)
+
+
+@lru_cache
+def _too_old(device: torch.device) -> str | None:
+    name, capability = torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
+    needed = ".".join(map(str, OLDEST))
+    return None if capability >= OLDEST else f"{name} has compute capability {capability[0]}.{capability[1]}, below {needed}"
+
+
+@lru_cache
+def _say(why_not: str) -> None:
+    warnings.warn(f"without the fused kernels, sampling on this GPU is slower: {why_not}", stacklevel=2)

@@ -1,0 +1,44 @@
+"""Our networks during one run, without a cache: what stays the same between steps is computed once."""
+
+import torch
+from torch import Tensor
+
+from ..core.model import Query
+from .transformer import Layout, Transformer
+
+
+class RunSession:
+    """What every session of ours begins with. `computed` counts the positions that went through the network."""
+
+    def __init__(self, network: Transformer, first: Query) -> None:
+        self.network, self.run = network, first.run
+        self.start, self.width = first.start, first.tokens.shape[1]
+        self.prompt_lengths = first.prompt_lengths
+        self.next = first.number
+        self.computed = 0
+        lengths = first.prompt_lengths
+        padded = bool((lengths != first.start).any())
+        layout = network.layout(self.width, first.start, lengths if padded else lengths[:1])
+        self._layout = layout if padded else layout.unpadded()
+        if first.samples is not None:
+            raise ValueError("a session begins with a query about all samples of its run")
+
+    def check(self, query: Query) -> None:
+        """Refuse the queries of another run, and those out of order."""
+        if query.run != self.run:
+            raise ValueError("this session belongs to another run: open one for each run")
+        if query.number != self.next:
+            raise ValueError(f"this session waits for query {self.next} of its run, not {query.number}")
+        self.next += 1
+
+    def layout(self, samples: Tensor | None) -> Layout:
+        return self._layout if samples is None else self._layout.take(samples)
+
+
+class PlainSession(RunSession):
+    @torch.no_grad()
+    def __call__(self, query: Query) -> Tensor:
+        self.check(query)
+        self.computed += query.tokens.numel()
+        layout = self.layout(query.samples)
+        return self.network.predict(query.tokens, self.start, query.prompt_lengths, layout, query.nudge, query.positions)
