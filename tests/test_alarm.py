@@ -52,19 +52,19 @@ def test_out_of_memory_says_what_to_lower(guide):
     assert "each sample takes 8.0 MiB of logits and 0.0 MiB of guidance" in said
     assert "lower length: each position takes 0.0 MiB" in said
     assert "lower max_batch" in said
-    assert said.endswith("6 rows it sees at a time")
+    assert said.endswith("6 samples it sees at a time")
 
 
 def test_out_of_memory_knows_what_a_row_of_our_networks_takes():
     class Full(Native):
-        def session(self, *args):
+        def session(self, query):
             raise torch.cuda.OutOfMemoryError("CUDA out of memory")
 
     class Later(MicroBatch):
-        def session(self, start, prompt_lengths, length, block_length):
-            return lambda *args: self.model.session(start, prompt_lengths, length, block_length)
+        def session(self, query):
+            return self.model.session
 
     network = Transformer(TransformerConfig(vocab_size=64, width=128, layers=1, heads=2, hidden=1024))
     model = Later(Full(network, name="full", mask_id=0, end_ids=()), 2)
-    with pytest.raises(ValueError, match=r"the 2 rows it sees at a time, each about 1\.3 MiB$"):
+    with pytest.raises(ValueError, match=r"the 2 samples it sees at a time, each about 1\.3 MiB$"):
         denoise(model, [[5] * 35], n=3, length=64, steps=2)

@@ -1,17 +1,18 @@
 """The network answers for masked positions alone where their number is known, and nobody reads what it says of others."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
 
-from oddlm import Repulsion, denoise, sampling
+from oddlm import Repulsion, denoise
+from oddlm.core import choose
+from oddlm.core.model import open_session
+from oddlm.core.quota import Schedule, quotas
 from oddlm.models.native import Native
 from oddlm.models.transformer import Transformer, TransformerConfig
 from oddlm.models.wrappers import ClassifierFree, MicroBatch, Wrapper
-from oddlm.core.quota import Schedule
-from oddlm.UNKNOWN import is_selective
-from oddlm.core.model import open_session
 
 VOCAB, MASK = 40, 39
 PROMPTS = [[5, 6, 7, 8], [9], []]
@@ -48,12 +49,16 @@ class Dense(Wrapper):
 
     fill = None  # what is written over the logits of committed positions
 
-    def session(self, *run):
-        session = open_session(self.model, *run)
+    @property
+    def info(self):
+        return replace(super().info, selective=False)
 
-        def answer(tokens, start, prompt_lengths, **aside):
-            logits = session(tokens, start, prompt_lengths, **aside)
-            return logits if self.fill is None else logits.masked_fill((tokens[:, start:] != MASK)[..., None], self.fill)
+    def session(self, query):
+        session = open_session(self.model, query)
+
+        def answer(query):
+            logits = session(query)
+            return logits if self.fill is None else logits.masked_fill(~query.blocks.masked[..., None], self.fill)
 
         return answer
 
@@ -85,23 +90,28 @@ def test_every_policy_and_guide_writes_the_same_tokens(shape, options):
 def test_so_do_models_around_models(wrap, dtype):
     options = {"guide": Repulsion(alpha=8), "block_length": 4, "prompt_noise": 0.5}
     wrapped = WRAPS[wrap](model("shift", dtype))
-    assert is_selective(open_session(wrapped, 4, torch.tensor([4, 1, 0]), 12, 4))
+    assert wrapped.info.selective
     same(run(wrapped, **options), run(Dense(WRAPS[wrap](model("shift", dtype))), **options))
 
 
-@pytest.mark.parametrize("options", RUNS[:-1], ids=str)
-def test_the_head_runs_on_masked_positions_alone(options, monkeypatch):
-    lm, seen, masked = model("shift"), [], []
+@pytest.mark.parametrize("options", RUNS, ids=str)
+def test_the_head_runs_on_what_is_read_alone(options, monkeypatch):
+    """Everything that is masked where a guide looks at it, else the open block; samples that are done are not asked about."""
+    lm, seen, read = model("shift"), [], []
     head = lm.network.logits
     monkeypatch.setattr(lm.network, "logits", lambda x: seen.append(tuple(x.shape[:2])) or head(x))
-    run(lm, observe=lambda event: masked.append((len(event.step.masked), int(event.step.masked[0].sum()))), **options)
-    assert seen == masked
-    assert len({m for _, m in seen}) == len(seen)
+
+    def watch(event):
+        counts = (event.step.masked if "guide" in options else event.step.open).sum(dim=1)
+        read.append((int((counts > 0).sum()), int(counts.max())))
+
+    run(lm, observe=watch, **options)
+    assert seen == read
 
 
 @pytest.mark.parametrize("options", RUNS, ids=str)
 def test_observers_find_numbers_everywhere_they_may_look(options, monkeypatch):
-    def poisoned(rows, masked, spread=sampling.spread):
+    def poisoned(rows, masked, spread=choose.spread):
         return spread(rows, masked).masked_fill_(~masked[..., None], torch.nan)
 
     def watch(seen, event):
@@ -111,7 +121,7 @@ def test_observers_find_numbers_everywhere_they_may_look(options, monkeypatch):
 
     looks = [], []
     expected = run(model(), observe=partial(watch, looks[0]), **options)
-    monkeypatch.setattr(sampling, "spread", poisoned)
+    monkeypatch.setattr(choose, "spread", poisoned)
     same(run(model(), observe=partial(watch, looks[1]), **options), expected)
     for one, other in zip(*looks, strict=True):
         for a, b in zip(one, other, strict=True):
@@ -137,40 +147,19 @@ def test_how_many_are_masked_is_known_beforehand(toy, length, steps, block_lengt
     def watch(event):
         masked.append(event.step.masked.sum(dim=1).tolist())
         if not (fork and event.step.index == 0):
-            assert torch.equal(schedule.quota(event.step), event.commit.sum(dim=1))
+            assert torch.equal(quotas(event.step, schedule.ends(event.step.blocks)), event.commit.sum(dim=1))
 
     denoise(toy, [[5], [6]], n=2, length=length, steps=steps, block_length=block_length, fork=fork, observe=watch)
     assert masked == [[count] * 4 for count in schedule.counts(fork=fork)[:-1]]
     assert schedule.counts(fork=fork)[-1] == 0
 
 
-def test_who_answers_for_all(monkeypatch):
-    lengths = torch.tensor([4, 1])
-    for other in (
-        model(cache="dual"),
-        MicroBatch(model(cache="prefix"), 1),
-        Dense(model()),
-        ClassifierFree(Dense(model()), 1.0),
-    ):
-        assert not is_selective(open_session(other, 4, lengths, 12, 4))
-    lm, seen = model(), []
-    head = lm.network.logits
-    monkeypatch.setattr(lm.network, "logits", lambda x: seen.append(x.shape[1]) or head(x))
-    run(lm, policy="threshold")
-    assert set(seen) == {12}
-
-
 def test_an_answer_of_the_wrong_shape_is_refused():
     class Deaf(Native):
-        def session(self, *canvas):
-            session = super().session(*canvas)
-
-            def answer(tokens, start, prompt_lengths, positions=None):
-                return session(tokens, start, prompt_lengths)
-
-            answer.selective = True
-            return answer
+        def session(self, query):
+            session = super().session(query)
+            return lambda query: session(replace(query, positions=None))
 
     deaf = Deaf(model().network, name="deaf", mask_id=MASK, end_ids=())
-    with pytest.raises(ValueError, match=r"model returned logits \(9, 12, 40\), expected \(9, 10, 40\)"):
+    with pytest.raises(ValueError, match=r"\(9, 12, 40\), expected \(9, 10, 40\)"):
         run(deaf)

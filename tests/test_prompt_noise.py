@@ -9,14 +9,17 @@ import torch
 from scipy import stats
 
 import oddlm
-from oddlm import denoise, noise
+from oddlm import denoise
+from oddlm.core import noise
+from oddlm.core.blocks import Blocks
+from oddlm.core.explore import annealed, prompt_nudge
+from oddlm.core.step import Step
 from oddlm.models.mini import Mini
 from oddlm.models.native import Native
 from oddlm.models.transformer import Transformer, TransformerConfig
 from oddlm.models.wrappers import ClassifierFree, MicroBatch
-from oddlm.core.explore import annealed, prompt_nudge
-from oddlm.core.step import Step
 
+from .queries import query
 from .tolerances import P_VALUE
 
 SHAPE = {"length": 12, "steps": 6}
@@ -41,7 +44,11 @@ def step_of(model, index=0, total=8, n=2, groups=1, first_sample=0, parallel=Fal
     tokens = torch.full((n * groups, 4), model.mask_id)
     masked = torch.ones_like(tokens, dtype=torch.bool)
     seeds = torch.arange(groups) + 7
-    return Step(index, total, tokens, masked, masked, n, first_sample, seeds, parallel, (1,), model.embedding)
+    return Step(index, total, tokens, Blocks(torch.zeros(1, 4).long(), 1, masked), n, first_sample, seeds, parallel, (1,))
+
+
+def nudge_of(model, canvas, step, scale):
+    return prompt_nudge(*canvas, step, scale, model.embedding)
 
 
 def canvas_of(*prompts):
@@ -54,7 +61,7 @@ def test_a_token_keeps_its_length_and_turns_by_the_scale(toy):
     tokens, lengths = canvas_of([5, 6, 7], [5, 6, 7])
     before = toy.embedding[tokens]
     for scale in (0.1, 1.0, 100.0):
-        after = before + prompt_nudge(tokens, lengths, step_of(toy), scale)
+        after = before + nudge_of(toy, (tokens, lengths), step_of(toy), scale)
         torch.testing.assert_close(after.norm(dim=-1), before.norm(dim=-1))
         cosines = torch.cosine_similarity(after, before, dim=-1)
         tangent = scale * math.cos(math.pi / 16)
@@ -72,30 +79,30 @@ def test_it_fades_like_a_quarter_of_a_cosine_and_is_gone_at_the_last_step(toy):
     steps = [step_of(toy, index) for index in range(8)]
     expected = [math.cos(math.pi / 2 * (i + 1) / 8) for i in range(8)]
     assert [annealed(step)[0].item() for step in steps] == pytest.approx(expected)
-    assert prompt_nudge(tokens, lengths, steps[7], 5.0).abs().max() < 1e-14
-    assert len({prompt_nudge(tokens, lengths, s, 1.0).sum().item() for s in steps}) == 8, "every step draws anew"
+    assert nudge_of(toy, (tokens, lengths), steps[7], 5.0).abs().max() < 1e-14
+    assert len({nudge_of(toy, (tokens, lengths), s, 1.0).sum().item() for s in steps}) == 8, "every step draws anew"
 
 
 def test_where_the_end_is_not_known_the_masked_share_is_the_clock(toy):
     step = step_of(toy, index=1, total=4, parallel=True)
     masked = torch.tensor([[True, True, True, True], [True, False, False, False]])
     expected = [math.cos(math.pi / 2 * 0.25), math.cos(math.pi / 2)]
-    assert annealed(replace(step, masked=masked)).tolist() == pytest.approx(expected, abs=1e-12)
+    assert annealed(replace(step, blocks=step.blocks.with_masked(masked))).tolist() == pytest.approx(expected, abs=1e-12)
 
 
 def test_a_prompt_is_moved_alike_alone_and_beside_longer_ones(toy):
-    alone = prompt_nudge(*canvas_of([5, 6], [5, 6]), step_of(toy), 1.0)
-    both = prompt_nudge(*canvas_of([5, 6], [5, 6], [7, 8, 9, 10], [7, 8, 9, 10]), step_of(toy, groups=2), 1.0)
+    alone = nudge_of(toy, canvas_of([5, 6], [5, 6]), step_of(toy), 1.0)
+    both = nudge_of(toy, canvas_of([5, 6], [5, 6], [7, 8, 9, 10], [7, 8, 9, 10]), step_of(toy, groups=2), 1.0)
     assert torch.equal(both[:2, 2:], alone)
     assert not torch.equal(alone[0], alone[1]), "samples have noise of their own"
-    assert torch.equal(prompt_nudge(*canvas_of([5, 6]), step_of(toy, n=1, first_sample=1), 1.0)[0], alone[1])
+    assert torch.equal(nudge_of(toy, canvas_of([5, 6]), step_of(toy, n=1, first_sample=1), 1.0)[0], alone[1])
 
 
 def test_large_prompts_are_walked_in_tiles_without_a_change(toy, monkeypatch):
     canvas, step = canvas_of(*[[5, 6, 7]] * 6), step_of(toy, n=6)
-    whole = prompt_nudge(*canvas, step, 1.0)
+    whole = nudge_of(toy, canvas, step, 1.0)
     monkeypatch.setattr(noise, "TILE_ELEMENTS", 200)
-    assert torch.equal(prompt_nudge(*canvas, step, 1.0), whole)
+    assert torch.equal(nudge_of(toy, canvas, step, 1.0), whole)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -108,8 +115,8 @@ def test_the_network_hears_the_embeddings_moved(shape):
     nudge = model.embedding[other] - model.embedding[tokens]
     moved = model(torch.cat([tokens, tail], 1), 3, lengths, nudge=nudge)
     torch.testing.assert_close(moved, model(torch.cat([other, tail], 1), 3, lengths))
-    session = model.session(3, lengths, 6, 6)
-    torch.testing.assert_close(session(torch.cat([tokens, tail], 1), 3, lengths, nudge=nudge), moved)
+    asked = query(model.info, torch.cat([tokens, tail], 1), lengths, 6, 6, nudge=nudge)
+    torch.testing.assert_close(model.session(asked)(asked), moved)
 
 
 def test_the_toy_hears_it_too(toy):
@@ -144,7 +151,7 @@ def test_guidance_nudges_the_pass_that_sees_the_prompt_alone(toy):
     tokens, lengths = canvas_of([5, 6, 7])
     full = torch.cat([tokens, torch.full((1, 6), toy.mask_id)], 1)
     blind = torch.full_like(full, toy.mask_id)
-    nudge = prompt_nudge(tokens, lengths, step_of(toy, n=1), 1.0)
+    nudge = nudge_of(toy, (tokens, lengths), step_of(toy, n=1), 1.0)
     seen, unseen = toy(full, 3, lengths, nudge=nudge), toy(blind, 3, lengths)
     torch.testing.assert_close(ClassifierFree(toy, 1.5)(full, 3, lengths, nudge=nudge), unseen + 2.5 * (seen - unseen))
 
@@ -187,7 +194,8 @@ def test_a_cache_refuses(cache):
     tokens, lengths = canvas_of([5, 6])
     full = torch.cat([tokens, torch.full((1, 4), 49)], 1)
     with pytest.raises(ValueError, match="takes no nudge: load the model without cache"):
-        model.session(2, lengths, 4, 4)(full, 2, lengths, nudge=torch.zeros(1, 2, 32))
+        asked = query(model.info, full, lengths, 4, 4, nudge=torch.zeros(1, 2, 32))
+        model.session(asked)(asked)
 
 
 @pytest.mark.parametrize("bad", [-0.1, math.nan, math.inf, "0.5", 1001])

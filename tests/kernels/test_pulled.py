@@ -245,7 +245,8 @@ def test_a_pooling_without_a_trace_goes_through_autograd():
     kernels = ((own, reference), (wrapped, reference), (marked, pulled), ("mean_pool", pulled), ("max_pool", closed_form))
     for feature, kernel in kernels:
         guide = Repulsion(feature=feature)
-        assert choice.choose("auto", torch.zeros(1), traced=guide.traced, closed=guide.closed, fused=guide.fusible) is kernel
+        chosen = dispatch.choose(torch.device("cpu"), torch.float32, forms=guide.forms)
+        assert dispatch.module(chosen.push) is kernel
     with pytest.raises(ValueError, match=r"needs a feature with a trace \((.*?)\)") as refused:
         Repulsion(feature=own, backend="closed_form")
     traced = [name for name in FEATURES.names if build_feature(name).traced]

@@ -1,5 +1,6 @@
 """Sessions: reused keys and values are right wherever they can be, and save what they promise."""
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -10,7 +11,8 @@ from oddlm.models.mini import Mini
 from oddlm.models.native import Native
 from oddlm.models.transformer import Transformer, TransformerConfig
 from oddlm.models.wrappers import ClassifierFree, MicroBatch
-from oddlm.core.model import open_session
+
+from ..queries import canvas, query
 
 CLOSE = 1e-9
 VOCAB, MASK = 50, 49
@@ -34,6 +36,11 @@ def model(shape="plain", layers=2, cache=None, refresh=None):
     return Native(network, name="tiny", mask_id=MASK, end_ids=(1,), cache=cache, refresh=refresh)
 
 
+def untouched(logits, step):
+    """A guide that looks at everything masked and moves nothing."""
+    return logits
+
+
 def run(model, prompts="padded", **options):
     """Tokens, and the logits of masked positions (of the open ones with open_only) at every step."""
     seen, open_only = [], options.pop("open_only", False)
@@ -41,7 +48,7 @@ def run(model, prompts="padded", **options):
     def watch(event):
         seen.append(event.base_logits[event.step.open if open_only else event.step.masked])
 
-    settings = {"n": 3, "length": 12, "steps": 6, "block_length": 4, "temperature": 1.0, **options}
+    settings = {"n": 3, "length": 12, "steps": 6, "block_length": 4, "temperature": 1.0, "guide": untouched, **options}
     return oddlm.denoise(model, PROMPTS.get(str(prompts), prompts), observe=watch, **settings).tokens, seen
 
 
@@ -83,19 +90,21 @@ def test_refreshed_at_every_step_it_changes_nothing_for_a_guide(shape, cache):
 @pytest.mark.parametrize(("shape", "prompts", "cache"), CASES)
 def test_a_window_over_an_unchanged_canvas_says_the_same(shape, prompts, cache):
     exact, cached = model(shape), model(shape, cache=cache)
-    canvas, lengths = oddlm.sampler.lay_canvas(exact, PROMPTS[prompts], 2, 12)
-    start = canvas.shape[1] - 12
-    canvas[1, start + 2], canvas[0, start + 1] = 3, 4  # rows differ: each has keys of its own
+    tokens, lengths = canvas(exact.info, PROMPTS[prompts], 2, 12)
+    start = tokens.shape[1] - 12
+    tokens[1, start + 2], tokens[0, start + 1] = 3, 4  # samples differ: each has keys of its own
     for begun in (0, 5):
-        canvas[:, start : start + begun] = 7
-        session = cached.session(start, lengths, 12, 4)
-        whole = exact(canvas, start, lengths)
-        assert (session(canvas, start, lengths) - whole).abs().max() < CLOSE
+        tokens[:, start : start + begun] = 7
+        first = query(exact.info, tokens, lengths, 12, 4)
+        session, whole = cached.session(first), exact(tokens, start, lengths)
+        assert (session(first) - whole).abs().max() < CLOSE
         filled = session.computed
-        assert (session(canvas, start, lengths) - whole).abs().max() < CLOSE
-        ahead = start + begun // 4 * 4 - (shape == "shift" and start + begun // 4 * 4 > 0)  # a shift needs one more
-        end = start + begun // 4 * 4 + 4 if cache == "dual" else start + 12
-        assert session.computed - filled == len(canvas) * (end - ahead)
+        low = begun // 4 * 4
+        end = low + 4 if cache == "dual" else 12
+        window = torch.arange(low, end).expand(len(tokens), -1)
+        again = session(replace(first, number=1, positions=window))
+        assert (again - whole[:, low:end]).abs().max() < CLOSE
+        assert session.computed - filled == len(tokens) * (end - low + (shape == "shift"))  # a shift needs one more
 
 
 @pytest.mark.parametrize(("shape", "prompts"), PAIRS)
@@ -119,9 +128,7 @@ def test_two_layers_do_forget(cache):
 @pytest.mark.parametrize("wrap", [lambda m: MicroBatch(m, 4), lambda m: ClassifierFree(m, 0.5), lambda m: MicroBatch(m, 2)])
 def test_wrappers_open_a_session_for_each_part(cache, wrap):
     wrapped = wrap(model("grouped", layers=1, cache=cache))
-    assert not isinstance(open_session(wrapped, 2, torch.tensor([2, 1, 2]), 12, 4), type(wrapped))
     plain = wrap(Bare(model("grouped", layers=1)))
-    # where parts end, windows end: closed blocks are as new as their part's last filling
     same(run(wrapped, open_only=True), run(plain, open_only=True))
 
 
@@ -135,8 +142,8 @@ def opened(cache, refresh=None, policy="low_confidence", steps=6):
     sessions = []
 
     class Watched(Native):
-        def session(self, *arguments):
-            sessions.append(super().session(*arguments))
+        def session(self, query):
+            sessions.append(super().session(query))
             return sessions[0]
 
     tiny = model(cache=cache, refresh=refresh)
@@ -158,42 +165,55 @@ def test_what_a_step_computes():
 
 
 @pytest.mark.parametrize("cache", ["prefix", "dual"])
-def test_rows_that_run_ahead_do_not_fill_the_cache_anew(cache):
+def test_every_sample_fills_its_cache_once_per_block(cache):
     session = opened(cache, policy={"name": "threshold", "threshold": 0.3}, steps=12)
-    assert session.fillings == 3  # blocks
+    assert session.fillings == 1 + 2 * 4  # in the first block all samples are alike
 
 
-def test_a_prompt_shared_is_stored_once_until_samples_differ():
+POLICIES = ["low_confidence", "random", "threshold", "factor", "entropy_bound", "remdm"]
+
+
+@pytest.mark.parametrize("block_length", [4, 8])
+@pytest.mark.parametrize("cache", [None, "prefix", "dual"])
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("shape", ["plain", "shift"])
+def test_a_sample_does_not_depend_on_its_company(shape, policy, cache, block_length):
+    """Each of eight prompts of different lengths alone and among the others, in single precision."""
+    network = model(shape).network.float()
+    lone = Native(network, name="tiny", mask_id=MASK, end_ids=(1,), cache=cache, refresh=3 if cache and block_length == 8 else None)
+    prompts = [[5 + (3 * i + j) % 40 for j in range(1 + i)] for i in range(8)]
+    settings = {"n": 2, "length": 16, "steps": 16, "block_length": block_length, "temperature": 1.0, "stop_at_end": True}
+    settings["policy"] = {"name": policy, "threshold": 0.2} if policy == "threshold" else policy
+    together = oddlm.denoise(lone, prompts, seed=list(range(8)), **settings)
+    for i, (prompt, tokens) in enumerate(zip(prompts, together.groups(), strict=True)):
+        alone = oddlm.denoise(lone, [prompt], seed=[i], **settings)
+        assert torch.equal(alone.tokens, tokens), i
+        assert torch.equal(alone.evaluations, together.evaluations[2 * i : 2 * i + 2])
+
+
+def test_the_head_runs_on_what_is_asked(monkeypatch):
+    """With a cache too: on the open block without a guide, and with one on what is masked where the cache is filled."""
+    for guide, cache in product((None, untouched), ("prefix", "dual")):
+        cached, seen = model(cache=cache), []
+        head = cached.network.logits
+        monkeypatch.setattr(cached.network, "logits", lambda x, seen=seen, head=head: seen.append(x.shape[1]) or head(x))
+        run(cached, "alike", guide=guide)
+        behind = {None: [4, 2, 4, 2, 4, 2], untouched: [12, 10, 8, 6, 4, 2]}[guide]
+        window = behind if cache == "prefix" else [x if i % 2 == 0 else min(x, 4) for i, x in enumerate(behind)]
+        assert seen == window
+
+
+def test_samples_that_are_alike_are_computed_once():
     cached = model("grouped", cache="dual")
-    canvas, lengths = oddlm.sampler.lay_canvas(cached, PROMPTS["padded"], 4, 12)
-    start = canvas.shape[1] - 12
-    session = cached.session(start, lengths, 12, 4)
-    first = session(canvas, start, lengths)
-    assert {len(tensor) for pair in session.filling.kept for tensor in pair} == {3}
-    assert session.computed == 3 * canvas.shape[1]
-    exact = model("grouped")(canvas, start, lengths)
-    assert (first - exact).abs().max() < CLOSE
-    canvas[:, start : start + 2] = torch.arange(24).view(12, 2)
-    session(canvas, start, lengths)
-    assert session.computed == 3 * canvas.shape[1] + 12 * 4
-    assert len(session.filling.kept[0][0]) == 3
-    canvas[:, start : start + 4] = torch.arange(48).view(12, 4)  # the next block
-    session(canvas, start, lengths)
-    assert len(session.filling.kept[0][0]) == 12
-
-
-def test_rows_in_different_blocks_share_a_window():
-    cached = model(cache="dual")
-    canvas, lengths = oddlm.sampler.lay_canvas(cached, [[5, 6, 7]], 2, 16)
-    session = cached.session(3, lengths, 16, 4)
-    canvas[0, 3:7], canvas[1, 3:11] = 8, 9
-    assert session.canvas.open(canvas) == (7, 15)
-    canvas[:, 3:] = 9
-    assert session.canvas.open(canvas) is None
-    assert session(canvas, 3, lengths).shape == (2, 16, VOCAB)
-    assert session.computed == 19  # two rows alike
-    session(canvas, 3, lengths)
-    assert session.computed == 19
+    tokens, lengths = canvas(cached.info, PROMPTS["padded"], 4, 12)
+    start = tokens.shape[1] - 12
+    first = query(cached.info, tokens, lengths, 12, 4)
+    session = cached.session(first)
+    assert (session(first) - model("grouped")(tokens, start, lengths)).abs().max() < CLOSE
+    assert session.computed == 3 * tokens.shape[1]
+    tokens[:, start : start + 4] = torch.arange(48).view(12, 4)  # the next block
+    session(query(cached.info, tokens, lengths, 12, 4, number=1))
+    assert session.computed == (3 + 12) * tokens.shape[1]
 
 
 def test_bad_input():
@@ -203,9 +223,17 @@ def test_bad_input():
         model(refresh=4)
     with pytest.raises(ValueError, match="refresh must be an integer >= 1, not 0"):
         model(cache="dual", refresh=0)
-    session = model().session(3, torch.tensor([3]), 8, 4)
-    with pytest.raises(ValueError, match=r"for a canvas \(1, 11\) with start 3, not \(2, 11\), 3"):
-        session(torch.full((2, 11), MASK), 3, torch.tensor([3, 3]))
+    for cache in (None, "prefix", "dual"):
+        tiny = model(cache=cache)
+        first = query(tiny.info, *canvas(tiny.info, [[5, 6, 7]], 1, 8), 8, 4)
+        session = tiny.session(first)
+        with pytest.raises(ValueError, match="another run"):
+            session(replace(first, run="another"))
+        with pytest.raises(ValueError, match="query 0 of its run, not 1"):
+            session(replace(first, number=1))
+        assert session(first).shape == (1, 8, VOCAB)
+        with pytest.raises(ValueError, match="query 1 of its run, not 0"):
+            session(first)
 
 
 def test_the_mini_model_takes_the_option_and_says_so():

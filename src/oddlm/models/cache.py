@@ -2,8 +2,8 @@
 
 A cached step computes a window of each sample's canvas, which listens to the keys and values that all other positions had when
 the sample's cache was filled last. "prefix" keeps the prompt and the finished blocks: the window goes from the sample's open
-block to the end. "dual" keeps what comes behind as well: the window is the open block. The cache of a sample is filled anew when
-it opens its next block, and every `refresh` steps: samples wait for nobody, and have the window they would have alone.
+block to the end. "dual" keeps what comes behind as well: the window is the open block. A sample's cache is filled anew when it
+opens its next block, and every `refresh` steps: samples wait for nobody, and have the window they would have alone.
 
 Pending positions (dual) keep the logits of the last filling: no token is chosen there, but a guide looks at them.
 """
