@@ -110,7 +110,7 @@ def test_bad_logits_are_named_by_row_and_position(value, whole_row, what):
         def __call__(self, tokens, start, prompt_lengths):
             return logits
 
-    message = re.escape(f"logits hold {what} at row 2, position 5")
+    message = re.escape(f"logits hold {what} at sample 2, position 5")
     with pytest.raises(ValueError, match=message):
         denoise(Broken(), [[3]], n=4, length=8, steps=4)
     masked = torch.ones(4, 8, dtype=torch.bool)
@@ -141,7 +141,7 @@ def test_what_a_guide_returns_is_checked(toy):
 
 
 def test_a_guide_that_returns_nan_is_named(toy):
-    with pytest.raises(ValueError, match="the guide's logits hold NaN at row 0, position 0"):
+    with pytest.raises(ValueError, match="the guide's logits hold NaN at sample 0, position 0"):
         denoise(toy, [[5]], guide=lambda logits, step: logits * math.nan, **GOOD)
 
 

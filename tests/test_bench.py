@@ -17,6 +17,8 @@ from oddlm.costs import Cost, aims_table, claims, network_flops, read_csv, write
 from oddlm.models.native import Native
 from oddlm.models.quant import is_quantized
 
+from .queries import query
+
 COST = Cost("a", "bf16", 4, 8, 4, 1.0, 1.0, 1.1, 10.0, 9.0, 11.0, 20, 100.0, 8.0, 1.0, 2.0, 3.0, 0.5)
 
 
@@ -53,10 +55,11 @@ def test_aims_stand_beside_what_has_them():
 def test_flops_of_a_network_by_torchs_own_count():
     model = build_model("tiny", torch.device("cpu"), "float32", "none")
     tokens, lengths = torch.zeros(3, 50 + 8, dtype=torch.long), torch.full((3,), 50)
-    session = model.session(50, lengths, 8, 8)
     for asked in (8, 3):
+        first = query(model.info, tokens, lengths, 8, 8, positions=torch.arange(asked).expand(3, -1))
+        session = model.session(first)
         with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
-            session(tokens, 50, lengths, positions=torch.arange(asked).expand(3, -1))
+            session(first)
         assert network_flops(model.network.config, 3, 50, 8, asked) == counter.get_total_flops()
     assert network_flops(model.network.config, 3, 50, 8) == network_flops(model.network.config, 3, 50, 8, 8)
 

@@ -1,12 +1,14 @@
 """Tokens that end a text (`end_ids`) and tokens that no guide pushes (`protected_ids`) are two things."""
 
 import io
+from dataclasses import replace
 
 import pytest
 import torch
 from rich.console import Console
 
 import oddlm
+from oddlm.core.step import Denoised
 from oddlm.evaluate import Group, make_row
 from oddlm.generate import LM
 from oddlm.models.toy import Toy
@@ -17,7 +19,6 @@ from oddlm.serve.prepare import encode
 from oddlm.serve.recording import record
 from oddlm.serve.text import TextStream, usage
 from oddlm.tasks import Problem
-from oddlm.core.step import Denoised
 from oddlm.views import Denoising
 
 WORDS = tuple(range(3, 40))
@@ -30,6 +31,10 @@ class Guarded(Toy):
     def __init__(self, end_ids=(1, 2), protected_ids=(1, 2, *WORDS)):
         super().__init__(vocab_size=60)
         self.end_ids, self.protected_ids = end_ids, protected_ids
+
+    @property
+    def info(self):
+        return replace(super().info, protected_ids=self.protected_ids)
 
 
 @pytest.fixture(scope="module")
@@ -141,17 +146,18 @@ def test_a_guide_leaves_alone_what_is_protected_and_pushes_what_is_not():
 def test_where_a_model_says_nothing_of_protection_its_ends_are_protected(around):
     model = Toy(vocab_size=60)
     assert model.end_ids == (1, 2)
-    assert not hasattr(model, "protected_ids")
+    assert model.info.protected_ids is None
     found = pushed(around(model))
     assert found
     assert not found & {1, 2}
 
 
 def test_a_model_has_to_say_what_ends_a_text():
-    class Silent(Toy):
-        def __init__(self):
-            super().__init__(vocab_size=60)
-            self.protected_ids = self.__dict__.pop("end_ids")
+    class Silent:
+        mask_id, vocab_size, protected_ids = 59, 60, (1,)
+
+        def __call__(self, tokens, start, prompt_lengths):
+            raise AssertionError
 
     with pytest.raises(ValueError, match=r"without end_ids"):
         oddlm.denoise(Silent(), [[5]], n=1, length=2, steps=2)

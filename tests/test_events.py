@@ -4,7 +4,8 @@ import pytest
 import torch
 
 import oddlm
-from oddlm import Repulsion, denoise, sampler
+from oddlm import Repulsion, denoise
+from oddlm.core import run
 
 SHAPE = {"n": 4, "length": 10, "steps": 5}
 
@@ -83,14 +84,14 @@ def test_confidence_is_the_probability_of_the_choice(toy, options):
 
 def test_nothing_is_computed_when_nobody_looks(toy, monkeypatch):
     calls = []
-    real = sampler.predict
-    monkeypatch.setattr(sampler, "predict", lambda *args, **kwargs: calls.append(1) or real(*args, **kwargs))
+    real = run.predict
+    monkeypatch.setattr(run, "predict", lambda *args, **kwargs: calls.append(1) or real(*args, **kwargs))
     guide = Repulsion(alpha=16)
     denoise(toy, [[5]], guide=guide, **SHAPE)
     assert len(calls) == 5
     events = observed(toy, guide=guide)
     assert len(calls) == 10
-    assert all(set(vars(event)) == {"step", "prediction", "commit", "logits", "propose"} for event in events)
+    assert all(set(vars(event)) == {"step", "prediction", "decision", "logits", "propose"} for event in events)
     assert events[2].plain is events[2].plain
     assert len(calls) == 11
 

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from oddlm import denoise, diversify
+from oddlm.core.step import Proposal, Sample
 from oddlm.diversity.features import build_feature
 from oddlm.kernels import reference
 from oddlm.models.toy import Toy
 from oddlm.pieces import PIECES
 from oddlm.selection import keep
-from oddlm.core.step import Sample
 
 from . import registered
 from .tolerances import ORACLE
@@ -63,7 +63,8 @@ def test_every_policy_scores_a_sample_by_itself(policy):
 
     def watch(event):
         before = [x.clone() for x in (event.prediction.confidence, event.step.masked)]
-        score = built(event.prediction, event.step)
+        said = built(event.prediction, event.step)
+        score = said.score if isinstance(said, Proposal) else said
         assert score.shape == event.step.tokens.shape
         assert not score[event.step.open].isnan().any()
         assert marked or not score[event.step.open].isposinf().any(), "+inf is for policies marked parallel"

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from oddlm import denoise
 from oddlm.core.alarm import Alarm
+from oddlm.core.blocks import Blocks
 from oddlm.core.policies import POLICIES
 from oddlm.core.quota import select
 from oddlm.core.step import Prediction, Step
@@ -19,7 +20,7 @@ PROBABILITY = st.floats(0.001, 0.999)
 def a_step(open_: torch.Tensor, parallel: bool = True) -> Step:
     B = len(open_)
     zeros = torch.zeros_like(open_, dtype=torch.long)
-    return Step(0, 4, zeros, open_, open_, B, 0, torch.tensor([0]), parallel, (), None)
+    return Step(0, 4, zeros, Blocks(zeros[:1], 1, open_), B, 0, torch.tensor([0]), parallel)
 
 
 @given(st.lists(PROBABILITY, min_size=1, max_size=12), st.data())
@@ -113,7 +114,7 @@ def test_selection_is_the_stable_sort(data):
 
 def test_a_policy_that_returns_nonsense_is_named(toy):
     options = {"n": 1, "length": 4, "steps": 2}
-    with pytest.raises(ValueError, match="score is NaN at row 0, position 0"):
+    with pytest.raises(ValueError, match="score is NaN at sample 0, position 0"):
         denoise(toy, [[5]], policy=lambda prediction, step: prediction.confidence * math.nan, **options)
     with pytest.raises(ValueError, match=r"scores of shape \(1,\), expected \(1, 4\)"):
         denoise(toy, [[5]], policy=lambda prediction, step: prediction.confidence[:, 0], **options)

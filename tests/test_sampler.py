@@ -18,10 +18,11 @@ from torch import Tensor
 
 import oddlm
 from oddlm import Repulsion, denoise, denoise_steps
-from oddlm.models.toy import Toy
-from oddlm.models.wrappers import ClassifierFree, MicroBatch
+from oddlm.core.blocks import Blocks
 from oddlm.core.choose import filter_logits
 from oddlm.core.quota import Schedule
+from oddlm.models.toy import Toy
+from oddlm.models.wrappers import ClassifierFree, MicroBatch
 
 from .registered import POLICIES, UNCOUPLED
 from .tolerances import P_VALUE
@@ -439,4 +440,6 @@ def test_schedule_divides_blocks_at_each_rows_own_pace():
     """A row that a parallel policy carried into block 2 works there while its neighbour finishes block 1."""
     schedule = Schedule.plan(8, 4, 4, fork=False)
     masked = torch.tensor([[1, 0, 1, 0, 1, 1, 1, 1], [0, 0, 0, 0, 0, 1, 1, 1], [0] * 8], dtype=torch.bool)
-    assert schedule.open(masked).long().tolist() == [[1, 0, 1, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 1, 1, 1], [0] * 8]
+    blocks = Blocks.lay(masked, 4, torch.zeros(3, dtype=torch.long), "answer")
+    assert schedule.ends(blocks).tolist() == [[2, 4]]
+    assert blocks.open.long().tolist() == [[1, 0, 1, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 1, 1, 1], [0] * 8]

@@ -424,7 +424,8 @@ def _fill(
         size = n if until is None else min(n, max_samples - len(results[open_[0]]))  # all that are open have as many
         groups, history = draw(*([x[i] for i in open_] for x in (ids, seeds, forms)), history, size)
         for i, group in zip(open_, groups, strict=True):
-            results[i].extend(replace(sample, prompt=i) for sample in group)
+            group[:] = [replace(sample, prompt=i) for sample in group]
+            results[i].extend(group)
         if until is None:
             return
         for i, group in zip(open_, groups, strict=True):

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from oddlm import diversify
-from oddlm.diversity.maps import signs
 from oddlm.core.noise import Purpose
+from oddlm.diversity.maps import signs
 
 from ..registered import FEATURES, PUSHING, is_coupled
 from ..tolerances import EXACT, SINGLE, SLOPE

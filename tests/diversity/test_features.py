@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from oddlm import Explored, diversify
+from oddlm.core.noise import Purpose
 from oddlm.diversity import maps
 from oddlm.diversity.features import build_feature
 from oddlm.kernels import pulled, reference
-from oddlm.core.noise import Purpose
 
 from ..registered import PUSHING, is_coupled
 from ..tolerances import EXACT

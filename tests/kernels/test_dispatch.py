@@ -11,7 +11,6 @@ from oddlm.diversity.features import FEATURES
 from oddlm.kernels import dispatch
 from oddlm.models.toy import Toy
 
-
 GPU = torch.device("cuda")
 FORMS = ("triton", "closed_form", "reference")
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from oddlm import Explored, Repulsion, diversify
 from oddlm.diversity.features import FEATURES, Feature, build_feature, mark, mean_pool, ngrams
 from oddlm.diversity.objectives import OBJECTIVES
-from oddlm.kernels import dispatch, closed_form, pulled, reference
+from oddlm.kernels import closed_form, dispatch, pulled, reference
 
 from .. import registered
 from ..registered import CLOSED

@@ -9,13 +9,13 @@ from scipy import stats
 
 from oddlm import Repulsion, denoise, diversify, noise
 from oddlm.core.alarm import Alarm
+from oddlm.core.choose import Outlook, look, predict
+from oddlm.core.step import Step
 from oddlm.diversity.memory import Explored
 from oddlm.kernels import triton as fused
 from oddlm.models.native import Native
 from oddlm.models.toy import Toy
 from oddlm.models.transformer import Transformer, TransformerConfig
-from oddlm.core.choose import Outlook, look, predict
-from oddlm.core.step import Step
 
 from ..registered import FUSED as FUSED_OBJECTIVES
 from ..tolerances import FUSED, P_VALUE, SINGLE

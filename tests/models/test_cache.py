@@ -180,7 +180,9 @@ POLICIES = ["low_confidence", "random", "threshold", "factor", "entropy_bound", 
 def test_a_sample_does_not_depend_on_its_company(shape, policy, cache, block_length):
     """Each of eight prompts of different lengths alone and among the others, in single precision."""
     network = model(shape).network.float()
-    lone = Native(network, name="tiny", mask_id=MASK, end_ids=(1,), cache=cache, refresh=3 if cache and block_length == 8 else None)
+    lone = Native(
+        network, name="tiny", mask_id=MASK, end_ids=(1,), cache=cache, refresh=3 if cache and block_length == 8 else None
+    )
     prompts = [[5 + (3 * i + j) % 40 for j in range(1 + i)] for i in range(8)]
     settings = {"n": 2, "length": 16, "steps": 16, "block_length": block_length, "temperature": 1.0, "stop_at_end": True}
     settings["policy"] = {"name": policy, "threshold": 0.2} if policy == "threshold" else policy

@@ -171,14 +171,18 @@ def test_texts_come_back_as_they_were():
 def test_prompts_end_with_the_line_break_that_the_model_knows():
     """As tasks and chats have it: a prompt that ends so stays what it is, raw leaves all as they are, ids are ids."""
     lm = oddlm.load("mini")
+
+    def encoded(*prompts, raw=False):
+        return encode_prompts(lm.tokenizer, prompts, 8, context=lm.info.context, raw=raw)
+
     ended = TOKENIZER.encode("73,32,7,19,28\n")
-    assert encode_prompts(lm, ["73,32,7,19,28", "73,32,7,19,28\n", ended[:-1]], 8) == [ended, ended, ended[:-1]]
-    assert encode_prompts(lm, ["1\n\n"], 8) == [TOKENIZER.encode("1\n\n")]
+    assert encoded("73,32,7,19,28", "73,32,7,19,28\n", ended[:-1]) == [ended, ended, ended[:-1]]
+    assert encoded("1\n\n") == [TOKENIZER.encode("1\n\n")]
     bare = TOKENIZER.encode("73,32,7,19,28")
-    assert encode_prompts(oddlm.load("mini", raw=True), ["73,32,7,19,28"], 8) == [bare] != [ended]
+    assert encoded("73,32,7,19,28", raw=True) == [bare] != [ended]
     said = [{"role": "user", "content": "1,2"}, {"role": "assistant", "content": "3\n"}]
     assert TOKENIZER.chat(said) == TOKENIZER.encode("1,2\n3\n")
     with pytest.raises(ValueError, match=r"prompts\[0\] is empty"):
-        encode_prompts(lm, [""], 8)
+        encoded("")
     shape = {"length": 24, "steps": 12, "alpha": 0, "temperature": 0}
     assert lm.generate("73,32,7,19,28", 1, **shape) == lm.generate("73,32,7,19,28\n", 1, **shape)

@@ -6,6 +6,8 @@ import torch
 from oddlm.models.native import Native
 from oddlm.models.transformer import Transformer, TransformerConfig
 
+from ..queries import query
+
 
 @pytest.fixture
 def network():
@@ -80,5 +82,5 @@ def test_compiled_blocks_say_the_same(network, compiled):
     expected = [network(tokens, 5, lengths) for tokens, lengths in canvases]
     model = Native(network, name="x", mask_id=0, end_ids=(), compiled=compiled)
     for (tokens, lengths), wanted in zip(canvases, expected, strict=True):
-        session = model.session(5, lengths, tokens.shape[1] - 5, tokens.shape[1] - 5)
-        assert (session(tokens, 5, lengths) - wanted).abs().max() < 1e-12
+        asked = query(model.info, tokens, lengths, tokens.shape[1] - 5, tokens.shape[1] - 5)
+        assert (model.session(asked)(asked) - wanted).abs().max() < 1e-12

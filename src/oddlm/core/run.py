@@ -188,11 +188,7 @@ class State:
     def step(self) -> Step:
         """The next step, as policies and guides see it."""
         plan = self.plan
-        revisable = None
-        if plan.remasks:
-            here = self.blocks.ids == self.blocks.current[:, None]
-            revisable = here & (self.commit_step >= 0)
-        return Step(
+        step = Step(
             index=self.index,
             total=plan.total,
             tokens=self.tokens,
@@ -203,9 +199,12 @@ class State:
             parallel=plan.parallel,
             protected=plan.info.protected,
             never=plan.never,
-            confidence=self.confidence,
-            revisable=revisable,
         )
+        if not plan.remasks:
+            return step
+        here = self.blocks.ids == self.blocks.current[:, None]
+        target = step.open.sum(dim=1) - _quota(plan, step)
+        return replace(step, confidence=self.confidence, revisable=here & (self.commit_step >= 0), target=target)
 
     @cached_property
     def answered(self) -> Tensor:
@@ -276,7 +275,6 @@ def _restore(version: int, device: str, held: dict[str, Any]) -> State:
     return state.to(device) if there and device != "cpu" else state
 
 
-@torch.no_grad()
 def begin(
     prompts: Sequence[Prompt],
     settings: Settings,
@@ -446,14 +444,7 @@ def check_answer(logits: Any, query: Query, info: ModelInfo) -> None:
 def _propose(plan: Plan, step: Step, outlook: Outlook) -> tuple[Prediction, Decision]:
     """What a step writes with these logits, and where."""
     settings, prediction = plan.settings, plan.predict(outlook)
-    quota: Tensor | int
-    if plan.counts is None or (settings.fork and step.index == 0):
-        down = plan.schedule.steps_per_block > plan.schedule.block_length
-        quota = quotas(step, plan.ends, down=down)
-    else:
-        quota = plan.counts[step.index] - plan.counts[step.index + 1]
-    if plan.remasks:
-        step = replace(step, target=step.open.sum(dim=1) - quota)
+    quota = _quota(plan, step)
     said = plan.policy(delay(prediction, plan.late), step)
     score, remask = (said.score, said.remask) if isinstance(said, Proposal) else (said, None)
     if settings.order_temperature > 0:
@@ -465,6 +456,13 @@ def _propose(plan: Plan, step: Step, outlook: Outlook) -> tuple[Prediction, Deci
         remask = remask & (remask.cumsum(dim=1) <= step.target[:, None])  # as many as there are masks to take their place
         quota = quota + remask.sum(dim=1)
     return prediction, Decision(select(score, quota, step, outlook.alarm), remask)
+
+
+def _quota(plan: Plan, step: Step) -> Tensor | int:
+    """How many positions a step commits, or would in place of a fork."""
+    if plan.counts is not None and not (plan.settings.fork and step.index == 0):
+        return plan.counts[step.index] - plan.counts[step.index + 1]
+    return quotas(step, plan.ends, down=plan.schedule.steps_per_block > plan.schedule.block_length)
 
 
 def _fork(plan: Plan, outlook: Outlook) -> tuple[Prediction, Decision]:
