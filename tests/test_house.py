@@ -38,6 +38,7 @@ ARROWS = {
         "presets",
         "core",
         "params",
+        "progress",
         "sampler",
         "selection",
         "diversity",

@@ -193,9 +193,10 @@ def test_a_cache_refuses(cache):
         denoise(model, PROMPTS, n=2, prompt_noise=0.1, **SHAPE)
     tokens, lengths = canvas_of([5, 6])
     full = torch.cat([tokens, torch.full((1, 4), 49)], 1)
+    asked = query(model.info, full, lengths, 4, 4, nudge=torch.zeros(1, 2, 32))
+    session = model.session(asked)
     with pytest.raises(ValueError, match="takes no nudge: load the model without cache"):
-        asked = query(model.info, full, lengths, 4, 4, nudge=torch.zeros(1, 2, 32))
-        model.session(asked)(asked)
+        session(asked)
 
 
 @pytest.mark.parametrize("bad", [-0.1, math.nan, math.inf, "0.5", 1001])

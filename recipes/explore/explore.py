@@ -30,6 +30,7 @@ from choosing import chosen_of
 from methods import METHODS, PAIR, TASKS, UNSAID, base_space, base_start, refined, steps_of, third
 
 from oddlm import metrics, tune
+from oddlm.core.step import Sample
 from oddlm.evaluate import Runner, draw, environment
 from oddlm.models import model_digest
 from oddlm.params import RunSpec, SampleParams
@@ -38,7 +39,6 @@ from oddlm.space import read_space
 from oddlm.store import Row, Store
 from oddlm.tasks import find_task
 from oddlm.trackers import tracking
-from oddlm.core.step import Sample
 
 RESULTS = Path(__file__).parent / "results"
 N = 16

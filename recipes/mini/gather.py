@@ -19,13 +19,13 @@ import numpy as np
 from compare import check_verdicts, right_answers
 from draw import problems_of
 
+from oddlm.core.step import Sample
 from oddlm.ends import text_length
 from oddlm.evaluate import Group, make_row, summary
 from oddlm.generate import LM
 from oddlm.params import RunSpec
 from oddlm.store import Row, SampleRow, Store
 from oddlm.tasks import Problem, Score, Task
-from oddlm.core.step import Sample
 
 
 @dataclass(frozen=True)
