@@ -256,7 +256,7 @@ class State:
         """The same run elsewhere; with the same logits it writes the same tokens, but for rounding in the guide."""
         Alarm(patient=False, pending=list(self.alarms)).sound()
         place = torch.device(device)
-        moved: dict[str, Any] = {name: x.to(place) for name, x in vars(self).items() if isinstance(x, Tensor)}
+        moved: dict[str, Any] = {f.name: x.to(place) for f in fields(self) if isinstance(x := getattr(self, f.name), Tensor)}
         memory = None if self.memory is None else self.memory.to(place)
         return replace(self, plan=self.plan.to(place), blocks=self.blocks.to(place), memory=memory, alarms=(), **moved)
 

@@ -26,7 +26,7 @@ CACHES = get_args(Cache)
 class Asked:
     """A query as one group of samples sees it: R samples, m positions each."""
 
-    rows: Tensor  # [R]: samples of the run
+    rows: Tensor  # [R]: which of the samples that the session began with
     tokens: Tensor  # [R, T]
     positions: Tensor  # [R, m], counted from `start`
     lows: list[int]  # where the open block of each begins, counted from `start`
@@ -56,17 +56,18 @@ class CachedSession(RunSession):
         if query.nudge is not None:
             raise ValueError("a cache keeps what it heard of the prompt and takes no nudge: load the model without cache")
         R, device = len(query.tokens), query.tokens.device
-        rows = torch.arange(R, device=device) if query.samples is None else query.samples
+        some = self.places(query)
+        rows = torch.arange(R, device=device) if some is None else some
         places = torch.arange(self.width - self.start, device=device).expand(R, -1)
         lows = _low(query).tolist()  # waits for the device: what is to be filled is decided here
         asked = Asked(rows, query.tokens, places if query.positions is None else query.positions, lows)
         groups: dict[int | None, list[int]] = {}  # by where their windows begin; None: those to be filled
-        for i, row in enumerate(range(R) if query.samples is None else rows.tolist()):
+        for i, row in enumerate(range(R) if some is None else rows.tolist()):
             groups.setdefault(self._window(row, lows[i]), []).append(i)
-        parts = {low: self._answer(asked if len(groups) == 1 else asked.take(some), low) for low, some in groups.items()}
+        parts = {low: self._answer(asked if len(groups) == 1 else asked.take(who), low) for low, who in groups.items()}
         if len(parts) == 1:
             return parts.popitem()[1]
-        order = torch.tensor([i for some in groups.values() for i in some], device=device)
+        order = torch.tensor([i for who in groups.values() for i in who], device=device)
         return torch.cat(list(parts.values()))[order.argsort()]
 
     def _window(self, row: int, low: int) -> int | None:

@@ -11,7 +11,7 @@ class RunSession:
     """What every session of ours begins with. `computed` counts the positions that went through the network."""
 
     def __init__(self, network: Transformer, first: Query) -> None:
-        self.network, self.run = network, first.run
+        self.network, self.run, self.samples = network, first.run, first.samples
         self.start, self.width = first.start, first.tokens.shape[1]
         self.prompt_lengths = first.prompt_lengths
         self.next = first.number
@@ -20,8 +20,6 @@ class RunSession:
         padded = bool((lengths != first.start).any())
         layout = network.layout(self.width, first.start, lengths if padded else lengths[:1])
         self._layout = layout if padded else layout.unpadded()
-        if first.samples is not None:
-            raise ValueError("a session begins with a query about all samples of its run")
 
     def check(self, query: Query) -> None:
         """Refuse the queries of another run, and those out of order."""
@@ -31,8 +29,15 @@ class RunSession:
             raise ValueError(f"this session waits for query {self.next} of its run, not {query.number}")
         self.next += 1
 
-    def layout(self, samples: Tensor | None) -> Layout:
-        return self._layout if samples is None else self._layout.take(samples)
+    def places(self, query: Query) -> Tensor | None:
+        """[R]: where these samples stand among those of the first query; None: they are the same. Samples only ever leave."""
+        if len(query.tokens) == len(self.prompt_lengths):
+            return None
+        assert query.samples is not None
+        return query.samples if self.samples is None else torch.searchsorted(self.samples, query.samples)
+
+    def layout(self, places: Tensor | None) -> Layout:
+        return self._layout if places is None else self._layout.take(places)
 
 
 class PlainSession(RunSession):
@@ -40,5 +45,5 @@ class PlainSession(RunSession):
     def __call__(self, query: Query) -> Tensor:
         self.check(query)
         self.computed += query.tokens.numel()
-        layout = self.layout(query.samples)
+        layout = self.layout(self.places(query))
         return self.network.predict(query.tokens, self.start, query.prompt_lengths, layout, query.nudge, query.positions)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -48,25 +47,30 @@ class MicroBatch(Wrapper):
 
     def session(self, query: Query) -> Session:
         """Each part of the samples is a run of its own; so it stays where some of them are done."""
-        first = range(0, len(query.tokens), self.max_batch)
-        return _Parts([open_session(self.model, query.take(slice(i, i + self.max_batch))) for i in first], self.max_batch)
+        query = _numbered(query)
+        parts = [query.take(slice(i, i + self.max_batch)) for i in range(0, len(query.tokens), self.max_batch)]
+        return _Parts([open_session(self.model, part) for part in parts], torch.stack([part.samples[0] for part in parts]))
+
+
+def _numbered(query: Query) -> Query:
+    if query.samples is not None:
+        return query
+    return replace(query, samples=torch.arange(len(query.tokens), device=query.tokens.device))
 
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
     sessions: Sequence[Session]
-    size: int
+    first: Tensor  # [parts]: the first sample of each
 
     def __call__(self, query: Query) -> Tensor:
-        many = torch.arange(len(self.sessions) + 1, device=query.tokens.device) * self.size
-        ends = (many if query.samples is None else torch.searchsorted(query.samples, many)).tolist()
+        query = _numbered(query)
+        assert query.samples is not None
+        begins = torch.searchsorted(query.samples, self.first).tolist()
         parts = []
-        for i, (first, last) in enumerate(pairwise(ends)):
-            part = query.take(slice(first, last))
-            if part.samples is not None:  # each session counts its own
-                part = replace(part, samples=part.samples - i * self.size)
-            if len(part.tokens):
-                parts.append(self.sessions[i](part))
+        for session, first, last in zip(self.sessions, begins, [*begins[1:], len(query.tokens)], strict=True):
+            if first < last:
+                parts.append(session(query.take(slice(first, last))))
         return torch.cat(parts)
 
 
