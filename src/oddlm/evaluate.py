@@ -63,7 +63,9 @@ def draw(lm: LM, spec: RunSpec, task: Task | None, problems: Sequence[Problem]) 
     room = spec.drawn * len(problems) if len(problems) > 1 else None  # who asks for many problems has room for them
     rows = lm.max_batch or room
     try:
-        samples = lm.generate(prompts, spec.n, params=spec.params, seeds=seeds, progress=False, max_batch=rows)
+        forms = None if task is None or task.template is None else [task.template(problem) for problem in problems]
+        options = {"params": spec.params, "seeds": seeds, "progress": False, "max_batch": rows, "templates": forms}
+        samples = lm.generate(prompts, spec.n, **options)
     except ValueError as error:
         raise ValueError(f"problem {', '.join(p.id for p in problems)}: {error}") from error
     seconds = (time.perf_counter() - began) / len(problems)
