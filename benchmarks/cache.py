@@ -129,8 +129,8 @@ def speed(shape: str, device: str, repeats: int) -> None:
 class Watched(Native):
     """Keeps the session, for its count."""
 
-    def session(self, *arguments: Any) -> Any:
-        self.opened = super().session(*arguments)
+    def session(self, query: Any) -> Any:
+        self.opened = super().session(query)
         return self.opened
 
 

@@ -19,11 +19,15 @@ import triton
 
 import oddlm
 from oddlm.core.alarm import Alarm
-from oddlm.core.choose import look, predict
+from oddlm.core.blocks import Blocks
+from oddlm.core.choose import Outlook, look, predict
+from oddlm.core.model import ModelInfo
 from oddlm.core.step import Step
+from oddlm.kernels import dispatch
 
 SHAPES = [(16, 64), (16, 128), (16, 256), (64, 64)]
 V = 126464
+INFO = ModelInfo(V, 0, (1, 2))
 
 
 def median_ms(call: Callable[[], Any], repeats: int, before: Callable[[], Any] | None = None) -> float:
@@ -96,7 +100,7 @@ def step_of(n: int, S: int, share: float) -> Step:
     masked = torch.rand(n, S, device="cuda", generator=g) <= share
     tokens = torch.randint(0, V, (n, S), device="cuda", generator=g)
     seeds = torch.zeros(1, dtype=torch.int64, device="cuda")
-    return Step(0, 64, tokens, masked, masked, n, 0, seeds, False, (1, 2), None, (0,))
+    return Step(0, 64, tokens, Blocks(torch.zeros_like(tokens[:1]), 1, masked), n, 0, seeds, False, (1, 2), (0,))
 
 
 def main() -> None:
@@ -125,8 +129,19 @@ def main() -> None:
                 if what not in ("plain", "odd") and (n, S, share, temperature) != (16, 64, 1.0, 1.0):
                     continue
 
-                def call(logits: Any = logits, guide: Any = guide, step: Step = step, temperature: float = temperature) -> Any:
-                    outlook = look(logits, None, step, guide, Alarm(patient=True))
+                asked = {} if guide is None else {"asked": guide.backend, "forms": guide.forms}
+                backend = dispatch.choose(logits.device, logits.dtype, **asked)
+                running = None if guide is None else guide.begin(INFO, backend, None, resumes=False)
+
+                def call(
+                    logits: Any = logits,
+                    backend: Any = backend,
+                    running: Any = running,
+                    step: Step = step,
+                    temperature: float = temperature,
+                ) -> Any:
+                    outlook = Outlook(logits, None, step.masked, step, Alarm(patient=True), backend)
+                    outlook, _ = look(outlook, running, None, step)
                     return predict(outlook, temperature=temperature, top_k=None, top_p=None, needs=None)
 
                 read = cells * (1 if guide is None else 3)

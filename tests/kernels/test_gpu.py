@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import oddlm
-from oddlm import Repulsion, denoise
+from oddlm import ModelInfo, Repulsion, denoise
 from oddlm.models.native import Native
 from oddlm.models.transformer import Transformer, TransformerConfig
 
@@ -85,14 +85,14 @@ class Said:
     sure of one token at the odd ones, the surer the further right.
     """
 
-    mask_id, vocab_size, end_ids = 0, 152064, (1, 2)
-    name = "said"
+    vocab_size = 152064
 
     def __init__(self, device, dtype=torch.bfloat16, length=12):
         place = torch.arange(length)
         logits = torch.randn(length, self.vocab_size, generator=torch.Generator().manual_seed(0))
         logits[place, 7 + place] = torch.where(place % 2 == 0, 12 - 0.3 * place, 20.0 + place)
-        self.device, self.logits = torch.device(device), logits.to(device, dtype)
+        self.logits = logits.to(device, dtype)
+        self.info = ModelInfo(self.vocab_size, 0, (1, 2), name="said", device=self.logits.device, dtype=dtype)
 
     def __call__(self, tokens, start, prompt_lengths):
         return self.logits.expand(len(tokens), -1, -1)
@@ -121,7 +121,7 @@ def test_dreams_rule_writes_from_left_to_right_and_keeps_the_fused_push():
         assert sampled.commit_step[0].tolist() == list(range(12)), "of which sample 0 is never pushed"
         full = denoise(Said("cuda"), [[5]], confidence="full", guide=guide, **options)
         assert full.commit_step[0].tolist() != list(range(12))
-    assert [event.logits.push is not None for event in events] == [False] * 12 + [True] * 12
+    assert [event.logits.pushed.push is not None for event in events] == [False] * 12 + [True] * 12
 
 
 def test_a_late_nan_is_still_an_error():

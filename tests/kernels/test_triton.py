@@ -7,12 +7,14 @@ import pytest
 import torch
 from scipy import stats
 
-from oddlm import Repulsion, denoise, diversify, noise
+from oddlm import ModelInfo, Repulsion, denoise, diversify
+from oddlm.core import noise
 from oddlm.core.alarm import Alarm
+from oddlm.core.blocks import Blocks
 from oddlm.core.choose import Outlook, look, predict
 from oddlm.core.step import Step
 from oddlm.diversity.memory import Explored
-from oddlm.kernels import triton as fused
+from oddlm.kernels import dispatch
 from oddlm.models.native import Native
 from oddlm.models.toy import Toy
 from oddlm.models.transformer import Transformer, TransformerConfig
@@ -143,7 +145,7 @@ def test_the_noise_is_that_of_the_cpu(seed):
 
 def a_step(tokens, open_, *, seed=0, never=()):
     seeds = torch.tensor([seed], device=tokens.device)
-    return Step(2, 4, tokens, open_, open_, len(tokens), 0, seeds, False, (), None, never)
+    return Step(2, 4, tokens, Blocks(torch.zeros_like(tokens[:1]), 1, open_), len(tokens), 0, seeds, never=never)
 
 
 def drawn(logits, tokens, open_, device, **options):
@@ -151,8 +153,8 @@ def drawn(logits, tokens, open_, device, **options):
     settings = {"temperature": 0.0, "top_k": None, "top_p": None, "needs": None, **options}
     never = settings.pop("never", ())
     step = a_step(*on(device, tokens, open_), never=never)
-    kernel = fused if device is DEVICE else None
-    outlook = Outlook(logits.to(device), None, step, Alarm(patient=False), kernel)
+    backend = dispatch.choose(device, logits.dtype if device is DEVICE else torch.float64)
+    outlook = Outlook(logits.to(device), None, step.masked, step, Alarm(patient=False), backend)
     return predict(outlook, **settings)
 
 
@@ -198,12 +200,7 @@ class Moved:
 
     def __init__(self, model, device, dtype=torch.float32):
         self.model, self.device, self.dtype = model, device, dtype
-        self.mask_id, self.vocab_size, self.end_ids, self.name = (
-            model.mask_id,
-            model.vocab_size,
-            model.end_ids,
-            "moved",
-        )
+        self.info = ModelInfo(model.vocab_size, model.mask_id, model.end_ids, name="moved", device=device, dtype=dtype)
 
     def __call__(self, tokens, start, prompt_lengths):
         return self.model(tokens.cpu(), start, prompt_lengths.cpu()).to(self.device, self.dtype)
@@ -248,7 +245,7 @@ def test_the_sampled_rule_keeps_the_fused_push():
     events = []
     settings = {"n": 3, "length": 4, "steps": 2, "temperature": 0.2, "top_p": 0.9, "confidence": "sampled"}
     denoise(Moved(Toy(vocab_size=50), DEVICE), [[5, 6]], guide=Repulsion(alpha=8), observe=events.append, **settings)
-    assert all(event.logits.push is not None for event in events)
+    assert all(event.logits.pushed.push is not None for event in events)
 
 
 def few(S, count, rows):
@@ -268,7 +265,13 @@ def test_logits_of_masked_positions_alone_give_the_same_bits(objective, needs):
     logits, lines, tokens, masked, positions = on(DEVICE, logits, lines, tokens, masked, positions)
     guide, step = objective and Repulsion(objective, alpha=8), a_step(tokens, masked, never=(0,))
     options = {"temperature": 0.7, "top_k": None, "top_p": None, "needs": needs}
-    one, other = (look(x, where, step, guide, Alarm(patient=False)) for x, where in ((logits, None), (lines, positions)))
+    backend = dispatch.choose(DEVICE, logits.dtype, forms=guide.forms if guide else ())
+    running = guide and guide.begin(ModelInfo(401, 0), backend, None, resumes=False)
+
+    def seen(x, where):
+        return look(Outlook(x, where, masked, step, Alarm(patient=False), backend), running, None, step)[0]
+
+    one, other = seen(logits, None), seen(lines, positions)
     for a, b in ((one, other), (one.without_guide(), other.without_guide())):
         wanted, got = predict(a, **options), predict(b, **options)
         assert torch.equal(got.tokens, wanted.tokens)
@@ -336,5 +339,5 @@ def test_bad_logits_are_named(value, what, guide, options):
             logits[1, 2, slice(None) if math.isinf(value) and value < 0 else 3] = value
             return logits
 
-    with pytest.raises(ValueError, match=f"logits hold {what} at row 1, position 2"):
+    with pytest.raises(ValueError, match=f"logits hold {what} at sample 1, position 2"):
         denoise(Moved(Bad(vocab_size=30), DEVICE), [[5]], n=2, length=3, steps=1, guide=guide, **options)
