@@ -450,7 +450,8 @@ def _propose(plan: Plan, step: Step, outlook: Outlook) -> tuple[Prediction, Deci
     if settings.order_temperature > 0:
         score = score + order_noise(step, settings.order_temperature)
     if remask is not None:
-        assert step.revisable is not None
+        if step.revisable is None:
+            raise ValueError("a policy that takes tokens back must say so: @oddlm.policy(remasks=True)")
         assert step.target is not None
         remask = remask & step.revisable
         remask = remask & (remask.cumsum(dim=1) <= step.target[:, None])  # as many as there are masks to take their place
