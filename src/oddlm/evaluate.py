@@ -17,7 +17,7 @@ from .core.step import Sample
 from .ends import text_length
 from .generate import LM, check_params
 from .models import model_digest
-from .params import RunSpec
+from .params import RunSpec, SampleParams
 from .sandbox import ScoringThreads
 from .store import DamagedRunError, Row, SampleRow, Store, Summary, Writer
 from .tasks import Problem, Score, Task
@@ -148,7 +148,7 @@ class Runner:
             if todo:
                 lm = self.lm()
                 check_weights(lm, spec)
-                run.start(environment(lm, spec.model_digest))
+                run.start(environment(lm, spec.model_digest, spec.params))
                 with ScoringThreads(self.workers) as pool:
                     judge = None if task is None else Judge(task, pool)
                     for some in in_parts(todo, self.together):
@@ -244,8 +244,10 @@ def powers_of_two(n: int) -> list[int]:
     return sorted({2**i for i in range(n.bit_length()) if 2**i <= n} | {n})
 
 
-def environment(lm: LM, digest: str | None = None) -> dict[str, Any]:
-    """What someone needs to know to make the same numbers again. digest: of the model, where it does not know itself."""
+def environment(lm: LM, digest: str | None = None, params: SampleParams | None = None) -> dict[str, Any]:
+    """What someone needs to know to make the same numbers again. digest: of the model, where it does not know itself.
+    params: of the run, for who computes it.
+    """
     import torch
 
     device = lm.info.device
@@ -256,6 +258,7 @@ def environment(lm: LM, digest: str | None = None) -> dict[str, Any]:
         "python": python_version(),
         "versions": {name: _version(name) for name in ("oddlm", "torch", "numpy")},
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
+        "backend": None if params is None else lm.backend(params).name,
         "model": lm.info.name,
         "model_digest": digest if weights is None else weights.digest,
         "git": {"oddlm": _git(Path(__file__).parent, Path(__file__).name), "here": _git(Path.cwd())},

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .checks import short_dtype, whole
 from .core import noise
+from .core.guide import Backend
 from .core.model import Model, ModelInfo, Query, info_of
 from .core.policies import POLICIES
 from .core.run import Settings, advance
@@ -22,7 +23,7 @@ from .models.wrap import Wrapped
 from .models.wrappers import ClassifierFree, MicroBatch
 from .params import SampleParams, checked
 from .progress import step_progress
-from .sampler import answer, begin
+from .sampler import answer, begin, choose_backend
 from .selection import SELECTORS, keep
 
 Template = Sequence[str | int]  # texts, and holes of so many tokens
@@ -50,6 +51,11 @@ class LM:
     def info(self) -> ModelInfo:
         """What is known about the model."""
         return info_of(self.model)
+
+    def backend(self, params: SampleParams) -> Backend:
+        """Who computes a run with these parameters: chosen once per run, by device, dtype, guide and filters."""
+        info = info_of(guided_model(self.model, params))
+        return choose_backend(info, Settings(**run_options(params, info, 1, 0)), repulsion(params))
 
     def __repr__(self) -> str:
         info = self.info

@@ -1,5 +1,6 @@
 """`begin` for everybody, and the shortest loops over it: a model in, tokens out."""
 
+import logging
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, Required, TypedDict, Unpack
@@ -8,13 +9,15 @@ import torch
 from torch import Tensor
 
 from .core.alarm import memory_advice
-from .core.guide import as_guide
+from .core.guide import Guide, as_guide
 from .core.model import Model, ModelInfo, Query, info_of, open_session
 from .core.run import Prompt, Settings, State, Template, advance
 from .core.run import begin as begin_run
 from .core.step import Denoised, History, Observer, Policy, StepEvent
 from .kernels import dispatch
 from .progress import step_progress
+
+LOG = logging.getLogger("oddlm")
 
 
 class Options(TypedDict, total=False):
@@ -52,14 +55,20 @@ def begin(model: Model | ModelInfo, prompts: Sequence[Prompt], **options: Unpack
     guide = as_guide(options.pop("guide", None))
     aside = {"history": options.pop("history", None), "templates": options.pop("templates", None)}
     settings = Settings(**options)  # type: ignore[misc]
-    backend = dispatch.choose(
+    backend = choose_backend(info, settings, guide)
+    LOG.info("%s on %s: %s", info.name, info.device, backend)
+    return begin_run(prompts, settings, info, backend=backend, guide=guide, **aside)  # type: ignore[arg-type]
+
+
+def choose_backend(info: ModelInfo, settings: Settings, guide: Guide | None) -> dispatch.Backend:
+    """Who computes a run."""
+    return dispatch.choose(
         info.device,
         info.dtype,
         asked="auto" if guide is None else guide.backend,  # type: ignore[arg-type]
         forms=() if guide is None else guide.forms,  # type: ignore[arg-type]
         filtered=settings.filtered(info),
     )
-    return begin_run(prompts, settings, info, backend=backend, guide=guide, **aside)  # type: ignore[arg-type]
 
 
 def denoise(

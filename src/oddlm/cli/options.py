@@ -77,7 +77,8 @@ MODEL_OPTIONS: dict[str, Any] = {
     "cache": Annotated[str, typer.Option(help="none, prefix or dual: reuse keys and values; an approximation.")],
 }
 PLACE = ("device", "max_batch")  # they change no sample, save by rounding
-MODEL_DEFAULTS: dict[str, Any] = {"raw": False, "cache": "none"}
+MODEL_DEFAULTS: dict[str, Any] = {"raw": False, "cache": "none", "verbose": False}
+VERBOSE = Annotated[bool, typer.Option("--verbose", help="Say on stderr which model runs where, and what computes it.")]
 
 OWN = ("length", "steps", "alpha", "temperature", "objective", "seed")  # settings that have options of their own
 
@@ -126,7 +127,9 @@ def takes_model(command: Command, *, without: Sequence[str] = ()) -> Command:
     taken = {name: option for name, option in MODEL_OPTIONS.items() if name not in without}
 
     @wraps(command)
-    def call(**given: Any) -> None:
+    def call(verbose: bool = False, **given: Any) -> None:
+        if verbose:
+            tell_all()
         values = {name: given.pop(name) for name in taken}
         values = {name: value for name, value in values.items() if value is not None and value != MODEL_DEFAULTS.get(name)}
         place = {name: value for name, value in values.items() if name in PLACE}
@@ -136,11 +139,32 @@ def takes_model(command: Command, *, without: Sequence[str] = ()) -> Command:
     signature = inspect.signature(command)
     own = [p for p in signature.parameters.values() if p.name != "options"]
     kind = inspect.Parameter.KEYWORD_ONLY
-    added = [inspect.Parameter(n, kind, annotation=a, default=MODEL_DEFAULTS.get(n)) for n, a in taken.items()]
+    shown = {**taken, "verbose": VERBOSE}
+    added = [inspect.Parameter(n, kind, annotation=a, default=MODEL_DEFAULTS.get(n)) for n, a in shown.items()]
     call.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
     hints = {name: hint for name, hint in command.__annotations__.items() if name != "options"}
-    call.__annotations__ = {**hints, **taken}
+    call.__annotations__ = {**hints, **shown}
     return call
+
+
+def tell_all() -> None:
+    """What the package logs goes to stderr, each line once."""
+    import logging
+
+    said: set[str] = set()
+
+    class Once(logging.Filter):
+        def filter(self, record: logging.LogRecord) -> bool:
+            fresh = record.getMessage() not in said
+            said.add(record.getMessage())
+            return fresh
+
+    handler = logging.StreamHandler()
+    handler.addFilter(Once())
+    handler.setFormatter(logging.Formatter("oddlm: %(message)s"))
+    log = logging.getLogger("oddlm")
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
 
 
 def listed(option: str, text: str, kind: Callable[[str], T]) -> list[T]:

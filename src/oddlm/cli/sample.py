@@ -178,7 +178,7 @@ def _keep(runner: "Runner", spec: "RunSpec", prompt: str, samples: "Sequence[Sam
 
     with runner.store.open(spec, 1) as run:
         if "prompt" not in run.rows:
-            run.start(environment(runner.lm(), spec.model_digest))
+            run.start(environment(runner.lm(), spec.model_digest, spec.params))
             run.append(make_row(runner.lm(), spec, Group(Problem("prompt", prompt, None), prompt, samples, seconds), None))
         run.finish(summary(spec, list(run.rows.values()), scored=False))
 

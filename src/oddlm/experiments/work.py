@@ -107,7 +107,8 @@ class Bench:
                 message = str(error) if isinstance(error, ValueError) else f"model {spec.model!r} does not load: {error}"
                 raise ValueError(message) from error
             self._loaded = (key, lm, environment(lm, spec.model_digest))
-        return self._loaded[1:]
+        _, lm, around = self._loaded
+        return lm, {**around, "backend": lm.backend(spec.params).name}
 
     def _judge(self, spec: RunSpec) -> Judge:
         key = source(spec)
