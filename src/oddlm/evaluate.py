@@ -64,8 +64,7 @@ def draw(lm: LM, spec: RunSpec, task: Task | None, problems: Sequence[Problem]) 
     rows = lm.max_batch or room
     try:
         forms = None if task is None or task.template is None else [task.template(problem) for problem in problems]
-        options = {"params": spec.params, "seeds": seeds, "progress": False, "max_batch": rows, "templates": forms}
-        samples = lm.generate(prompts, spec.n, **options)
+        samples = lm.generate(prompts, spec.n, params=spec.params, seeds=seeds, progress=False, max_batch=rows, templates=forms)
     except ValueError as error:
         raise ValueError(f"problem {', '.join(p.id for p in problems)}: {error}") from error
     seconds = (time.perf_counter() - began) / len(problems)
