@@ -6,8 +6,8 @@ from math import inf
 import openai
 import pytest
 
-from oddlm.serve.text import pieces
 from oddlm.core.step import Sample
+from oddlm.serve.text import pieces
 
 from .conftest import Served
 

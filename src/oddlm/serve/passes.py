@@ -220,7 +220,8 @@ class Passes:
         self.count = 0  # passes for requests
         self.tried = 0  # passes to try out sizes
         self._clock = Clock(info.device)
-        self._pool = ThreadPoolExecutor(workers, "oddlm-pass")
+        # A thread that has not been told how many threads torch has computes its first products with as many as there are.
+        self._pool = ThreadPoolExecutor(workers, "oddlm-pass", torch.set_num_threads, (torch.get_num_threads(),))
 
     @property
     def busy(self) -> float:
