@@ -45,7 +45,7 @@ class Service:
         decode, ends = self.lm.tokenizer.decode, self.lm.info.end_ids
         form = next(iter(work.forms), None)  # of every prompt
         every = [sample for group in samples for sample in group]
-        return [(*told(one, stops), pieces(one, form, stops, decode, ends) if likely else None) for one in every]
+        return [(*told(one, stops), pieces(one, stops, decode, ends, form) if likely else None) for one in every]
 
     async def denoise(self, request: DenoiseRequest) -> Response:
         self._check_model(request.model)

@@ -53,10 +53,10 @@ def written(sample: Sample, form: Form | None, end_ids: Collection[int]) -> list
 
 def pieces(
     sample: Sample,
-    form: Form | None,
     stops: Sequence[str],
     decode: Callable[[Sequence[int]], str],
     end_ids: Collection[int],
+    form: Form | None = None,
 ) -> list[Piece]:
     """The sample's text by tokens, as far as it is told."""
     text, stopped = cut(sample.text, stops)
