@@ -258,10 +258,12 @@ def test_a_request_that_waits_holds_nothing_as_large_as_its_logits(toy_lm):
     async def story(engine):
         slow = engine.submit(Work([[5, 6]], ROWS, oddlm.SampleParams(length=length), frames_of(toy_lm, positions=True)))
         await until(lambda: slow.blocked)
-        gc.collect()
-        sizes = [one.numel() for one in gc.get_objects() if issubclass(type(one), torch.Tensor)]
-        assert ROWS * length in sizes  # its tokens
-        assert ROWS * length * toy_lm.model.vocab_size not in sizes
+        await until(lambda: ROWS * length * toy_lm.model.vocab_size not in sizes())  # the step that filled its inbox may go on
+        assert ROWS * length in sizes()  # its tokens
         slow.cancel()
+
+    def sizes() -> list[int]:
+        gc.collect()
+        return [one.numel() for one in gc.get_objects() if issubclass(type(one), torch.Tensor)]
 
     trial(toy_lm, story)
