@@ -143,13 +143,21 @@ async def load(client: "httpx.AsyncClient", pool: list[dict], clients: int, seco
     return {"statuses": dict(statuses), "answers": answers, "memory": memory, "elapsed": elapsed, "cpu": cpu_s(pid) - cpu}
 
 
+async def pause(client: "httpx.AsyncClient") -> float:
+    """Leave the server alone until it knows which sizes of passes it may use; how long that took."""
+    began = time.perf_counter()
+    while _metric((await client.get("/metrics")).text, "oddlm_sizes_untried"):
+        await asyncio.sleep(0.5)
+    return time.perf_counter() - began
+
+
 async def measure(url: str, pid: int, pool: list[dict], clients: int, seconds: float) -> dict:
     import httpx
 
     alone: dict[int, list] = {}
     most = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(base_url=url, timeout=600, limits=most) as client:
-        await client.post("/v1/completions", json=pool[0])  # shapes are tried out once
+        tried = await pause(client)
         before, cpu_before = await one_by_one(client, pool, alone, pid)
         found = await load(client, pool, clients, seconds, pid)
         after, cpu_after = await one_by_one(client, pool, alone, pid)
@@ -169,6 +177,7 @@ async def measure(url: str, pid: int, pool: list[dict], clients: int, seconds: f
         "samples_per_s": {"one_by_one": alone_rate, "together": together, "ratio": together / alone_rate},
         "cpu_s_per_sample": {"one_by_one": cpu_alone, "together": cpu_together, "ratio": cpu_alone / max(cpu_together, 1e-9)},
         "one_by_one_s": {"before": before, "after": after},
+        "tried_s": tried,
         "passes": _metric(metrics, "oddlm_network_passes"),
     }
 
@@ -223,7 +232,9 @@ def beside(url: str, request: dict, large: dict, stalled: int, times: int) -> di
                 )
             time.sleep(0.05)
 
-    ask()  # shapes are tried out once
+    ask()
+    while gauge(url, "oddlm_sizes_untried"):
+        time.sleep(0.1)
     before = median()
     with ExitStack() as stack:
         for i in range(1, stalled + 1):

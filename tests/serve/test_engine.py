@@ -105,6 +105,19 @@ def test_only_sizes_that_keep_the_bits_are_used(fickle):
     network.close()
 
 
+def test_widths_are_tried_before_anybody_asks(mini_lm):
+    """Those that were asked for come first, then the small ones."""
+    network, order = passes_of(mini_lm.model, (2, 4), 1, 18), []
+    assert network([Ask(query_of(mini_lm.model, [5] * 10, 6), lambda logits: None)]) == [None]
+    while network.untried:
+        network.try_one()
+        order.append(network.tried)
+    assert network.tried == 5 * 3  # widths 16, and 4, 8, 12, 20: two passes of the reference and a larger one for each
+    assert order[: network.tried] == list(range(1, network.tried + 1))
+    assert all(network.exact_sizes(Shape(width, 0)) == (2, 4) for width in (4, 8, 12, 16, 20))
+    network.close()
+
+
 class Failing(Toy):
     """It has no memory for large passes."""
 

@@ -361,8 +361,7 @@ class SharedPasses(Passes):
     def try_one(self) -> None:
         while self._untried:
             if self._trial is None:
-                shape = next((one for one in self._shapes() if one not in self._exact), None)
-                if shape is None:
+                if (shape := self._next_shape()) is None:
                     self._untried = False
                     return
                 self._trial = self._try(shape)
@@ -373,10 +372,10 @@ class SharedPasses(Passes):
             else:
                 return
 
-    def _shapes(self) -> Iterator[Shape]:
-        while self._seen:
-            yield self._seen.popleft()
-        yield from self._foreseen
+    def _next_shape(self) -> Shape | None:
+        while (shape := self._seen.popleft() if self._seen else next(self._foreseen, None)) in self._exact:
+            pass
+        return shape
 
     def _try(self, shape: Shape) -> Iterator[None]:
         """Which sizes give the bits of the smallest, on random tokens; one pass at a time."""
