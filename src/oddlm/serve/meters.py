@@ -32,10 +32,7 @@ class Meters:
             "oddlm_queue_length": ("Requests that wait.", lambda: engine.queued),
             "oddlm_rows_in_flight": ("Samples being denoised.", lambda: engine.rows),
             "oddlm_rows_stalled": ("Samples whose clients do not read.", lambda: engine.stalled),
-            "oddlm_sizes_untried": (
-                "1 while larger passes are to be tried out, which takes pauses.",
-                lambda: engine.network.untried,
-            ),
+            "oddlm_sizes_untried": (tells, lambda: engine.network.untried),
             "oddlm_network_passes": ("Network passes since the start.", lambda: engine.network.count),
         }
         busy = "Seconds that the network was at work; over the seconds alive, its share."
