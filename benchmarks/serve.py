@@ -2,6 +2,7 @@
 
     python benchmarks/serve.py --clients 64 --n 4 --seconds 60
     python benchmarks/serve.py --stalled 1
+    python benchmarks/serve.py --engine-only --model llada-8b --device cuda --dtype bf16 --clients 32 --pass-rows 4,8,16,32
 
 Starts a server on a free loopback port. Every distinct request is first sent alone, then by many clients at random for the
 given time, then alone again; the two times alone, before and after, are what throughput is compared with, by the clock and by
@@ -11,6 +12,10 @@ them are token for token those of the same request alone, and the server's memor
 With --stalled, how long a request takes beside clients that asked for as many samples as a request may have: beside so many
 that read nothing, and beside one that reads all it is sent. Each is given as a multiple of the same request alone, which is
 measured before and after in the same run.
+
+With --engine-only the clients talk to the engine in this process, without HTTP (and without what that needs installed); --model
+is then a known model or one of the shapes of `oddlm bench`, with random weights. Prints requests per second, latencies, and the
+share of the time in which the network was at work.
 """
 
 import argparse
@@ -26,12 +31,22 @@ import sys
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import httpx
+import torch
 
+from oddlm import LM, SampleParams
+from oddlm import load as load_lm
+from oddlm.bench import SHAPES, build_model
+from oddlm.models.device import chosen_device
+from oddlm.serve.engine import Engine, Finished, Work
 from oddlm.tasks import find_task
+
+if TYPE_CHECKING:
+    import httpx
 
 WAIT_S = 600
 POOL = 32  # distinct requests
@@ -78,7 +93,7 @@ def said(answer: dict, request: dict) -> list[tuple] | None:
     return choices if complete else None
 
 
-async def one_by_one(client: httpx.AsyncClient, pool: list[dict], alone: dict[int, list], pid: int) -> tuple[float, float]:
+async def one_by_one(client: "httpx.AsyncClient", pool: list[dict], alone: dict[int, list], pid: int) -> tuple[float, float]:
     """Every request of the pool alone; seconds per request, by the clock and of the processor."""
     began, cpu = time.perf_counter(), cpu_s(pid)
     for i, request in enumerate(pool):
@@ -90,8 +105,10 @@ async def one_by_one(client: httpx.AsyncClient, pool: list[dict], alone: dict[in
     return (time.perf_counter() - began) / len(pool), (cpu_s(pid) - cpu) / len(pool)
 
 
-async def load(client: httpx.AsyncClient, pool: list[dict], clients: int, seconds: float, pid: int) -> dict:
+async def load(client: "httpx.AsyncClient", pool: list[dict], clients: int, seconds: float, pid: int) -> dict:
     """Clients that send one request after the other."""
+    import httpx
+
     statuses: Counter[str] = Counter()
     answers: list[tuple[int, list | None]] = []
     memory: list[float] = []
@@ -126,11 +143,21 @@ async def load(client: httpx.AsyncClient, pool: list[dict], clients: int, second
     return {"statuses": dict(statuses), "answers": answers, "memory": memory, "elapsed": elapsed, "cpu": cpu_s(pid) - cpu}
 
 
+async def pause(client: "httpx.AsyncClient") -> float:
+    """Leave the server alone until it knows which sizes of passes it may use; how long that took."""
+    began = time.perf_counter()
+    while _metric((await client.get("/metrics")).text, "oddlm_sizes_untried"):
+        await asyncio.sleep(0.5)
+    return time.perf_counter() - began
+
+
 async def measure(url: str, pid: int, pool: list[dict], clients: int, seconds: float) -> dict:
+    import httpx
+
     alone: dict[int, list] = {}
     most = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(base_url=url, timeout=600, limits=most) as client:
-        await client.post("/v1/completions", json=pool[0])  # shapes are tried out once
+        tried = await pause(client)
         before, cpu_before = await one_by_one(client, pool, alone, pid)
         found = await load(client, pool, clients, seconds, pid)
         after, cpu_after = await one_by_one(client, pool, alone, pid)
@@ -150,13 +177,19 @@ async def measure(url: str, pid: int, pool: list[dict], clients: int, seconds: f
         "samples_per_s": {"one_by_one": alone_rate, "together": together, "ratio": together / alone_rate},
         "cpu_s_per_sample": {"one_by_one": cpu_alone, "together": cpu_together, "ratio": cpu_alone / max(cpu_together, 1e-9)},
         "one_by_one_s": {"before": before, "after": after},
-        "passes": float(next(line.split()[1] for line in metrics.splitlines() if line.startswith("oddlm_network_passes "))),
+        "tried_s": tried,
+        "passes": _metric(metrics, "oddlm_network_passes"),
     }
 
 
+def _metric(metrics: str, name: str) -> float:
+    return float(next(line.split()[1] for line in metrics.splitlines() if line.startswith(f"{name} ")))
+
+
 def gauge(url: str, name: str) -> float:
-    lines = httpx.get(f"{url}/metrics", timeout=600).text.splitlines()
-    return float(next(line.split()[1] for line in lines if line.startswith(f"{name} ")))
+    import httpx
+
+    return _metric(httpx.get(f"{url}/metrics", timeout=600).text, name)
 
 
 @contextmanager
@@ -180,6 +213,7 @@ def watcher(url: str, request: dict, *, reads: bool):
 
 def beside(url: str, request: dict, large: dict, stalled: int, times: int) -> dict:
     """The seconds that a request takes alone and in company, each the median of several."""
+    import httpx
 
     def ask() -> float:
         began = time.perf_counter()
@@ -198,7 +232,9 @@ def beside(url: str, request: dict, large: dict, stalled: int, times: int) -> di
                 )
             time.sleep(0.05)
 
-    ask()  # shapes are tried out once
+    ask()
+    while gauge(url, "oddlm_sizes_untried"):
+        time.sleep(0.1)
     before = median()
     with ExitStack() as stack:
         for i in range(1, stalled + 1):
@@ -215,6 +251,94 @@ def beside(url: str, request: dict, large: dict, stalled: int, times: int) -> di
     return found | {name: {"s": taken, "ratio": taken / alone} for name, taken in (("unread", away), ("busy", busy))}
 
 
+class Ids:
+    """The tokenizer of a network with random weights."""
+
+    def encode(self, text: str) -> list[int]:
+        return [int(part) for part in text.split()]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return " ".join(map(str, tokens))
+
+
+def engine_works(given: argparse.Namespace) -> tuple[LM, list[Work]]:
+    """The model, and requests with prompts of several lengths; of a real model those that clients send otherwise."""
+    if given.model not in SHAPES:
+        lm = load_lm(given.model, **({} if given.device is None else {"device": given.device}))
+        bodies = requests(given.model, given.n, given.length, given.steps)[: given.pool]
+        prompts = [lm.tokenizer.encode(body["prompt"]) for body in bodies]
+        settings = [{k: v for k, v in body.items() if k not in ("model", "n", "max_tokens", "prompt")} for body in bodies]
+    else:
+        device = chosen_device(given.device)
+        dtype = given.dtype or ("bf16" if device.type == "cuda" else "fp32")
+        lm = LM(build_model(given.model, device, dtype, "none"), Ids())
+        chooser = random.Random(0)
+        prompts = [[5 + chooser.randrange(1000) for _ in range(chooser.randrange(32, 161))] for _ in range(given.pool)]
+        settings = [{"steps": given.steps, "temperature": 0.25 * (i % 5), "seed": i} for i in range(given.pool)]
+        settings = [one | {"alpha": float(8 * (i % 3)), "objective": "odd", "fork": False} for i, one in enumerate(settings)]
+    made = [SampleParams(length=given.length, **one) for one in settings]
+    return lm, [Work([ids], given.n, params) for ids, params in zip(prompts, made, strict=True)]
+
+
+async def ask_engine(engine: Engine, work: Work) -> list[tuple]:
+    job = engine.submit(work)
+    while not isinstance(message := await job.receive(), Finished):
+        pass
+    if message.error is not None:
+        raise message.error
+    return [(sample.tokens, sample.base_logprobs) for sample in message.samples[0]]
+
+
+async def load_engine(engine: Engine, works: list[Work], clients: int, seconds: float) -> dict:
+    """Every request alone, and by many clients at random; answers must have the same bits."""
+    began = time.perf_counter()
+    alone = [await ask_engine(engine, work) for work in works]
+    one_by_one = (time.perf_counter() - began) / len(works)
+    while engine.network.untried:
+        await asyncio.sleep(0.05)
+    latencies: list[float] = []
+    identical = 0
+    began, busy, passes = time.perf_counter(), engine.busy, engine.network.count
+
+    async def one_client(seed: int) -> None:
+        nonlocal identical
+        chooser = random.Random(seed)
+        while time.perf_counter() - began < seconds:
+            i, sent = chooser.randrange(len(works)), time.perf_counter()
+            found = await ask_engine(engine, works[i])
+            latencies.append(time.perf_counter() - sent)
+            identical += found == alone[i]
+
+    await asyncio.gather(*(one_client(seed) for seed in range(clients)))
+    elapsed = time.perf_counter() - began
+    ordered = sorted(latencies)
+    return {
+        "clients": clients,
+        "requests": len(ordered),
+        "identical": identical / len(ordered),
+        "requests_per_s": len(ordered) / elapsed,
+        "one_by_one_per_s": 1 / one_by_one,
+        "p50_s": statistics.median(ordered),
+        "p95_s": ordered[int(0.95 * (len(ordered) - 1))],
+        "busy_share": (engine.busy - busy) / elapsed,
+        "passes": engine.network.count - passes,
+    }
+
+
+def measure_engine(given: argparse.Namespace) -> dict:
+    lm, works = engine_works(given)
+    workers = given.workers or (1 if lm.info.device.type == "cuda" else torch.get_num_threads())
+    if lm.info.device.type == "cpu":
+        torch.set_num_threads(1)
+    sizes = [int(size) for size in given.pass_rows.split(",")]
+    engine = Engine(lm, sizes=sizes, workers=workers, max_rows=given.max_rows, max_queue=1 << 20, timeout_s=float(WAIT_S))
+    engine.start()
+    try:
+        return asyncio.run(load_engine(engine, works, given.clients, given.seconds))
+    finally:
+        engine.close()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", help="default: mini; with --stalled toy, as that measures waiting, not the network")
@@ -227,7 +351,17 @@ def main() -> None:
     parser.add_argument("--serve", default="", help="further options of `oddlm serve`, in one string")
     parser.add_argument("--stalled", type=int, default=0, help="clients that read nothing; measures waiting, not load")
     parser.add_argument("--times", type=int, default=9, help="with --stalled: how often each is measured")
+    parser.add_argument("--engine-only", action="store_true", help="the engine in this process, without HTTP")
+    parser.add_argument("--device", help="with --engine-only, as are the next")
+    parser.add_argument("--dtype", help="of a shape's random weights")
+    parser.add_argument("--pass-rows", default="4,8,16")
+    parser.add_argument("--max-rows", type=int, default=64)
+    parser.add_argument("--workers", type=int)
     given = parser.parse_args()
+    if given.engine_only:
+        given.model = given.model or "mini"
+        print(json.dumps(measure_engine(given), indent=1))
+        return
     given.model = given.model or ("toy" if given.stalled else "mini")
     if given.stalled:
         large = {"model": given.model, "prompt": "1,2,3,4,5\n", "n": 64, "max_tokens": 224, "seed": 0}

@@ -105,10 +105,10 @@ class Gated(Toy):
         self.gate.set()
         self.rows: list[int] = []
 
-    def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor) -> Tensor:
+    def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor, **aside: Tensor) -> Tensor:
         assert self.gate.wait(WAIT_S)
         self.rows.append(len(tokens))
-        return super().__call__(tokens, start, prompt_lengths)
+        return super().__call__(tokens, start, prompt_lengths, **aside)
 
 
 class TooLate(Wrapper):
@@ -118,8 +118,8 @@ class TooLate(Wrapper):
 
     def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor) -> Tensor:
         assert self.engine is not None
-        jobs = self.engine._running
-        wait_until(lambda: all(job.stop is not None for job in tuple(jobs)))
+        engine = self.engine
+        wait_until(lambda: all(job.stop is not None for job in engine.running))
         return self.model(tokens, start, prompt_lengths)
 
 

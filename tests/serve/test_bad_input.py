@@ -15,7 +15,6 @@ from schemathesis.specs.openapi.checks import response_schema_conformance, statu
 import oddlm
 from oddlm.models.mini import Mini
 from oddlm.serve.schema import ErrorAnswer
-from oddlm.serve.settings import ServeSettings
 
 from ..waiting import WAIT_S
 from .conftest import Served, limits, running
@@ -118,19 +117,57 @@ def test_bad_values(http, wrong):
     refused(http.post("/v1/completions", content=body, headers=JSON), 400, 404)
 
 
-def test_what_is_not_served_says_so(http):
-    unserved = [
-        ("prompt_noise", 0.5),
-        ("pool", 8),
-        ("selector", "os.system"),
-        ("selector", {"name": "random"}),
-        ("selector", {}),
-    ]
-    for name, value in unserved:
-        for path in ("/v1/completions", "/v1/denoise"):
-            assert refused(http.post(path, json=GOOD | {name: value})).startswith(f"{name} is not served")
-        with pytest.raises(ValueError, match=f"{name} is not served"):
-            ServeSettings(model="toy", given={name: value})
+def test_a_pool_counts_as_what_is_drawn(http):
+    for wrong in ({"pool": 65}, {"pool": 33, "prompt": ["t5", "t6"]}, {"pool": 3, "n": 4}, {"pool": 0}):
+        assert "pool" in refused(http.post("/v1/completions", json=GOOD | wrong))
+    assert "pool" in refused(http.post("/v1/denoise", json=GOOD | {"pool": 8}))
+
+
+@pytest.mark.parametrize("selector", ["os.system", "oddlm.selection.first", {"name": "random"}, {}], ids=repr)
+def test_a_selector_is_a_registered_one(http, selector):
+    for path in ("/v1/completions", "/v1/denoise"):
+        assert "selector" in refused(http.post(path, json=GOOD | {"selector": selector}))
+
+
+def test_prompt_noise_needs_a_model_that_takes_it(mini_lm):
+    cached = oddlm.load("mini", cache="dual")
+    with running(cached, model="mini") as server:
+        answer = httpx.post(f"{server.url}/v1/completions", json=GOOD | {"model": "mini", "prompt_noise": 0.5}, timeout=WAIT_S)
+        assert "prompt_noise" in refused(answer)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"template": []},
+        {"template": ["t5"]},
+        {"template": "t5"},
+        {"template": [0]},
+        {"template": [-4]},
+        {"template": [True]},
+        {"template": [2.5]},
+        {"template": [None, 4]},
+        {"template": [["t5"], 4]},
+        {"template": ["t\0", 4]},
+        {"template": [10**18]},
+        {"template": [257]},
+        {"template": [200, "t5 " * 57]},
+        {"template": [4, "t5 " * 12_000]},
+        {"template": [""] * 600 + [4]},
+        {"template": [4], "max_tokens": 8},
+        {"template": [4], "suffix": "t5"},
+        {"template": [6], "block_length": 4},
+        {"suffix": 5},
+        {"suffix": "t\0"},
+        {"suffix": "t5 " * 12_000},
+        {"suffix": "t5 t6", "max_tokens": 255},
+        {"suffix": "t5", "max_tokens": 10**9},
+    ],
+    ids=lambda wrong: repr(wrong)[:60],
+)
+def test_bad_templates(http, wrong):
+    body = {name: value for name, value in GOOD.items() if name != "max_tokens"} | wrong
+    refused(http.post("/v1/completions", json=body))
 
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])

@@ -10,9 +10,11 @@ import pytest
 import torch
 
 import oddlm
+from oddlm.core.model import info_of
+from oddlm.generate import Drawing
 from oddlm.models.toy import Toy
 from oddlm.serve.engine import TimedOutError
-from oddlm.serve.passes import Call, SharedPasses, prompt_class, split_rows, widen
+from oddlm.serve.passes import Ask, Rows, Shape, SharedPasses, Whole, passes_of, split_rows, width_class
 
 from ..waiting import WAIT_S, wait_until
 from .conftest import limits, running, send
@@ -26,11 +28,11 @@ def lm_of(model: Toy) -> oddlm.LM:
     return oddlm.LM(model, model.tokenizer)
 
 
-def test_prompt_classes():
-    assert [prompt_class(n) for n in (1, 4, 5, 63, 64, 65, 1000)] == [4, 4, 8, 64, 64, 72, 1024]
+def test_width_classes():
+    assert [width_class(n) for n in (1, 4, 5, 63, 64, 65, 1000)] == [4, 4, 8, 64, 64, 72, 1024]
     for start in range(1, 3000):
-        assert start <= prompt_class(start) <= max(start + 3, start * 1.15)
-        assert prompt_class(prompt_class(start)) == prompt_class(start)
+        assert start <= width_class(start) <= max(start + 3, start * 1.15)
+        assert width_class(width_class(start)) == width_class(start)
 
 
 @pytest.mark.parametrize(
@@ -53,23 +55,86 @@ def test_every_worker_gets_a_pass():
     assert split_rows(5, (4, 8), workers=2) == [4, 4]
 
 
-def test_widening_keeps_to_the_context():
-    call = Call(torch.tensor([[5, 6, 7, 8, 9, 0, 0]]), 5, torch.tensor([5]))
-    assert widen(call, 0, None).tokens.tolist() == [[0, 0, 0, 5, 6, 7, 8, 9, 0, 0]]
-    assert widen(call, 0, 8).start == 6
-    assert widen(call, 0, 7).start == 5
+def query_of(model, prompt=(5, 6, 7, 8, 9), length=2, n=1, **settings):
+    return Drawing(lm_of(model), [list(prompt)], n, oddlm.SampleParams(length=length, **settings), 0).query
+
+
+def test_widening_keeps_to_the_context(toy_lm):
+    model, query = toy_lm.model, query_of(toy_lm.model)
+    shape = Whole(model, None).shape(query)
+    assert shape == (8, 2)
+    assert Rows.lay(query, shape, 0).tokens.tolist() == [[0, 0, 0, 5, 6, 7, 8, 9, *query.tokens[0, 5:].tolist()]]
+    assert Whole(model, 8).shape(query) == (6, 2)
+    assert Whole(model, 7).shape(query) == (5, 2)
+
+
+def test_bodies_of_different_prompts_and_lengths_have_one_shape(mini_lm):
+    part = passes_of(mini_lm.model, (4,), 1, 0).part
+    one, other = query_of(mini_lm.model, (5, 6, 7), 9), query_of(mini_lm.model, (5, 6, 7, 8, 9, 10), 5)
+    assert part.shape(one) == part.shape(other) == (12, 0)
+    assert part.shape(query_of(mini_lm.model, [5] * 239, 10)) == (256, 0)
+    widths = [shape.width for shape in part.foreseen(10**6)]
+    assert widths == sorted({*widths, 4, 64, 256})
+    assert max(widths) == mini_lm.info.context
 
 
 class Fickle(Toy):
-    """Its arithmetic depends on the number of rows, but for two sizes."""
+    """Its arithmetic depends on the number of rows, for some of them."""
+
+    fickle: tuple[int, ...] = ()
 
     def __call__(self, tokens, start, prompt_lengths):
-        return super().__call__(tokens, start, prompt_lengths) + (1e-6 if len(tokens) in (8, 16) else 0)
+        return super().__call__(tokens, start, prompt_lengths) + (1e-6 if len(tokens) in self.fickle else 0)
 
 
-def test_only_sizes_that_keep_the_bits_are_used():
-    assert SharedPasses(Toy(vocab_size=60), (4, 8, 16)).exact_sizes(8, 4) == (4, 8, 16)
-    assert SharedPasses(Fickle(vocab_size=60, dtype=torch.float64), (4, 8, 16)).exact_sizes(8, 4) == (8, 16)
+@pytest.mark.parametrize("fickle", [(), (8,), (4,), (8, 16)])
+def test_only_sizes_that_keep_the_bits_are_used(fickle):
+    model = Fickle(vocab_size=60, dtype=torch.float64)
+    model.fickle = fickle
+    network = SharedPasses(Whole(model, None), info_of(model), (4, 8, 16), 1)
+    query = query_of(model, [5] * 8, 4, n=16)
+    assert network([Ask(query, lambda logits: None)]) == [None]
+    assert (network.count, network.tried) == (4, 0)  # of the smallest size: no other was tried
+    while network.untried:
+        before = network.tried
+        network.try_one()
+        assert network.tried <= before + 1
+    exact = {(): (4, 8, 16), (8,): (4, 16), (4,): (4,), (8, 16): (4,)}[fickle]
+    assert network.exact_sizes(Shape(8, 4)) == exact
+    assert network.tried == 6  # four of the reference, one of each other size
+    network.close()
+
+
+def test_widths_are_tried_before_anybody_asks(mini_lm):
+    """Those that were asked for come first, then the small ones."""
+    network, order = passes_of(mini_lm.model, (2, 4), 1, 18), []
+    assert network([Ask(query_of(mini_lm.model, [5] * 10, 6), lambda logits: None)]) == [None]
+    while network.untried:
+        network.try_one()
+        order.append(network.tried)
+    assert network.tried == 5 * 3  # widths 16, and 4, 8, 12, 20: two passes of the reference and a larger one for each
+    assert order[: network.tried] == list(range(1, network.tried + 1))
+    assert all(network.exact_sizes(Shape(width, 0)) == (2, 4) for width in (4, 8, 12, 16, 20))
+    network.close()
+
+
+class Failing(Toy):
+    """It has no memory for large passes."""
+
+    def __call__(self, tokens, start, prompt_lengths):
+        if len(tokens) > 4:
+            raise MemoryError
+        return super().__call__(tokens, start, prompt_lengths)
+
+
+def test_a_size_that_fails_when_tried_is_not_used():
+    model = Failing(vocab_size=60)
+    network = SharedPasses(Whole(model, None), info_of(model), (4, 8, 16), 1)
+    for _ in range(2):
+        assert network([Ask(query_of(model, n=16), lambda logits: None)]) == [None]
+        while network.untried:
+            network.try_one()
+    network.close()
 
 
 def test_requests_share_passes_and_do_not_notice(gated):
@@ -84,12 +149,16 @@ def test_requests_share_passes_and_do_not_notice(gated):
             return [choice.text for choice in answer.choices]
 
         alone = [ask(body) for body in asked]
+        assert set(gated.rows) == {4}
+        wait_until(lambda: not server.engine.network.untried)
+        gated.rows.clear()
+        alone_again = [ask(body) for body in asked]
         before = len(gated.rows)
         gated.gate.clear()
         together = [pool.submit(ask, body) for body in asked]
-        wait_until(lambda: server.engine.rows + sum(job.work.rows for job in tuple(server.engine._queue)) == 33)
+        wait_until(lambda: server.engine.rows + sum(job.rows for job in server.engine.waiting) == 33)
         gated.gate.set()
-        assert [future.result() for future in together] == alone
+        assert [future.result() for future in together] == alone == alone_again
         assert len(gated.rows) - before < 0.6 * before
         assert 16 in gated.rows[before:]
 
@@ -128,20 +197,20 @@ def test_the_queue_has_a_bound(gated):
     ids=["whole", "stream", "chat", "denoise"],
 )
 def test_a_client_that_vanishes_frees_its_rows(gated, path, body):
-    with running(lm_of(gated), limits=limits(max_rows=4, max_n=4)) as server:
+    with running(lm_of(gated), limits=limits(max_rows=4, max_n=4), pass_rows=(4,)) as server:
         gated.gate.clear()
         first = send(server.port, path, body)
         wait_until(lambda: server.engine.rows == 4)
-        (job,) = server.engine._running
+        (job,) = server.engine.running
         second = send(server.port, path, body)
         wait_until(lambda: server.engine.queued == 1)
-        (queued,) = server.engine._queue
+        (queued,) = server.engine.waiting
         for raw, gone in ((second, queued), (first, job)):
             raw.close()
             wait_until(lambda gone=gone: gone.stop is not None)
         gated.gate.set()
         wait_until(lambda: server.engine.rows == server.engine.queued == 0)
-        assert len(gated.rows) <= 5  # three to try the sizes, and the pass it was in; a request has 24
+        assert len(gated.rows) <= 2  # the pass it was in; a request has 24
         assert server.client().completions.create(**ASK).choices
 
 
@@ -153,7 +222,7 @@ def test_requests_time_out(gated):
         wait_until(lambda: server.engine.rows == 4)
         futures.append(pool.submit(client.completions.create, **ASK))
         wait_until(lambda: server.engine.queued == 1)
-        jobs = [*server.engine._running, *server.engine._queue]
+        jobs = [*server.engine.running, *server.engine.waiting]
         wait_until(lambda: all(isinstance(job.stop, TimedOutError) for job in jobs))
         gated.gate.set()
         for future in futures:
@@ -189,7 +258,7 @@ def test_shutdown_tells_what_does_not_end_in_time(gated, stream):
         wait_until(lambda: server.engine.rows == 4)
 
         def when_given_up():
-            wait_until(lambda: server.engine._closing)
+            wait_until(lambda: server.engine.closing)
             gated.gate.set()
 
         waiting = threading.Thread(target=when_given_up)

@@ -10,11 +10,11 @@ from .app import app
 from .options import MODEL, ModelName, ModelOptions, Settings, listed, present, settings, takes_model
 
 if TYPE_CHECKING:
-    from ..core.model import Model
+    from ..core.model import ModelInfo
 
 
 @app.command()
-@partial(takes_model, without=("max_batch", "cache"))  # --pass-rows, and nothing: shared passes keep no keys and values
+@partial(takes_model, without=("max_batch",))  # --pass-rows says it
 def serve(
     *,
     options: ModelOptions,
@@ -105,15 +105,15 @@ def serve(
     leave_sigterm()
     with run.listen(host, port) as listening:
         lm = load(model, **options.loading, **options.place)
-        chosen = chosen.model_copy(update={"workers": workers or _workers(lm.model)})
+        chosen = chosen.model_copy(update={"workers": workers or _workers(lm.info)})
         run.serve(lm, chosen, listening, grace_s=grace)
 
 
-def _workers(model: "Model") -> int:
+def _workers(info: "ModelInfo") -> int:
     """As many as there are threads, each then left with one of its own: passes of a few rows gain little from more."""
     import torch
 
-    if getattr(model, "device", torch.device("cpu")).type != "cpu":
+    if info.device.type != "cpu":
         return 1
     workers = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -88,19 +88,21 @@ class ClassifierFree(Wrapper):
 
     def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor, **aside: Tensor) -> Tensor:
         given = self.model(tokens, start, prompt_lengths, **aside)
-        return self._extrapolate(given, self.model(self._hidden(tokens, start), start, prompt_lengths))
+        return self.extrapolate(given, self.model(self._hidden(tokens, start), start, prompt_lengths))
 
     def session(self, query: Query) -> Session:
         """With the prompt and without are two runs."""
-        return _Twice(self, open_session(self.model, query), open_session(self.model, self._blind(query)))
+        return _Twice(self, open_session(self.model, query), open_session(self.model, self.blind(query)))
 
-    def _blind(self, query: Query) -> Query:
+    def blind(self, query: Query) -> Query:
+        """The same question without the prompt."""
         return replace(query, tokens=self._hidden(query.tokens, query.start), nudge=None)
 
     def _hidden(self, tokens: Tensor, start: int) -> Tensor:
         return torch.cat([torch.full_like(tokens[:, :start], self.mask_id), tokens[:, start:]], dim=1)
 
-    def _extrapolate(self, given: Tensor, without: Tensor) -> Tensor:
+    def extrapolate(self, given: Tensor, without: Tensor) -> Tensor:
+        """The guided logits, from those with the prompt and those without."""
         guided = without + (1 + self.scale) * (given - without)
         return torch.where(guided.isfinite(), guided, given)  # where one of the two is -inf there is nothing to extrapolate
 
@@ -112,4 +114,4 @@ class _Twice:
     blind: Session
 
     def __call__(self, query: Query) -> Tensor:
-        return self.model._extrapolate(self.seeing(query), self.blind(self.model._blind(query)))
+        return self.model.extrapolate(self.seeing(query), self.blind(self.model.blind(query)))

@@ -65,6 +65,7 @@ def create_app(lm: LM, settings: ServeSettings) -> FastAPI:
         timeout_s=limits.timeout_s,
         sizes=settings.pass_rows,
         workers=settings.workers,
+        max_width=limits.max_prompt + limits.max_length,
     )
     meters = Meters(engine, PATHS)
     desk = TaskDesk(settings.tasks, limits)
@@ -104,7 +105,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         id=settings.model,
         created=int(time.time()),
         version=__version__,
-        context=getattr(service.lm.model, "context", None),
+        context=service.lm.info.context,
         limits=settings.limits,
         defaults=settings.defaults,
         given=expanded(settings.given),

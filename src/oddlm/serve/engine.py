@@ -1,9 +1,8 @@
-"""The engine: one thread, in which all running requests take their steps together and share the network.
+"""The engine: one thread that gathers what all running requests ask of the network, and has each take a step with the answer.
 
-Every request is an ordinary `LM.generate` in a greenlet of its own. Where it calls the network, it is put aside until all
-others have come to the same point; calls of one shape then share a pass. Requests begin and end between passes.
+Every request is a `generate.Drawing`. Queries that fit together share a pass (`passes`). Requests begin and end between passes.
 
-No pass has more than `max_rows` rows. Requests begin in the order they came, as many as fit into a pass together. Small ones
+No turn has more than `max_rows` rows. Requests begin in the order they came, as many as fit into a turn together. Small ones
 need not wait for large ones: where they do not fit they begin beside them, and the two kinds then take turns, so that each has
 half of the network. A request whose client does not read takes no part, and nobody waits for the rows that it holds.
 """
@@ -16,20 +15,22 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
-from greenlet import getcurrent, greenlet
 from torch import Tensor
 
-from ..generate import LM, Samples
-from ..models.wrappers import Wrapper
+from ..core.model import Query, Session
+from ..core.run import Template as Form
+from ..core.step import Observer
+from ..generate import LM, Drawing, Samples, guided_model
+from ..models.wrappers import ClassifierFree
 from ..params import SampleParams
-from ..types import Observer
-from .passes import SIZES, Call, SharedPasses, widen
+from ..selection import keep
+from .passes import SIZES, Ask, Passes, passes_of
 
 UNREAD = 16  # a request whose client is so many messages behind takes no further step
 SMALL = 4  # a request of at most a fourth of max_rows is small
 STALLED = 2  # requests that nobody reads may hold so many times max_rows while others wait
 PATIENCE_S = 1.0  # for a client that does not read where they hold more
+IDLE_S = 0.25  # without requests, before sizes of passes are tried out: a client that sends one after the other is no pause
 
 
 class QueueFullError(Exception):
@@ -62,16 +63,56 @@ class Finished:
 
 @dataclass(frozen=True)
 class Work:
-    """What is to be generated. `watch` makes messages out of steps, in the engine's thread."""
+    """What is to be generated. `watch` makes messages out of steps, in a thread of the engine's."""
 
     prompts: Sequence[Sequence[int]]  # token ids
     n: int
     params: SampleParams
     watch: Callable[[Callable[[Any], None]], Observer] | None = None
+    forms: Sequence[Form] = ()  # a template for each prompt, or none
+
+    @property
+    def drawn(self) -> int:
+        """Samples per prompt, those that are not kept among them."""
+        return self.params.drawn(self.n)
 
     @property
     def rows(self) -> int:
-        return self.n * len(self.prompts)
+        return self.drawn * len(self.prompts)
+
+
+@dataclass
+class Run:
+    """A request that has begun."""
+
+    drawing: Drawing
+    query: Query
+    guided: ClassifierFree | None
+    session: Session | None
+    observe: Observer | None
+
+    @classmethod
+    def begin(cls, lm: LM, work: Work, network: Passes, send: Callable[[Any], None]) -> "Run":
+        params = work.params
+        drawing = Drawing(lm, work.prompts, work.drawn, params, params.seed, forms=work.forms)
+        query, model = drawing.query, guided_model(lm.model, params)
+        assert query is not None
+        guided = model if isinstance(model, ClassifierFree) and params.guidance else None
+        return cls(drawing, query, guided, network.session(model, query), None if work.watch is None else work.watch(send))
+
+    def take(self, logits: Tensor) -> bool:
+        """A step; is there a next one?"""
+        event = self.drawing.advance(logits, self.query)
+        if self.observe is not None:
+            self.observe(event)
+        query = self.drawing.query
+        if query is not None:
+            self.query = query
+        return query is not None
+
+    def samples(self, work: Work) -> list[Samples]:
+        found, params = self.drawing.samples(), work.params
+        return found if params.pool is None else [Samples(keep(group, work.n, params.selector)) for group in found]
 
 
 @dataclass(eq=False)
@@ -84,10 +125,10 @@ class Job:
     inbox: asyncio.Queue[Any] = field(default_factory=asyncio.Queue)
     stop: Exception | None = None  # why it goes no further
     timer: asyncio.TimerHandle | None = None
-    call: Call | None = None  # what it waits for
-    task: greenlet | None = None
+    run: Run | None = None  # while it takes steps
+    done: Finished | None = None
     aside: bool = False  # it began beside requests that left no room for it
-    turn: int = 0  # its last pass
+    turn: int = 0  # its last one
     sent: int = 0  # written by the engine alone
     read: int = 0  # written by the event loop alone, as is the next
     read_at: float = field(default_factory=time.monotonic)
@@ -100,6 +141,16 @@ class Job:
     def blocked(self) -> bool:
         """Does it wait for its client to read?"""
         return self.sent - self.read >= UNREAD and self.stop is None
+
+    @property
+    def ask(self) -> Ask:
+        assert self.run is not None
+        return Ask(self.run.query, self.take, self.run.guided, self.run.session)
+
+    def take(self, logits: Tensor) -> None:
+        assert self.run is not None
+        if not self.run.take(logits):
+            self.done = Finished(samples=self.run.samples(self.work))
 
     async def receive(self) -> Any:
         """The next message; the last one is a Finished."""
@@ -131,22 +182,6 @@ class Job:
         self.inbox.put_nowait(message)
 
 
-class _Door(Wrapper):
-    """The model as a request sees it: its calls go to the engine."""
-
-    nudges = False  # nor could the nudge of one request go along
-    session = None  # what a caching model keeps of one request is of no use in a pass with others
-
-    def __init__(self, engine: "Engine") -> None:
-        super().__init__(engine.lm.model)
-
-    def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor) -> Tensor:
-        parent = getcurrent().parent
-        assert parent is not None
-        logits: Tensor = parent.switch(Call(tokens, start, prompt_lengths))
-        return logits[:, -(tokens.shape[1] - start) :]
-
-
 class Engine:
     """`submit` from any event loop; messages come back to it."""
 
@@ -159,13 +194,19 @@ class Engine:
         timeout_s: float = 120.0,
         sizes: Sequence[int] = SIZES,
         workers: int = 1,
+        max_width: int = 0,
+        on_turn: Callable[[Sequence[Job]], None] | None = None,
     ) -> None:
+        """max_width: tokens that a request may have with its prompt; for so many, sizes of passes are tried out beforehand.
+        on_turn: told the requests of each turn before they take their step, in the engine's thread.
+        """
         self.lm, self.max_rows, self.max_queue, self.timeout_s = lm, max_rows, max_queue, timeout_s
-        self.network = SharedPasses(lm.model, sizes, workers)
+        self.on_turn = on_turn
+        self.network = passes_of(lm.model, sizes, workers, max_width)
         self._queue: deque[Job] = deque()
         self._running: list[Job] = []
         self._changed = threading.Condition()
-        self._turn, self._used = 0, {False: 0, True: 0}  # passes so far; rows of those in order, and of those aside
+        self._turn, self._used = 0, {False: 0, True: 0}  # turns so far; rows of those in order, and of those aside
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="oddlm-engine", daemon=True)
 
@@ -192,18 +233,38 @@ class Engine:
         return self._thread.is_alive()
 
     @property
+    def closing(self) -> bool:
+        """Does it take no more requests?"""
+        return self._closing
+
+    @property
+    def running(self) -> tuple[Job, ...]:
+        """The requests that have begun."""
+        return tuple(self._running)
+
+    @property
+    def waiting(self) -> tuple[Job, ...]:
+        """The requests that have not."""
+        return tuple(self._queue)
+
+    @property
+    def busy(self) -> float:
+        """Seconds that the network was at work."""
+        return self.network.busy
+
+    @property
     def queued(self) -> int:
         return len(self._queue)
 
     @property
     def rows(self) -> int:
         """In flight."""
-        return _rows(tuple(self._running))
+        return _rows(self.running)
 
     @property
     def stalled(self) -> int:
         """Rows in flight that wait for their client to read."""
-        return _rows(job for job in tuple(self._running) if job.blocked)
+        return _rows(job for job in self.running if job.blocked)
 
     def submit(self, work: Work) -> Job:
         """Queue a request; called inside an event loop."""
@@ -224,26 +285,35 @@ class Engine:
         with self._changed:
             self._changed.notify()
 
-    @torch.no_grad()  # for all alike: each request's own no_grad then restores what it found, in whatever order they end
     def _run(self) -> None:
         try:
-            while self._gather():
-                for job in list(self._running):
+            while self._wait():
+                self._admit()
+                for job in self.running:
                     if job.stop is not None:
-                        self._resume(job, job.stop)
+                        self._end(job, Finished(error=job.stop))
                 self._step(self._next())
         finally:
             self._end_all()
 
-    def _gather(self) -> bool:
-        """Wait until there is something to do, and let requests in; False at the end."""
-        with self._changed:
-            self._dismiss_unread()
-            while not self._closing and not self._ready():
-                self._changed.wait(PATIENCE_S if self._queue else None)
+    def _wait(self) -> bool:
+        """Until there is something to do; False at the end. While nobody asks for anything, sizes of passes are tried out."""
+        quiet = False
+        while True:
+            with self._changed:
                 self._dismiss_unread()
-            if self._closing:
-                return False
+                if self._closing or self._ready():
+                    return not self._closing
+                idle = self.network.untried and not self._running and not self._queue
+                for_client = PATIENCE_S if self._queue else None
+                told = self._changed.wait((0 if quiet else IDLE_S) if idle else for_client)
+                quiet = idle and not told and not self._closing and not self._queue
+            if quiet:
+                self.network.try_one()
+
+    def _admit(self) -> None:
+        """Let requests in."""
+        with self._changed:
             fresh = self._admitted()
             stopped = [job for job in self._queue if job.stop is not None]
             self._queue = deque(job for job in self._queue if job.stop is None and job not in fresh)
@@ -251,8 +321,10 @@ class Engine:
         for job in stopped:
             job.send(Finished(error=job.stop))
         for job in fresh:
-            self._begin(job)
-        return True
+            try:
+                job.run = Run.begin(self.lm, job.work, self.network, job.send)
+            except Exception as error:
+                self._end(job, Finished(error=error))
 
     def _ready(self) -> bool:
         if any(not job.blocked for job in self._running) or any(job.stop is not None for job in self._queue):
@@ -288,7 +360,7 @@ class Engine:
                 too_much -= job.rows
 
     def _next(self) -> list[Job]:
-        """Who takes part in the next pass: the kind first that had less of the network, then whoever waited longest."""
+        """Who takes part in the next turn: the kind first that had less of the network, then whoever waited longest."""
         ready = [job for job in self._running if not job.blocked]
         if _rows(ready) <= self.max_rows or len({job.aside for job in ready}) == 1:
             self._used = {False: 0, True: 0}  # neither kind takes anything from the other
@@ -304,48 +376,27 @@ class Engine:
             self._used[job.aside] += job.rows
         return found
 
-    def _begin(self, job: Job) -> None:
-        work = job.work
-        lm = LM(_Door(self), self.lm.tokenizer, raw=True)  # a chat comes as token ids
-        watch = () if work.watch is None else work.watch(job.send)
-
-        def generate() -> Finished:
-            try:
-                found = lm.generate(
-                    work.prompts, work.n, params=work.params, max_batch=self.max_rows, observe=watch, progress=False
-                )
-            except Exception as error:
-                return Finished(error=error)
-            return Finished(samples=found)
-
-        job.task = greenlet(generate)
-        self._resume(job)
-
-    def _resume(self, job: Job, result: Tensor | Exception | None = None) -> None:
-        """Let a request run until it asks the network or ends."""
-        assert job.task is not None
-        if isinstance(result, Exception):
-            said = job.task.throw(result)
-        else:
-            said = job.task.switch() if result is None else job.task.switch(result)
-        if isinstance(said, Call):
-            job.call = widen(said, self.lm.model.mask_id, getattr(self.lm.model, "context", None))
-            return
-        self._running.remove(job)
-        job.send(said)
-
     def _step(self, jobs: Sequence[Job]) -> None:
-        """The network for all, and every request on to its next call."""
-        results = self.network([job.call for job in jobs if job.call is not None])
-        for job, result in zip(jobs, results, strict=True):
-            self._resume(job, result)
+        """The network for all, and every request a step further."""
+        if jobs and self.on_turn is not None:
+            self.on_turn(jobs)
+        for job, error in zip(jobs, self.network([job.ask for job in jobs]), strict=True):
+            if error is not None:
+                self._end(job, Finished(error=error))
+            elif job.done is not None:
+                self._end(job, job.done)
+
+    def _end(self, job: Job, message: Finished) -> None:
+        job.run = job.done = None  # whoever reads its messages may keep it for long
+        self._running.remove(job)
+        job.send(message)
 
     def _end_all(self) -> None:
         with self._changed:
             self._closing = True
             waiting, self._queue = list(self._queue), deque()
-        for job in list(self._running):
-            self._resume(job, ClosedError())
+        for job in self.running:
+            self._end(job, Finished(error=ClosedError()))
         for job in waiting:
             job.send(Finished(error=ClosedError()))
         self.network.close()

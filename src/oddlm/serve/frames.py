@@ -116,7 +116,9 @@ def end_of(samples: Sequence[Sample], usage: Usage, seed: int) -> End:
 
 
 def frames_of(lm: LM, *, positions: bool) -> "FrameMaker":
-    return FrameMaker(lm.tokenizer, {lm.model.mask_id, *lm.model.end_ids}, positions=positions)
+    info = lm.info
+    silent = {*info.end_ids} if info.mask_id is None else {info.mask_id, *info.end_ids}
+    return FrameMaker(lm.tokenizer, silent, positions=positions)
 
 
 class FrameMaker:
@@ -154,6 +156,7 @@ class FrameMaker:
     def _pieces(self, samples: list[SampleStep]) -> dict[int, str]:
         spots = [spot for sample in samples for spot in sample.spots]
         used = {token for spot in spots for token in (spot.token, spot.plain_token, *(one.token for one in spot.top))}
+        used |= {token for sample in samples for token in sample.tokens}  # those of a template are in no spot
         fresh = sorted(used - self.known)
         self.known.update(fresh)
         return {token: self.tokenizer.decode([token]) for token in fresh}

@@ -8,7 +8,7 @@ from typing import Any
 from ..core.quota import Schedule
 from ..core.step import Observer
 from ..diversity.features import FEATURE_OPTIONS
-from ..generate import LM, check_params
+from ..generate import LM, check_params, encode_template
 from ..params import SampleParams, checked
 from ..pieces import PIECES
 from ..presets import expanded
@@ -16,7 +16,7 @@ from ..registry import Registry
 from .engine import Work
 from .errors import ApiError
 from .schema import ChatRequest, CompletionRequest, DenoiseRequest, Message
-from .settings import ServeSettings, check_served
+from .settings import ServeSettings
 
 ROLES = {"developer": "system"}  # OpenAI's newer name; templates know the older one
 MOST_STOPS = 4
@@ -29,31 +29,86 @@ def prepare(
     request: CompletionRequest | ChatRequest | DenoiseRequest,
     watch: Callable[[SampleParams], Callable[[Callable[[Any], None]], Observer]] | None = None,
 ) -> Work:
-    """The request as work; `watch` is told its parameters."""
-    params = sample_params(settings, request.settings())
-    check_size(request, settings.limits.max_prompt)
+    """The request as work; `watch` is told its parameters, unless its samples can be told only when all are finished."""
+    limits = settings.limits
+    check_size(request, limits.max_prompt)
+    given = dict(request.settings())
+    form = template_form(lm, settings, request)
+    if form is not None:
+        given["length"] = len(form)
+    params = sample_params(settings, given)
+    if isinstance(request, DenoiseRequest) and params.pool is not None:
+        if "pool" in given:
+            raise ApiError(400, "pool is not for a prompt to watch, as every sample is shown as it comes", param="pool")
+        params = params.model_copy(update={"pool": None})
     if isinstance(request, ChatRequest):
         prompts = [chat_prompt(lm, request.messages)]
     else:
         prompts = [encode(lm, text) for text in request.prompts]
-    limits = settings.limits
     if not prompts:
         raise ApiError(400, "prompt is an empty list: give at least one text", param="prompt")
-    if request.n * len(prompts) > (most := min(limits.max_n, limits.max_rows)):
-        raise ApiError(400, f"n is {request.n} for each of {len(prompts)} prompts; this server draws at most {most}", param="n")
-    context = getattr(lm.model, "context", None)
+    check_samples(params, request.n, len(prompts), min(limits.max_n, limits.max_rows))
+    info = lm.info
+    if params.prompt_noise and not (info.nudges and info.embedding is not None):
+        raise ApiError(400, "this server's model takes no prompt_noise: leave it out", param="prompt_noise")
     for ids in prompts:
         if not ids:
             raise ApiError(400, "the prompt is empty", param="prompt")
-        if context is not None and len(ids) + params.length > context:
-            message = f"the prompt has {len(ids)} tokens; with {params.length} to write the model's {context} are too few"
+        if info.context is not None and len(ids) + params.length > info.context:
+            message = f"the prompt has {len(ids)} tokens; with {params.length} to write the model's {info.context} are too few"
             raise ApiError(400, message, code="context_length_exceeded")
-    return Work(prompts, request.n, params, None if watch is None else watch(params))
+    at_end = form is not None or params.pool is not None
+    shown = watch is not None and (not at_end or isinstance(request, DenoiseRequest))
+    return Work(
+        prompts, request.n, params, watch(params) if watch and shown else None, () if form is None else [form] * len(prompts)
+    )
+
+
+def template_form(
+    lm: LM, settings: ServeSettings, request: CompletionRequest | ChatRequest | DenoiseRequest
+) -> list[int | None] | None:
+    """The request's template in tokens, None where one is to be written; None where it has no template."""
+    template, most = request.template, settings.limits.max_length
+    if isinstance(request, CompletionRequest) and request.suffix:
+        if template is not None:
+            raise ApiError(400, "a suffix is the end of a template: give suffix or template, not both", param="suffix")
+        hole = request.settings().get("length", min(settings.defaults.length, most))
+        template = [hole, request.suffix]
+    elif template is None:
+        return None
+    elif "length" in request.settings():
+        raise ApiError(400, "a template says itself how many tokens to write: leave max_tokens out", param="max_tokens")
+    if len(template) > 2 * most + 1:
+        raise ApiError(400, f"template has {len(template)} parts; this server takes at most {2 * most + 1}", param="template")
+    holes = sum(part for part in template if isinstance(part, int))
+    if holes > most:
+        raise ApiError(400, f"{holes} tokens are to be written; this server allows at most {most}", param="max_tokens")
+    for part in template:
+        if isinstance(part, str):
+            encode(lm, part, "template")
+    try:
+        form = list(encode_template(lm.tokenizer, lm.info, 0, template))
+    except ValueError as error:
+        raise ApiError(400, str(error).replace("templates[0]", "template"), param="template") from None
+    if len(form) > most:
+        raise ApiError(400, f"the template has {len(form)} tokens; this server allows at most {most}", param="template")
+    return form
+
+
+def check_samples(params: SampleParams, n: int, prompts: int, most: int) -> None:
+    """What is drawn counts, whether it is kept or not."""
+    try:
+        drawn = params.drawn(n)
+    except ValueError as error:
+        raise ApiError(400, str(error), param="pool") from None
+    if drawn * prompts > most:
+        name = "n" if params.pool is None else "pool"
+        raise ApiError(400, f"{name} is {drawn} for each of {prompts} prompts; this server draws at most {most}", param=name)
 
 
 def check_size(request: CompletionRequest | ChatRequest | DenoiseRequest, most: int) -> None:
-    """In characters, all prompts or messages together: a tokenizer may take quadratic time."""
-    size = sum(map(len, request.prompts))
+    """In characters, all prompts or messages and what is given of the answer: a tokenizer may take quadratic time."""
+    size = sum(map(len, [*request.prompts, *request.given_texts]))
     if size > most:
         message = f"the prompt has {size} characters; this server reads at most {most}"
         raise ApiError(400, message, code="context_length_exceeded")
@@ -66,7 +121,7 @@ def sample_params(settings: ServeSettings, given: Mapping[str, Any]) -> SamplePa
     except ValueError as error:
         raise ApiError(400, str(error), param="objective") from None
     for kind, registry in PIECES.items():
-        if kind in given and kind != "selector":  # none is served but the default, see `check_served`
+        if kind in given:
             check_named(kind, registry, given[kind])
     default, usual, limits = expanded(settings.given), settings.defaults, settings.limits
     if "length" not in given:
@@ -74,7 +129,7 @@ def sample_params(settings: ServeSettings, given: Mapping[str, Any]) -> SamplePa
     if "steps" not in given and usual.steps is not None:
         default["steps"] = min(usual.steps, {**default, **given}["length"])
     try:
-        params = check_served(checked(SampleParams, {"seed": secrets.randbits(32), **default, **given}))
+        params = checked(SampleParams, {"seed": secrets.randbits(32), **default, **given})
         steps = params.steps or params.length
         if steps > params.length:
             raise ValueError(f"steps {steps} are more than the {params.length} tokens to write: a step writes at least one")
@@ -116,12 +171,13 @@ def _like(default: Any, value: Any) -> bool:
     return type(value) is int and abs(value) < LARGEST
 
 
-def encode(lm: LM, text: str) -> list[int]:
+def encode(lm: LM, text: str, where: str = "prompt") -> list[int]:
     """Token ids of a text, none of which may be a control token: a text must not end or mask anything."""
-    ids = lm.tokenizer.encode(text)
-    control = {lm.model.mask_id, *lm.model.end_ids} - set(lm.tokenizer.encode(""))
+    ids, info = lm.tokenizer.encode(text), lm.info
+    control = {info.mask_id, *info.end_ids} - set(lm.tokenizer.encode(""))
     if not control.isdisjoint(ids):
-        raise ApiError(400, "the prompt holds the text of a control token, which this model's tokenizer would not read as text")
+        message = f"the {where} holds the text of a control token, which this model's tokenizer would not read as text"
+        raise ApiError(400, message, param=None if where == "prompt" else where)
     return ids
 
 

@@ -98,9 +98,9 @@ def _run(lm: LM, model: str, prompt: str, n: int, params: SampleParams, score: C
     scores = {} if score is None else {text: score(text) for text in {sample.text for sample in samples}}
     verdicts = [Verdict.model_validate(scores[sample.text], from_attributes=True) for sample in samples] if scores else None
     return RecordedRun(
-        start=start_of(model, lm.model, prompt, ids, n, params),
+        start=start_of(model, lm.info, prompt, ids, n, params),
         steps=steps,
-        end=end_of(samples, usage([ids], [samples], lm.model.end_ids), params.seed),
+        end=end_of(samples, usage([ids], [samples], lm.info.end_ids), params.seed),
         verdicts=verdicts,
     )
 

@@ -92,6 +92,14 @@ class _Sampled(SamplerFields):
     n: int = Field(1, ge=1, description="Samples per prompt; they are drawn together, each avoiding the others.")
     max_tokens: int | None = Field(None, ge=1, description="Tokens per sample.")
     seed: Seed | None = Field(None, description="The same seed gives the same samples; left out, the server draws one.")
+    template: Annotated[list[Text | Annotated[int, Field(ge=1)]], Field(min_length=1)] | None = Field(
+        None, description="The form of every sample: texts that are given, and numbers of tokens to be written between them."
+    )
+
+    @property
+    def given_texts(self) -> list[str]:
+        """What is given of the answer."""
+        return [part for part in self.template or () if isinstance(part, str)]
 
     def settings(self) -> Mapping[str, Any]:
         """The sampler's settings that the request gives."""
@@ -126,11 +134,15 @@ class CompletionRequest(_Common):
     echo: Annotated[Any, Only(False)] = None
     best_of: Annotated[Any, Only(1)] = None
     logprobs: Annotated[int, Field(ge=0), AfterValidator(_without_alternatives)] | None = Field(None, description=LOGPROBS)
-    suffix: Annotated[Any, Only("")] = None
+    suffix: Text | None = Field(None, description="What comes behind each sample: the template [max_tokens, suffix].")
 
     @property
     def prompts(self) -> list[str]:
         return [self.prompt] if isinstance(self.prompt, str) else list(self.prompt)
+
+    @property
+    def given_texts(self) -> list[str]:
+        return [*super().given_texts, *([self.suffix] if self.suffix else [])]
 
 
 class TextPart(_Strict):
@@ -203,6 +215,9 @@ class Extra(BaseModel):
     seed: int = Field(description="Repeats the answer.")
     nfe: int = Field(description="Network evaluations per sample.")
     diversity: list[dict[str, float]] = Field(description="How different the samples are, for each prompt.")
+    filled: list[str] | None = Field(
+        None, description="Of a template or suffix: each sample with what was given, as a whole, whatever stop texts it holds."
+    )
 
 
 FinishReason: TypeAlias = Literal["stop", "length"]

@@ -37,14 +37,15 @@ class Service:
         if request.stream:
             return _events(self._stream(job, request, dialect))
         samples = self._samples(await while_there(http, _last(job)))
-        rows = await asyncio.to_thread(self._rows, samples, request.stops, likely=likely)
+        rows = await asyncio.to_thread(self._rows, work, samples, request.stops, likely=likely)
         answer = dialect.answer(rows, self._usage(work, samples), extra(samples, work.params.seed, request.stops))
         return JSONResponse(answer.model_dump())
 
-    def _rows(self, samples: list[Samples], stops: Sequence[str], *, likely: bool) -> list[Told]:
-        decode, ends = self.lm.tokenizer.decode, self.lm.model.end_ids
+    def _rows(self, work: Work, samples: list[Samples], stops: Sequence[str], *, likely: bool) -> list[Told]:
+        decode, ends = self.lm.tokenizer.decode, self.lm.info.end_ids
+        form = next(iter(work.forms), None)  # of every prompt
         every = [sample for group in samples for sample in group]
-        return [(*told(one, stops), pieces(one, stops, decode, ends) if likely else None) for one in every]
+        return [(*told(one, stops), pieces(one, stops, decode, ends, form) if likely else None) for one in every]
 
     async def denoise(self, request: DenoiseRequest) -> Response:
         self._check_model(request.model)
@@ -64,8 +65,8 @@ class Service:
             raise as_api_error(error) from error
 
     async def _stream(self, job: Job, request: CompletionRequest | ChatRequest, dialect: Completions) -> AsyncIterator[str]:
-        ends = self.lm.model.end_ids
-        rows = [TextStream(self.lm.tokenizer.decode, ends, request.stops) for _ in range(job.work.rows)]
+        ends = self.lm.info.end_ids
+        rows = [TextStream(self.lm.tokenizer.decode, ends, request.stops) for _ in range(job.work.n * len(job.work.prompts))]
         try:
             yield "".join(map(_data, dialect.opening(len(rows))))
             while isinstance(message := await job.receive(), Growth):
@@ -86,7 +87,7 @@ class Service:
     async def _frames(self, job: Job, request: DenoiseRequest) -> AsyncIterator[str]:
         work = job.work
         try:
-            start = start_of(self.settings.model, self.lm.model, request.prompt, work.prompts[0], work.n, work.params)
+            start = start_of(self.settings.model, self.lm.info, request.prompt, work.prompts[0], work.n, work.params)
             yield _data(start, "start")
             while isinstance(message := await job.receive(), StepFrame):
                 yield _data(message, "step")
@@ -104,7 +105,7 @@ class Service:
         return finished.samples
 
     def _usage(self, work: Work, samples: list[Samples]) -> Usage:
-        found = usage(work.prompts, samples, self.lm.model.end_ids)
+        found = usage(work.prompts, samples, self.lm.info.end_ids, work.forms)
         self.meters.tokens(found.prompt_tokens, found.completion_tokens)
         return found
 

@@ -33,20 +33,8 @@ class Limits(BaseModel):
     score_memory_mb: int = Field(2048, ge=1, description="Megabytes that the code of a task may take.")
 
 
-def check_served(params: SampleParams) -> SampleParams:
-    """ValueError for what no server does, as its requests share network passes and stream their samples as they come."""
-    if params.prompt_noise:
-        raise ValueError("prompt_noise is not served: requests share network passes; use oddlm.load(...).generate")
-    if params.pool is not None:
-        raise ValueError("pool is not served: samples are shown as they come; use oddlm.load(...).generate")
-    usual = SampleParams.model_fields["selector"].default
-    if params.selector not in (usual, {"name": usual}):
-        raise ValueError("selector is not served, as it chooses from a pool; use oddlm.load(...).generate")
-    return params
-
-
 def _check_given(given: dict[str, Any]) -> dict[str, Any]:
-    check_served(checked(SampleParams, given))
+    checked(SampleParams, given)
     return given
 
 

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any
 
+from ..core.run import Template as Form
 from ..core.step import Observer, Sample, StepEvent
 from ..ends import text_length
 from ..metrics import text_diversity
@@ -34,20 +36,43 @@ class Piece:
     logprob: float  # of the network
 
 
+def written(sample: Sample, form: Form | None, end_ids: Collection[int]) -> list[tuple[tuple[int, ...], tuple[float, ...]]]:
+    """The tokens that make up the sample's text, and their log-probabilities; of a template hole by hole."""
+    tokens, logprobs = sample.tokens, sample.base_logprobs
+    if form is None:
+        length = text_length(tokens, end_ids)
+        return [(tokens[:length], logprobs[:length])]
+    found, at = [], 0
+    for is_hole, places in groupby(form, lambda token: token is None):
+        hole = slice(at, at := at + len(list(places)))
+        if is_hole:
+            length = text_length(tokens[hole], end_ids)
+            found.append((tokens[hole][:length], logprobs[hole][:length]))
+    return found
+
+
 def pieces(
-    sample: Sample, stops: Sequence[str], decode: Callable[[Sequence[int]], str], end_ids: Collection[int]
+    sample: Sample,
+    stops: Sequence[str],
+    decode: Callable[[Sequence[int]], str],
+    end_ids: Collection[int],
+    form: Form | None = None,
 ) -> list[Piece]:
     """The sample's text by tokens, as far as it is told."""
     text, stopped = cut(sample.text, stops)
-    ids = sample.tokens[: text_length(sample.tokens, end_ids)]
-    # Of the tokens together, as one alone may read otherwise: its space, or half of a character.
-    ends = [min(len(decode(ids[:count]).rstrip("\ufffd")), len(text)) for count in range(len(ids))] + [len(text)]
-    found = zip(ends, ends[1:], sample.base_logprobs, strict=False)
-    return [
-        Piece(text[start:end], start, max(logprob, IMPOSSIBLE))
-        for start, end, logprob in found
-        if start < len(text) or not stopped
-    ]
+    found, before = [], 0
+    for ids, logprobs in written(sample, form, end_ids):
+        whole = len(sample.text) if form is None else before + len(decode(ids))
+        # Of the tokens together, as one alone may read otherwise: its space, or half of a character.
+        ends = [before + len(decode(ids[:count]).rstrip("\ufffd")) for count in range(len(ids))] + [whole]
+        ends = [min(end, len(text)) for end in ends]
+        found += [
+            Piece(text[start:end], start, max(logprob, IMPOSSIBLE))
+            for start, end, logprob in zip(ends, ends[1:], logprobs, strict=False)
+            if start < len(text) or not stopped
+        ]
+        before = whole
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +133,19 @@ def told(sample: Sample, stops: Sequence[str]) -> tuple[str, FinishReason]:
     return text, "stop" if stopped else sample.finish_reason
 
 
-def usage(prompts: Sequence[Sequence[int]], samples: Sequence[Sequence[Sample]], end_ids: Collection[int]) -> Usage:
+def usage(
+    prompts: Sequence[Sequence[int]],
+    samples: Sequence[Sequence[Sample]],
+    end_ids: Collection[int],
+    forms: Sequence[Form] = (),
+) -> Usage:
     asked = sum(len(ids) for ids in prompts)
-    written = sum(text_length(sample.tokens, end_ids) for group in samples for sample in group)
-    return Usage(prompt_tokens=asked, completion_tokens=written, total_tokens=asked + written)
+    form = next(iter(forms), None)  # the same for every prompt
+    made = sum(len(ids) for group in samples for sample in group for ids, _ in written(sample, form, end_ids))
+    return Usage(prompt_tokens=asked, completion_tokens=made, total_tokens=asked + made)
 
 
 def extra(samples: Sequence[Sequence[Sample]], seed: int, stops: Sequence[str] = ()) -> Extra:
     texts = [[told(sample, stops)[0] for sample in group] for group in samples]
-    return Extra(seed=seed, nfe=samples[0][0].nfe, diversity=[text_diversity(group) for group in texts])
+    filled = [sample.filled for group in samples for sample in group] if samples[0][0].holes else None
+    return Extra(seed=seed, nfe=samples[0][0].nfe, diversity=[text_diversity(group) for group in texts], filled=filled)
