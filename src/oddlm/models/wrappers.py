@@ -49,7 +49,8 @@ class MicroBatch(Wrapper):
         """Each part of the samples is a run of its own; so it stays where some of them are done."""
         query = _numbered(query)
         parts = [query.take(slice(i, i + self.max_batch)) for i in range(0, len(query.tokens), self.max_batch)]
-        return _Parts([open_session(self.model, part) for part in parts], torch.stack([part.samples[0] for part in parts]))
+        first = torch.stack([part.samples[0] for part in parts if part.samples is not None])
+        return _Parts([open_session(self.model, part) for part in parts], first)
 
 
 def _numbered(query: Query) -> Query:
