@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import oddlm
+from oddlm.core.policies import POLICIES
 from oddlm.models.mini import Mini
 from oddlm.models.native import Native
 from oddlm.models.transformer import Transformer, TransformerConfig
@@ -170,12 +171,9 @@ def test_every_sample_fills_its_cache_once_per_block(cache):
     assert session.fillings == 1 + 2 * 4  # in the first block all samples are alike
 
 
-POLICIES = ["low_confidence", "random", "threshold", "factor", "entropy_bound", "remdm"]
-
-
 @pytest.mark.parametrize("block_length", [4, 8])
 @pytest.mark.parametrize("cache", [None, "prefix", "dual"])
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", POLICIES.names)
 @pytest.mark.parametrize("shape", ["plain", "shift"])
 def test_a_sample_does_not_depend_on_its_company(shape, policy, cache, block_length):
     """Each of eight prompts of different lengths alone and among the others, in single precision."""

@@ -45,14 +45,15 @@ class Remasking(Absorbing):
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    noise: tuple[int, ...] | int  # the tokens that noise is made of, or how many there are, from 0 on
+    vocab_size: int
+    never: tuple[int, ...]  # tokens that noise is not made of, in ascending order
 
     def blank(self, step: Step) -> Tensor | int:
         keys = step.keys(Purpose.CANVAS, step.tokens.shape[1])
-        place = (keys >> 1).bitwise_and((1 << 62) - 1)
-        if isinstance(self.noise, int):
-            return place % self.noise
-        return torch.tensor(self.noise, device=keys.device)[place % len(self.noise)]
+        noise = (keys >> 1).bitwise_and((1 << 62) - 1) % (self.vocab_size - len(self.never))
+        for token in self.never:
+            noise = noise + (noise >= token)
+        return noise
 
     def write(self, prediction: Prediction, decision: Decision, step: Step) -> tuple[Tensor, Tensor]:
         tokens, masked = torch.where(decision.commit, prediction.tokens, step.tokens), step.masked & ~decision.commit

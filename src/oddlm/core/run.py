@@ -514,8 +514,7 @@ def _stopped(state: State) -> State:
 
 def _process(info: ModelInfo, never: tuple[int, ...], remasks: bool) -> Process:
     if info.process == "uniform":
-        allowed = tuple(i for i in range(info.vocab_size) if i not in set(never)) if never else info.vocab_size
-        return Uniform(allowed)
+        return Uniform(info.vocab_size, never)
     if info.mask_id is None:
         raise ValueError(f"{info.name} has no mask_id: an absorbing model needs one")
     return Remasking(info.mask_id) if remasks else Absorbing(info.mask_id)
