@@ -18,6 +18,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from oddlm import load as load_lm
 from oddlm.cli import app
 from oddlm.cli.serve import _workers
 
@@ -256,9 +257,9 @@ def test_on_a_gpu_one_worker_passes_whatever_put_the_model_there():
 
 def test_the_help_promises_what_is_there():
     said = CliRunner().invoke(app, ["serve", "--help"], terminal_width=200).output
-    for option in ("--device", "--dtype", "--quantize", "--revision", "--raw"):
+    for option in ("--device", "--dtype", "--quantize", "--revision", "--raw", "--cache"):
         assert option in said
-    for other in ("all of them different", "--max-batch", "--cache"):
+    for other in ("all of them different", "--max-batch"):
         assert other not in said
 
 
@@ -305,6 +306,24 @@ def check_load(found: dict) -> None:
 def test_load_in_short():
     found = load("--clients", "8", "--seconds", "2", "--pool", "6", "--length", "8", "--steps", "4")
     check_load(found)
+
+
+def test_load_on_the_engine_alone():
+    found = load(
+        "--engine-only", "--model", "tiny", "--clients", "4", "--seconds", "1", "--pool", "3", "--length", "8", "--steps", "4"
+    )
+    assert found["requests"] >= 4
+    assert found["identical"] == 1.0
+    assert 0 < found["p50_s"] <= found["p95_s"]
+    assert 0 < found["busy_share"] <= 1
+
+
+def test_a_cache_is_an_option():
+    body = {"model": "mini", "prompt": "1,2,3\n", "n": 3, "max_tokens": 16, "seed": 3, "block_length": 8, "steps": 8}
+    with process("--model", "mini", "--cache", "dual") as (_, url):
+        answer = httpx.post(f"{url}/v1/completions", json=body, timeout=WAIT_S).json()
+    samples = load_lm("mini", cache="dual").generate("1,2,3\n", 3, length=16, seed=3, block_length=8, steps=8)[0]
+    assert [choice["text"] for choice in answer["choices"]] == [sample.text for sample in samples]
 
 
 @pytest.mark.soak
