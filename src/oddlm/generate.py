@@ -128,7 +128,7 @@ class LM:
 
 
 class Drawing:
-    """Samples of some prompts on their way: a run, and what becomes of it. Whoever has a network answers its queries.
+    """Samples of some prompts on their way: a run, and what becomes of it. Whoever has a network answers its queries:
 
     while (query := drawing.query) is not None:
         drawing.advance(session(query))
@@ -157,8 +157,8 @@ class Drawing:
         if remember and guide is not None:
             guide = replace(guide, remember="exact" if info.vocab_size <= SMALL_VOCABULARY else "sparse")
         options = run_options(params, info, n, seeds)
-        options["stop_at_end"] &= not remember
-        self.lm, self.forms = lm, given
+        options["stop_at_end"] &= guide is None or not remember
+        self.lm, self.forms, self.end_ids = lm, given, info.end_ids
         self.state = begin(info, prompts, **options, guide=guide, history=history, templates=given or None)
         self._base = self._guided = torch.zeros(self.state.tokens.shape, dtype=torch.float64, device=info.device)
 
@@ -202,7 +202,7 @@ class Drawing:
         guided: list[float],
         nfe: int,
     ) -> Sample:
-        decode, end_ids = self.lm.tokenizer.decode, self.lm.info.end_ids
+        decode, end_ids = self.lm.tokenizer.decode, self.end_ids
         length = text_length(tokens, end_ids)
         text, filled = decode(tokens[:length]), ""
         holes: tuple[str, ...] = ()
