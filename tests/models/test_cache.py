@@ -174,7 +174,7 @@ def test_every_sample_fills_its_cache_once_per_block(cache):
 @pytest.mark.parametrize("block_length", [4, 8])
 @pytest.mark.parametrize("cache", [None, "prefix", "dual"])
 @pytest.mark.parametrize("policy", POLICIES.names)
-@pytest.mark.parametrize("shape", ["plain", "shift"])
+@pytest.mark.parametrize("shape", ["plain", pytest.param("shift", marks=pytest.mark.soak)])
 def test_a_sample_does_not_depend_on_its_company(shape, policy, cache, block_length):
     """Each of eight prompts of different lengths alone and among the others, in single precision."""
     network = model(shape).network.float()
