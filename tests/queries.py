@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 
 from oddlm.core.blocks import Blocks
+from oddlm.core.canvas import lay_prompts
 from oddlm.core.model import ModelInfo, Query
-from oddlm.core.run import lay_prompts
 
 
 def canvas(info: ModelInfo, prompts: list[list[int]], n: int, length: int) -> tuple[Tensor, Tensor]:

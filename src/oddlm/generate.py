@@ -10,11 +10,12 @@ from torch import Tensor
 
 from .checks import short_dtype, whole
 from .core import noise
+from .core.canvas import Template as Form
 from .core.guide import Backend
 from .core.model import Model, ModelInfo, Query, info_of
 from .core.policies import POLICIES
-from .core.run import Settings, advance
-from .core.run import Template as Form
+from .core.run import advance
+from .core.settings import Settings
 from .core.step import History, Observer, Sample, StepEvent, Tokenizer
 from .diversity.repulsion import Repulsion
 from .ends import text_length
@@ -368,7 +369,7 @@ def _batches(forms: "Sequence[Form | None]", together: int) -> Iterator[range]:
 
 
 def run_options(params: SampleParams, info: ModelInfo, n: int, seeds: int | Sequence[int]) -> dict[str, Any]:
-    """The settings of a run (`core.run.Settings`) that the parameters describe, as keyword arguments."""
+    """The settings of a run (`core.settings.Settings`) that the parameters describe, as keyword arguments."""
     shared = {f.name for f in fields(Settings)} & set(SampleParams.model_fields)
     return {name: getattr(params, name) for name in shared} | {
         "n": n,

@@ -11,7 +11,7 @@ state and logits give the same. (On a GPU bad logits are found out some steps la
 """
 
 import uuid
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
 from typing import Any
@@ -19,105 +19,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..checks import finite, ids, one_of, whole
-from ..presets import POLICY, TEMPERATURE
 from . import noise
 from .alarm import Alarm, Pending
 from .blocks import Blocks
-from .choose import CONFIDENCES, Outlook, delay, look, predict, probability
+from .canvas import Prompt, Template, lay_prompts, lay_templates
+from .choose import Outlook, delay, look, predict, probability
 from .explore import fork_cells, order_noise, prompt_nudge
 from .guide import Backend, Guide, RunGuide
 from .model import ModelInfo, Query
 from .policies import POLICIES
 from .process import Absorbing, Process, Remasking, Uniform
 from .quota import Schedule, quotas, select
+from .settings import Settings
 from .step import ABSENT, Decision, Denoised, History, Memory, Policy, Prediction, Proposal, Step, StepEvent
 
 VERSION = 1  # of a State: raise it with every change of what one holds
-HOTTEST = 1000.0  # beyond, Gumbel noise would overflow where it matters
-
-Prompt = Sequence[int] | Tensor
-Template = Sequence[int | None]  # tokens, and None where one is to be written
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """How the samples of a run are drawn.
-
-    n, length: samples per prompt, tokens per sample.
-    steps: network evaluations; they divide evenly over the blocks. Parallel policies may need fewer.
-    temperature: of the Gumbel-max choice; 0 is the argmax.
-    policy: which positions to commit (`core.policies`): a name, {"name": ..., option: ...}, a dotted path or a function.
-    confidence: what the policy's confidence, margin or entropy is taken from. "full": the guided distribution, before filters
-        and temperature. "sampled": the one that tokens are drawn from, which then is Dream's, temperature before filters, all
-        in the precision of the logits. None: the model's own (Dream's is "sampled", all others' "full"), or "full" for a
-        parallel policy, whose bounds a sampled distribution would pass everywhere.
-    seed: one for all (each prompt derives its own, the first keeps it) or one per prompt.
-    block_length: decode blocks of this length from left to right; None is one block.
-    top_k, top_p: filters on the guided distribution, before temperature (after it where confidence is "sampled").
-    suppress: ids that are never written (MASK never is). suppress_confidence: ids that are written late.
-    order_temperature: Gumbel noise on the log-score that picks positions.
-    fork: step 0 commits one cell per sample, the j-th likeliest (position, token) for sample j.
-    fork_temperature: of the fork: its cells are drawn without replacement, not ranked.
-    prompt_noise: noise on the embeddings of the prompt, as a share of their length, that fades over the steps.
-    stop_at_end: ask no more about a sample once an end token is written and everything up to the end of its block; the rest
-        is filled with that token. The tokens before it are the same. `LM.generate` has it on where blocks are decoded.
-    """
-
-    n: int
-    length: int
-    steps: int
-    temperature: float = TEMPERATURE
-    policy: str | Mapping[str, Any] | Policy = POLICY
-    confidence: str | None = None
-    seed: int | Sequence[int] = 0
-    block_length: int | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    suppress: Collection[int] = ()
-    suppress_confidence: Collection[int] = ()
-    order_temperature: float = 0.0
-    fork: bool = False
-    fork_temperature: float = 0.0
-    prompt_noise: float = 0.0
-    stop_at_end: bool = False
-
-    def __post_init__(self) -> None:
-        whole("n", self.n)
-        for name in ("temperature", "order_temperature", "fork_temperature", "prompt_noise"):
-            finite(name, getattr(self, name), most=HOTTEST)
-        if self.top_k is not None:
-            whole("top_k", self.top_k)
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise ValueError(f"top_p must lie in (0, 1] or be None, not {self.top_p!r}")
-        if self.confidence is not None:
-            one_of("confidence", self.confidence, CONFIDENCES)
-
-    def check(self, info: ModelInfo) -> None:
-        """ValueError for what this model cannot do."""
-        V, masks = info.vocab_size, () if info.mask_id is None else (info.mask_id,)
-        ids("mask_id", masks, V)
-        ids("end_ids", info.end_ids, V)
-        ids("protected_ids", info.protected, V)
-        ids("suppress_confidence", self.suppress_confidence, V)
-        if len({*masks, *ids("suppress", self.suppress, V)}) == V:
-            raise ValueError("suppress holds the whole vocabulary: nothing is left to write")
-        if self.prompt_noise and not (info.nudges and info.embedding is not None):
-            raise ValueError(
-                "prompt_noise needs a model whose prompt embeddings can be nudged: mini, toy, or a checkpoint, loaded "
-                f"without a cache, not {info.name}"
-            )
-
-    def sampled(self, info: ModelInfo) -> bool:
-        """Is confidence that of the sampled distribution?"""
-        if self.confidence is None:
-            parallel = getattr(POLICIES.build(self.policy), "parallel", False)
-            return info.confidence == "sampled" and not parallel
-        return self.confidence == "sampled"
-
-    def filtered(self, info: ModelInfo) -> bool:
-        """Is anything done to the distribution before tokens are drawn from it?"""
-        return self.top_k is not None or self.top_p is not None or self.sampled(info)
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +214,7 @@ def begin(
     _check_blocks(info, schedule)
     left, lengths = lay_prompts(prompts, settings.n, info)
     B, L = len(left), schedule.length
-    answers, given = _lay_templates(templates, settings.n, L, len(prompts), info)
+    answers, given = lay_templates(templates, settings.n, L, len(prompts), info)
     masked = torch.ones(B, L, dtype=torch.bool, device=left.device) if given is None else ~given
     blocks = Blocks.lay(masked, schedule.block_length, lengths, info.align)
     ends = schedule.ends(blocks)
@@ -518,54 +434,6 @@ def _process(info: ModelInfo, never: tuple[int, ...], remasks: bool) -> Process:
     if info.mask_id is None:
         raise ValueError(f"{info.name} has no mask_id: an absorbing model needs one")
     return Remasking(info.mask_id) if remasks else Absorbing(info.mask_id)
-
-
-def lay_prompts(prompts: Sequence[Prompt], n: int, info: ModelInfo) -> tuple[Tensor, Tensor]:
-    """Left-padded prompts, each n times, [B, start], and their lengths [B]."""
-    if not len(prompts):
-        raise ValueError("prompts is empty: give at least one prompt")
-    rows = [_ids(f"prompts[{i}]", prompt, info) for i, prompt in enumerate(prompts)]
-    start = max(len(row) for row in rows)
-    pad = 0 if info.mask_id is None else info.mask_id  # what fills the padding is never read
-    canvas = torch.full((len(rows), start), pad, device=info.device)
-    for i, row in enumerate(rows):
-        canvas[i, start - len(row) :] = row
-    lengths = torch.tensor([len(row) for row in rows], device=info.device)
-    return canvas.repeat_interleave(n, dim=0), lengths.repeat_interleave(n)
-
-
-def _ids(name: str, given: Prompt, info: ModelInfo) -> Tensor:
-    try:
-        row = torch.as_tensor(given)
-        if row.dim() != 1 or (len(row) and (row.is_floating_point() or row.dtype == torch.bool)):
-            raise TypeError(f"{row.dtype} of shape {tuple(row.shape)}")
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(f"{name} must be a flat sequence of token ids, not {error}") from error
-    row = row.long()
-    if len(row) and not 0 <= int(row.min()) <= int(row.max()) < info.vocab_size:
-        raise ValueError(f"{name} holds a token id outside the vocabulary 0..{info.vocab_size - 1}")
-    return row.to(info.device)
-
-
-def _lay_templates(
-    templates: Sequence[Template] | None, n: int, length: int, prompts: int, info: ModelInfo
-) -> tuple[Tensor | None, Tensor | None]:
-    """Answers [B, L] with the tokens of the templates, and where those are."""
-    if templates is None:
-        return None, None
-    if len(templates) != prompts:
-        raise ValueError(f"templates must be one per prompt: got {len(templates)} for {prompts} prompts")
-    rows, given = [], []
-    for i, template in enumerate(templates):
-        if len(template) != length:
-            raise ValueError(f"templates[{i}] has {len(template)} positions, and length is {length}")
-        if all(token is not None for token in template):
-            raise ValueError(f"templates[{i}] has no position to write")
-        if info.mask_id is not None and info.mask_id in template:
-            raise ValueError(f"templates[{i}] holds the mask token {info.mask_id}: say None where a token is to be written")
-        rows.append(_ids(f"templates[{i}]", [0 if token is None else token for token in template], info))
-        given.append(torch.tensor([token is not None for token in template], device=info.device))
-    return torch.stack(rows).repeat_interleave(n, dim=0), torch.stack(given).repeat_interleave(n, dim=0)
 
 
 def _check_blocks(info: ModelInfo, schedule: Schedule) -> None:

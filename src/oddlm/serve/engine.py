@@ -17,8 +17,8 @@ from typing import Any
 
 from torch import Tensor
 
+from ..core.canvas import Template as Form
 from ..core.model import Query, Session
-from ..core.run import Template as Form
 from ..core.step import Observer
 from ..generate import LM, Drawing, Samples, guided_model
 from ..models.wrappers import ClassifierFree

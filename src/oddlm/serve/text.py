@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from ..core.run import Template as Form
+from ..core.canvas import Template as Form
 from ..core.step import Observer, Sample, StepEvent
 from ..ends import text_length
 from ..metrics import text_diversity
