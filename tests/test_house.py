@@ -92,6 +92,7 @@ ARROWS = {
         "metrics",
         "analysis",
         "sandbox",
+        "selection",
         "store",
         "tasks",
     },
