@@ -86,7 +86,7 @@ def sample(
     began, derived = time.perf_counter(), spec.problem_seed("prompt")
     draw = partial(lm.generate, prompt, n, params=spec.params, seeds=[derived], progress=False)
     if console.is_terminal:
-        view = Denoising(lm.tokenizer.decode, lm.model.end_ids, console)
+        view = Denoising(lm.tokenizer.decode, lm.info.end_ids, console)
         with view.drawn():
             samples = draw(observe=[view, lambda _: time.sleep(pause)])[0]
         console.print(view.final())

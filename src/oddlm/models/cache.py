@@ -53,6 +53,7 @@ class CachedSession(RunSession):
     @torch.no_grad()
     def __call__(self, query: Query) -> Tensor:
         self.check(query)
+        self.next += 1
         if query.nudge is not None:
             raise ValueError("a cache keeps what it heard of the prompt and takes no nudge: load the model without cache")
         R, device = len(query.tokens), query.tokens.device

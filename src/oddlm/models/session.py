@@ -27,7 +27,6 @@ class RunSession:
             raise ValueError("this session belongs to another run: open one for each run")
         if query.number != self.next:
             raise ValueError(f"this session waits for query {self.next} of its run, not {query.number}")
-        self.next += 1
 
     def places(self, query: Query) -> Tensor | None:
         """[R]: where these samples stand among those of the first query; None: they are the same. Samples only ever leave."""
@@ -46,4 +45,6 @@ class PlainSession(RunSession):
         self.check(query)
         self.computed += query.tokens.numel()
         layout = self.layout(self.places(query))
-        return self.network.predict(query.tokens, self.start, query.prompt_lengths, layout, query.nudge, query.positions)
+        logits = self.network.predict(query.tokens, self.start, query.prompt_lengths, layout, query.nudge, query.positions)
+        self.next += 1  # what failed may be asked again
+        return logits

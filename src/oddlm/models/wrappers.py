@@ -81,6 +81,9 @@ class ClassifierFree(Wrapper):
     def __init__(self, model: Model, scale: float) -> None:
         super().__init__(model)
         self.scale = finite("scale", scale)
+        self._mask_id = info_of(model).mask_id
+        if self._mask_id is None:
+            raise ValueError("classifier-free guidance hides the prompt behind MASK, and this model has none")
 
     @property
     def info(self) -> ModelInfo:
@@ -100,7 +103,7 @@ class ClassifierFree(Wrapper):
         return replace(query, tokens=self._hidden(query.tokens, query.start), nudge=None)
 
     def _hidden(self, tokens: Tensor, start: int) -> Tensor:
-        return torch.cat([torch.full_like(tokens[:, :start], self.mask_id), tokens[:, start:]], dim=1)
+        return torch.cat([torch.full_like(tokens[:, :start], self._mask_id), tokens[:, start:]], dim=1)
 
     def extrapolate(self, given: Tensor, without: Tensor) -> Tensor:
         """The guided logits, from those with the prompt and those without."""
