@@ -81,9 +81,10 @@ class ClassifierFree(Wrapper):
     def __init__(self, model: Model, scale: float) -> None:
         super().__init__(model)
         self.scale = finite("scale", scale)
-        self._mask_id = info_of(model).mask_id
-        if self._mask_id is None:
+        mask_id = info_of(model).mask_id
+        if mask_id is None:
             raise ValueError("classifier-free guidance hides the prompt behind MASK, and this model has none")
+        self._mask_id = mask_id
 
     @property
     def info(self) -> ModelInfo:
