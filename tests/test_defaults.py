@@ -2,6 +2,7 @@
 
 import inspect
 import json
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,12 @@ from typer.testing import CliRunner
 import oddlm
 from oddlm import Repulsion, SampleParams, diversify, presets
 from oddlm.cli.app import app as cli
+from oddlm.core.settings import Settings
 from oddlm.experiments.grid import expand
 from oddlm.generate import repulsion
 from oddlm.params import NAMED, RunSpec
 from oddlm.pieces import PIECES
-from oddlm.sampler import denoise_steps
+from oddlm.sampler import Options
 from oddlm.serve.prepare import sample_params
 from oddlm.serve.schema import CompletionRequest, SamplerFields
 from oddlm.serve.settings import ServeSettings
@@ -24,7 +26,7 @@ from oddlm.store import Store
 ROOT = Path(__file__).parents[1]
 SETTINGS = ROOT / "docs" / "settings.md"
 FIELDS = list(SampleParams.model_fields)
-LOOP = ("fork",)  # what the loop itself leaves to its caller: docs/settings.md says so
+LOOP = ("fork", "stop_at_end")  # what the loop itself leaves to its caller: docs/settings.md says so
 
 
 @pytest.mark.parametrize("field", FIELDS)
@@ -90,9 +92,11 @@ def defaults(function) -> dict:
 
 
 def test_the_loop_has_them_too():
-    shared = {name: value for name, value in defaults(denoise_steps).items() if name in FIELDS and name not in LOOP}
+    shared = {name: value for name, value in defaults(Settings).items() if name in FIELDS and name not in LOOP}
     assert len(shared) >= 8
     assert shared == {name: getattr(SampleParams(), name) for name in shared}
+    known = {field.name for field in fields(Settings)}
+    assert set(Options.__annotations__) == known | {"guide", "history", "templates"}
     own = {name: value for name, value in defaults(diversify).items() if name in FIELDS and name != "objective"}
     assert len(own) >= 5
     assert own == {name: getattr(SampleParams(), name) for name in own}

@@ -19,6 +19,7 @@ import numpy as np
 from compare import check_verdicts, right_answers
 from draw import problems_of
 
+from oddlm.core.model import ModelInfo
 from oddlm.core.step import Sample
 from oddlm.ends import text_length
 from oddlm.evaluate import Group, make_row, summary
@@ -69,6 +70,7 @@ class Outline:
 
         self.tokenizer = MiniTokenizer()
         self.end_ids = (self.tokenizer.eos_id, self.tokenizer.pad_id)
+        self.info = ModelInfo(self.tokenizer.size, self.tokenizer.mask_id, self.end_ids)
 
     def text(self, tokens: list[int]) -> str:
         return self.tokenizer.decode(tokens[: text_length(tokens, self.end_ids)])

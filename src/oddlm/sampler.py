@@ -58,7 +58,7 @@ def begin(model: Model | ModelInfo, prompts: Sequence[Prompt], **options: Unpack
     aside = {"history": options.pop("history", None), "templates": options.pop("templates", None)}
     settings = Settings(**options)  # type: ignore[misc]
     backend = choose_backend(info, settings, guide)
-    LOG.info("%s on %s: %s", info.name, info.device, backend)
+    LOG.debug("%s on %s: %s", info.name, info.device, backend)
     return begin_run(prompts, settings, info, backend=backend, guide=guide, **aside)  # type: ignore[arg-type]
 
 

@@ -6,9 +6,11 @@ import pytest
 import torch
 
 import oddlm
-from oddlm import Repulsion, begin, denoise, diversify
-from oddlm.core.step import ABSENT
+from oddlm import ModelInfo, Repulsion, begin, denoise
+from oddlm.core.blocks import Blocks
+from oddlm.core.step import ABSENT, Step
 from oddlm.evaluate import Group, draw
+from oddlm.kernels import dispatch
 from oddlm.models.toy import Toy
 from oddlm.params import RunSpec, SampleParams
 from oddlm.tasks.base import Problem, Score, Task
@@ -52,6 +54,13 @@ def test_a_template_changes_nothing_else(toy):
     assert torch.equal(together.tokens[3:], alone.tokens)
 
 
+def push(logits, tokens, masked, **options):
+    guide, (n, S, V) = Repulsion(**options), logits.shape
+    backend = dispatch.choose(logits.device, logits.dtype, asked=guide.backend, forms=guide.forms)
+    step = Step(0, 1, tokens, Blocks(torch.zeros(1, S, dtype=torch.long), 1, masked), n, 0, torch.tensor([3]))
+    return guide.begin(ModelInfo(V, None), backend, None, resumes=False)(logits, step, None).logits
+
+
 @pytest.mark.parametrize("backend", ["closed_form", "reference"])
 @pytest.mark.parametrize("feature", ["max_pool", "mean_pool", "positional"])
 def test_what_is_absent_counts_for_nothing(backend, feature):
@@ -64,12 +73,12 @@ def test_what_is_absent_counts_for_nothing(backend, feature):
     options = {"alpha": 5.0, "feature": feature, "backend": backend, "objective": "odd"}
     gone = tokens.clone()
     gone[:, -1] = ABSENT
-    pushed = diversify(logits, gone, masked, **options)
+    pushed = push(logits, gone, masked, **options)
     if feature == "positional":  # its waves know how long the answer is
         options["feature"] = {"name": "positional", "scale": 64}
-    shorter = diversify(logits[:, :-1], tokens[:, :-1], masked[:, :-1], **options)
+    shorter = push(logits[:, :-1], tokens[:, :-1], masked[:, :-1], **options)
     torch.testing.assert_close(pushed[:, :-1], shorter)
-    assert not torch.allclose(pushed, diversify(logits, tokens, masked, **options))
+    assert not torch.allclose(pushed, push(logits, tokens, masked, **options))
 
 
 def test_given_tokens_are_not_what_samples_are_compared_by(toy):

@@ -164,7 +164,7 @@ def tell_all() -> None:
     handler.setFormatter(logging.Formatter("oddlm: %(message)s"))
     log = logging.getLogger("oddlm")
     log.addHandler(handler)
-    log.setLevel(logging.INFO)
+    log.setLevel(logging.DEBUG)
 
 
 def listed(option: str, text: str, kind: Callable[[str], T]) -> list[T]:

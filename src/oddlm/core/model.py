@@ -124,7 +124,7 @@ def open_session(model: Any, query: Query) -> Session:
 def info_of(model: Any, name: str = "the model") -> ModelInfo:
     """What a model says of itself; ValueError that names what it lacks."""
     info = getattr(model, "info", None)
-    if isinstance(info, ModelInfo) and (callable(model) or hasattr(model, "session")):
+    if isinstance(info, ModelInfo):
         return info
     if missing := [part for part in ("mask_id", "vocab_size", "end_ids", "__call__") if not hasattr(model, part)]:
         raise ValueError(

@@ -11,7 +11,7 @@ from ..core import noise
 from ..core.blocks import Blocks
 from ..core.choose import check_logits
 from ..core.model import ModelInfo
-from ..core.step import ABSENT, Step
+from ..core.step import Step
 from ..kernels import dispatch
 from ..kernels.reference import Objective
 from ..presets import FEATURE, GRADIENT
@@ -46,8 +46,7 @@ def diversify(
 ) -> Tensor:
     """Push the samples of a batch apart: the one line to add to a sampling loop of your own, before it picks tokens.
 
-    logits [B, S, V] of the generated positions, tokens [B, S] as they stand (-1 where a position is not to count, as of a
-    template), masked [B, S] bool. B = groups x n, the samples
+    logits [B, S, V] of the generated positions, tokens [B, S] as they stand, masked [B, S] bool. B = groups x n, the samples
     of one prompt being neighbours (n=None: one group). alpha is used as it is: multiply it with a schedule of your own. Where
     a duplicate is broken the direction depends on seed (one, or one per group) and step. `protected` ids (EOS, PAD) are
     never pushed. To go on in a second batch, give the first one `record=Explored()` and the second the same object as
@@ -108,7 +107,7 @@ def _check_batch(logits: Tensor, tokens: Tensor, masked: Tensor, n: int | None, 
     if B % n:
         raise ValueError(f"n must divide the batch of {B} rows, not {n}")
     committed = tokens[~masked]
-    if committed.numel() and not ABSENT <= int(committed.min()) <= int(committed.max()) < V:
+    if committed.numel() and not 0 <= int(committed.min()) <= int(committed.max()) < V:
         raise ValueError(f"tokens holds a committed id outside the vocabulary 0..{V - 1}")
     ids("protected", protected, V)
     return n
