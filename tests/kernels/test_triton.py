@@ -12,7 +12,7 @@ from oddlm.core import noise
 from oddlm.core.alarm import Alarm
 from oddlm.core.blocks import Blocks
 from oddlm.core.choose import Outlook, look, predict
-from oddlm.core.step import Step
+from oddlm.core.step import ABSENT, Step
 from oddlm.diversity.memory import Explored
 from oddlm.kernels import dispatch
 from oddlm.models.native import Native
@@ -341,3 +341,16 @@ def test_bad_logits_are_named(value, what, guide, options):
 
     with pytest.raises(ValueError, match=f"logits hold {what} at sample 1, position 2"):
         denoise(Moved(Bad(vocab_size=30), DEVICE), [[5]], n=2, length=3, steps=1, guide=guide, **options)
+
+
+def test_what_is_absent_owns_no_column():
+    logits, tokens, masked = batch(1, 3, 5, 41)
+    masked[:, 3] = False
+    tokens[:, 3] = ABSENT
+    found = {}
+    for asked, device, dtype in (("triton", DEVICE, torch.float32), ("closed_form", torch.device("cpu"), torch.float64)):
+        guide = Repulsion("odd", alpha=8, backend=asked)
+        backend = dispatch.choose(device, dtype, asked=asked, forms=guide.forms)
+        running = guide.begin(ModelInfo(41, None), backend, None, resumes=False)
+        found[asked] = running.guided(logits.to(device, dtype), a_step(*on(device, tokens, masked))).cpu().double()
+    torch.testing.assert_close(found["triton"], found["closed_form"], rtol=SINGLE, atol=8 * FUSED)
