@@ -55,7 +55,8 @@ def fits(page) -> bool:
 
 def texts_by_row(page) -> list[list[str]]:
     """The tokens of the diverse samples, in the order of their numbers, when all are drawn."""
-    until(page, "[...document.querySelectorAll('#diverse .tokens')].every((one) => one.firstChild)")
+    drawn = "(all) => all.length > 0 && all.every((one) => one.firstChild)"
+    until(page, f"({drawn})([...document.querySelectorAll('#diverse .tokens')])")
     script = """() => [...document.querySelectorAll('#diverse .tokens')].sort((a, b) => a.known.row - b.known.row)
         .map((one) => one.known.cells.map((cell) => cell.textContent))"""
     return page.evaluate(script)
