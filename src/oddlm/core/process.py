@@ -6,47 +6,40 @@ that is taken back becomes noise again.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Protocol
 
-import torch
 from torch import Tensor
 
 from .noise import Purpose
-from .step import Decision, Prediction, Step
+from .step import Step
 
 
 class Process(Protocol):
+    renews: ClassVar[bool]  # is `blank` written anew before every step? Else what is masked holds it from the start
+
     def blank(self, step: Step) -> Tensor | int:
         """What stands where nothing is written, before this step: [B, L] or one token for all."""
-
-    def write(self, prediction: Prediction, decision: Decision, step: Step) -> tuple[Tensor, Tensor]:
-        """Tokens [B, L] and what is masked [B, L] after a step; what stands where nothing is written is `blank`'s business."""
 
 
 @dataclass(frozen=True, slots=True)
 class Absorbing:
     mask_id: int
+    renews: ClassVar[bool] = False
 
     def blank(self, step: Step) -> Tensor | int:
         return self.mask_id
 
-    def write(self, prediction: Prediction, decision: Decision, step: Step) -> tuple[Tensor, Tensor]:
-        return torch.where(decision.commit, prediction.tokens, step.tokens), step.masked & ~decision.commit
-
 
 @dataclass(frozen=True, slots=True)
 class Remasking(Absorbing):
-    def write(self, prediction: Prediction, decision: Decision, step: Step) -> tuple[Tensor, Tensor]:
-        tokens, masked = Absorbing.write(self, prediction, decision, step)
-        if decision.remask is None:
-            return tokens, masked
-        return tokens.masked_fill(decision.remask, self.mask_id), masked | decision.remask
+    renews: ClassVar[bool] = True  # also where a token was taken back
 
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
     vocab_size: int
     never: tuple[int, ...]  # tokens that noise is not made of, in ascending order
+    renews: ClassVar[bool] = True
 
     def blank(self, step: Step) -> Tensor | int:
         keys = step.keys(Purpose.CANVAS, step.tokens.shape[1])
@@ -54,7 +47,3 @@ class Uniform:
         for token in self.never:
             noise = noise + (noise >= token)
         return noise
-
-    def write(self, prediction: Prediction, decision: Decision, step: Step) -> tuple[Tensor, Tensor]:
-        tokens, masked = torch.where(decision.commit, prediction.tokens, step.tokens), step.masked & ~decision.commit
-        return tokens, masked if decision.remask is None else masked | decision.remask

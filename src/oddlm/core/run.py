@@ -318,10 +318,10 @@ def advance(state: State, logits: Tensor, *, query: Query | None = None) -> tupl
         prediction, decision = propose(outlook)
         plain = None if outlook.pushed is None else partial(propose, outlook.without_guide())
     event = StepEvent(step, prediction, decision, outlook, plain)
-    tokens, masked = plan.process.write(prediction, decision, step)
+    tokens, masked = torch.where(decision.commit, prediction.tokens, step.tokens), step.masked & ~decision.commit
     commit_step, confidence = state.commit_step.masked_fill(decision.commit, state.index), state.confidence
     if decision.remask is not None:
-        commit_step = commit_step.masked_fill(decision.remask, -1)
+        masked, commit_step = masked | decision.remask, commit_step.masked_fill(decision.remask, -1)
     if confidence is not None:
         confidence = torch.where(decision.commit, prediction.confidence, confidence)
     passes = plan.info.passes
@@ -393,7 +393,7 @@ def _fork(plan: Plan, outlook: Outlook) -> tuple[Prediction, Decision]:
 
 def _blanked(state: State) -> State:
     """With what stands where nothing is written."""
-    if state.done or (state.index and isinstance(state.plan.process, Absorbing)):
+    if state.done or (state.index and not state.plan.process.renews):
         return state
     blank = state.plan.process.blank(state.step)
     return replace(state, tokens=torch.where(state.masked, blank, state.tokens))
