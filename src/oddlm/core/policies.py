@@ -91,9 +91,11 @@ def entropy_bound(prediction: Prediction, step: Step, *, bound: float = 0.1) -> 
 @POLICIES.register
 @policy(remasks=True)
 def remdm(prediction: Prediction, step: Step, *, eta: float = 0.1, weighted: bool = False) -> Proposal:
-    """The most probable choices first, and each written token of the open block is taken back with probability `eta`, or
-    less where fewer are to stay masked: ReMDM's capped schedule. weighted: those rather that were written with little
-    confidence (its `conf` schedule). As many more are written, so a run takes no more steps.
+    """The most probable choices first; each written token of the open block is taken back with probability `eta` (ReMDM).
+
+    The probability is lower where fewer positions are to stay masked: ReMDM's capped schedule. weighted: tokens that were
+    written with little confidence are taken back rather than others (its `conf` schedule). As many more are written as are
+    taken back, so a run takes no more steps.
     """
     assert step.revisable is not None
     assert step.target is not None
