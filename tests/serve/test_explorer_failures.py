@@ -141,6 +141,7 @@ def test_a_server_that_is_gone(mini_lm, browse):
     with running(mini_lm, model="mini", grace_s=1) as server:
         page = browse(server.url)
         page.wait_for_selector("button.main")
+        page.wait_for_load_state("networkidle")  # what is loaded while the server goes away would fail otherwise
     page.click("button.main")
     assert "The server does not answer" in notice(page, "does not answer")
     assert page.locator("#diverse .verdict.right").count() > 0

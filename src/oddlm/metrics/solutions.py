@@ -5,6 +5,7 @@ import textwrap
 import warnings
 from collections.abc import Iterator, Sequence
 
+from ..syntax import parse
 from .words import split_words, word_distances
 
 THRESHOLD = 0.2  # share of the words that must change before two solutions count as different
@@ -70,12 +71,12 @@ def normal_form(program: str) -> str | None:
 
 
 def _whole(program: str) -> ast.Module:
-    return ast.parse(textwrap.dedent(program))
+    return parse(textwrap.dedent(program))
 
 
 def _body(program: str) -> ast.Module:
     """The body of a function whose first line has lost its indentation, and what follows it."""
-    tree = ast.parse("def _():\n    " + program.lstrip())
+    tree = parse("def _():\n    " + program.lstrip())
     function, *rest = tree.body
     return ast.Module([*getattr(function, "body", ()), *rest], tree.type_ignores)
 

@@ -18,6 +18,8 @@ from functools import lru_cache
 from importlib import import_module
 from typing import TypeVar
 
+from ..syntax import parse
+
 TESTS = "tests"
 CATCHING = {"assertRaises": 1, "assertRaisesRegex": 2}  # where the function to call stands among the arguments
 # Modules of which all names may be imported: to look which there are does nothing else.
@@ -106,7 +108,7 @@ def _reading(name: str) -> Iterator[None]:
 
 def parsed(code: str, name: str) -> ast.Module:
     with _reading(name):
-        return ast.parse(code, name)
+        return parse(code, name)
 
 
 def _compiled(code: str, name: str, wanted: Sequence[str]) -> bytes:

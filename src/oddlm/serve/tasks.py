@@ -81,6 +81,8 @@ class TaskDesk:
                     self._problems[task.name] = {card["id"]: ProblemCard.model_validate(card) for card in found}
         except TimeoutError:
             raise as_api_error(TimedOutError()) from None
+        except ClosedError as error:
+            raise as_api_error(error) from None
         except ScoringError as error:
             if error.kind == "failed":
                 raise as_api_error(error) from None

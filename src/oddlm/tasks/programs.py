@@ -12,6 +12,8 @@ import warnings
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
+from ..syntax import parse
+
 BLOCKS = 8  # fenced blocks of an answer that are looked at
 LONGEST = 2_000_000  # characters in all readings of an answer together
 
@@ -198,7 +200,7 @@ def _parsed(code: str) -> list[ast.stmt] | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about an invalid escape, say
-            return ast.parse(code).body
+            return parse(code).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
