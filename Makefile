@@ -36,6 +36,7 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
 
 soak: $(READY) | postgres browser  ## longer trials
 	$(BIN)/pytest -n 2 --hypothesis-profile soak

@@ -16,7 +16,7 @@ import pytest
 from oddlm.tasks import data
 
 from .test_cli_eval import oddlm  # noqa: F401 -- a fixture
-from .test_evaluate import ENV, ROOT, lines, start
+from .test_run import ENV, ROOT, lines, start
 from .waiting import WAIT_S, wait_until
 
 COMMAND = [sys.executable, "-m", "oddlm"]

@@ -15,7 +15,7 @@ from oddlm import load
 from oddlm.cli import app, main
 from oddlm.store import Store
 
-from .test_evaluate import ENV, ROOT
+from .test_run import ENV, ROOT
 
 RULE = "tests.own_task.TASK"
 TOY = ("--model", "toy")  # for tests of commands, not of models
@@ -43,7 +43,7 @@ def test_eval_from_the_grid_to_the_table(oddlm, tmp_path):
     assert (code, err) == (0, "")
     runs = [Store(Path("runs")).read(name) for name in Store(Path("runs")).ids()]
     assert len(runs) == 2 * 2 * 3
-    assert all(len(run.rows) == 3 and run.summary for run in runs)
+    assert all(len(run.records) == 3 and run.summary for run in runs)
     assert out.count("baseline") == 2
     assert "own/0" in out
     assert "= 0" in out, "at temperature 0 plain samples are alike"
@@ -73,7 +73,7 @@ def test_one_is_singular(oddlm):
     code, out, _ = oddlm("eval", RULE, "--limit", "1", "--alpha", "0", *shape)
     assert (code, "1 problem, 1 sample each, seed 0. " in out) == (0, True)
     Path("prompts.jsonl").write_text('{"prompt": "t5"}\n')
-    assert oddlm("generate", "--in", "prompts.jsonl", "--out", "o.jsonl", *shape)[1].startswith("1 prompt, 1 sample each: ")
+    assert oddlm("generate", "--in", "prompts.jsonl", "--out", "o.jsonl", *shape)[1].startswith("1 sample in o.jsonl")
 
 
 def test_own_files_count_by_what_they_hold(oddlm):
@@ -90,7 +90,7 @@ def test_any_setting_of_the_sampler(oddlm):
     assert oddlm(*command, "--set", 'policy={"name": "threshold", "threshold": 0.5}', "--keep-tokens")[0] == 0
     run = Store(Path("runs")).read(Store(Path("runs")).ids()[0])
     assert (run.spec.params.top_k, run.spec.params.policy) == (3, {"name": "threshold", "threshold": 0.5})
-    assert run.rows[0].samples[0].tokens
+    assert run.records[0].samples[0].tokens
 
 
 EVAL = ["eval", RULE, *TOY, "--limit", "1", "--n", "2"]
@@ -114,7 +114,7 @@ EVAL = ["eval", RULE, *TOY, "--limit", "1", "--n", "2"]
         ([*EVAL, "--model", "toi"], "unknown model 'toi'; known: mini, toy"),
         ([*EVAL, "--json", "no/where.json"], "cannot write no/where.json: its folder does not exist"),
         ([*EVAL, "--store", "file"], "cannot write file: File exists; what was finished is kept"),
-        ([*EVAL, "--data", "x.jsonl"], "cannot read x.jsonl: No such file or directory"),
+        ([*EVAL, "--data", "x.jsonl"], "task 'own' has no option 'data'; options: limit"),
         (["eval", "own.jsonl"], "there is no file own.jsonl"),
         (["eval", "own.jsonl", "--scorer", "exact"], "cannot read own.jsonl: No such file or directory"),
         (["eval", "mine.jsonl"], "mine.jsonl needs a scorer; known: exact, number, python"),
@@ -147,10 +147,12 @@ def test_generate_goes_on_and_can_be_scored(oddlm):
     assert (code, err) == (0, "")
     lines = [json.loads(line) for line in Path("samples.jsonl").read_text().splitlines()]
     assert [(line["id"], line["index"]) for line in lines] == [(p, i) for p in ("p5", "p6", "p7", "3") for i in range(3)]
-    assert set(lines[0]) == {"id", "index", "text", "length", "finish_reason", "seed", "nfe"}
+    assert set(lines[0]) == {"id", "index", "text", "length", "finish_reason", "logprob", "seed", "nfe"}
     first = Path("samples.jsonl").read_bytes()
-    rows = next(Path("runs").glob("*/rows.jsonl"))
-    rows.write_bytes(b"".join(rows.read_bytes().splitlines(keepends=True)[:2]))
+    for name in ("drawn.jsonl", "scores.jsonl"):
+        path = next(Path("runs").glob(f"*/{name}"))
+        path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[:2]))
+    next(Path("runs").glob("*/summary.json")).unlink()
     Path("samples.jsonl").unlink()
     assert oddlm(*command)[0] == 0
     assert Path("samples.jsonl").read_bytes() == first
@@ -163,9 +165,9 @@ def test_sample_prints_where_there_is_no_terminal_and_stores(oddlm):
     code, out, err = oddlm("sample", "t5 t6", "--n", "3", "--length", "6", *TOY)
     assert (code, err) == (0, "")
     run = Store(Path("runs")).read(Store(Path("runs")).ids()[0])
-    assert out == "".join(f"--- {s.index}\n{s.text}\n" for s in run.rows[0].samples) + f"--- seed {run.rows[0].seed}\n"
+    assert out == "".join(f"--- {s.index}\n{s.text}\n" for s in run.records[0].samples) + f"--- seed {run.records[0].seed}\n"
     assert oddlm("sample", "t5 t6", "--n", "3", "--length", "6", *TOY)[1] == out
-    assert len(Store(Path("runs")).read(run.id).rows) == 1
+    assert len(Store(Path("runs")).read(run.id).records) == 1
     oddlm("sample", "t5 t7", "--n", "3", "--length", "6", *TOY)
     assert len(Store(Path("runs")).ids()) == 2
 
@@ -244,11 +246,11 @@ def test_a_broken_run_does_not_hide_the_others(oddlm):
     assert oddlm("eval", RULE, *TOY, "--n", "2", "--limit", "1", "--alpha", "8")[0] == 0
     plain, pushed = Store(Path("runs")).ids()
     spec = Path("runs", plain, "spec.json")
-    spec.write_text(spec.read_text().replace('"schema_version":1', '"schema_version":0'))
+    spec.write_text(spec.read_text().replace('"schema_version":2', '"schema_version":1'))
     code, out, err = oddlm("runs")
     assert code == 2
     assert pushed in out
-    assert err == f"oddlm: runs/{plain}/spec.json: schema 0, from an older oddlm (this one reads 1); give another --store\n"
+    assert err == f"oddlm: runs/{plain}/spec.json: schema 1, from an older oddlm (this one reads 2); give another --store\n"
 
 
 def test_one_default_model():

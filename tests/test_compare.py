@@ -7,7 +7,7 @@ import pytest
 from oddlm.compare import as_data, baseline, compare, covered, grid
 from oddlm.params import RunSpec, SampleParams, checked
 
-from .test_store import row
+from .test_store import record
 
 
 def params(**changes):
@@ -19,7 +19,7 @@ def run(solved: list[list[bool]], seed: int = 0, **changes):
     spec = checked(RunSpec, {"model": "toy", "task": "own", "n": 2, "seed": seed, "params": changes})
     rows = []
     for i, verdicts in enumerate(solved):
-        plain = row(str(i), diversity={"distinct": 0.5 if changes.get("alpha") == 0 else 1.0, "none": None})
+        plain = record(str(i), diversity={"distinct": 0.5 if changes.get("alpha") == 0 else 1.0, "none": None})
         samples = tuple(s.model_copy(update={"correct": c}) for s, c in zip(plain.samples, verdicts, strict=True))
         rows.append(plain.model_copy(update={"samples": samples}))
     return spec, rows

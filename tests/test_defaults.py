@@ -138,7 +138,7 @@ def test_commands_that_say_nothing(tmp_path, monkeypatch):
     words = ["eval", "countdown", "--model", "toy", "--limit", "1", "--n", "2", "--length", "4", "--store", "b"]
     assert run.invoke(cli, words).exit_code == 0
     assert {spec.params for spec in stored(tmp_path / "b")} == {default, plain}
-    (spec,) = expand({"model": "toy", "task": {"name": "countdown", "params": {"length": 4}}}, "grid", {})
+    ((spec, _),) = expand({"model": "toy", "task": {"name": "countdown", "params": {"length": 4}}}, "grid", {})
     assert spec.params == default
     assert RunSpec(model="toy").params == SampleParams().canonical()
 

@@ -9,7 +9,7 @@ from rich.console import Console
 
 import oddlm
 from oddlm.core.step import Denoised
-from oddlm.evaluate import Group, make_row
+from oddlm.experiments.stages import draw, score
 from oddlm.generate import LM
 from oddlm.models.toy import Toy
 from oddlm.models.wrappers import ClassifierFree, MicroBatch
@@ -66,13 +66,15 @@ def test_a_protected_word_ends_no_sample(lm, samples):
         assert sample.finish_reason == ("length" if len(kept) == 24 else "stop")
 
 
-def test_nor_a_record_nor_what_is_measured(lm, samples):
+def test_nor_a_record_nor_what_is_measured(lm):
     spec = RunSpec(model="guarded", n=8, params=SampleParams.model_validate(SETTINGS))
-    row = make_row(lm, spec, Group(Problem("p", "t5 t6", None), "t5 t6", samples, 0.0), None)
-    lengths = [len(before(sample.tokens, {1, 2})) for sample in samples]
-    assert [sample.length for sample in row.samples] == lengths
-    assert row.diversity["length_max"] == max(lengths)
-    assert row.diversity["ended"] == sum(length < 24 for length in lengths) / 8
+    problem = Problem("p", "t5 t6", None)
+    (drawn,) = draw(lm, spec, None, [problem], keep_tokens=True)
+    lengths = [len(before(sample.tokens, {1, 2})) for sample in drawn.samples]
+    assert [sample.length for sample in drawn.samples] == lengths
+    measured = score(None, problem, drawn).diversity
+    assert measured["length_max"] == max(lengths)
+    assert measured["ended"] == sum(length < 24 for length in lengths) / 8
 
 
 def test_nor_what_the_server_and_the_explorer_tell(lm, samples):

@@ -2,20 +2,17 @@
 
 import argparse
 import importlib
-import math
+import shutil
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from oddlm.evaluate import Runner, identified
-from oddlm.generate import load
-from oddlm.params import RunSpec, checked
 from oddlm.store import Store
 
+from .runs import stored
+
 ROOT = Path(__file__).parents[1]
-MEASURED = {"seconds", "score_seconds"}
 
 
 @pytest.fixture
@@ -30,64 +27,21 @@ def recipe(monkeypatch):
     return find
 
 
-def specs(task: str, **given) -> list[RunSpec]:
-    return [
-        identified(
-            checked(RunSpec, {"model": "mini", "task": task, "n": 2, "limit": 2, "seed": seed, "params": {"alpha": 8, **given}})
-        )
-        for seed in (0, 1)
-    ]
-
-
 def test_drawn_here_and_scored_there_is_what_a_run_is(recipe, tmp_path, monkeypatch):
-    draw, gather = recipe("mini", "draw"), recipe("mini", "gather")
-    runs = [*specs("countdown", length=16, steps=4), *specs("minicode", length=24, steps=4)]
-    file = tmp_path / "runs.jsonl"
-    file.write_text("".join(run.model_dump_json() + "\n" for run in runs))
-    draw.write_problems(file)
-    options = {"runs": file, "out": tmp_path / "drawn", "device": "cpu", "dtype": None, "compiled": None}
-    options |= {"workers": 2, "together": 2, "within": math.inf, "began": 0.0}
-    for part in range(2):
-        draw.work(argparse.Namespace(**options), part)
-    monkeypatch.setattr(sys, "argv", ["gather", str(tmp_path / "drawn"), "--store", str(tmp_path / "there"), "--check", "4"])
-    gather.main()
-    there, here = Store(tmp_path / "there"), Store(tmp_path / "here")
-    lm = load("mini")
-    for run in runs:
-        task, problems = draw.problems_of(run, run=True)
-        expected = Runner(here, lambda: lm, together=2).run(run, task, problems)
-        found = there.read(run.id).rows
-        assert there.complete(run)
-        for one, other in zip(found, expected, strict=True):
-            mine, other = (row.model_dump(exclude=MEASURED) for row in (one, other))
-            for sample in (*mine["samples"], *other["samples"]):
-                del sample["detail"]  # in other words where programs share a sandbox
-            assert mine == other
+    explore = recipe("explore", "explore")
+    small = ["plan", "--runs", "3", "--limit", "1", "--dtype", "fp32"]
 
+    def call(*words: str) -> None:
+        monkeypatch.setattr(sys, "argv", ["explore", *small, *words])
+        explore.main()
 
-def test_workers_share_all_runs_and_keep_to_their_problems(recipe):
-    draw = recipe("mini", "draw")
-    runs = [*specs("countdown"), *specs("minicode"), *specs("countdown", temperature=1), *specs("minicode", temperature=1)]
-    for workers in (1, 2, 3, 9):
-        parts = draw.shares(runs, workers)
-        assert len(parts) == workers
-        assert sorted(run.id for part in parts for run in part) == sorted(run.id for run in runs)
-    assert [{run.task for run in part} for part in draw.shares(runs, 2)] == [{"countdown"}, {"minicode"}]
-
-
-def test_sequences_are_kept_once_and_found_again(recipe, tmp_path):
-    draw, gather = recipe("mini", "draw"), recipe("mini", "gather")
-    random = np.random.default_rng(0)
-    drawn = draw.Drawn()
-    for run in specs("countdown", length=3):
-        drawn.meta.append({"spec": run.model_dump(mode="json"), "seconds": 1.0, "nfe": 3, "environment": {}})
-        drawn.tokens.append(random.integers(0, 2, size=(2, 2, 3)))
-    drawn.save(tmp_path / "x.npz")
-    (shard,) = gather.read_shards(tmp_path)
-    for run, tokens in enumerate(drawn.tokens):
-        for problem in range(2):
-            assert (shard.texts[problem][shard.which[problem, run]] == tokens[problem]).all()
-            assert len(np.unique(shard.texts[problem], axis=0)) == len(shard.texts[problem])
+    call("--store", str(tmp_path / "here"), "--only", "draw")
+    assert [head.scored for head in map(Store(tmp_path / "here").head, Store(tmp_path / "here").ids())] == [0, 0, 0]
+    shutil.copytree(tmp_path / "here", tmp_path / "there")
+    call("--store", str(tmp_path / "there"), "--only", "score")
+    call("--store", str(tmp_path / "whole"))
+    assert stored(tmp_path / "there") == stored(tmp_path / "whole")
+    assert len(stored(tmp_path / "whole")) == 3
 
 
 @pytest.mark.soak

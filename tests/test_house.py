@@ -1,6 +1,6 @@
 """The plan of the house: who may import whom, what starts without torch, and how outsiders add to it."""
 
-import ast
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,127 +10,8 @@ import pytest
 import oddlm
 
 SRC = Path(oddlm.__file__).parent
+ROOT = Path(__file__).parents[1]
 
-# Room -> the rooms it may import. A room is a top-level file or folder of the package.
-ARROWS = {
-    "__init__": {"core", "params", "sampler", "diversity", "generate"},
-    "__main__": {"cli"},
-    "registry": set(),
-    "checks": set(),
-    "signals": set(),
-    "files": set(),
-    "ends": set(),
-    "syntax": set(),
-    "core": {"checks", "presets", "registry"},
-    "progress": {"core"},
-    "kernels": {"core"},
-    "sampler": {"core", "kernels", "progress"},
-    "diversity": {"checks", "core", "presets", "registry", "kernels"},
-    "models": {"checks", "core", "registry"},
-    "presets": set(),
-    "wording": set(),
-    "params": {"checks", "presets"},
-    "train": {"models", "params", "registry"},
-    "pieces": {"core", "registry", "diversity", "selection"},
-    "selection": {"core", "registry", "metrics"},
-    "generate": {
-        "checks",
-        "ends",
-        "presets",
-        "core",
-        "params",
-        "progress",
-        "sampler",
-        "selection",
-        "diversity",
-        "models",
-    },
-    "costs": {"files", "models"},
-    "bench": {"core", "costs", "sampler", "diversity", "models"},
-    "demo": {
-        "core",
-        "files",
-        "sampler",
-        "diversity",
-        "models",
-        "generate",
-        "metrics",
-        "params",
-        "sandbox",
-        "tasks",
-        "views",
-        "wording",
-    },
-    "sandbox": {"syntax"},
-    "tasks": {"files", "sandbox", "registry", "syntax", "wording"},
-    "metrics": {"ends", "syntax"},
-    "store": {"files", "params"},
-    "query": {"store"},
-    "compare": {"params", "store", "metrics"},
-    "evaluate": {"ends", "core", "params", "models", "generate", "sandbox", "tasks", "metrics", "store"},
-    "views": {"ends", "core", "params", "store", "query", "compare", "metrics", "wording"},
-    "analysis": {"files", "params", "store", "metrics", "compare", "views", "wording"},
-    "experiments": {"__init__", "params", "signals", "models", "generate", "sandbox", "tasks", "store", "evaluate", "trackers"},
-    "embedding": set(),
-    "trackers": {"params", "store"},
-    "space": {"params"},
-    "study": set(),
-    "tune": {"params", "presets", "generate", "space", "store", "study", "tasks", "metrics", "evaluate", "trackers"},
-    "serve": {
-        "__init__",
-        "checks",
-        "ends",
-        "files",
-        "core",
-        "params",
-        "presets",
-        "registry",
-        "signals",
-        "pieces",
-        "diversity",
-        "models",
-        "generate",
-        "metrics",
-        "analysis",
-        "sandbox",
-        "selection",
-        "store",
-        "tasks",
-    },
-    "cli": {
-        "__init__",
-        "bench",
-        "costs",
-        "checks",
-        "files",
-        "signals",
-        "core",
-        "demo",
-        "train",
-        "pieces",
-        "diversity",
-        "sandbox",
-        "tasks",
-        "params",
-        "presets",
-        "generate",
-        "models",
-        "metrics",
-        "store",
-        "query",
-        "compare",
-        "evaluate",
-        "experiments",
-        "embedding",
-        "trackers",
-        "space",
-        "tune",
-        "views",
-        "wording",
-        "analysis",
-        "serve",
-    },
-}
 TORCHLESS = [
     "oddlm",
     "oddlm.cli",
@@ -155,39 +36,33 @@ TORCHLESS = [
 ]
 
 
-def imported_rooms(path: Path) -> set[str]:
-    room_of = path.relative_to(SRC).parts
-    rooms = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        names: list[str] = []
-        if isinstance(node, ast.ImportFrom) and node.level:
-            base = ["oddlm", *room_of[:-1]][: len(room_of) - node.level + 1]
-            names = [".".join([*base, *(node.module or "").split(".")])] if node.module else []
-            names = names or [".".join([*base, alias.name]) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names = [node.module or ""]
-        elif isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        for name in names:
-            parts = name.rstrip(".").split(".")
-            if parts[0] == "oddlm":
-                room = parts[1] if len(parts) > 1 else "__init__"
-                rooms.add("__init__" if room.startswith("__") else room)
-    return rooms
+def lint(folder: Path) -> subprocess.CompletedProcess[str]:
+    """The contract of pyproject.toml on the package in a folder."""
+    code = f"import sys; sys.path.insert(0, {str(folder)!r}); from importlinter.cli import lint_imports_command as main; main()"
+    config = ["--config", str(ROOT / "pyproject.toml"), "--no-cache"]
+    return subprocess.run([sys.executable, "-c", code, *config], cwd=folder, capture_output=True, text=True)
 
 
-@pytest.mark.parametrize("path", sorted(SRC.rglob("*.py")), ids=lambda p: str(p.relative_to(SRC)))
-def test_arrows(path):
-    parts = path.relative_to(SRC).parts
-    room = parts[0].removesuffix(".py")
-    assert room in ARROWS, f"{room} is a new room: say in ARROWS what it may import"
-    wrong = imported_rooms(path) - ARROWS[room] - {room}
-    assert not wrong, f"{room} must not import {sorted(wrong)}"
+def test_rooms_import_those_below_them():
+    done = lint(SRC.parent)
+    assert done.returncode == 0, done.stdout
 
 
-def test_the_arrow_test_sees_imports(tmp_path):
-    assert imported_rooms(SRC / "diversity" / "alpha.py") == {"registry"}
-    assert imported_rooms(SRC / "__main__.py") == {"cli"}
+@pytest.mark.parametrize(
+    ("file", "line", "told"),
+    [
+        ("core/run.py", "from ..kernels import dispatch", "oddlm.core is not allowed to import oddlm.kernels"),
+        ("query.py", "from .compare import compare", "oddlm.query is not allowed to import oddlm.compare"),
+        ("attic.py", "import json", "oddlm.attic"),
+    ],
+)
+def test_the_contract_sees_a_wrong_import_and_a_new_room(tmp_path, file, line, told):
+    shutil.copytree(SRC, tmp_path / "oddlm", ignore=shutil.ignore_patterns("__pycache__", "*.safetensors"))
+    path = tmp_path / "oddlm" / file
+    path.write_text((path.read_text() if path.exists() else "") + f"\n{line}\n")
+    done = lint(tmp_path)
+    assert done.returncode == 1
+    assert told in done.stdout
 
 
 @pytest.mark.parametrize("module", TORCHLESS)

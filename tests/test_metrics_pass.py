@@ -8,11 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from oddlm.metrics import coverage, pass_at_1, pass_at_k, pass_at_k_unbiased, summarise
+from oddlm.metrics import coverage, pass_at_1, pass_at_k, pass_at_k_unbiased, solutions_at_k, summarise
 
 from .tolerances import EXACT
 
 HAND = [[False, True, True, False], [False, False, False, True], [False] * 4]
+CLASSES = [[None, 0, 0, 1], [None, None, None, 0], [None] * 4, [0, 1, 2, 1]]
 TABLES = arrays(bool, array_shapes(min_dims=2, max_dims=2, max_side=7))
 
 
@@ -64,6 +65,50 @@ def test_large_n_stays_finite():
     assert pass_at_k_unbiased(correct, 1024, coupled=False) == pytest.approx([0, 0.25], abs=EXACT)
 
 
+def test_solutions_by_hand():
+    by_k = {1: [0, 0, 0, 1], 2: [1, 0, 0, 2], 3: [1, 0, 0, 3], 4: [2, 1, 0, 3]}
+    assert {k: solutions_at_k(CLASSES, k).tolist() for k in by_k} == by_k
+    assert solutions_at_k(np.array(CLASSES, dtype=object), 4).tolist() == by_k[4]
+    assert solutions_at_k(np.array([[3, 1, 3]]), 3).tolist() == [2]
+    assert solutions_at_k([[np.int64(0), 0]], 2).dtype == np.float64
+
+
+ROWS = st.integers(2, 6).flatmap(
+    lambda n: st.lists(st.lists(st.none() | st.integers(0, 3), min_size=n, max_size=n), min_size=1, max_size=5)
+)
+
+
+@given(ROWS)
+def test_solutions_against_pass_at_k(classes):
+    n = len(classes[0])
+    correct = [[number is not None for number in row] for row in classes]
+    counts = [solutions_at_k(classes, k) for k in range(1, n + 1)]
+    assert all((np.diff(pair, axis=0) >= 0).all() and (np.diff(pair, axis=0) <= 1).all() for pair in pairwise(counts))
+    for k in range(2, n + 1):
+        assert (np.minimum(counts[k - 1], 1) == pass_at_k(correct, k)).all()
+        assert (counts[k - 1] <= np.sum(np.array(correct)[:, :k], axis=1)).all()
+
+
+@pytest.mark.parametrize(
+    ("classes", "says"),
+    [
+        ([], r"\[problems, n\] with at least one of each, not of shape \[0\]"),
+        ([[], []], r"not of shape \[2, 0\]"),
+        ([0, None], r"not of shape \[2\]"),
+        ([[0], [0, None]], r"same number of samples, but they have \[1, 2\]"),
+        ([[0, 1.0]], "not 1.0"),
+        ([[True, None]], "not True"),
+        ([[0, -1]], "not -1"),
+        ([["0", None]], "not '0'"),
+        ([[float("nan"), 0]], "not nan"),
+        (np.array([[True, False]]), "not True"),
+    ],
+)
+def test_bad_classes(classes, says):
+    with pytest.raises(ValueError, match=says):
+        solutions_at_k(classes, 1)
+
+
 def test_coupled_samples_warn():
     with pytest.warns(UserWarning, match="independent samples; of coupled ones .* use Pass@k of the first k"):
         pass_at_k_unbiased(HAND, 2, coupled=True)
@@ -102,7 +147,12 @@ def test_bad_verdicts(correct, says):
 
 @pytest.mark.parametrize("k", [0, -1, 5, 1.0, True, "2", None])
 def test_bad_k(k):
-    for call in (lambda: pass_at_k(HAND, k), lambda: pass_at_k_unbiased(HAND, k, coupled=False), lambda: summarise(HAND, [k])):
+    for call in (
+        lambda: pass_at_k(HAND, k),
+        lambda: pass_at_k_unbiased(HAND, k, coupled=False),
+        lambda: solutions_at_k(CLASSES, k),
+        lambda: summarise(HAND, [k]),
+    ):
         with pytest.raises(ValueError, match="k must be an integer from 1 to the 4 samples of a problem"):
             call()
 

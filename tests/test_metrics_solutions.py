@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oddlm.metrics.solutions import LONGEST_PROGRAM, different_solutions, normal_form
+from oddlm.metrics.solutions import LONGEST_PROGRAM, normal_form, solution_classes
 from oddlm.metrics.words import split_words, word_distances
 
 PROGRAM = """
@@ -135,8 +135,8 @@ def test_hostile_programs_are_read_or_not_but_nothing_falls(program):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert normal_form(program) is None or len(program) <= LONGEST_PROGRAM
-        assert different_solutions([program, program, "y = 2"], code=True)[0] == 0
-        assert different_solutions([program, program])[0] == 0
+        assert solution_classes([program, "y = 2", program], code=True)[::2] == [0, 0]
+        assert solution_classes([program, program]) == [0, 0]
     assert time.process_time() - start < 5
 
 
@@ -145,13 +145,13 @@ def test_a_warning_about_a_program_is_not_ours():
 
 
 def test_hostile_programs_together():
-    kept = different_solutions(list(HOSTILE.values()) * 2, code=True)
-    assert max(kept) < len(HOSTILE)
+    classes = solution_classes(list(HOSTILE.values()) * 2, code=True)
+    assert classes[: len(HOSTILE)] == classes[len(HOSTILE) :]
 
 
 def test_hostile_programs_in_a_thread():
     found = []
-    thread = threading.Thread(target=lambda: found.extend(different_solutions(list(HOSTILE.values()), code=True)))
+    thread = threading.Thread(target=lambda: found.extend(solution_classes(list(HOSTILE.values()), code=True)))
     thread.start()
     thread.join()
     assert found
@@ -161,7 +161,7 @@ def test_hostile_programs_in_a_thread():
 def test_any_text_may_be_offered_as_a_program(text):
     form = normal_form(text)
     assert form is None or isinstance(form, str)
-    assert different_solutions([text, text], code=True) == [0]
+    assert solution_classes([text, text], code=True) == [0, 0]
 
 
 def test_nothing_is_run(tmp_path):
@@ -191,39 +191,45 @@ def test_a_form_is_not_a_program():
 def test_words_by_hand():
     ten = "one two three four five six seven eight nine ten"
     near, far = ten.replace("ten", "10"), ten.replace("one two three", "1 2 3")
-    assert different_solutions([ten, near, far, ten]) == [0, 2]
-    assert different_solutions([ten, near, far, ten], threshold=0.05) == [0, 1, 2]
-    assert different_solutions([ten, near], threshold=0.1) == [0]  # over the threshold, not at it
-    assert different_solutions([ten, ten.replace(" ", "\n  ")], threshold=0) == [0]
-    assert different_solutions([]) == []
-    assert different_solutions([""]) == [0]
+    assert solution_classes([ten, near, far, ten]) == [0, 0, 1, 0]
+    assert solution_classes([ten, near, far, ten], threshold=0.05) == [0, 1, 2, 0]
+    assert solution_classes([ten, near], threshold=0.1) == [0, 0]  # over the threshold, not at it
+    assert solution_classes([ten, ten.replace(" ", "\n  ")], threshold=0) == [0, 0]
+    assert solution_classes([]) == []
+    assert solution_classes([""]) == [0]
 
 
 def test_greedy_in_order():
     """b is near to both a and c, which are far from each other: what comes first decides."""
     a, b, c = "1 2 3 4 5", "1 2 3 4 x", "1 2 3 y x"
-    assert different_solutions([a, b, c]) == [0, 2]
-    assert different_solutions([b, a, c]) == [0]
+    assert solution_classes([a, b, c]) == [0, 0, 1]
+    assert solution_classes([a, c, b]) == [0, 1, 0], "like both, it joins the first"
+    assert solution_classes([b, a, c]) == [0, 0, 0]
 
 
 def test_unreadable_programs_are_compared_by_words():
     broken = "def f(x:\n    return x + 1"
-    assert different_solutions([broken, broken.replace("x", "x "), PROGRAM, SAME["names"]], code=True) == [0, 2]
+    assert solution_classes([broken, broken.replace("x", "x "), PROGRAM, SAME["names"]], code=True) == [0, 0, 1, 1]
+    assert solution_classes([PROGRAM, OTHER["builtin"], SAME["names"]], code=True) == [0, 1, 0]
 
 
 TEXTS = st.lists(st.lists(st.sampled_from("abcd"), max_size=8).map(" ".join), max_size=6)
 
 
 @given(TEXTS, st.floats(0, 0.9))
-def test_kept_ones_differ_and_the_others_are_near_one_of_them(texts, threshold):
-    kept = different_solutions(texts, threshold=threshold)
+def test_founders_differ_and_the_others_join_the_first_they_are_near(texts, threshold):
+    classes = solution_classes(texts, threshold=threshold)
+    founders = [classes.index(number) for number in range(max(classes, default=-1) + 1)]
+    assert founders == sorted(founders), "numbered in order of first appearance"
     words = [split_words(text) for text in texts]
     distances = word_distances(words, words)
-    assert all(distances[i, j] > threshold for i in kept for j in kept if i != j)
-    assert all(any(distances[i, j] <= threshold for j in kept if j <= i) for i in range(len(texts)))
+    assert all(distances[i, j] > threshold for i in founders for j in founders if i != j)
+    for i, number in enumerate(classes):
+        near = [c for c, j in enumerate(founders) if j <= i and distances[i, j] <= threshold]
+        assert number == near[0]
 
 
 @pytest.mark.parametrize("threshold", [-0.1, 1, 1.5, float("nan")])
 def test_bad_threshold(threshold):
     with pytest.raises(ValueError, match="threshold must be at least 0 and below 1"):
-        different_solutions(["a"], threshold=threshold)
+        solution_classes(["a"], threshold=threshold)

@@ -11,20 +11,20 @@ from pathlib import Path
 import pytest
 
 from oddlm.experiments.grid import read_grid
-from oddlm.experiments.sweep import make_plan, run_sweep
+from oddlm.experiments.run import make_plan
 from oddlm.store import Store
 
-from .experiments.running import Inline
+from .runs import carry_out
 from .test_cli_eval import oddlm  # noqa: F401 -- a fixture
-from .test_evaluate import ROOT
+from .test_run import ROOT
 
 pytestmark = pytest.mark.filterwarnings("default")  # as for a user, to whom the command shows them
 GRID = 'model = "toy"\ntask = {name = "tests.own_task.TASK", limit = 2}\nn = 2\n[params]\nalpha = [0, 8]\ntemperature = 1\n'
 GRACE_S = 600  # for what takes a second
 ROOM = 3 << 30  # bytes; what is never read needs none
-FILES = ["spec.json", "environment.json", "rows.jsonl", "summary.json", "failures.jsonl", "lock"]
+FILES = ["spec.json", "environment.json", "drawn.jsonl", "scores.jsonl", "summary.json", "failures.jsonl", "lock"]
 KINDS = ["folder", "pipe", "zero", "full", "socket", "loop"]
-READ = ["spec.json", "environment.json", "rows.jsonl", "summary.json"]  # by commands that only look
+READ = ["spec.json", "environment.json", "drawn.jsonl", "scores.jsonl", "summary.json"]  # by commands that only look
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def store(tmp_path, monkeypatch):
     """Two complete runs: plain sampling, and the one that is about to be damaged."""
     monkeypatch.syspath_prepend(str(ROOT))
     (tmp_path / "grid.toml").write_text(GRID)
-    run_sweep(make_plan(read_grid(tmp_path / "grid.toml")), Store(tmp_path / "runs"), Inline())
+    carry_out(make_plan(read_grid(tmp_path / "grid.toml")), Store(tmp_path / "runs"))
     return Store(tmp_path / "runs")
 
 
@@ -82,7 +82,7 @@ def test_an_odd_file_is_named_and_the_other_run_is_shown(store, oddlm, file, kin
     code, out, err = oddlm("runs")
     assert (code, err.count("\n")) == ((2, 1) if begun else (0, 0))
     assert (other in out, odd in out, f"{odd}/{file}" in err) == (True, False, begun)
-    code, out, err = oddlm("runs", "sql", "select run, done from runs")
+    code, out, err = oddlm("runs", "sql", "select run, scored from runs")
     assert (code, err.count("\n"), f"{odd}/{file}" in err) == (0, int(begun), begun), err
     assert (other in out, odd in out) == (True, False)
     code, out, err = oddlm("report")
@@ -96,12 +96,13 @@ def test_a_sweep_goes_on_with_the_other_run(store, oddlm, file, kind):  # noqa: 
     other, odd = store.ids()
     for name in (other, odd):
         (store.folder / name / "summary.json").unlink()
-        (store.folder / name / "rows.jsonl").unlink()
+        (store.folder / name / "drawn.jsonl").unlink()
+        (store.folder / name / "scores.jsonl").unlink()
     path = store.folder / odd / file
     replace(path, kind)
     before = path.lstat()
     plan = make_plan(read_grid(Path("grid.toml")))
-    result = run_sweep(plan, store, Inline())
+    result = carry_out(plan, store)
     assert result.complete == 1
     (message,) = result.damaged
     assert str(path) in message
@@ -110,41 +111,45 @@ def test_a_sweep_goes_on_with_the_other_run(store, oddlm, file, kind):  # noqa: 
     assert (path.lstat().st_mode, path.lstat().st_ino) == (before.st_mode, before.st_ino), "nothing was put in its place"
     code, out, err = oddlm("sweep", "grid.toml", "--dry-run", "--no-calibration")
     assert (code, "1 run complete" in out) == (0, True)
-    assert err.count("\n") == (file in ("rows.jsonl", "summary.json")), "it says what it looked at"
-    (spec,) = (spec for spec in plan.specs if spec.id == odd)
+    assert err.count("\n") == (file in READ), "it says what it looked at"
+    (spec,) = (run.spec for run in plan.runs if run.spec.id == odd)
     with pytest.raises(ValueError, match=file), store.open(spec, 2) as run:
         run.forgive()
 
 
 def test_a_sweep_names_odd_runs_and_fails(store, oddlm):  # noqa: F811
     _, odd = store.ids()
-    replace(store.folder / odd / "rows.jsonl", "folder")
+    replace(store.folder / odd / "drawn.jsonl", "folder")
     code, out, err = oddlm("sweep", "grid.toml")
-    assert (code, err) == (1, f"oddlm: {Path('runs') / odd / 'rows.jsonl'} is a folder, not a file: move it away\n")
+    assert (code, err) == (1, f"oddlm: {Path('runs') / odd / 'drawn.jsonl'} is a folder, not a file: move it away\n")
     assert "1 of 2 runs are complete" in out
 
 
-def test_a_run_whose_rows_are_gone_is_not_complete(store, oddlm):  # noqa: F811
+@pytest.mark.parametrize("file", ["drawn.jsonl", "scores.jsonl"])
+def test_a_run_whose_records_are_gone_is_not_complete(store, oddlm, file):  # noqa: F811
     whole, odd = store.ids()
-    before = store.read(odd).rows
-    path = store.folder / odd / "rows.jsonl"
+    before = store.read(odd).records
+    path = store.folder / odd / file
     first = path.read_bytes().split(b"\n")[0] + b"\n"
-    for left, rows in ((None, 0), (b"", 0), (first, 1)):
-        path.unlink()
+    plan = make_plan(read_grid(Path("grid.toml")))
+    for left, count in ((None, 0), (b"", 0), (first, 1)):
+        path.unlink(missing_ok=True)
         if left is not None:
             path.write_bytes(left)
-        plan = make_plan(read_grid(Path("grid.toml")))
-        assert {spec.id: store.complete(spec) for spec in plan.specs} == {whole: True, odd: False}
-        assert plan.survey(store).complete == 1
-        assert f"{rows}/2" in oddlm("runs")[1]
-        answer = oddlm("runs", "sql", "--json", "select run, done, complete from runs order by done desc")[1]
+        assert {run.spec.id: store.complete(run.spec) for run in plan.runs} == {whole: True, odd: False}
+        assert f"{count}/2" in oddlm("runs")[1] or f"2/{count}/2" in oddlm("runs")[1]
+        column = "drawn" if file == "drawn.jsonl" else "scored"
+        answer = oddlm("runs", "sql", "--json", f"select run, {column}, complete from runs order by complete desc")[1]
         assert [json.loads(line) for line in answer.splitlines()] == [
-            {"run": whole, "done": 2, "complete": True},
-            {"run": odd, "done": rows, "complete": False},
+            {"run": whole, column: 2, "complete": True},
+            {"run": odd, column: count, "complete": False},
         ]
-        assert "not complete" in oddlm("runs", "show", odd)[1]
-        assert run_sweep(plan, store, Inline()).complete == 2
-        assert [r.samples for r in store.read(odd).rows] == [r.samples for r in before]
+        (told,) = carry_out(plan, store).damaged
+        assert str(path) in told, "it was copied in part, as its summary says"
+    (store.folder / odd / "summary.json").unlink()
+    (store.folder / odd / "scores.jsonl").unlink()
+    assert carry_out(plan, store).complete == 2
+    assert [r.samples for r in store.read(odd).records] == [r.samples for r in before]
 
 
 BIG = 2**70
@@ -214,7 +219,7 @@ def test_whatever_stands_in_a_file_the_others_are_shown(store, oddlm, monkeypatc
                 (store.folder / f"copy{made}" / file).write_text(json.dumps(content) + "\n" + rest)
     assert made > 50
     code, out, _ = oddlm("runs")
-    assert (code, other in out) == (0 if file == "rows.jsonl" else 2, True), "rows are counted, not read"
+    assert (code, other in out) == (0 if file in ("drawn.jsonl", "scores.jsonl") else 2, True), "records are counted, not read"
     code, out, _ = oddlm("runs", "sql", "select run from runs")
     assert (code, other in out) == (0, True)
     code, _, err = oddlm("report")

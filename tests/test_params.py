@@ -62,7 +62,9 @@ DIFFERENT = [
     {"objective": "dpp"},
     {"objective": {"name": "odd", "quality": True}},
     {"n": 8},
-    {"limit": 5},
+    {"task_version": 2},
+    {"scorer_version": "1.2"},
+    {"sampler_version": 2},
     {"seed": 1},
     {"steps": 32},
     {"prompt_noise": 0.5},
@@ -102,7 +104,7 @@ def test_the_id_outlives_the_process_and_the_file():
 
 @given(st.integers(-(2**63), 2**63 - 2), st.text(max_size=20), st.text(max_size=20))
 def test_problem_seeds_depend_on_seed_and_problem_alone(seed, one, other):
-    a, b = spec(seed=seed), spec(seed=seed, alpha=3, n=4, limit=7, temperature=0)
+    a, b = spec(seed=seed), spec(seed=seed, alpha=3, n=4, temperature=0)
     assert a.problem_seed(one) == b.problem_seed(one)
     assert 0 <= a.problem_seed(one) < 2**63
     assert (a.problem_seed(one) == a.problem_seed(other)) == (one == other)
@@ -174,7 +176,7 @@ def test_plain_sampling_is_the_same_through_every_door():
 @pytest.mark.parametrize(
     ("kind", "content"),
     [(SampleParams, {name: True}) for name in ("seed", "length", "steps", "block_length", "top_k", "pool")]
-    + [(RunSpec, {"model": "toy", name: True}) for name in ("seed", "n", "limit")],
+    + [(RunSpec, {"model": "toy", name: True}) for name in ("seed", "n")],
     ids=repr,
 )
 def test_a_flag_is_no_number(kind, content):

@@ -9,8 +9,8 @@ import torch
 
 import oddlm as package
 from oddlm import Repulsion, SampleParams, diversify, presets
-from oddlm.evaluate import check_spec
 from oddlm.experiments.grid import expand
+from oddlm.experiments.run import check_spec
 from oddlm.params import PUSH, checked
 from oddlm.presets import ABOUT, AUTO, PRESETS, PresetName
 from oddlm.serve.errors import ApiError
@@ -153,9 +153,9 @@ def test_generate_takes_both(others):
 def test_a_grid_takes_both(others):
     task = {"name": "countdown", "params": {"temperature": 1}}
     content = {"model": "toy", "task": task, "params": {"length": 8, "objective": "dpp"}}
-    (one,) = expand(content, "grid", {})
+    ((one, _),) = expand(content, "grid", {})
     assert one.params == params(length=8, objective="dpp", temperature=1).canonical(), "a task's table brings no objective"
-    (one,) = expand(content | {"params": {"preset": "careful", "alpha": 5}}, "grid", {})
+    ((one, _),) = expand(content | {"params": {"preset": "careful", "alpha": 5}}, "grid", {})
     assert one.params == params(**SLOW | {"alpha": 5, "temperature": 1, "length": one.params.length}).canonical()
 
 

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 import oddlm
 from oddlm import LM, Sample
-from oddlm.evaluate import Runner, check_spec, identified
+from oddlm.experiments.run import check_spec, identified
 from oddlm.metrics.words import split_words, word_distances
 from oddlm.params import RunSpec, checked
 from oddlm.selection import SELECTORS, keep
 from oddlm.store import Store
 
-from .own_task import TASK
+from .runs import run
 
 SETTINGS = {"length": 8, "steps": 4, "temperature": 1.0, "alpha": 0, "seed": 3}
 
@@ -130,15 +130,15 @@ def test_a_run_that_cannot_be_is_refused_before_the_model_is_loaded():
 
 @pytest.mark.parametrize(("pool", "nfe"), [(None, 6), (4, 6), (8, 12), (5, 8)])  # 6 x 5 / 4 = 7.5
 @pytest.mark.parametrize("together", [1, 5])
-def test_a_row_tells_what_was_spent(tmp_path, pool, nfe, together):
-    runner = Runner(Store(tmp_path / "runs"), lambda: oddlm.load("toy"), together=together)
+def test_a_record_tells_what_was_spent(tmp_path, pool, nfe, together):
     params = {"length": 6, "alpha": 0, "temperature": 1, "pool": pool}
-    spec = identified(checked(RunSpec, {"model": "toy", "task": "own", "n": 4, "params": params}))
-    rows = runner.run(spec, TASK, TASK.load())
-    assert {row.nfe for row in rows} == {nfe}
-    assert {len(row.samples) for row in rows} == {4}
-    assert all(one.index < (pool or 4) for row in rows for one in row.samples)
-    assert runner.store.read(spec.id).summary.samples == 48
+    spec = identified(checked(RunSpec, {"model": "toy", "task": "tests.own_task.TASK", "n": 4, "params": params}))
+    store = Store(tmp_path / "runs")
+    records = run(store, spec, together=together)
+    assert {record.nfe for record in records} == {nfe}
+    assert {len(record.samples) for record in records} == {4}
+    assert all(one.index < (pool or 4) for record in records for one in record.samples)
+    assert store.read(spec.id).summary.samples == 48
 
 
 def test_a_recording_has_no_pool(lm):

@@ -13,18 +13,32 @@ from hypothesis import strategies as st
 
 from oddlm.params import RunSpec, checked
 from oddlm.query import sql
-from oddlm.store import Row, SampleRow, Store, StoreError, Summary
+from oddlm.store import Drawn, DrawnSample, Record, Scored, Store, StoreError, Summary, Writer
 
 SPEC = checked(RunSpec, {"model": "toy", "task": "own", "n": 2, "params": {"objective": "odd"}})
 
 
-def row(name: str, text: str = "t1", **changes) -> Row:
-    samples = tuple(
-        SampleRow(index=i, text=f"{text} {i}", length=2, finish_reason="length", correct=i == 1, answer=None, detail="d")
-        for i in range(2)
-    )
-    fields = {"problem": name, "prompt": "p", "seed": 2**63 - 1, "nfe": 4, "seconds": 0.5, "score_seconds": 0.1}
-    return Row(**{**fields, "diversity": {"distinct": 1.0, "nothing": float("nan")}, "samples": samples, **changes})
+def drawn(name: str, text: str = "t1", **changes) -> Drawn:
+    shape = {"length": 2, "size": 2, "ends": 0, "finish_reason": "length", "nfe": 4, "logprob": -1.5}
+    samples = tuple(DrawnSample(index=i, text=f"{text} {i}", **shape) for i in range(2))
+    fields = {"problem": name, "digest": "d", "prompt": "p", "seed": 2**63 - 1, "nfe": 4, "seconds": 0.5}
+    return Drawn(**{**fields, "samples": samples, **changes})
+
+
+def scored(name: str, **changes) -> Scored:
+    fields = {"problem": name, "correct": (False, True), "solutions": (None, 0), "nfe": 4, "draw_seconds": 0.5, "seconds": 0.1}
+    columns = {"answers": (None, "x"), "details": ("d", "d"), "diversity": {"distinct": 1.0, "nothing": float("nan")}}
+    return Scored(**{**fields, **columns, **changes})
+
+
+def record(name: str, text: str = "t1", *, prompt: str = "p", **changes) -> Record:
+    return Record.of(drawn(name, text, prompt=prompt), scored(name, **changes))
+
+
+def add(run: Writer, *names: str) -> None:
+    for name in names:
+        run.draw(drawn(name))
+        run.score(scored(name))
 
 
 SUMMARY = Summary(id=SPEC.id, problems=2, samples=4, seconds=1.2, passed={"pass@1": 0.5, "pass@2": 1.0}, diversity={})
@@ -39,8 +53,7 @@ def store(tmp_path):
 def finished(store):
     with store.open(SPEC, 2) as run:
         run.start({"python": "3"})
-        run.append(row("a"))
-        run.append(row("b"))
+        add(run, "a", "b")
         run.finish(SUMMARY)
     return store
 
@@ -48,9 +61,9 @@ def finished(store):
 def test_what_is_written_is_read_back(finished):
     run = finished.read(SPEC.id)
     assert run.spec == SPEC
-    assert run.rows == (row("a"), row("b"))
+    assert run.records == (record("a"), record("b"))
     assert (run.summary, run.starts, run.problems) == (SUMMARY, ({"python": "3"},), 2)
-    assert run.rows[0].diversity == {"distinct": 1.0, "nothing": None}
+    assert run.records[0].diversity == {"distinct": 1.0, "nothing": None}
     assert finished.read(SPEC.id[:4]).id == SPEC.id
 
 
@@ -58,35 +71,98 @@ def test_what_is_written_is_read_back(finished):
 def test_any_text_survives(tmp_path_factory, text, problem):
     store = Store(tmp_path_factory.mktemp("store"))
     with store.open(SPEC, 1) as run:
-        run.append(row(problem, text))
-    stored = store.read(SPEC.id).rows[0]
+        run.draw(drawn(problem, text))
+    stored = store.read(SPEC.id).records[0]
     assert stored.problem == problem.encode("utf-8", "backslashreplace").decode()
     assert stored.samples[0].text == f"{text} 0".encode("utf-8", "backslashreplace").decode()
-    assert stored == row(problem, text)
+    assert stored == Record.of(drawn(problem, text), None)
 
 
-def test_a_run_goes_on(store):
+def test_a_run_resumes(store):
     with store.open(SPEC, 2) as run:
-        run.append(row("a"))
+        add(run, "a")
     with store.open(SPEC, 2) as run:
-        assert list(run.rows) == ["a"]
-        with pytest.raises(StoreError, match="problem 'a' is in run"):
-            run.append(row("a"))
-        run.append(row("b"))
-    assert [r.problem for r in store.read(SPEC.id).rows] == ["a", "b"]
+        assert (list(run.digests), run.scored) == (["a"], {"a"})
+        with pytest.raises(StoreError, match=r"problem 'a' is in .*drawn\.jsonl already"):
+            run.draw(drawn("a"))
+        with pytest.raises(StoreError, match=r"problem 'a' is in .*scores\.jsonl already"):
+            run.score(scored("a"))
+        with pytest.raises(StoreError, match=r"problem 'b' .* has scores and no samples"):
+            run.score(scored("b"))
+        add(run, "b")
+        assert run.drawn(["b", "a"]) == [drawn("b"), drawn("a")]
+    assert [r.problem for r in store.read(SPEC.id).records] == ["a", "b"]
 
 
-def test_a_line_torn_at_any_byte_is_dropped_and_written_again(finished):
-    path = finished.folder / SPEC.id / "rows.jsonl"
+@pytest.mark.parametrize("file", ["drawn.jsonl", "scores.jsonl"])
+def test_a_line_torn_at_any_byte_is_dropped_and_written_again(finished, file):
+    (finished.folder / SPEC.id / "summary.json").unlink()
+    scores = whole_lines(finished, "scores.jsonl", 1 if file == "drawn.jsonl" else 2)
+    (finished.folder / SPEC.id / "scores.jsonl").write_bytes(scores)
+    path = finished.folder / SPEC.id / file
     whole = path.read_bytes()
     first = whole.index(b"\n") + 1
     for cut in range(first, len(whole)):
         path.write_bytes(whole[:cut])
-        assert [r.problem for r in finished.read(SPEC.id).rows] == ["a"]
         with finished.open(SPEC, 2) as run:
-            assert list(run.rows) == ["a"]
-            run.append(row("b"))
+            if file == "drawn.jsonl":
+                assert list(run.digests) == ["a"]
+                run.draw(drawn("b"))
+            else:
+                assert run.scored == {"a"}
+                run.score(scored("b"))
         assert path.read_bytes() == whole
+
+
+def whole_lines(store: Store, file: str, count: int) -> bytes:
+    return b"".join((store.folder / SPEC.id / file).read_bytes().splitlines(keepends=True)[:count])
+
+
+@pytest.mark.parametrize("file", ["drawn.jsonl", "scores.jsonl"])
+@pytest.mark.parametrize("lines", [None, 0, 1])
+def test_a_folder_that_was_copied_in_part_is_refused_and_left_alone(finished, file, lines):
+    path = finished.folder / SPEC.id / file
+    left = None if lines is None else whole_lines(finished, file, lines) + b'{"sch'
+    path.unlink()
+    if left is not None:
+        path.write_bytes(left)
+    with pytest.raises(StoreError) as told, finished.open(SPEC, 2):
+        pass
+    assert f"{path} holds {lines or 0} of the 2 problems" in str(told.value)
+    assert (path.read_bytes() if path.exists() else None) == left
+    (path.parent / "summary.json").unlink()
+    if file == "drawn.jsonl":
+        with pytest.raises(StoreError, match=rf"{path.parent}/scores.jsonl has scores of problem"), finished.open(SPEC, 2):
+            pass
+    else:
+        with finished.open(SPEC, 2) as run:
+            assert len(run.scored) == (lines or 0), "who says so may go on from what is there"
+
+
+def test_a_folder_whose_spec_was_not_copied_is_refused(finished):
+    (finished.folder / SPEC.id / "spec.json").unlink()
+    before = sorted((path.name, path.read_bytes()) for path in (finished.folder / SPEC.id).iterdir() if path.name != "lock")
+    with pytest.raises(StoreError, match=r"spec\.json is gone"), finished.open(SPEC, 2):
+        pass
+    after = sorted((path.name, path.read_bytes()) for path in (finished.folder / SPEC.id).iterdir() if path.name != "lock")
+    assert after == before
+
+
+def test_another_scorer_takes_over_what_is_drawn(finished):
+    other = SPEC.model_copy(update={"scorer_version": "2"})
+    assert (other.id == SPEC.id, other.draw_id == SPEC.draw_id) == (False, True)
+    with finished.open(other, 2) as run:
+        assert (list(run.digests), run.scored) == (["a", "b"], set())
+        assert run.drawn(["a"]) == [drawn("a")]
+    head = finished.head(other.id)
+    assert (head.drawn, head.scored, head.complete, head.starts) == (2, 0, False, ({"python": "3"},))
+    assert finished.read(SPEC.id).complete
+
+
+def test_an_opening_that_comes_to_nothing_leaves_nothing(store):
+    with store.open(SPEC, 2):
+        pass
+    assert list(store.folder.iterdir()) == []
 
 
 def test_a_run_that_died_before_its_spec_begins_anew(store):
@@ -94,7 +170,7 @@ def test_a_run_that_died_before_its_spec_begins_anew(store):
     (store.folder / SPEC.id / "spec.json.1.part").write_text('{"sch')
     assert store.ids() == []
     with store.open(SPEC, 2) as run:
-        run.append(row("a"))
+        add(run, "a")
     assert store.ids() == [SPEC.id]
 
 
@@ -103,32 +179,32 @@ def edit(store: Store, file: str, change) -> None:
     path.write_text(change(path.read_text()))
 
 
-@pytest.mark.parametrize("file", ["spec.json", "rows.jsonl", "summary.json", "environment.json"])
-@pytest.mark.parametrize(("version", "age"), [("0", "an older"), ("2", "a newer"), ("null", "an older")])
+@pytest.mark.parametrize("file", ["spec.json", "drawn.jsonl", "scores.jsonl", "summary.json", "environment.json"])
+@pytest.mark.parametrize(("version", "age"), [("1", "an older"), ("3", "a newer"), ("null", "an older")])
 def test_another_schema_is_refused_and_left_alone(finished, file, version, age):
-    edit(finished, file, lambda text: text.replace('"schema_version":1', f'"schema_version":{version}'))
+    edit(finished, file, lambda text: text.replace('"schema_version":2', f'"schema_version":{version}'))
     before = (finished.folder / SPEC.id / file).read_bytes()
-    with pytest.raises(StoreError, match=rf"{file}.*: schema \w+, from {age} oddlm \(this one reads 1\)"):
+    with pytest.raises(StoreError, match=rf"{file}.*: schema \w+, from {age} oddlm \(this one reads 2\)"):
         finished.read(SPEC.id)
-    if file in ("spec.json", "rows.jsonl"):
+    if file in ("spec.json", "drawn.jsonl", "scores.jsonl"):
         with pytest.raises(StoreError, match=f"from {age} oddlm"), finished.open(SPEC, 2):
             pass
     assert (finished.folder / SPEC.id / file).read_bytes() == before
     if version != "null":
         with pytest.warns(UserWarning, match=rf"{SPEC.id}.*{file}.*schema {version}"):
-            assert sql(finished, "select count(*) from samples").rows == ((0,),)
+            assert sql(finished, "select count(correct) from samples, runs").rows == ((0,),)
 
 
 def test_a_damaged_line_in_the_middle_is_named(finished):
-    edit(finished, "rows.jsonl", lambda text: text.replace('{"schema', "{schema", 1))
-    with pytest.raises(StoreError, match=r"rows\.jsonl, line 1: damaged, not JSON"):
+    edit(finished, "drawn.jsonl", lambda text: text.replace('{"schema', "{schema", 1))
+    with pytest.raises(StoreError, match=r"drawn\.jsonl, line 1: damaged, not JSON"):
         finished.read(SPEC.id)
-    with pytest.warns(UserWarning, match=r"left out 1 unfinished or damaged lines of rows\.jsonl"):
+    with pytest.warns(UserWarning, match=r"left out 1 unfinished or damaged lines of drawn\.jsonl"):
         assert sql(finished, "select problem from problems").rows == (("b",),)
 
 
 def test_a_problem_that_is_there_twice_is_named(finished):
-    edit(finished, "rows.jsonl", lambda text: text + text.split("\n")[0] + "\n")
+    edit(finished, "drawn.jsonl", lambda text: text + text.split("\n")[0] + "\n")
     with pytest.raises(StoreError, match="line 3: problem 'a' is there twice"):
         finished.read(SPEC.id)
 
@@ -147,13 +223,13 @@ def test_a_spec_that_was_edited_is_refused(finished):
 
 def test_one_writer_at_a_time(store):
     with (
-        store.open(SPEC, 2) as run,
+        store.open(SPEC, 2),
         pytest.raises(StoreError, match=f"run {SPEC.id} is being written by process {os.getpid()} on"),
         store.open(SPEC, 2),
     ):
         pass
     with store.open(SPEC, 2) as run:
-        run.append(row("a"))
+        add(run, "a")
 
 
 def test_a_lock_dies_with_its_process(store):
@@ -167,7 +243,7 @@ with Store(Path({str(store.folder)!r})).open(RunSpec.model_validate_json({SPEC.m
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
     with store.open(SPEC, 2) as run:
-        run.append(row("a"))
+        add(run, "a")
 
 
 def test_a_file_in_place_of_the_folder(tmp_path):
@@ -204,16 +280,16 @@ FULL = """
 import shutil
 from pathlib import Path
 from oddlm.store import Store, StoreError
-from tests.test_store import SPEC, row
+from tests.test_store import SPEC, drawn
 store = Store(Path("{disk}"))
 with store.open(SPEC, 1000) as run:
     try:
         for i in range(1000):
-            run.append(row(str(i), "x" * 3000))
+            run.draw(drawn(str(i), "x" * 3000))
     except StoreError as error:
         print(i, error)
-rows = store.read(SPEC.id).rows
-assert [r.problem for r in rows] == [str(j) for j in range(i)]
+records = store.read(SPEC.id).records
+assert [r.problem for r in records] == [str(j) for j in range(i)]
 shutil.copytree(store.folder, "{saved}")
 """
 
@@ -225,10 +301,10 @@ def test_a_full_disk_keeps_every_finished_problem(tmp_path):
     done = subprocess.run([*command, FULL.format(disk=disk, saved=saved)], capture_output=True, text=True, check=True)
     count, message = done.stdout.strip().split(" ", 1)
     assert int(count) > 10
-    assert message == f"cannot write {disk}/{SPEC.id}/rows.jsonl: No space left on device; what was finished is kept"
+    assert message == f"cannot write {disk}/{SPEC.id}/drawn.jsonl: No space left on device; what was finished is kept"
     with Store(saved).open(SPEC, 1000) as run:
-        assert len(run.rows) == int(count)
-        run.append(row(count))
+        assert len(run.digests) == int(count)
+        run.draw(drawn(count))
 
 
 def test_files_are_for_everybody_to_read(finished):
@@ -237,15 +313,16 @@ def test_files_are_for_everybody_to_read(finished):
     assert {f.name for f in (finished.folder / SPEC.id).iterdir()} == {
         "spec.json",
         "environment.json",
-        "rows.jsonl",
+        "drawn.jsonl",
+        "scores.jsonl",
         "summary.json",
         "lock",
     }
 
 
 def test_queries(finished):
-    assert sql(finished, "select run, task, n, objective, problems, done, complete from runs").rows == (
-        (SPEC.id, "own", 2, "odd", 2, 2, True),
+    assert sql(finished, "select run, task, n, objective, problems, drawn, scored, complete from runs").rows == (
+        (SPEC.id, "own", 2, "odd", 2, 2, 2, True),
     )
     assert sql(finished, "select problem, n, correct, seed from problems order by problem").rows == (
         ("a", 2, 1, 2**63 - 1),
@@ -259,8 +336,8 @@ def test_queries(finished):
 
 def test_a_run_that_is_being_written_can_be_asked(store):
     with store.open(SPEC, 2) as run:
-        run.append(row("a"))
-        assert sql(store, "select done, problems, complete from runs").rows == ((1, 2, False),)
+        add(run, "a")
+        assert sql(store, "select drawn, scored, problems, complete from runs").rows == ((1, 1, 2, False),)
 
 
 @pytest.mark.parametrize(
@@ -282,7 +359,7 @@ def test_a_run_that_is_being_written_can_be_asked(store):
     ],
 )
 def test_a_query_reaches_no_file(finished, attack):
-    rows = finished.folder / SPEC.id / "rows.jsonl"
+    rows = finished.folder / SPEC.id / "drawn.jsonl"
     before = sorted(finished.folder.rglob("*")), rows.read_bytes()
     with pytest.raises(StoreError, match=r"disabled|locked"):
         sql(finished, attack.format(folder=finished.folder, rows=rows))
@@ -290,9 +367,11 @@ def test_a_query_reaches_no_file(finished, attack):
 
 
 def test_a_query_changes_nothing(finished):
-    before = (finished.folder / SPEC.id / "rows.jsonl").read_bytes()
-    sql(finished, "delete from samples; drop table problems")
-    assert (finished.folder / SPEC.id / "rows.jsonl").read_bytes() == before
+    before = (finished.folder / SPEC.id / "drawn.jsonl").read_bytes()
+    with pytest.raises(StoreError, match="base table"):
+        sql(finished, "delete from samples; drop table problems")
+    sql(finished, "delete from stored.drawn")
+    assert (finished.folder / SPEC.id / "drawn.jsonl").read_bytes() == before
     assert sql(finished, "select count(*) from samples").rows == ((4,),)
 
 
@@ -300,8 +379,8 @@ def test_a_query_changes_nothing(finished):
 def test_a_folder_that_reads_as_a_pattern_is_refused(tmp_path, name):
     store = Store(tmp_path / name)
     with store.open(SPEC, 1) as run:
-        run.append(row("a"))
-    assert store.read(SPEC.id).done == 1
+        add(run, "a")
+    assert store.read(SPEC.id).scored == 1
     with pytest.raises(StoreError, match="for a pattern; move the store"):
         sql(store, "select 1")
 
@@ -309,7 +388,7 @@ def test_a_folder_that_reads_as_a_pattern_is_refused(tmp_path, name):
 def test_a_quote_in_the_path_is_only_a_quote(tmp_path):
     store = Store(tmp_path / 'it\'s "mine"; drop')
     with store.open(SPEC, 1) as run:
-        run.append(row("a"))
+        add(run, "a")
     assert sql(store, "select run, problem from problems").rows == ((SPEC.id, "a"),)
 
 
@@ -332,6 +411,7 @@ def test_runs_are_found_by_the_beginning_of_their_id(finished):
 
 def test_numbers_that_json_does_not_have_are_null(store):
     with store.open(SPEC, 1) as run:
-        run.append(row("a", diversity={"x": float("inf")}))
-    line = (store.folder / SPEC.id / "rows.jsonl").read_text()
+        run.draw(drawn("a"))
+        run.score(scored("a", diversity={"x": float("inf")}))
+    line = (store.folder / SPEC.id / "scores.jsonl").read_text()
     assert json.loads(line)["diversity"] == {"x": None}

@@ -10,29 +10,32 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import optuna
+import psutil
 import psycopg
 import pytest
 
-from oddlm import load
 from oddlm import study as studies
-from oddlm.evaluate import Runner, identified
+from oddlm.experiments.executors.inline import InlineExecutor
+from oddlm.experiments.run import identified
+from oddlm.experiments.work import Options
 from oddlm.params import NAMED, RunSpec, checked
 from oddlm.space import draw, read_space
 from oddlm.store import Store
 from oddlm.study import living_process
 from oddlm.tasks import find_task
-from oddlm.trackers import tracking
 from oddlm.tune import Plan, _sampler, counted, open_study, outcomes, planned, tally, tune, tuning_problems
 
 from .own_task import HILLS, LEAKY, TASK, Hills
+from .runs import run
 from .starting import interruptible
 from .test_cli_eval import oddlm  # noqa: F401
-from .test_evaluate import ENV, ROOT
+from .test_run import ENV, ROOT
 from .waiting import WAIT_S, wait_until
 
 HILL = ["tune", "tests.own_task.HILLS", "--model", "tests.own_task.Hills", "--together", "24"]
@@ -47,15 +50,15 @@ def plan(**changes) -> Plan:
         "seeds": (0,),
         "k": 8,
         "floors": {},
+        "limit": None,
     } | changes
     return Plan(identified(checked(RunSpec, base)), **changes)
 
 
 def search(folder: Path, trials: int, plan: Plan, url: str | None = None, watch=lambda *_: None):
     study = open_study(url or f"sqlite:///{folder}/tune.db", "s", plan)
-    runner = Runner(Store(folder / "runs"), lambda: load("tests.own_task.Hills"), together=24)
-    with tracking([], folder) as tracker:
-        tune(plan, study, trials, runner, HILLS, HILLS.load(split="tune"), tracker, watch)
+    with closing(InlineExecutor(Options())) as executor:
+        tune(plan, study, trials, Store(folder / "runs"), executor, HILLS.load(split="tune"), watch=watch, together=24)
     return study
 
 
@@ -82,7 +85,7 @@ def test_it_finds_the_better_half_of_a_known_landscape_and_the_same_again(tmp_pa
 def test_a_setting_that_has_run_costs_nothing(tmp_path):
     few = plan(space=read_space(["temperature=1,2"], {}), fixed={"length": 2, "alpha": 0})
     fresh = []
-    study = search(tmp_path, 8, few, watch=lambda spec, row, new: fresh.append(new))
+    study = search(tmp_path, 8, few, watch=lambda one: fresh.extend([one.fresh] * one.problems))
     assert len(tried(study)) == 8
     assert (sum(fresh), len(fresh)) == (48, 192), "two settings, eight trials"
     assert len(outcomes(study)) == len(Store(tmp_path / "runs").ids()) == 2
@@ -116,7 +119,7 @@ def start(folder: Path) -> subprocess.Popen[str]:
 
 
 def rows(folder: Path) -> int:
-    return sum(path.read_bytes().count(b"\n") for path in folder.glob("*/rows.jsonl"))
+    return sum(path.read_bytes().count(b"\n") for path in folder.glob("*/scores.jsonl"))
 
 
 def hold_in_mid_trial(process: subprocess.Popen[str], folder: Path, after: int) -> None:
@@ -159,7 +162,7 @@ def test_killed_and_interrupted_it_goes_on_as_if_nothing_had_been(tmp_path, oddl
     out, err = stopped.communicate(timeout=WAIT_S)
     assert stopped.returncode == 130, err
     assert "oddlm eval tests.own_task.SLOW_HILLS" in out, "the best so far, ready for use"
-    assert err.endswith("oddlm: stopped. The same command goes on from there.\n")
+    assert err.endswith("oddlm: stopped. The same command resumes from there.\n")
     assert "Traceback" not in err
     last = start(folders[1])
     _, err = last.communicate(timeout=WAIT_S)
@@ -183,21 +186,72 @@ def abandon(folder: Path, process: dict | None) -> int:
 
 def test_a_trial_of_another_machine_that_has_been_silent_is_tried_again(tmp_path, monkeypatch):
     monkeypatch.setattr(studies, "GRACE_S", 1)
-    trial = abandon(tmp_path, {"machine": "another", "pid": 1, "started": "1"})
+    trial = abandon(tmp_path, {"machine": "another", "pid": 1, "started": 1.0})
     studies.open_storage(f"sqlite:///{tmp_path}/tune.db").record_heartbeat(trial)
     time.sleep(2.1)  # the database counts in seconds
     assert [t.state.name for t in open_study(f"sqlite:///{tmp_path}/tune.db", "s", plan()).get_trials()] == ["FAIL", "WAITING"]
 
 
+@pytest.fixture
+def child():
+    process = subprocess.Popen(["sleep", "600"])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def test_a_process_is_dead_as_soon_as_it_is_a_zombie(child):
+    process = json.loads(json.dumps(living_process(child.pid)))
+    assert not studies._dead(process)
+    child.kill()
+    wait_until(lambda: psutil.Process(child.pid).status() == psutil.STATUS_ZOMBIE)
+    assert living_process(child.pid) is None
+    assert studies._dead(process)
+    child.wait()
+    assert living_process(child.pid) is None
+    assert studies._dead(process)
+
+
+def test_a_process_lives_on_when_the_clock_is_set(child, monkeypatch):
+    process, boot_time = living_process(child.pid), psutil.boot_time()
+    monkeypatch.setattr(psutil._psplatform, "boot_time", lambda: boot_time + 3600)
+    assert psutil.Process(child.pid).create_time() > time.time() + 3000
+    assert living_process(child.pid) == process
+    assert not studies._dead(process)
+
+
+@pytest.mark.parametrize("change", [{"machine": "another"}, None])
+def test_a_process_of_another_machine_is_never_judged(child, change):
+    child.kill()
+    child.wait()
+    gone = living_process(os.getpid()) | {"pid": child.pid}
+    assert studies._dead(gone)
+    assert not studies._dead(change and gone | change)
+
+
+def test_a_process_that_is_hidden_is_never_judged(child, monkeypatch):
+    hidden = living_process(child.pid) | {"started": 1.0}
+    assert studies._dead(hidden)
+    status = psutil.Process.status
+
+    def refuse(process):
+        if process.pid == child.pid:
+            raise psutil.AccessDenied(child.pid)
+        return status(process)
+
+    monkeypatch.setattr(psutil.Process, "status", refuse)
+    assert not studies._dead(hidden)
+
+
 def test_a_setting_that_kills_its_process_every_time_is_given_up(tmp_path):
-    gone = living_process(os.getpid()) | {"started": "1"}  # the number was given to another process since
+    gone = living_process(os.getpid()) | {"started": 1.0}  # the number was given to another process since
     url = f"sqlite:///{tmp_path}/tune.db"
     for _ in range(3):
         abandon(tmp_path, gone)
     assert [t.state.name for t in open_study(url, "s", plan()).get_trials()] == ["FAIL"] * 3
 
 
-@pytest.mark.parametrize("process", [{"machine": "another", "pid": 1, "started": "1"}, "living"])
+@pytest.mark.parametrize("process", [{"machine": "another", "pid": 1, "started": 1.0}, "living"])
 def test_a_trial_that_may_still_run_is_left_alone_and_counted(tmp_path, process):
     abandon(tmp_path, living_process(os.getpid()) if process == "living" else process)
     again = open_study(f"sqlite:///{tmp_path}/tune.db", "s", plan())
@@ -250,7 +304,7 @@ def test_a_random_trial_that_is_killed_while_it_draws_goes_on_with_the_same(tmp_
     study = optuna.load_study(study_name="s", storage=url)  # without a heartbeat
     for place in range(2):
         trial = study.ask()
-        trial.set_user_attr("process", living_process(os.getpid()) | {"started": "1"})
+        trial.set_user_attr("process", living_process(os.getpid()) | {"started": 1.0})
         study.sampler = _sampler(random, place)
         draw(random.space[:drawn], {}, trial)
     again = search(tmp_path, 5, random)
@@ -268,14 +322,14 @@ def test_over_a_store_that_holds_all_runs_it_draws_nothing(oddlm, monkeypatch): 
     assert [line["trial"] for line in lines] == [0, 1, 2, 3]
     assert (lines[0]["params"]["temperature"], lines[0]["params"]["top_k"]) == (2, 40)
     assert not Path("runs").exists()
-    base = identified(checked(RunSpec, {"model": HILL[3], "task": HILL[1], "split": "tune", "n": 2, "limit": 3}))
+    base = identified(checked(RunSpec, {"model": HILL[3], "task": HILL[1], "split": "tune", "n": 2}))
     fixed = {"length": 2, "alpha": 0}
-    ahead = planned(Plan(base, fixed, read_space(SPACE, {}), (0, 1), 2, {}, 0, "random", ({"temperature": 2, "top_k": 40},)), 4)
+    first = ({"temperature": 2, "top_k": 40},)
+    ahead = planned(Plan(base, 3, fixed, read_space(SPACE, {}), (0, 1), 2, {}, 0, "random", first), 4)
     assert [line["runs"] for line in lines] == [[spec.id for spec in specs] for specs in ahead]
-    runner = Runner(Store(Path("runs")), lambda: load(HILL[3]))
     for specs in reversed(ahead):
         for spec in reversed(specs):
-            runner.run(spec, HILLS, HILLS.load(split="tune", limit=3))
+            run(Path("runs"), spec, limit=3)
 
     def fail(self):
         raise RuntimeError("the model was loaded")
@@ -286,8 +340,8 @@ def test_over_a_store_that_holds_all_runs_it_draws_nothing(oddlm, monkeypatch): 
     result = json.loads(Path("out.json").read_text())
     assert result["trials"]["complete"] == 4
     assert {tuple(s["runs"]) for s in result["settings"]} == {tuple(line["runs"]) for line in lines}
-    with pytest.raises(RuntimeError, match="the model was loaded"):
-        oddlm(*command, "--trials", "5")
+    code, _, err = oddlm(*command, "--trials", "5")
+    assert (code, "does not load: the model was loaded" in err) == (2, True)
 
 
 def test_settings_to_try_first_come_first_and_teach_the_search(tmp_path):
@@ -528,7 +582,7 @@ SHORT = [*HILL, "--trials", "1", "--limit", "2", "--n", "2"]
         ([*SHORT, "--first", "alpha=8,fork=true"], "fork is 'auto' in every trial, and True in one to try first"),
         ([*SHORT, "--space", "block_length=1,5", "--first", "block_length=5"], "block_length 5 does not divide length 2"),
         ([*SHORT, "--dry-run"], "what tpe tries depends on what came out before: only a random search is known beforehand"),
-        ([*SHORT, "--track", "wanb"], "unknown tracker 'wanb'; known: wandb, mlflow, tensorboard"),
+        ([*SHORT, "--track", "wanb"], "unknown tracker 'wanb'; known: mlflow, tensorboard, wandb"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_no_run(oddlm, arguments, message):  # noqa: F811
@@ -559,7 +613,7 @@ def test_a_study_of_something_else_is_not_mixed_in(tmp_path):
     opened(plan())
     other = checked(RunSpec, {"model": "toy", "task": "countdown", "split": "tune", "n": 8})
     with pytest.raises(ValueError, match=r"study 's' has model 'tests\.own_task\.Hills', not 'toy': give another --study"):
-        opened(Plan(other, {}, plan().space, (0,), 8, {}))
+        opened(Plan(other, None, {}, plan().space, (0,), 8, {}))
     with pytest.raises(ValueError, match="study 's' has seeds"):
         opened(plan(seeds=(0, 1)))
     study = optuna.create_study(study_name="mine", storage=f"sqlite:///{tmp_path}/tune.db")

@@ -16,7 +16,7 @@ from oddlm.query import Answer
 from oddlm.store import Head
 
 from .test_compare import run
-from .test_store import SUMMARY, row
+from .test_store import SUMMARY, record
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07 \x9b31m \u202e right \ud800 [bold]not markup[/bold] \r\x08 tab\tnew\nline"
 
@@ -42,9 +42,9 @@ def test_no_text_steers_the_terminal(text):
 
 @pytest.mark.parametrize("width", [80, 160])
 def test_hostile_samples_are_shown_as_text(width, tmp_path):
-    hostile = row("p\x1b[31m", HOSTILE, prompt=HOSTILE)
+    hostile = record("p\x1b[31m", HOSTILE, prompt=HOSTILE)
     spec, _ = run([[True, False]], alpha=8)
-    stored = Head(tmp_path / spec.id, spec, 1, 1, SUMMARY, ({"host\x1b[31m": HOSTILE},))
+    stored = Head(tmp_path / spec.id, spec, 1, 1, 1, SUMMARY, ({"host\x1b[31m": HOSTILE},))
     for thing in (
         views.side_by_side([("odd", hostile)], width),
         views.answer_table(Answer((HOSTILE, "b"), ((HOSTILE, None),))),
@@ -59,7 +59,7 @@ def test_hostile_samples_are_shown_as_text(width, tmp_path):
 
 @pytest.mark.parametrize(("width", "tables"), [(80, 3), (160, 2)])
 def test_samples_side_by_side_with_duplicates_marked(width, tables):
-    same = row("a")
+    same = record("a")
     samples = (same.samples[0], same.samples[1], same.samples[0].model_copy(update={"index": 2}))
     columns = [(f"setting {i}", same.model_copy(update={"samples": samples})) for i in range(5)]
     text = shown(views.side_by_side(columns, width), width)
@@ -107,8 +107,8 @@ def test_the_list_of_runs_keeps_ids_whole(width, tmp_path):
         update={"task": "some/very/long/path/to/problems.jsonl", "model": "somebody.package.Model", "seed": 1234}
     )
     some = [
-        Head(tmp_path / spec.id, spec, 2, 2, SUMMARY, ()),
-        Head(tmp_path / long.id, long, 500, 2, None, ()),
+        Head(tmp_path / spec.id, spec, 2, 2, 2, SUMMARY, ()),
+        Head(tmp_path / long.id, long, 500, 2, 2, None, ()),
     ]
     text = shown(views.runs_table(some), width)
     assert fits(text, width)

@@ -1,27 +1,32 @@
 """The experiments behind docs/exploration.md, stage by stage. Drawing wants a GPU, the rest does not.
 
-In this folder: `plan`, `refine` and `report` write files of runs; `draw.py` and `gather.py` of recipes/mini do them:
+In this folder; `plan`, `refine` and `report` draw and score runs, and what the store has is not made again:
 
-    python explore.py plan --out tune.jsonl
-    python ../mini/draw.py tune.jsonl --device cuda --dtype fp16 --compiled fixed --workers 7 --together 300 --out drawn
-    python ../mini/gather.py drawn --bare --store runs
-    python explore.py tune --store runs            # the random search of every method: results/tune.json
-    python explore.py refine --out refine.jsonl    # a second look, drawn and gathered as above; so is a third (--look third)
-    python explore.py look --store runs            # results/refine.json, results/third.json
-    python explore.py choose                       # results/chosen.json, from the tuning split alone
-    python explore.py report --out report.jsonl    # the report split, drawn (--together 500) and gathered as above
-    python explore.py collect --store runs         # results/report.npz: a bit for every sample
-    python explore.py clock --problems 8           # results/timing.json: time beside plain sampling
-    python tables.py                               # every number of docs/exploration.md, and its figures
+    python explore.py plan --store runs --executor local:workers=7 --device cuda --compiled fixed --together 300
+    python explore.py tune --store runs     # the random search of every method: results/tune.json
+    python explore.py refine --store runs   # a second look, made like the plan; so is a third (--look third)
+    python explore.py look --store runs     # results/refine.json, results/third.json
+    python explore.py choose                # results/chosen.json, from the tuning split alone
+    python explore.py report --store runs   # the report split, made like the plan (--together 500)
+    python explore.py collect --store runs  # results/report.npz: a bit for every sample
+    python explore.py clock --problems 8    # results/timing.json: time beside plain sampling
+    python tables.py                        # every number of docs/exploration.md, and its figures
+
+On a GPU machine without a sandbox add `--only draw`; copy the store to one that has it, and say `--only score` there. To try
+it on a CPU, where float16 is slow:
+
+    python explore.py plan --store try --dtype fp32 --limit 2 --runs 60
+    python explore.py tune --store try --dtype fp32 --limit 2 --out tried
 """
 
 import argparse
 import json
-import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cache
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -31,19 +36,23 @@ from methods import METHODS, PAIR, TASKS, UNSAID, base_space, base_start, refine
 
 from oddlm import metrics, tune
 from oddlm.core.step import Sample
-from oddlm.evaluate import Runner, draw, environment
-from oddlm.models import model_digest
-from oddlm.params import RunSpec, SampleParams
+from oddlm.experiments.executors import find_executor
+from oddlm.experiments.grid import Wanted
+from oddlm.experiments.run import BOTH, Asked, Progress, identified, make_plan, run_plan
+from oddlm.experiments.stages import draw, drawing_environment
+from oddlm.experiments.work import Options
+from oddlm.params import RunSpec, SampleParams, checked
 from oddlm.selection import SELECTORS
 from oddlm.space import read_space
-from oddlm.store import Row, Store
-from oddlm.tasks import find_task
-from oddlm.trackers import tracking
+from oddlm.store import Record, Store
+from oddlm.tasks import Problem, Task, find_task
+from oddlm.views import label
 
 RESULTS = Path(__file__).parent / "results"
 N = 16
 TRIALS = 16
-LIMIT = 300  # problems of a trial; the split has 500
+LIMIT, REPORT_LIMIT = 300, 500  # problems of a trial and of the report; each split has 500
+DTYPE = "fp16"
 SEEDS = range(8)
 SOME = range(4)  # seeds of 64 samples, of half the steps, of what is put off
 SLOW = ("odd_sequential", "random_probe", "odd_semantic", "odd_reduced", "odd_ngrams")
@@ -54,57 +63,103 @@ POOLS = (17, 32)
 POOLED = tuple((task, "plain") for task in ("countdown-4", "minicode"))  # drawn so often that there is a pool
 
 
+def task_of(task: str) -> Task:
+    name, protocol, _, _ = TASKS[task]
+    return find_task(name).under(protocol)
+
+
 @cache
-def mini() -> str:
-    return model_digest("mini")
+def base_of(task: str, split: str, dtype: str) -> RunSpec:
+    name, protocol, _, _ = TASKS[task]
+    what = {"model": "mini", "loading": {"dtype": dtype}, "task": name, "protocol": protocol, "split": split, "n": N}
+    return identified(checked(RunSpec, what))
 
 
-def plan_of(task: str, method: str) -> tune.Plan:
-    name, protocol, length, _ = TASKS[task]
+@cache
+def problems_of(task: str, split: str, limit: int | None) -> tuple[Problem, ...]:
+    """Splits that share a problem are refused."""
+    if split == tune.REPORTED:
+        return tuple(task_of(task).problems(split=split, limit=limit))
+    return tuple(tune.tuning_problems(task_of(task), split, limit=limit))
+
+
+def make(args: argparse.Namespace, wanted: Sequence[Wanted]) -> None:
+    """Draw and score, in this order, what the store does not have."""
+    stages = (args.only,) if args.only else BOTH
+    runs = make_plan([Wanted(spec, fewer(limit, args)) for spec, limit in wanted], stages=stages)
+    runs = replace(runs, runs=runs.runs[: args.runs])
+    left = Counter({run.spec.id: len(run.problems) for run in runs.runs})
+
+    def tell(progress: Progress) -> None:
+        spec = progress.spec
+        left[spec.id] -= progress.problems
+        if progress.fresh and not left[spec.id]:
+            print(f"{spec.id}: {spec.task} {spec.protocol}, {label(spec.params)}, seed {spec.seed}", flush=True)
+
+    options = Options(device=args.device, compiled=args.compiled, scorers=args.scorers)
+    with closing(find_executor(args.executor, options)) as executor:
+        result = run_plan(runs, Store(args.store), executor, stages=stages, together=args.together, watch=tell)
+    print(f"{result.complete} of {len(runs.runs)} runs are {'drawn' if args.only == 'draw' else 'scored'} in {args.store}")
+    trouble = [*result.damaged, *(f"run {spec.id}, problem {one.problem}: {one.error}" for spec, one in result.failures)]
+    if trouble:
+        raise SystemExit("\n".join(trouble[:20]))
+
+
+def fewer(limit: int | None, args: argparse.Namespace) -> int | None:
+    return args.limit if limit is None else min(limit, args.limit or limit)
+
+
+def verdicts(store: Store, run: Asked) -> np.ndarray | None:
+    """[problems, n]; None where some are not scored."""
+    known = {scored.problem: scored.correct for scored in store.scores(run.spec.id)}
+    whole = all(problem.id in known for problem in run.problems)
+    return np.array([known[problem.id] for problem in run.problems], dtype=bool) if whole else None
+
+
+def plan_of(task: str, method: str, dtype: str) -> tune.Plan:
     what = METHODS[method]
-    fixed = {"length": length, "steps": find_task(name).under(protocol).steps, "fork": False, **what.fixed}
+    fixed = {"length": TASKS[task][2], "steps": steps_of(task), "fork": False, **what.fixed}
     axes = {**base_space(task, what), **what.space}
     space = read_space([f"{axis}={json.dumps(v) if isinstance(v, list) else v}" for axis, v in axes.items()], fixed)
-    base = RunSpec(model="mini", model_digest=mini(), task=name, protocol=protocol, split="tune", n=N, limit=LIMIT)
-    return tune.Plan(base, fixed, space, (0,), N, {}, search="random", first=(base_start(task, what),))
+    base, first = base_of(task, "tune", dtype), (base_start(task, what),)
+    return tune.Plan(base, LIMIT, fixed, space, (0,), N, {}, search="random", first=first)
 
 
 def plan(args: argparse.Namespace) -> None:
     """Trial by trial, so that what is drawn until time runs out are as many trials of every method."""
-    trials = {(task, method): tune.planned(plan_of(task, method), TRIALS) for task in TASKS for method in METHODS}
-    write_specs([run for place in range(TRIALS) for own in trials.values() for run in own[place]], args.out)
-
-
-def write_specs(runs: list[RunSpec], path: Path) -> None:
-    different = {run.id: run for run in runs}
-    path.write_text("".join(run.model_dump_json() + "\n" for run in different.values()))
-    print(f"{len(different)} runs in {path}")
+    trials = [tune.planned(plan_of(task, method, args.dtype), TRIALS) for task in TASKS for method in METHODS]
+    make(args, [Wanted(spec, LIMIT) for place in range(TRIALS) for own in trials for spec in own[place]])
 
 
 def search(args: argparse.Namespace) -> None:
-    """The search of every method on every task: what the store holds is not drawn again."""
-    import oddlm
-
+    """What came out of it, of as many trials of every method as the store has of each: results/tune.json."""
     found, store = [], Store(args.store)
-    for name in TASKS:
-        task, protocol, _, _ = TASKS[name]
-        trials = TRIALS if args.draw else min(leading(store, plan_of(name, method)) for method in METHODS)
-        problems = tune.tuning_problems(find_task(task).under(protocol), "tune", limit=LIMIT)
-        for method in METHODS:
-            aim = plan_of(name, method)
-            with tempfile.TemporaryDirectory() as folder:
-                study = tune.open_study(f"sqlite:///{folder}/study.db", "study", aim)
-                runner = Runner(store, lambda: oddlm.load("mini", device=args.device), together=LIMIT)
-                with tracking((), args.store) as tracker:
-                    tune.tune(aim, study, trials, runner, find_task(task).under(protocol), problems, tracker)
-                outcomes = tune.outcomes(study)
-            best = outcomes[0]
-            print(f"{name:12} {method:15} pass@1 {best.passed['pass@1']:.3f} pass@16 {best.passed['pass@16']:.3f}", flush=True)
-            found += [
-                {"task": name, "method": method, "place": place_of(aim, o), **o.passed, "params": stated(o.params)}
-                for o in outcomes
-            ]
-    write_rows(RESULTS / "tune.json", found)
+    for task in TASKS:
+        problems = problems_of(task, "tune", fewer(LIMIT, args))
+        trials = {method: list(tried(store, task, method, problems, args.dtype)) for method in METHODS}
+        count = min(map(len, trials.values()))
+        for method, own in trials.items():
+            different = {str(row["params"]): row for row in reversed(own[:count]) if row}.values()
+            rows = sorted(different, key=lambda row: (-row[f"pass@{N}"], -row["pass@1"], row["place"]))
+            found += [{"task": task, "method": method, **row} for row in rows]
+            told = ", ".join(f"pass@{k} {rows[0][f'pass@{k}']:.3f}" for k in (1, N)) if rows else ""
+            print(f"{task:12} {method:15} {count} trials, the best {told}", flush=True)
+    write_rows(args.out / "tune.json", found)
+
+
+def tried(store: Store, task: str, method: str, problems: tuple[Problem, ...], dtype: str) -> Iterator[dict[str, Any]]:
+    """The first trials, until one is missing; an empty one had settings that do not go together."""
+    for place, specs in enumerate(tune.planned(plan_of(task, method, dtype), TRIALS)):
+        row: dict[str, Any] = {}
+        for spec in specs:
+            if (right := verdicts(store, Asked(spec, problems))) is None:
+                return
+            row = {"place": place, **passed(right), "params": stated(spec.params)}
+        yield row
+
+
+def passed(right: np.ndarray) -> dict[str, float]:
+    return {f"pass@{k}": float(metrics.pass_at_k(right, k).mean()) for k in (1, N)}
 
 
 @dataclass(frozen=True)
@@ -115,15 +170,14 @@ class Look:
     limit: int
     seeds: tuple[int, ...]  # how many, by task of the pair
 
-    def runs(self, task: str) -> Iterator[tuple[str, int, list[RunSpec]]]:
+    def runs(self, task: str, dtype: str) -> Iterator[tuple[str, int, list[RunSpec]]]:
         """Whose setting, which, and its run with each seed."""
-        name, protocol, _, _ = TASKS[task]
-        base = RunSpec(model="mini", model_digest=mini(), task=name, protocol=protocol, split="tune", n=N, limit=self.limit)
         for method, settings in self.settings(task).items():
             for place, given in enumerate(settings):
                 params = SampleParams.model_validate({**UNSAID, "steps": steps_of(task), **given}).canonical()
+                base = base_of(task, "tune", dtype).model_copy(update={"params": params})
                 seeds = range(self.seeds[PAIR.index(task)])
-                yield method, place, [base.model_copy(update={"params": params, "seed": seed}) for seed in seeds]
+                yield method, place, [base.model_copy(update={"seed": seed}) for seed in seeds]
 
 
 LOOKS = {"refine": Look(refined, LIMIT, (1, 1)), "third": Look(third, 500, (4, 1))}
@@ -131,35 +185,26 @@ LOOKS = {"refine": Look(refined, LIMIT, (1, 1)), "third": Look(third, 500, (4, 1
 
 def refine(args: argparse.Namespace) -> None:
     """The runs of a look."""
-    write_specs([spec for task in PAIR for _, _, specs in LOOKS[args.look].runs(task) for spec in specs], args.out)
+    own = LOOKS[args.look]
+    make(args, [Wanted(s, own.limit) for task in PAIR for _, _, specs in own.runs(task, args.dtype) for s in specs])
 
 
 def look(args: argparse.Namespace) -> None:
     """What came out of it: results/refine.json, results/third.json."""
-    store, found = Store(args.store), []
+    store, own, found = Store(args.store), LOOKS[args.look], []
     for task in PAIR:
-        for method, place, specs in LOOKS[args.look].runs(task):
-            if all(map(store.complete, specs)):
-                correct = [row.correct for spec in specs for row in store.read(spec.id).rows]
-                passed = {f"pass@{k}": float(metrics.pass_at_k(correct, k).mean()) for k in (1, N)}
-                found.append({"task": task, "method": method, "place": place, **passed, "params": stated(specs[0].params)})
-    write_rows(RESULTS / f"{args.look}.json", found)
+        problems = problems_of(task, "tune", fewer(own.limit, args))
+        for method, place, specs in own.runs(task, args.dtype):
+            right = [verdicts(store, Asked(spec, problems)) for spec in specs]
+            if all(one is not None for one in right):
+                share = passed(np.concatenate([one for one in right if one is not None]))
+                found.append({"task": task, "method": method, "place": place, **share, "params": stated(specs[0].params)})
+    write_rows(args.out / f"{args.look}.json", found)
 
 
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n")
-
-
-def leading(store: Store, aim: tune.Plan) -> int:
-    """How many of the first trials the store holds."""
-    held = [all(map(store.complete, specs)) for specs in tune.planned(aim, TRIALS)]
-    return [*held, False].index(False)
-
-
-def place_of(aim: tune.Plan, outcome: tune.Outcome) -> int:
-    """Which trial it was: the same method tries the same at the same place of every task."""
-    ids = [tuple(spec.id for spec in specs) for specs in tune.planned(aim, TRIALS)]
-    return ids.index(outcome.runs)
 
 
 def stated(params: SampleParams) -> dict[str, Any]:
@@ -186,34 +231,34 @@ class Named:
     spec: RunSpec
 
 
-def report_runs() -> Iterator[Named]:
+def report_runs(dtype: str = DTYPE) -> Iterator[Named]:
     """What matters most first: time may run out."""
     chosen = json.loads((RESULTS / "chosen.json").read_text())
-    presets = list(chosen["presets"])
+    presets, run = list(chosen["presets"]), partial(named, dtype)
     for seed in SEEDS:
         for task in TASKS:
             for method, params in chosen[task].items():
                 deep = task == "countdown-4" and method in (*DEEP, *presets) and seed in SOME
                 if method not in SLOW:
-                    yield named(task, method, "", seed, params, 64 if deep else 32 if (task, method) in POOLED else N)
+                    yield run(task, method, "", seed, params, 64 if deep else 32 if (task, method) in POOLED else N)
     for task in PAIR:
         half = {**chosen[task]["plain"], "steps": steps_of(task) // 2}
         for seed in SOME:
-            yield named(task, "plain", HALF, seed, half, max(POOLS))
+            yield run(task, "plain", HALF, seed, half, max(POOLS))
     for seed in SEEDS:
         for task in TASKS:
             for method in SLOW:
-                yield named(task, method, "", seed, chosen[task][method], N)
+                yield run(task, method, "", seed, chosen[task][method], N)
             if task in PAIR and seed in SOME:
                 for method in (*SHAKEN, *presets):
                     for variant, params in shaken(chosen[task][method]).items():
-                        yield named(task, method, variant, seed, params, N)
+                        yield run(task, method, variant, seed, params, N)
 
 
 def shaken(params: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Settings that are off: alpha by 4, temperature by 2, half the steps."""
     full = SampleParams.model_validate({**UNSAID, **params})
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     if not full.plain:
         found |= {f"alpha x {factor:g}": {**params, "alpha": full.alpha * factor} for factor in (0.25, 4.0)}
     if full.temperature > 0:
@@ -221,24 +266,15 @@ def shaken(params: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return found | {HALF: {**params, "steps": (full.steps or full.length) // 2}}
 
 
-def named(task: str, method: str, variant: str, seed: int, params: dict[str, Any], n: int) -> Named:
-    name, protocol, _, _ = TASKS[task]
-    spec = RunSpec(
-        model="mini",
-        model_digest=mini(),
-        task=name,
-        protocol=protocol,
-        split="test",
-        n=n,
-        limit=500,
-        seed=seed,
-        params=SampleParams.model_validate({**UNSAID, **params}),
-    )
+def named(dtype: str, task: str, method: str, variant: str, seed: int, params: dict[str, Any], n: int) -> Named:
+    settings = SampleParams.model_validate({**UNSAID, **params}).canonical()
+    spec = base_of(task, tune.REPORTED, dtype).model_copy(update={"n": n, "seed": seed, "params": settings})
     return Named(task, method, variant, seed, spec)
 
 
 def report(args: argparse.Namespace) -> None:
-    write_specs([run.spec for run in report_runs()], args.out)
+    """The runs of the report."""
+    make(args, [Wanted(run.spec, REPORT_LIMIT) for run in report_runs(args.dtype)])
 
 
 def clock(args: argparse.Namespace) -> None:
@@ -246,20 +282,19 @@ def clock(args: argparse.Namespace) -> None:
     import oddlm
 
     chosen = json.loads((RESULTS / "chosen.json").read_text())["countdown-4"]
-    name, protocol, _, _ = TASKS["countdown-4"]
-    lm, task = oddlm.load("mini", device=args.device), find_task(name).under(protocol)
+    lm, task = oddlm.load("mini", device=args.device), task_of("countdown-4")
     problems = task.problems(split="tune", limit=args.problems)
     rows = []
     for turn in range(-1, args.turns):  # the first is for warming up
         for method, params in chosen.items():
-            spec = named("countdown-4", method, "", turn, params, N).spec
+            spec = named("fp32", "countdown-4", method, "", turn, params, N).spec
             began = time.perf_counter()
             draw(lm, spec, task, problems)
             if turn >= 0:
                 rows.append({"method": method, "seconds": round(time.perf_counter() - began, 4), "problems": args.problems})
-    about = environment(lm)
+    about = drawing_environment(lm)
     write_rows(
-        RESULTS / "timing.json", [{**row, "device": about["device"], "torch": about["versions"]["torch"]} for row in rows]
+        args.out / "timing.json", [{**row, "device": about["device"], "torch": about["versions"]["torch"]} for row in rows]
     )
 
 
@@ -267,30 +302,31 @@ def collect(args: argparse.Namespace) -> None:
     """A bit for every sample, right or not, and how many of a problem's texts are different."""
     store = Store(args.store)
     meta, right, distinct = [], [], []
-    for run in report_runs():
-        if not store.complete(run.spec):
+    for run in report_runs(args.dtype):
+        asked = Asked(run.spec, problems_of(run.task, tune.REPORTED, fewer(REPORT_LIMIT, args)))
+        all_right = verdicts(store, asked)
+        if all_right is None:
             print(f"missing: {run.task} {run.method} {run.variant} seed {run.seed}")
             continue
-        rows = store.read(run.spec.id).rows
-        seconds = sum(row.seconds for row in rows)
-        verdicts = np.array([row.correct for row in rows])
-        for name, chosen in selections(run, rows, verdicts).items():
+        records = asked.records(store)
+        seconds = sum(record.seconds for record in records)
+        for name, chosen in selections(run, records, all_right).items():
             about = {"task": run.task, "method": name, "variant": run.variant, "seed": run.seed, "seconds": round(seconds, 3)}
-            meta.append({**about, "nfe": rows[0].nfe, "n": chosen.shape[1], "params": stated(run.spec.params)})
-            right.append(np.packbits(np.take_along_axis(verdicts, chosen, axis=1), axis=1))
-            distinct.append(
-                np.array([len({row.samples[i].text for i in own[:N]}) for row, own in zip(rows, chosen, strict=True)])
-            )
+            meta.append({**about, "nfe": records[0].nfe, "n": chosen.shape[1], "params": stated(run.spec.params)})
+            right.append(np.packbits(np.take_along_axis(all_right, chosen, axis=1), axis=1))
+            both = zip(records, chosen, strict=True)
+            distinct.append(np.array([len({record.samples[i].text for i in own[:N]}) for record, own in both]))
     arrays = {f"right{i}": x for i, x in enumerate(right)} | {
         f"distinct{i}": x.astype(np.uint8) for i, x in enumerate(distinct)
     }
-    np.savez_compressed(RESULTS / "report.npz", meta=np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8), **arrays)
-    print(f"{len(meta)} runs in {RESULTS / 'report.npz'}")
+    args.out.mkdir(parents=True, exist_ok=True)
+    np.savez_compressed(args.out / "report.npz", meta=np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8), **arrays)
+    print(f"{len(meta)} runs in {args.out / 'report.npz'}")
 
 
-def selections(run: Named, rows: tuple[Row, ...] | list[Row], verdicts: np.ndarray) -> dict[str, np.ndarray]:
+def selections(run: Named, records: Sequence[Record], right: np.ndarray) -> dict[str, np.ndarray]:
     """The samples of a run, [problems, n], and of plain sampling's pools those that k-centre keeps."""
-    problems, n = verdicts.shape
+    problems, n = right.shape
     everything = np.tile(np.arange(n), (problems, 1))
     if run.method != "plain" or n < max(POOLS):
         return {run.method: everything}
@@ -299,48 +335,46 @@ def selections(run: Named, rows: tuple[Row, ...] | list[Row], verdicts: np.ndarr
         kept["plain"] = everything
     for pool in POOLS:
         if run.variant == "" or pool == max(POOLS):
-            kept[f"k_centre_{pool}"] = np.array([centres(row, pool) for row in rows])
+            kept[f"k_centre_{pool}"] = np.array([centres(record, pool) for record in records])
             kept[f"pool_{pool}"] = everything[:, :pool]
     return kept
 
 
-def centres(row: Row, pool: int) -> list[int]:
-    seen = [Sample(0, i, s.text, (), (), (), (), row.seed, "stop", row.nfe) for i, s in enumerate(row.samples[:pool])]
+def centres(record: Record, pool: int) -> list[int]:
+    texts = [sample.text for sample in record.samples[:pool]]
+    seen = [Sample(0, i, text, (), (), (), (), record.seed, "stop", record.nfe) for i, text in enumerate(texts)]
     return list(SELECTORS.find("k_centre")(seen, N))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     stages = parser.add_subparsers(required=True)
-    for name, stage in (
-        ("plan", plan),
-        ("tune", search),
-        ("refine", refine),
-        ("look", look),
-        ("choose", choose),
-        ("report", report),
-        ("collect", collect),
-        ("clock", clock),
-    ):
-        own = stages.add_parser(name)
+    makers = {"plan": plan, "refine": refine, "report": report}
+    readers = {"tune": search, "look": look, "collect": collect}
+    for name, stage in {**makers, **readers, "choose": choose, "clock": clock}.items():
+        own = stages.add_parser(name, help=(stage.__doc__ or "").partition("\n")[0])
         own.set_defaults(stage=stage)
-        if name in ("plan", "refine", "report"):
-            own.add_argument("--out", type=Path, required=True, help=".jsonl of RunSpecs")
-        if name in ("tune", "look", "collect"):
+        if name in makers or name in readers:
             own.add_argument("--store", type=Path, required=True)
+            own.add_argument("--limit", type=int, help="no more than the first so many problems of a run, to try it")
+            own.add_argument("--dtype", default=DTYPE, help="a part of what a run is; default: that of the results")
+        if name in makers:
+            own.add_argument("--runs", type=int, help="the first so many, to try it")
+            own.add_argument("--only", choices=BOTH, help="one stage alone")
+            own.add_argument("--executor", default="inline", help="as for `oddlm sweep`, such as local:workers=7")
+            own.add_argument("--device")
+            own.add_argument("--compiled", choices=["fixed", "any"])
+            own.add_argument("--together", type=int, default=1, help="problems drawn at a time: many on a GPU")
+            own.add_argument("--scorers", type=int, default=2, help="answers scored at a time by each worker")
+        if name in readers or name == "clock":
+            own.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
         if name in ("refine", "look"):
             own.add_argument("--look", choices=LOOKS, default="refine")
         if name == "clock":
             own.add_argument("--problems", type=int, default=500)
             own.add_argument("--turns", type=int, default=5)
             own.add_argument("--device", default="cpu")
-        if name == "tune":
-            own.add_argument(
-                "--draw", action="store_true", help="draw what the store lacks; else all methods have as many trials"
-            )
-            own.add_argument("--device", default="cpu")
     args = parser.parse_args()
-    RESULTS.mkdir(exist_ok=True)
     args.stage(args)
 
 

@@ -9,9 +9,9 @@ import numpy as np
 
 from . import metrics
 from .params import RunSpec, SampleParams, checked
-from .store import Row
+from .store import Record
 
-Done = tuple[RunSpec, Sequence[Row]]
+Done = tuple[RunSpec, Sequence[Record]]
 Embed = Callable[[Sequence[str]], Any]  # n texts -> [n, d]
 
 
@@ -55,33 +55,33 @@ def compare(done: Sequence[Done], *, beside: bool = False, embed: Embed | None =
     are no part of a record.
     """
     settings: dict[str, list[Done]] = {}
-    for spec, rows in done:
-        settings.setdefault(_key(spec.params), []).append((spec, rows))
+    for spec, records in done:
+        settings.setdefault(_key(spec.params), []).append((spec, records))
     lines = []
     for runs in settings.values():
         plain = settings.get(_key(baseline(runs[0][0].params)))
-        lines.append(_line(runs, plain, _beside(runs, plain, embed) if beside else []))
+        lines.append(_line(runs, plain, told_beside(runs, plain, embed) if beside else []))
     return lines
 
 
-def _beside(runs: Sequence[Done], plain: Sequence[Done] | None, embed: Embed | None) -> list[dict[str, float]]:
+def told_beside(runs: Sequence[Done], plain: Sequence[Done] | None, embed: Embed | None = None) -> list[dict[str, float]]:
     """Of every problem of every run; plain runs have no baseline but themselves."""
     found = []
-    others = {} if plain is None or runs[0][0].params.plain else {spec.seed: rows for spec, rows in plain}
-    for spec, rows in runs:
-        texts = [_texts(row) for row in rows]
-        before = map(_texts, others[spec.seed]) if spec.seed in others else [None] * len(rows)
+    others = {} if plain is None or runs[0][0].params.plain else {spec.seed: records for spec, records in plain}
+    for spec, records in runs:
+        texts = [_texts(record) for record in records]
+        before = map(_texts, others[spec.seed]) if spec.seed in others else [None] * len(records)
         found += [metrics.diversity_beside(mine, plain=own, embed=embed) for mine, own in zip(texts, before, strict=True)]
     return found
 
 
-def _texts(row: Row) -> list[str]:
-    return [sample.text for sample in row.samples]
+def _texts(record: Record) -> list[str]:
+    return [sample.text for sample in record.samples]
 
 
 def covered(done: Sequence[Done]) -> int:
     """How many problems some sample under some setting solves."""
-    return int(metrics.coverage([[row.correct for row in rows] for _, rows in done]).sum())
+    return int(metrics.coverage([[record.correct for record in records] for _, records in done]).sum())
 
 
 def as_data(line: Line) -> dict[str, Any]:
@@ -102,28 +102,28 @@ def _number(value: float) -> float | None:
     return value if np.isfinite(value) else None
 
 
-def pass_n(rows: Sequence[Row]) -> list[float]:
+def pass_n(records: Sequence[Record]) -> list[float]:
     """For every problem: is one of its samples right?"""
-    return [float(any(row.correct)) for row in rows]
+    return [float(any(record.correct)) for record in records]
 
 
 def _line(runs: Sequence[Done], plain: Sequence[Done] | None, beside: Sequence[Mapping[str, float]]) -> Line:
     params = runs[0][0].params
-    solved = np.array([pass_n(rows) for _, rows in runs])  # [seeds, problems]
-    right = [float(np.mean([np.mean(row.correct) for row in rows])) for _, rows in runs]
+    solved = np.array([pass_n(records) for _, records in runs])  # [seeds, problems]
+    right = [float(np.mean([np.mean(record.correct) for record in records])) for _, records in runs]
     difference = None
     if plain is not None and not params.plain:
-        before = np.array([pass_n(rows) for _, rows in plain])
+        before = np.array([pass_n(records) for _, records in plain])
         difference = metrics.paired_interval(solved.mean(axis=0), before.mean(axis=0))
-    rows = [row for _, some in runs for row in some]
+    records = [record for _, some in runs for record in some]
     return Line(
         params=params,
         runs=tuple(spec.id for spec, _ in runs),
         pass_1=metrics.mean_se(right),
         pass_n=metrics.mean_se(solved.mean(axis=1)),
         difference=difference,
-        diversity=_means([row.diversity for row in rows]) | _means(beside),
-        seconds=sum(row.seconds + row.score_seconds for row in rows),
+        diversity=_means([record.diversity for record in records]) | _means(beside),
+        seconds=sum(record.seconds + record.score_seconds for record in records),
     )
 
 

@@ -2,72 +2,94 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from contextlib import closing
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 from torch import Tensor
 
+from .compare import Done, compare
 from .core.step import StepEvent
 from .diversity.repulsion import Repulsion
+from .experiments.executors.inline import InlineExecutor
+from .experiments.run import Asked, Plan, identified, run_plan
+from .experiments.work import Executor, Options
 from .files import save_figure
-from .generate import LM, load
-from .metrics import paired_interval, pass_at_k
+from .metrics import pass_at_k
 from .models.toy import Toy
-from .params import SampleParams, checked
+from .params import RunSpec, SampleParams, checked
 from .sampler import denoise
 from .sandbox import SandboxError
-from .tasks import find_task
-from .tasks.base import Problem, Task
-from .views import open_console
-from .wording import fixed, number_of, percent
+from .store import Store
+from .tasks import Problem, check_scoring, find_task
+from .views import label, open_console, results, side_by_side
+from .wording import number_of
 
 N = 16
 SECONDS = 140.0  # so that `make demo` ends within three minutes on two idle cores
 LEAST = 10  # problems, below which nothing is concluded
 COUNTDOWN = {"length": 24, "steps": 12, "eos": "late"}
 MINICODE = {"length": 64, "steps": 16, "eos": "free"}
-COLORS = {"none": "C0", "dpp": "C2", "odd": "C1", "auto": "C3"}
+COLORS = {"none": "C0", "dpp": "C2", "odd": "C1"}
 
 
-@dataclass
-class Tally:
-    """What one setting did, problem by problem."""
+@dataclass(frozen=True)
+class Trial:
+    """Settings on one problem of a task after another, in a store that is thrown away."""
 
-    correct: list[list[bool]] = field(default_factory=list)  # [problems][N], in the order of the samples
-    texts: list[list[str]] = field(default_factory=list)
-    seconds: float = 0.0
+    title: str
+    task: str
+    problems: Sequence[Problem]
+    specs: Sequence[RunSpec]
 
-    def add(self, lm: LM, task: Task, problem: Problem, how: dict[str, Any]) -> None:
-        """Answer a problem, and score what was answered."""
-        start = time.monotonic()
-        (samples,) = lm.generate(task.prompt(problem), N, progress=False, **how)
-        self.seconds += time.monotonic() - start
-        texts = [sample.text for sample in samples]
-        verdicts = {text: task.score(problem, text).correct for text in set(texts)}
-        self.texts.append(texts)
-        self.correct.append([verdicts[text] for text in texts])
+    def run(self, console: Console, store: Store, executor: Executor, seconds: float, least: int) -> list[Done]:
+        """Until the time is up and `least` problems are done; what came of it is shown, also of what was done before Ctrl-C."""
+        began, count = time.monotonic(), 0
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        try:
+            with Progress(*columns, console=console, transient=True) as progress:
+                bar = progress.add_task(self.task)
+                for problem in self.problems:
+                    result = run_plan(Plan(tuple(Asked(spec, (problem,)) for spec in self.specs)), store, executor)
+                    for _, failure in result.failures:
+                        raise ValueError(f"problem {failure.problem}: {failure.error}")
+                    count += 1
+                    told = f" of at least {least}" if count < least else ""
+                    progress.update(bar, description=f"{self.task}: {number_of(count, 'problem')}{told}")
+                    if count >= least and (spent := time.monotonic() - began) + spent / count > seconds:
+                        break
+        finally:
+            done = self.done(store, count)
+            self.report(console, done)
+        return done
 
-    def keep(self, count: int) -> None:
-        """The first `count` problems alone."""
-        del self.texts[count:], self.correct[count:]
+    def done(self, store: Store, count: int) -> list[Done]:
+        return [(spec, Asked(spec, tuple(self.problems[:count])).records(store)) for spec in self.specs] if count else []
 
-    def pass_at(self, k: int) -> float:
-        return float(pass_at_k(self.correct, k).mean())
+    def report(self, console: Console, done: Sequence[Done]) -> None:
+        if not done:
+            return
+        count = number_of(len(done[0][1]), "problem")
+        console.print(Text(f"{self.title}: {count}", style="bold"))
+        console.print(results(compare(done), N, ["distinct_texts"]))
+        if len(done[0][1]) < LEAST:
+            console.print(f"No conclusion from {count}: {LEAST} at least are needed (--seconds).\n")
+        else:
+            console.print("Per cent; vs plain: difference in points with a 95 % interval, paired by problem.\n")
 
-    @property
-    def distinct(self) -> float:
-        return float(np.mean([len(set(texts)) for texts in self.texts]))
 
-
-Tallies = dict[tuple[str, float], Tally]
+def trial(title: str, task: str, shape: dict[str, Any], methods: Sequence[dict[str, Any]], seed: int, **spec: Any) -> Trial:
+    own = find_task(task).under(spec.get("protocol"))
+    asked = {"model": "mini", "task": task, "n": N, "seed": seed, **spec}
+    specs = [identified(checked(RunSpec, asked | {"params": {**shape, **method}})) for method in methods]
+    return Trial(title, task, own.problems(), specs)
 
 
 def run_demo(*, alpha: float, seed: int, seconds: float | None, picture: Path) -> None:
@@ -79,124 +101,49 @@ def run_demo(*, alpha: float, seed: int, seconds: float | None, picture: Path) -
     if seconds <= 0:
         raise ValueError(f"seconds must be more than 0, not {seconds:g}")
     console = open_console()
-    lm = load("mini")
+    auto = checked(SampleParams, {"objective": "auto"})
     console.print(
         f"The mini model, {N} samples per problem; all methods spend the same network evaluations. Pass@1 is the share of "
         f"right samples, Pass@{N} the share of problems with a right one among {N}. The training data hold none "
-        f"of the problems. auto is the package's default, {_auto()}.\n"
+        f"of the problems. The package's default is {auto.method} with alpha {auto.alpha:g}.\n"
     )
-    countdown = find_task("countdown")
-    compare = partial(_compare, console, lm, alpha=alpha, seed=seed, least=least)
-    problems = countdown.problems(count=200)
-    settings = [(method, temperature) for temperature in (0.0, 1.0) for method in ("none", "dpp", "odd", "auto")]
-    tallies, shown = compare("countdown, 4 numbers", countdown, problems, COUNTDOWN, settings, seconds=0.6 * seconds)
-    _side_by_side(console, shown, tallies)
-    _draw(console, tallies, picture)
-    code = find_task("minicode")
-    try:
-        problems = code.problems(operations=3, count=30)
-    except SandboxError as error:
-        console.print(Text(f"minicode is left out: {error}"))
-        return
-    title = "minicode, held-out compositions of 3 operations"
-    compare(title, code, problems, MINICODE, [("none", 1.0), ("auto", 1.0)], seconds=0.4 * seconds)
+    with TemporaryDirectory() as folder, closing(InlineExecutor(Options())) as executor:
+        store = Store(Path(folder))
+        forced: list[dict[str, Any]] = [{"objective": name, "alpha": alpha, "fork": False} for name in ("none", "dpp", "odd")]
+        methods = [{**method, "temperature": t} for t in (0.0, 1.0) for method in (*forced, {"objective": "auto"})]
+        done = trial("countdown, 4 numbers", "countdown", COUNTDOWN, methods, seed).run(
+            console, store, executor, 0.6 * seconds, least
+        )
+        _show(console, done)
+        _draw(console, done, picture)
+        try:
+            check_scoring(find_task("minicode"), unsafe=False)
+        except SandboxError as error:
+            console.print(Text(f"minicode is left out: {error}"))
+            return
+        methods = [{"objective": name, "temperature": 1.0} for name in ("none", "auto")]
+        title = "minicode, held-out compositions of 3 operations"
+        code = trial(title, "minicode", MINICODE, methods, seed, protocol="3_operations")
+        code.run(console, store, executor, 0.4 * seconds, least)
 
 
-def _compare(
-    console: Console,
-    lm: LM,
-    title: str,
-    task: Task,
-    problems: Sequence[Problem],
-    shape: dict[str, Any],
-    settings: Sequence[tuple[str, float]],
-    *,
-    alpha: float,
-    seed: int,
-    seconds: float,
-    least: int,
-) -> tuple[Tallies, list[Problem]]:
-    """Every method and temperature on one problem after another, until the time is up and `least` problems are done; what
-    came of it is shown, also of what was done before Ctrl-C."""
-    tallies: Tallies = {setting: Tally() for setting in settings}
-    began = time.monotonic()
-    done: list[Problem] = []
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    try:
-        with Progress(*columns, console=console, transient=True) as progress:
-            bar = progress.add_task(task.name)
-            for problem in problems:
-                for (method, temperature), tally in tallies.items():
-                    force = {} if method == "auto" else {"alpha": alpha, "fork": False}  # auto has its own
-                    how = {**shape, "objective": method, **force, "temperature": temperature, "seed": seed + len(done)}
-                    tally.add(lm, task, problem, how)
-                done.append(problem)
-                told = f" of at least {least}" if len(done) < least else ""
-                progress.update(bar, description=f"{task.name}: {number_of(len(done), 'problem')}{told}")
-                if len(done) >= least and (spent := time.monotonic() - began) + spent / len(done) > seconds:
-                    break
-    except KeyboardInterrupt:
-        for tally in tallies.values():
-            tally.keep(len(done))
-        if done:
-            _report(console, title, tallies)
-        raise
-    _report(console, title, tallies)
-    return tallies, done
+def _show(console: Console, done: Sequence[Done]) -> None:
+    """The first problem on which plain sampling and the default differ most at temperature 0, side by side."""
+    cold = [one for one in done if one[0].params.temperature == 0]
+    plain, auto = cold[0], cold[-1]
+    gains = [any(new.correct) - any(old.correct) for old, new in zip(plain[1], auto[1], strict=True)]
+    i = gains.index(max(gains))
+    console.print("The first problem with the largest difference, plain sampling and the default:")
+    console.print(side_by_side([(label(spec.params), records[i]) for spec, records in (plain, auto)], console.width))
 
 
-def _report(console: Console, title: str, tallies: Tallies) -> None:
-    count = number_of(done := len(next(iter(tallies.values())).correct), "problem")
-    table = Table("method", "temp.", "Pass@1", f"Pass@{N}", "distinct", "seconds", title=f"{title}: {count}")
-    if done >= LEAST:
-        table.add_column("minus plain")
-    for (method, temperature), tally in tallies.items():
-        scores = f"{percent(tally.pass_at(1))} %", f"{percent(tally.pass_at(N))} %", fixed(tally.distinct)
-        difference = "" if method == "none" else _interval(tally, tallies["none", temperature])
-        told = [_label(method), f"{temperature:g}", *scores, fixed(tally.seconds), difference]
-        table.add_row(*told[: len(table.columns)])
-    console.print(table)
-    if done >= LEAST:
-        console.print(f"minus plain: difference of Pass@{N} in points, with a 95 % bootstrap interval, paired by problem.\n")
-    else:
-        console.print(f"No conclusion from {count}: {LEAST} at least are needed (--seconds).\n")
+def _curves(done: Sequence[Done]) -> Iterator[tuple[SampleParams, list[float]]]:
+    for spec, records in done:
+        correct = [record.correct for record in records]
+        yield spec.params, [float(pass_at_k(correct, k).mean()) for k in range(1, N + 1)]
 
 
-def _auto() -> str:
-    params = checked(SampleParams, {"objective": "auto"})
-    return f"{params.method} with alpha {params.alpha:g}"
-
-
-def _label(method: str) -> str:
-    return "plain" if method == "none" else method
-
-
-def _interval(own: Tally, plain: Tally) -> str:
-    gain = paired_interval(pass_at_k(own.correct, N), pass_at_k(plain.correct, N))
-    difference, low, high = (percent(value, 0, "+") for value in gain)
-    return f"{difference} [{low}, {high}]"
-
-
-def _side_by_side(console: Console, problems: Sequence[Problem], tallies: Tallies) -> None:
-    """The first problem on which the two differ most at temperature 0."""
-    plain, auto = tallies["none", 0.0], tallies["auto", 0.0]
-    gains = pass_at_k(auto.correct, N) - pass_at_k(plain.correct, N)
-    i = int(gains.argmax())
-    *numbers, target = problems[i].prompt.split(",")
-    title = f"{target} out of {', '.join(numbers)}: the first problem with the largest difference; ✓ marks right ones"
-    table = Table("plain, temperature 0", "auto, temperature 0", title=title)
-    for pair in zip(_marked(plain, i), _marked(auto, i), strict=True):
-        table.add_row(*pair)
-    console.print(table)
-
-
-def _marked(tally: Tally, problem: int) -> Iterator[Text]:
-    for text, right in zip(tally.texts[problem], tally.correct[problem], strict=True):
-        readable = "".join(c if c.isprintable() else "?" for c in text)
-        yield Text(f"✓ {readable}", style="green") if right else Text(f"  {readable}")
-
-
-def _draw(console: Console, tallies: Tallies, path: Path) -> None:
+def _draw(console: Console, done: Sequence[Done], path: Path) -> None:
     """Pass@k over k, as a picture."""
     try:
         from matplotlib.figure import Figure
@@ -205,11 +152,9 @@ def _draw(console: Console, tallies: Tallies, path: Path) -> None:
         return
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.subplots()
-    k = range(1, N + 1)
-    for (method, temperature), tally in tallies.items():
-        curve = [tally.pass_at(i) for i in k]
-        label = f"{_label(method)}, temperature {temperature:g}"
-        axes.plot(k, curve, label=label, color=COLORS[method], linestyle="-" if temperature else "--")
+    for params, curve in _curves(done):
+        color = "C3" if params.forks else COLORS[params.objective_name]
+        axes.plot(range(1, N + 1), curve, label=label(params), color=color, linestyle="-" if params.temperature else "--")
     axes.set(xlabel="k", ylabel="Pass@k", ylim=(0, 1), title="countdown, 4 numbers")
     axes.legend()
     save_figure(figure, path, dpi=120)

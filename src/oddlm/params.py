@@ -26,6 +26,7 @@ from .presets import (
     PresetName,
     expanded,
 )
+from .versions import SAMPLER
 
 Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]  # what the noise, databases and HTTP can all hold
 Named = str | dict[str, Any]  # "odd", or {"name": "odd", "normalize": false}
@@ -211,7 +212,9 @@ class Loading(BaseModel):
 
 
 class RunSpec(BaseModel):
-    """One setting on one set of problems. Runs with the same content have the same id, wherever and whenever they are made."""
+    """One setting of a sampler on a task, on however many of its problems. Runs with the same content have the same id,
+    wherever and whenever they are made.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -219,22 +222,26 @@ class RunSpec(BaseModel):
     model_digest: str | None = Field(
         None, description="What tells the model's weights from others (`oddlm.models.model_digest`): others make another run."
     )
+    sampler_version: int = Field(SAMPLER, description="Of the sampler: another one may write other tokens.")
     task: str | None = Field(None, description="A task's name, dotted path or .jsonl file; None draws samples without scoring.")
+    task_version: int | None = Field(None, description="Of the task's problems and prompts.")
+    scorer_version: str | None = Field(None, description="Of verdicts and measures: another scorer makes another run.")
     protocol: str | None = Field(None, description="A named variant of the task.")
     scorer: str | None = Field(None, description="How a .jsonl of one's own is scored.")
     exclude_train: bool = Field(False, description="Leave out problems of the training side.")
     split: str | None = Field(None, description="A part of the problems, such as 'tune'; None is what the task reports on.")
     data: str | None = Field(None, description="The file that the problems come from, if not the task's own.")
-    data_digest: str | None = Field(None, description="SHA-256 of the problems' file: a file that changes makes another run.")
+    data_digest: str | None = Field(
+        None, description="SHA-256 of what the problems come from: data that change make another run."
+    )
     n: int = Field(16, ge=1, le=1 << 20, description="Samples per problem.")
-    limit: int | None = Field(None, ge=1, description="The first so many problems; None is all.")
     params: SampleParams = Field(
         default_factory=lambda: SampleParams.model_validate({}), validate_default=True, description="How samples are drawn."
     )
     seed: Seed = Field(0, description="Every problem derives its own from this and its id.")
     loading: Loading = Field(default_factory=lambda: Loading.model_validate({}), description="How the model is loaded.")
 
-    _numbers = field_validator("n", "limit", "seed", mode="before")(_no_flag)
+    _numbers = field_validator("n", "seed", mode="before")(_no_flag)
 
     @field_validator("params")
     @classmethod
@@ -266,14 +273,29 @@ class RunSpec(BaseModel):
         return content
 
     @property
+    def draw_id(self) -> str:
+        """What the samples depend on: runs that differ in their scorer alone have it in common."""
+        content = self.canonical()
+        del content["scorer_version"]
+        return _digest(content)[:8]
+
+    @property
     def id(self) -> str:
-        text = json.dumps(self.canonical(), sort_keys=True, ensure_ascii=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()[:12]
+        return self.draw_id + _digest(self.canonical())[:4]
+
+    def draws_like(self, other: "RunSpec") -> bool:
+        """Are the samples of the other run those of this one?"""
+        return self.canonical() == {**other.canonical(), "scorer_version": self.scorer_version}
 
     def problem_seed(self, problem: str) -> int:
-        """The seed of one problem: order, limit and the other problems do not matter to it, nor do the parameters."""
+        """The seed of one problem: order and the other problems do not matter to it, nor do the parameters."""
         digest = hashlib.sha256(f"{self.seed}\0{problem}".encode("utf-8", "surrogatepass")).digest()
         return int.from_bytes(digest[:8], "big") >> 1
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    text = json.dumps(content, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def method_name(objective: Named, settings: Mapping[str, Any]) -> str:

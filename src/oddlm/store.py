@@ -1,14 +1,19 @@
-"""Runs on disk: a folder per run, a line per problem. Imports no torch.
+"""Runs on disk: a folder per run, a line per problem and stage. Imports no torch.
 
     store/<id>/spec.json         what was asked
-               environment.json  what ran it: one entry per start
-               rows.jsonl        a line per problem with all its samples; a line is there whole or not at all
-                                 (an imported run has none: its summary is all that is known)
-               failures.jsonl    a line per problem that a sweep could not run, with the traceback; the next one tries again
-               summary.json      written last: the run is complete
+               drawn.jsonl       a line per problem with all its samples; a line is there whole or not at all
+               scores.jsonl      a line per problem with the verdicts on its samples and how much they differ
+               environment.json  what drew and scored them: one entry per kind of worker and start
+               failures.jsonl    a line per problem that could not be drawn or scored, with the traceback; the next start
+                                 tries again
+               summary.json      written last: everything that was asked is there
+                                 (an imported run has a summary alone)
                lock              held by the process that writes
 
-A process killed at any moment loses the problem in flight; the next one drops what is torn and goes on. Stores are copied and
+Drawing and scoring are apart: a folder that was drawn on one machine is copied to another and scored there. The first eight
+digits of an id stand for the samples, the rest for the scorer, so that a run with another scorer finds those of its sibling.
+
+A process killed at any moment loses the problems in flight; the next one drops what is torn and resumes. Stores are copied and
 merged by hand, so anything may stand where a file should: only regular files (links to them too) are opened.
 """
 
@@ -19,24 +24,26 @@ import math
 import os
 import socket
 import stat
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, TypeVar
+from typing import Annotated, Any, BinaryIO, Literal, NamedTuple, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from .files import write_whole
 from .params import RunSpec, checked
+from .versions import STORE
 
-SCHEMA = 1
-SPEC, ENVIRONMENT, ROWS, SUMMARY, LOCK = "spec.json", "environment.json", "rows.jsonl", "summary.json", "lock"
+Stage = Literal["draw", "score"]
+SPEC, ENVIRONMENT, SUMMARY, LOCK = "spec.json", "environment.json", "summary.json", "lock"
+DRAWN, SCORES = "drawn.jsonl", "scores.jsonl"
 FAILURES = "failures.jsonl"
 KEPT = "what was finished is kept"
 MOST_BYTES = 1 << 26  # of a file that is read at once
-MOST_LINE_BYTES = 1 << 30  # of a row
-CHUNK = 1 << 20
+MOST_LINE_BYTES = 1 << 30  # of a record
+CHUNK = 1 << 16  # malloc maps larger ones anew each time, which takes longer than to read them
 NO_FILE = (errno.EISDIR, errno.ELOOP, errno.ENXIO)  # ENXIO: a socket
 WRITE = os.O_RDWR | os.O_CREAT
 KINDS = {
@@ -72,33 +79,101 @@ Number = Annotated[float | None, BeforeValidator(lambda x: None if isinstance(x,
 class _File(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    schema_version: int = SCHEMA
+    schema_version: Literal[2] = STORE
 
 
-class SampleRow(BaseModel):
+class DrawnSample(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     index: int
     text: Text
-    length: int  # tokens before the end token
+    length: int  # tokens before the first end token
+    size: int  # all tokens
+    ends: int  # end tokens among them
     finish_reason: str
-    tokens: tuple[int, ...] | None = None
-    correct: bool | None = None  # None: nothing scores it
+    nfe: int  # network evaluations of its own
+    logprob: Number = None  # of the tokens before the end, under the network when they were written; rounded
+    tokens: tuple[int, ...] | None = None  # where they were asked for, as are
+    logprobs: tuple[Number, ...] | None = None  # theirs
+
+
+class Drawn(_File):
+    """The samples of one problem."""
+
+    problem: Text
+    digest: str  # of what was asked and what is right
+    prompt: Text
+    seed: int
+    nfe: int  # per sample that was kept, rounded up: those of a pool that were not have cost as much
+    seconds: float
+    samples: tuple[DrawnSample, ...]
+
+
+class Scored(_File):
+    """What can be said of the samples of one problem; column i is about sample i. Statistics need nothing else."""
+
+    problem: Text
+    correct: tuple[bool | None, ...]  # None: nothing scores it
+    solutions: tuple[int | None, ...]  # right samples of the same class have the same number
+    diversity: Mapping[str, Number]
+    nfe: int
+    draw_seconds: float
+    seconds: float
+    answers: tuple[Text | None, ...]
+    details: tuple[Text | None, ...]
+
+
+class Statistics(BaseModel):
+    """As much of a `Scored` as statistics need. Texts are the greater part of its line, and checks in Python of its time."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    schema_version: Literal[2]
+    problem: str
+    correct: tuple[bool | None, ...]
+    solutions: tuple[int | None, ...]
+    diversity: dict[str, float | None]  # what is not finite cannot be said
+    nfe: int
+    draw_seconds: float
+
+
+class SampleRecord(DrawnSample):
+    correct: bool | None = None
     answer: Text | None = None
     detail: Text | None = None
 
 
-class Row(_File):
-    """One problem with all its samples."""
+class Record(BaseModel):
+    """One problem with all its samples, drawn and, as far as that was done, scored."""
 
-    problem: Text
-    prompt: Text
+    model_config = ConfigDict(frozen=True)
+
+    problem: str
+    prompt: str
     seed: int
-    nfe: int  # per sample that was kept, rounded up: those of a pool that were not have cost as much
-    seconds: float  # of drawing its samples
+    nfe: int
+    seconds: float  # of drawing
     score_seconds: float
     diversity: Mapping[str, Number]
-    samples: tuple[SampleRow, ...]
+    samples: tuple[SampleRecord, ...]
+
+    @classmethod
+    def of(cls, drawn: Drawn, scored: Scored | None) -> "Record":
+        unknown: tuple[None, ...] = (None,) * len(drawn.samples)
+        columns = (unknown,) * 3 if scored is None else (scored.correct, scored.answers, scored.details)
+        return cls.model_construct(
+            problem=drawn.problem,
+            prompt=drawn.prompt,
+            seed=drawn.seed,
+            nfe=drawn.nfe,
+            seconds=drawn.seconds,
+            score_seconds=0.0 if scored is None else scored.seconds,
+            diversity={} if scored is None else scored.diversity,
+            samples=tuple(
+                SampleRecord.model_construct(**vars(sample), correct=correct, answer=answer, detail=detail)
+                for sample, correct, answer, detail in zip(drawn.samples, *columns, strict=True)
+            ),
+        )
 
     @property
     def correct(self) -> list[bool]:
@@ -106,16 +181,17 @@ class Row(_File):
 
 
 class Failure(_File):
-    """A problem that has no row, and why."""
+    """A problem that could not be drawn or scored, and why."""
 
     problem: Text
+    stage: Stage
     error: Text  # one line
     traceback: Text
 
 
 class Spec(_File):
     id: str
-    problems: int = Field(ge=1, lt=2**31)  # that the run will have when it is complete
+    problems: int = Field(ge=1, lt=2**31)  # the most that were asked for
     spec: RunSpec
 
 
@@ -130,24 +206,36 @@ class Summary(_File):
     seconds: Number  # None: the log of an imported run does not say
     passed: Mapping[str, Number] | None  # None: nothing was scored
     diversity: Mapping[str, Number]
-    imported: Text | None = None  # the log that these numbers were taken from: the run has no rows, and never had
-
-    def holds(self, rows: int) -> bool:
-        """Are so many rows all that this speaks of?"""
-        return self.imported is not None or rows >= self.problems
+    imported: Text | None = None  # the log that these numbers were taken from: the run has no records, and never had
 
 
 F = TypeVar("F", bound=_File)
 
 
+class _Known(BaseModel):
+    """As much of a line as tells whether it is there."""
+
+    schema_version: Literal[2]
+    problem: str
+    digest: str = ""
+
+
+class Place(NamedTuple):
+    """Where the lines of a problem begin, in bytes."""
+
+    drawn: int
+    scored: int | None
+
+
 @dataclass(frozen=True)
 class Head:
-    """A run as it stands on disk, without its rows."""
+    """A run as it stands on disk, without its records."""
 
     folder: Path
     spec: RunSpec
-    problems: int
-    done: int
+    problems: int  # asked for
+    drawn: int
+    scored: int
     summary: Summary | None
     starts: tuple[dict[str, Any], ...]
 
@@ -156,14 +244,19 @@ class Head:
         return self.folder.name
 
     @property
+    def imported(self) -> bool:
+        return self.summary is not None and self.summary.imported is not None
+
+    @property
     def complete(self) -> bool:
-        """Has the run ended, and are the rows that its summary speaks of still there?"""
-        return self.summary is not None and self.summary.holds(self.done)
+        """Is everything there that was asked for, and that the summary speaks of?"""
+        found = self.summary
+        return found is not None and (self.imported or self.scored == self.drawn == found.problems >= self.problems)
 
 
 @dataclass(frozen=True)
 class Run(Head):
-    rows: tuple[Row, ...]
+    records: tuple[Record, ...]
 
 
 @dataclass
@@ -171,7 +264,10 @@ class Writer:
     """A run that this process holds; nobody else writes to it until it is closed."""
 
     folder: Path
-    rows: dict[str, Row] = field(default_factory=dict)  # by problem
+    digests: dict[str, str]  # of the problems that are drawn
+    scored: set[str]
+    summary: Summary | None  # of an earlier start
+    _places: dict[str, int] = field(default_factory=dict)  # of their lines
 
     def start(self, environment: Mapping[str, Any]) -> None:
         """Note what is about to add to this run."""
@@ -179,17 +275,41 @@ class Writer:
         earlier = found.starts if (found := _read(path, Environment)) else ()
         _write(path, _line(Environment(starts=(*earlier, dict(environment)))))
 
-    def append(self, *rows: Row) -> None:
+    def draw(self, *records: Drawn) -> None:
         """On disk, whole, when this returns."""
-        for row in rows:
-            if row.problem in self.rows:
-                raise StoreError(f"problem {row.problem!r} is in run {self.folder.name} already")
-        with _writing(self.folder / ROWS):
-            _append(self.folder / ROWS, b"".join(map(_line, rows)))
-        self.rows.update({row.problem: row for row in rows})
+        self._append(DRAWN, records, self.digests)
+        self.digests.update({record.problem: record.digest for record in records})
+
+    def score(self, *records: Scored) -> None:
+        """The same for the scores of problems that are drawn."""
+        for record in records:
+            if record.problem not in self.digests:
+                raise StoreError(f"problem {record.problem!r} of run {self.folder.name} has scores and no samples")
+        self._append(SCORES, records, self.scored)
+        self.scored.update(record.problem for record in records)
+
+    def _append(self, name: str, records: Iterable[Drawn | Scored], known: Iterable[str]) -> None:
+        path, lines = self.folder / name, []
+        for record in records:
+            if record.problem in known:
+                raise StoreError(f"problem {record.problem!r} is in {path} already")
+            lines.append(_line(record))
+        with _writing(path):
+            place = _append(path, b"".join(lines))
+        if name == DRAWN:
+            for record, line in zip(records, lines, strict=True):
+                self._places[record.problem] = place
+                place += len(line)
+
+    def drawn(self, problems: Iterable[str]) -> list[Drawn]:
+        """The samples of problems that are drawn, read from disk."""
+        return [_at(self.folder / DRAWN, self._places[problem], Drawn, problem) for problem in problems]
+
+    def scores(self) -> Iterator[Scored]:
+        return (record for _, record in iter_lines(self.folder / SCORES, Scored))
 
     def fail(self, failure: Failure) -> None:
-        """Note that a problem could not be run."""
+        """Note that a problem could not be drawn or scored."""
         with _writing(self.folder / FAILURES):
             _append(self.folder / FAILURES, _line(failure))
 
@@ -216,37 +336,56 @@ class Store:
 
     @contextmanager
     def open(self, spec: RunSpec, problems: int) -> Iterator[Writer]:
-        """The run of this spec, new or as it was left; a second process is refused while one holds it."""
+        """The run of this spec, new or as it was left, for so many problems; a second process is refused while one holds it.
+
+        A new run takes over what a sibling has drawn, one that differs in its scorer alone. One that comes to nothing, say
+        because a model does not load, leaves nothing behind.
+        """
         folder = self.folder / spec.id
         if folder.exists() and not folder.is_dir():
             raise DamagedRunError(f"{folder} is not a folder: move it away")
         with _writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder):
-            path = folder / SPEC
-            known = _read(path, Spec)
-            if known is None:
-                known = Spec(id=spec.id, problems=problems, spec=spec)
-                _write(path, _line(known))
-            if known.spec.canonical() != spec.canonical():
-                raise DamagedRunError(f"{path} describes another run than {spec.id}: it was edited; move {folder} away")
-            told = _read(folder / SUMMARY, Summary)
-            if told is not None and told.imported:
-                raise StoreError(
-                    f"run {spec.id} was imported from {told.imported}: it has no rows to go on with; give another --store"
-                )
-            _read(folder / ENVIRONMENT, Environment)  # now, and not when it is written
-            _drop_torn_line(folder / ROWS)
-            yield Writer(folder, {row.problem: row for row in _read_rows(folder / ROWS)})
+            fresh = self._begin(folder, spec, problems)
+            try:
+                _check_whole(folder)
+                yield _writer(folder)
+            finally:
+                if fresh and not any((folder / name).exists() for name in (DRAWN, SUMMARY, FAILURES)):
+                    with suppress(OSError):  # of a folder that holds something else, too
+                        for name in (SPEC, ENVIRONMENT, LOCK):
+                            (folder / name).unlink(missing_ok=True)
+                        folder.rmdir()
+
+    def _begin(self, folder: Path, spec: RunSpec, problems: int) -> bool:
+        """Is it new?"""
+        path = folder / SPEC
+        known = _read(path, Spec)
+        if known is None:
+            for name in (DRAWN, SCORES, SUMMARY):
+                if (folder / name).exists():
+                    raise DamagedRunError(f"{path} is gone, but not {folder / name}: copy it again, or move {folder} away")
+        elif known.spec.canonical() != spec.canonical():
+            raise DamagedRunError(f"{path} describes another run than {spec.id}: it was edited; move {folder} away")
+        if known is None or known.problems < problems:
+            _write(path, _line(Spec(id=spec.id, problems=problems, spec=spec)))
+        if not (folder / DRAWN).exists() and (sibling := self._sibling(spec)):
+            _write(folder / ENVIRONMENT, _line(_read(sibling / ENVIRONMENT, Environment) or Environment(starts=())))
+            _write(folder / DRAWN, b"".join(line for _, line in _lines(sibling / DRAWN)))
+        return known is None
+
+    def _sibling(self, spec: RunSpec) -> Path | None:
+        """The folder of a run with the same samples and another scorer."""
+        for path in sorted(self.folder.glob(f"{spec.draw_id}*/{SPEC}")):
+            found = _read(path, Spec) if path.parent.name != spec.id else None
+            if found is not None and found.spec.draws_like(spec) and _count_lines(path.parent / DRAWN)[0]:
+                return path.parent
+        return None
 
     def complete(self, spec: RunSpec) -> bool:
-        """Has the run ended, and are the rows that its summary speaks of still there?"""
-        told = _read(self.folder / spec.id / SUMMARY, Summary)
-        return told is not None and told.holds(self.done(spec))
-
-    def done(self, spec: RunSpec) -> int:
-        """How many problems of a run are there; they are counted, not read."""
-        return _count_lines(self.folder / spec.id / ROWS)[0]
+        """Is everything there that was asked of this run?"""
+        return (self.folder / spec.id / SPEC).exists() and self.exact_head(spec.id).complete
 
     def ids(self) -> list[str]:
         """Of the runs that have begun, oldest first."""
@@ -256,7 +395,7 @@ class Store:
         return [path.parent.name for _, path in sorted(begun)]
 
     def head(self, name: str) -> Head:
-        """A run by its id or by the beginning of it; its rows are counted, not read."""
+        """A run by its id or by the beginning of it; its records are counted, not read."""
         ids = self.ids()
         found = [i for i in ids if i.startswith(name)] if name else []
         if name in ids:
@@ -273,31 +412,74 @@ class Store:
         if spec is None:
             raise DamagedRunError(f"{folder / SPEC} is gone: move {folder} away")
         starts = found.starts if (found := _read(folder / ENVIRONMENT, Environment)) else ()
-        done = _count_lines(folder / ROWS)[0]
-        return Head(folder, spec.spec, spec.problems, done, _read(folder / SUMMARY, Summary), starts)
+        drawn, scored = (_count_lines(folder / name)[0] for name in (DRAWN, SCORES))
+        return Head(folder, spec.spec, spec.problems, drawn, scored, _read(folder / SUMMARY, Summary), starts)
 
     def read(self, name: str) -> Run:
-        """A run by its id or by the beginning of it, with all its rows."""
+        """A run by its id or by the beginning of it, with all its records, in the order in which they were drawn."""
         head = self.head(name)
-        return Run(**vars(head), rows=tuple(_read_rows(head.folder / ROWS)))
+        return Run(**vars(head), records=tuple(self.records(head.id)))
 
-    def row(self, name: str, problem: str, place: int) -> Row:
-        """The line of a problem that begins at byte `place` of a run's rows, as `iter_rows` gave it."""
-        path = self.folder / name / ROWS
-        line = b""
-        with _reading(path) as file:
-            if file is not None:
-                file.seek(place)
-                line = file.readline(MOST_LINE_BYTES)
-        row = _parse(line, Row, f"{path}, byte {place}")
-        if row.problem != problem:
-            raise StoreError(f"{path} has changed: {row.problem!r} stands where {problem!r} was; read the store again")
-        return row
+    def records(self, name: str) -> Iterator[Record]:
+        folder = self.folder / name
+        scores = {record.problem: record for _, record in iter_lines(folder / SCORES, Scored)}
+        for _, drawn in iter_lines(folder / DRAWN, Drawn):
+            yield Record.of(drawn, scores.get(drawn.problem))
+
+    def scores(self, name: str) -> Iterator[Scored]:
+        return (record for _, record in iter_lines(self.folder / name / SCORES, Scored))
+
+    def statistics(self, name: str) -> Iterator[Statistics]:
+        """The same without the texts."""
+        return (record for _, record in iter_lines(self.folder / name / SCORES, Statistics))
+
+    def places(self, name: str) -> dict[str, Place]:
+        """By problem, in the order in which they were drawn, where its lines begin."""
+        folder = self.folder / name
+        scored = {line.problem: place for place, line in iter_lines(folder / SCORES, _Known)}
+        return {line.problem: Place(place, scored.get(line.problem)) for place, line in iter_lines(folder / DRAWN, _Known)}
+
+    def record(self, name: str, problem: str, place: Place) -> Record:
+        """One problem, as `places` has found it."""
+        folder = self.folder / name
+        scored = None if place.scored is None else _at(folder / SCORES, place.scored, Scored, problem)
+        return Record.of(_at(folder / DRAWN, place.drawn, Drawn, problem), scored)
 
     def failures(self, spec: RunSpec) -> list[Failure]:
         """What failed when the run was last tried."""
         path = self.folder / spec.id / FAILURES
         return [_parse(line, Failure, str(path)) for _, line in _lines(path)]
+
+
+def _check_whole(folder: Path) -> None:
+    """What was copied in part is refused; what was torn by a kill is dropped."""
+    told = _read(folder / SUMMARY, Summary)
+    if told is not None and told.imported:
+        raise StoreError(
+            f"run {folder.name} was imported from {told.imported}: it has no records to go on with; give another --store"
+        )
+    _read(folder / ENVIRONMENT, Environment)  # now, and not when it is written
+    for name in (DRAWN, SCORES):
+        lines = _count_lines(folder / name)[0]
+        if told is not None and lines < told.problems:
+            raise DamagedRunError(
+                f"{folder / name} holds {lines} of the {told.problems} problems that {SUMMARY} speaks of: it was copied in "
+                f"part; copy it again, or delete {SUMMARY} to go on from what is there"
+            )
+    for name in (DRAWN, SCORES):
+        _drop_torn_line(folder / name)
+
+
+def _writer(folder: Path) -> Writer:
+    drawn = {line.problem: (line.digest, place) for place, line in iter_lines(folder / DRAWN, _Known)}
+    scored = {line.problem for _, line in iter_lines(folder / SCORES, _Known)}
+    for problem in scored - drawn.keys():
+        raise DamagedRunError(
+            f"{folder / SCORES} has scores of problem {problem!r}, and {folder / DRAWN} no samples: copy that again"
+        )
+    digests = {problem: digest for problem, (digest, _) in drawn.items()}
+    places = {problem: place for problem, (_, place) in drawn.items()}
+    return Writer(folder, digests, scored, _read(folder / SUMMARY, Summary), places)
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -309,7 +491,8 @@ def _write(path: Path, content: bytes) -> None:
         raise StoreError(f"{error}; {KEPT}") from error
 
 
-def _append(path: Path, content: bytes) -> None:
+def _append(path: Path, content: bytes) -> int:
+    """The byte where it begins."""
     file = _open(path, WRITE | os.O_APPEND)
     try:
         size = os.fstat(file).st_size
@@ -321,6 +504,7 @@ def _append(path: Path, content: bytes) -> None:
         except OSError:  # not Ctrl-C: a whole line stays, a torn one is dropped by the next start
             os.ftruncate(file, size)
             raise
+        return size
     finally:
         os.close(file)
 
@@ -333,19 +517,31 @@ def _drop_torn_line(path: Path) -> None:
             os.truncate(path, whole)
 
 
-def _read_rows(path: Path) -> list[Row]:
-    return [row for _, row in iter_rows(path)]
+L = TypeVar("L", Drawn, Scored, Statistics, _Known)
 
 
-def iter_rows(path: Path) -> Iterator[tuple[int, Row]]:
-    """The rows of a file one after the other, each with the byte where it begins; a line that is not finished is left out."""
+def iter_lines(path: Path, kind: type[L]) -> Iterator[tuple[int, L]]:
+    """The records of a file one after the other, each with the byte where it begins; an unfinished line is left out."""
     seen: set[str] = set()
     for number, (place, line) in enumerate(_lines(path), start=1):
-        row = _parse(line, Row, f"{path}, line {number}")
-        if row.problem in seen:
-            raise DamagedRunError(f"{path}, line {number}: problem {row.problem!r} is there twice; delete one of the lines")
-        seen.add(row.problem)
-        yield place, row
+        record = _parse(line, kind, f"{path}, line {number}")
+        if record.problem in seen:
+            raise DamagedRunError(f"{path}, line {number}: problem {record.problem!r} is there twice; delete one of the lines")
+        seen.add(record.problem)
+        yield place, record
+
+
+def _at(path: Path, place: int, kind: type[L], problem: str) -> L:
+    """The line that begins at a byte."""
+    line = b""
+    with _reading(path) as file:
+        if file is not None:
+            file.seek(place)
+            line = file.readline(MOST_LINE_BYTES)
+    record = _parse(line, kind, f"{path}, byte {place}")
+    if record.problem != problem:
+        raise StoreError(f"{path} has changed: {record.problem!r} stands where {problem!r} was; read the store again")
+    return record
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
@@ -421,24 +617,35 @@ def _read(path: Path, kind: type[F]) -> F | None:
     return _parse(content, kind, str(path))
 
 
-def _parse(content: bytes, kind: type[F], where: str) -> F:
+B = TypeVar("B", bound=BaseModel)
+
+
+def _parse(content: bytes, kind: type[B], where: str) -> B:
+    try:
+        return kind.model_validate_json(content)
+    except ValidationError:
+        raise _damage(content, kind, where) from None
+
+
+def _damage(content: bytes, kind: type[BaseModel], where: str) -> DamagedRunError:
+    """What is wrong with a file or line, in one line."""
     try:
         found = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise DamagedRunError(f"{where}: damaged, not JSON ({error}); delete it, and what is missing is made again") from error
+        return DamagedRunError(f"{where}: damaged, not JSON ({error}); delete it, and what is missing is made again")
     version = found.get("schema_version") if isinstance(found, dict) else None
-    if version != SCHEMA:
-        age = "a newer" if isinstance(version, int) and version > SCHEMA else "an older"
-        raise DamagedRunError(f"{where}: schema {version}, from {age} oddlm (this one reads {SCHEMA}); give another --store")
+    if version != STORE:
+        age = "a newer" if isinstance(version, int) and version > STORE else "an older"
+        return DamagedRunError(f"{where}: schema {version}, from {age} oddlm (this one reads {STORE}); give another --store")
     try:
-        return checked(kind, found)
+        checked(kind, found)
     except ValueError as error:
-        raise DamagedRunError(f"{where}: {error}") from error
+        return DamagedRunError(f"{where}: {error}")
+    return DamagedRunError(f"{where}: not what oddlm writes; move it away")
 
 
 def _line(content: BaseModel) -> bytes:
-    text = json.dumps(content.model_dump(mode="json"), ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    return text.encode() + b"\n"
+    return content.model_dump_json(exclude_none=isinstance(content, Drawn)).encode() + b"\n"
 
 
 @contextmanager

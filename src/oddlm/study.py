@@ -21,6 +21,7 @@ PROCESS, RETRY, PLACE = "process", "retry", "place"  # attributes of a trial
 def optuna_library() -> Any:
     try:
         import optuna
+        import psutil  # noqa: F401
     except ImportError as error:
         raise ValueError("tuning needs the extra 'tune': pip install 'oddlm[tune]'") from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)  # what happens to trials is told by the command
@@ -85,15 +86,21 @@ def place_of(study: "optuna.Study", trial: "optuna.Trial | optuna.trial.FrozenTr
 
 
 def living_process(pid: int) -> dict[str, Any] | None:
-    """What tells a living process from all others, its successors under the same number too; None where /proc has none."""
+    """What tells a living process from all others, its successors under the same number too; None where there is none, or
+    nothing that tells this machine and its container from others.
+    """
+    import psutil
+
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()  # two machines may start in the same second
         space = Path("/proc/self/ns/pid").readlink()
-    except OSError:
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return None
+        started = process.create_time() - psutil.boot_time()  # both move when the clock is set
+    except (OSError, psutil.NoSuchProcess):
         return None
-    state, *fields = stat.rpartition(")")[2].split()
-    return None if state == "Z" else {"machine": f"{boot} {space}", "pid": pid, "started": fields[18]}
+    return {"machine": f"{boot} {space}", "pid": pid, "started": round(started, 2)}
 
 
 def _connected(url: str, arguments: Mapping[str, Any]) -> Any:
@@ -119,7 +126,12 @@ def _connected(url: str, arguments: Mapping[str, Any]) -> Any:
 
 def _dead(process: Mapping[str, Any] | None) -> bool:
     """Of this machine, and gone."""
+    import psutil
+
     here = living_process(os.getpid())
     if process is None or here is None or process["machine"] != here["machine"]:
         return False
-    return living_process(process["pid"]) != process
+    try:
+        return living_process(process["pid"]) != process
+    except psutil.AccessDenied:  # another user's, on a system that hides them
+        return False

@@ -20,15 +20,17 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from . import metrics
-from .evaluate import Runner, check_spec
+from .experiments.run import Asked, Progress, Result, check_spec, run_plan
+from .experiments.run import Plan as Runs
+from .experiments.work import Executor
 from .generate import check_params
 from .params import NAMED, RunSpec, SampleParams, check_fields, checked
 from .presets import expanded
 from .space import Axis, draw
-from .store import Row, RunHeldError, Store
+from .store import RunHeldError, Store
 from .study import PROCESS, bury, living_process, open_storage, optuna_library, place_of, retry
 from .tasks import Problem, Task
-from .trackers import Tracker, followed
+from .trackers import Tracker
 
 if TYPE_CHECKING:
     import optuna
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 REPORTED = "test"
 PLAN, RESULT, REASON = "plan", "result", "reason"  # attributes of a study and its trials
 Search = Literal["tpe", "random"]
-Watch = Callable[[RunSpec, Row, bool], None]
+Watch = Callable[[Progress], None]
 Ended = Callable[["optuna.Study", "optuna.trial.FrozenTrial"], None]
 
 
@@ -45,6 +47,7 @@ class Plan:
     """What a study is about."""
 
     base: RunSpec  # of every run, but for params and seed
+    limit: int | None  # the first so many problems
     fixed: Mapping[str, Any]  # settings that are not searched
     space: tuple[Axis, ...]
     seeds: tuple[int, ...]  # every trial runs once with each
@@ -58,7 +61,7 @@ class Plan:
         """What processes that share a study must agree on."""
         base = {name: value for name, value in self.base.canonical().items() if name not in ("params", "seed")}
         return {
-            **{name: value for name, value in base.items() if value is not None},
+            **{name: value for name, value in {**base, "limit": self.limit}.items() if value is not None},
             "metric": f"pass@{self.k}",
             "floors": {f"pass@{k}": floor for k, floor in sorted(self.floors.items())},
             "seeds": list(self.seeds),
@@ -81,9 +84,9 @@ class Plan:
         searched = [value for axis in self.space if axis.name == "length" for value in axis.examples()]
         return int(max(searched, default=self.fixed.get("length", SampleParams.model_fields["length"].default)))
 
-    def about(self, digest: str) -> "Plan":
-        """The same plan for these weights (`RunSpec.model_digest`)."""
-        return replace(self, base=self.base.model_copy(update={"model_digest": digest}))
+    def about(self, base: RunSpec) -> "Plan":
+        """The same plan for a model and a task as they are here and now (`experiments.run.identified`)."""
+        return replace(self, base=base)
 
     def specs(self, params: SampleParams) -> list[RunSpec]:
         return [self.base.model_copy(update={"params": params.canonical(), "seed": seed}) for seed in self.seeds]
@@ -215,19 +218,22 @@ def tune(
     plan: Plan,
     study: "optuna.Study",
     trials: int,
-    runner: Runner,
-    task: Task,
+    store: Store,
+    executor: Executor,
     problems: Sequence[Problem],
-    tracker: Tracker,
-    watch: Watch = lambda *_: None,
+    tracker: Tracker | None = None,
+    watch: Watch = lambda _: None,
     ended: Ended = lambda *_: None,
+    *,
+    together: int = 1,
 ) -> None:
     """Go on until the study has so many trials, those that other processes are running among them (w of them that look at the
     same moment may end with w - 1 more).
 
-    watch: called with every row of a trial; ended: after every trial. Ctrl-C leaves the trial to the next start.
+    watch: told of every problem of a trial; ended: after every trial. Ctrl-C leaves the trial to the next start.
     """
-    attempt = partial(_attempt, plan, runner, task, problems, tracker, watch)
+    run = partial(run_plan, store=store, executor=executor, together=together, tracker=tracker, watch=watch)
+    attempt = partial(_attempt, plan, store, tuple(problems), run)
     while counted(study) < trials:
         study.optimize(attempt, n_trials=1, callbacks=[ended], catch=(RunHeldError,))
 
@@ -315,13 +321,7 @@ def tally(study: "optuna.Study") -> dict[str, int]:
 
 
 def _attempt(
-    plan: Plan,
-    runner: Runner,
-    task: Task,
-    problems: Sequence[Problem],
-    tracker: Tracker,
-    watch: Watch,
-    trial: "optuna.Trial",
+    plan: Plan, store: Store, problems: tuple[Problem, ...], run: Callable[[Runs], Result], trial: "optuna.Trial"
 ) -> float:
     optuna = optuna_library()
     trial.set_user_attr(PROCESS, living_process(os.getpid()))
@@ -331,17 +331,20 @@ def _attempt(
     except ValueError as error:  # settings that do not go together
         trial.set_user_attr(REASON, str(error))
         raise optuna.TrialPruned(str(error)) from error
-    correct = []
+    runs = Runs(tuple(Asked(spec, problems) for spec in specs))
     try:
-        for spec in specs:
-            with followed(tracker, runner.store, spec, len(problems), partial(watch, spec)) as tell:
-                correct.append([row.correct for row in runner.run(spec, task, problems, tell)])
+        result = run(runs)
     except KeyboardInterrupt:
         retry(trial.study, trial)
         raise
     except RunHeldError:  # the same settings in another process: this trial fails, and the next may find them done
         time.sleep(1)
         raise
+    for spec, failure in result.failures:
+        raise ValueError(f"run {spec.id}, problem {failure.problem}: {failure.error}; {store.folder / spec.id} says more")
+    for message in result.damaged:
+        raise ValueError(message)
+    correct = [_verdicts(store, one) for one in runs.runs]
     solved = np.mean([metrics.pass_at_k(verdicts, plan.k) for verdicts in correct], axis=0)  # [problems]
     passed = {k: _mean_pass(correct, k) for k in sorted({1, plan.k, plan.base.n, *plan.floors})}
     trial.set_user_attr(
@@ -356,6 +359,12 @@ def _attempt(
     for k, floor in plan.floors.items():
         trial.set_constraint(f"pass@{k}", floor - passed[k])
     return passed[plan.k]
+
+
+def _verdicts(store: Store, run: Asked) -> list[list[bool]]:
+    """[problems, n]"""
+    known = {record.problem: [bool(right) for right in record.correct] for record in store.scores(run.spec.id)}
+    return [known[problem.id] for problem in run.problems]
 
 
 def _mean_pass(correct: Sequence[Sequence[Sequence[bool]]], k: int) -> float:

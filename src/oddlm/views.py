@@ -21,7 +21,7 @@ from .ends import text_length
 from .metrics import Interval
 from .params import PUSH, SampleParams
 from .query import Answer
-from .store import Head, Row, SampleRow
+from .store import Head, Record, SampleRecord
 from .wording import percent
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ def open_console() -> Console:
 
 def visible(text: str) -> str:
     """Control characters become pictures of themselves, so that no text can steer the terminal."""
+    if text.replace("\n", "").replace("\t", "").isprintable():  # most are, and a report shows 128,000
+        return text
     return "".join(c if c in "\n\t" or unicodedata.category(c)[0] != "C" else _picture(c) for c in text)
 
 
@@ -137,7 +139,7 @@ def searched(params: SampleParams, names: Sequence[str]) -> str:
     return ", ".join(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in told.items())
 
 
-def side_by_side(columns: Sequence[tuple[str, Row]], width: int) -> Group:
+def side_by_side(columns: Sequence[tuple[str, Record]], width: int) -> Group:
     """The samples of one problem under several settings, in as many tables as the width asks for."""
     row = columns[0][1]
     parts: list[RenderableType] = [Text(visible(row.problem), style="bold"), Text(_clip(visible(row.prompt)), style="dim")]
@@ -154,7 +156,7 @@ def side_by_side(columns: Sequence[tuple[str, Row]], width: int) -> Group:
     return Group(*parts)
 
 
-def _cells(samples: Sequence[SampleRow]) -> Iterator[Text]:
+def _cells(samples: Sequence[SampleRecord]) -> Iterator[Text]:
     first: dict[str, int] = {}
     for sample in samples:
         mark = {None: ("", ""), True: ("✓ ", "bold green"), False: ("✗ ", "red")}[sample.correct]
@@ -189,10 +191,17 @@ def runs_table(runs: Sequence[Head], *, whole: bool = False) -> Table:
             _text(label(spec.params)),
             str(spec.n),
             str(spec.seed),
-            str(run.problems) if run.complete else f"{run.done}/{run.problems}",
+            _state(run),
             *("-" if share is None else percent(share) for share in shares),
         )
     return table
+
+
+def _state(run: Head) -> str:
+    """`100`, `73/100`, or `40/73/100` where as many are scored, drawn and asked for."""
+    if run.complete:
+        return str(run.problems)
+    return f"{run.scored}/{run.problems}" if run.scored == run.drawn else f"{run.scored}/{run.drawn}/{run.problems}"
 
 
 def run_details(run: Head) -> Group:
@@ -201,11 +210,13 @@ def run_details(run: Head) -> Group:
     defaults = {name: field.default for name, field in SampleParams.model_fields.items()} | {"fork": False}
     spec = {k: v for k, v in run.spec.model_dump(exclude={"params"}).items() if v not in (None, False)}
     told = {k: v for k, v in params.items() if v != defaults[k] or k in ("objective", "alpha", "temperature", "length")}
-    state = "complete" if run.complete else "not complete: the command that began it goes on with it"
+    state = "complete" if run.complete else "not complete: the command that began it resumes it"
+    if run.drawn > run.scored:
+        state = f"{run.drawn} drawn: `oddlm runs score {run.id}` scores the rest"
     if run.summary and run.summary.imported:
-        state = f"without rows: imported from {run.summary.imported}"
+        state = f"without records: imported from {run.summary.imported}"
     parts: list[RenderableType] = [
-        Text(visible(f"{run.id}: {run.done} of {run.problems} problems, {state}"), style="bold"),
+        Text(visible(f"{run.id}: {run.scored} of {run.problems} problems, {state}"), style="bold"),
         _pairs("asked", spec),
         _pairs("sampling", told),
     ]

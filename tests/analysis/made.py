@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from oddlm.params import RunSpec, checked
-from oddlm.store import Row, Store, Summary
+from oddlm.store import Drawn, Scored, Store, Summary
 
 
 def spec(seed: int = 0, task: str = "countdown", model: str = "mini", n: int = 4, **params: Any) -> RunSpec:
@@ -22,20 +22,18 @@ def write_run(
     with Store(folder).open(what, len(table)) as run:
         run.start({"time": "then"})
         for p, verdicts in enumerate(table):
-            samples = [
-                {
-                    "index": i,
-                    "text": texts[p][i] if texts else f"{p} {i}",
-                    "length": 2,
-                    "finish_reason": "stop",
-                    "correct": bool(right),
-                }
-                for i, right in enumerate(verdicts)
-            ]
-            different = len({sample["text"] for sample in samples})
-            diversity = {"distinct_texts": float(different), "vendi_ngram": different * 0.9}
-            measured = {"seed": 1, "nfe": 8, "seconds": seconds, "score_seconds": 0.0, "diversity": diversity}
-            run.append(checked(Row, {"problem": f"p/{p}", "prompt": f"ask {p}", "samples": samples} | measured))
+            shape = {"length": 2, "size": 2, "ends": 0, "finish_reason": "stop", "nfe": 8}
+            said = [texts[p][i] if texts else f"{p} {i}" for i in range(len(verdicts))]
+            samples = [{"index": i, "text": text, **shape} for i, text in enumerate(said)]
+            diversity = {"distinct_texts": float(len(set(said))), "vendi_ngram": len(set(said)) * 0.9}
+            asked = {"problem": f"p/{p}", "digest": "", "prompt": f"ask {p}", "seed": 1, "nfe": 8, "seconds": seconds}
+            if asked["problem"] not in run.digests:  # a sibling may have drawn it
+                run.draw(checked(Drawn, asked | {"samples": samples}))
+            right = [bool(verdict) for verdict in verdicts]
+            columns = {"correct": right, "solutions": [0 if one else None for one in right]}
+            columns |= {"answers": [None] * len(right), "details": [None] * len(right)}
+            measured = {"problem": f"p/{p}", "nfe": 8, "draw_seconds": seconds, "seconds": 0.0, "diversity": diversity}
+            run.score(checked(Scored, measured | columns))
         if finish:
             total = {"problems": len(table), "samples": table.size, "seconds": seconds * len(table)}
             run.finish(checked(Summary, {"id": what.id, "passed": {"pass@1": 0.5}, "diversity": {}} | total))

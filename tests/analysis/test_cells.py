@@ -1,5 +1,7 @@
 """The data model: what becomes a cell, and that its numbers are those of the runs."""
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -36,7 +38,7 @@ def test_gains_are_those_of_eval(tmp_path):
     grid(tmp_path)
     store = Store(tmp_path)
     runs = [store.read(name) for name in store.ids()]
-    lines = {line.runs: line for line in compare([(run.spec, run.rows) for run in runs])}
+    lines = {line.runs: line for line in compare([(run.spec, run.records) for run in runs])}
     cells = read_results(tmp_path).benchmarks[0].cells
     assert len(cells) == 6
     for cell in cells:
@@ -99,8 +101,8 @@ def test_samples_come_from_disk_when_asked_for(tmp_path):
     (cell,) = results.benchmarks[0].cells
     (row,) = results.samples(cell, "p/2")
     assert (row.problem, [s.text for s in row.samples], row.correct[0]) == ("p/2", ["2 0", "2 1", "2 2", "2 3"], True)
-    rows = tmp_path / name / "rows.jsonl"
-    rows.write_bytes(rows.read_bytes().split(b"\n", 1)[1] * 2)
+    path = tmp_path / name / "drawn.jsonl"
+    path.write_bytes(path.read_bytes().split(b"\n", 1)[1] * 2)
     with pytest.raises(StoreError, match=r"has changed|damaged"):
         results.samples(cell, "p/2")
 
@@ -110,12 +112,12 @@ def test_what_cannot_be_reported_is_left_out_and_said(tmp_path):
     half = write_run(tmp_path, spec(1), [[True] * 4], finish=False)
     newer = write_run(tmp_path, spec(2), [[True] * 4])
     path = tmp_path / newer / SPEC
-    path.write_text(path.read_text().replace('"schema_version":1', '"schema_version":2'))
+    path.write_text(path.read_text().replace('"schema_version":2', '"schema_version":3'))
     results = read_results(tmp_path)
     why = {one.run: one.why for one in results.left_out}
     assert results.benchmarks[0].cells[0].runs == (good,)
     assert why[half] == "not complete: 1 of 1 problems"
-    assert "schema 2, from a newer oddlm" in why[newer]
+    assert "schema 3, from a newer oddlm" in why[newer]
 
 
 def test_a_store_with_nothing_to_report(tmp_path):
@@ -128,13 +130,13 @@ def test_a_store_with_nothing_to_report(tmp_path):
         read_results(tmp_path)
 
 
-def test_rows_that_contradict_their_run_are_left_out(tmp_path):
+def test_records_that_contradict_their_run_are_left_out(tmp_path):
     name = write_run(tmp_path, spec(), [[True] * 4] * 2)
     write_run(tmp_path, spec(1), [[True] * 4] * 2)
-    rows = tmp_path / name / "rows.jsonl"
-    rows.write_bytes(rows.read_bytes().split(b"\n", 1)[1])
+    path = tmp_path / name / "scores.jsonl"
+    path.write_bytes(path.read_bytes().split(b"\n", 1)[1])
     (left,) = read_results(tmp_path).left_out
-    assert left.why == "its summary speaks of 2 problems, its rows are 1"
+    assert left.why == "not complete: 1 of 2 problems"
 
 
 def test_many_intervals_at_once_are_each_the_paired_one():
@@ -166,8 +168,8 @@ def test_runs_that_wrote_their_problems_in_another_order_compare(tmp_path):
     write_run(tmp_path, spec(alpha=0.0), correct)
     name = write_run(tmp_path, spec(), correct)
     before = read_results(tmp_path).benchmarks[0]
-    rows = tmp_path / name / "rows.jsonl"
-    rows.write_bytes(b"".join(reversed(rows.read_bytes().splitlines(keepends=True))))
+    path = tmp_path / name / "scores.jsonl"
+    path.write_bytes(b"".join(reversed(path.read_bytes().splitlines(keepends=True))))
     results = read_results(tmp_path)
     (after,) = results.benchmarks
     assert [cell.right.tolist() for cell in after.cells] == [cell.right.tolist() for cell in before.cells] == [[4, 0, 0]] * 2
@@ -187,8 +189,46 @@ def test_the_usual_value_of_a_setting_goes_without_saying(tmp_path):
 
 def test_a_run_that_repeats_another_counts_once(tmp_path):
     write_run(tmp_path, spec(), [[True] * 4])
-    again = spec().model_copy(update={"limit": 1})
-    name = write_run(tmp_path, again, [[True] * 4])
+    shutil.copytree(tmp_path / spec().id, tmp_path / "copy")
     results = read_results(tmp_path)
     assert len(results.benchmarks[0].cells[0].runs) == 1
-    assert [(one.run, "the same setting, seed and problems" in one.why) for one in results.left_out] == [(name, True)]
+    assert [("has the same samples" in one.why) for one in results.left_out] == [True]
+
+
+def test_of_two_scorers_the_last_counts(tmp_path):
+    old = write_run(tmp_path, spec(), [[False] * 4])
+    new = write_run(tmp_path, spec().model_copy(update={"scorer_version": "1.2"}), [[True] * 4], texts=[["x"] * 4])
+    results = read_results(tmp_path)
+    (cell,) = results.benchmarks[0].cells
+    assert (cell.runs, cell.right.tolist()) == ((new,), [4])
+    assert [one.run for one in results.left_out] == [old]
+
+
+def test_a_setting_on_fewer_problems_is_compared_with_those_on_more(tmp_path):
+    write_run(tmp_path, spec(alpha=0.0), [[False] * 4] * 3)
+    write_run(tmp_path, spec(alpha=8.0), [[True] * 4] * 2)
+    write_run(tmp_path, spec(alpha=16.0), [[True] * 4, [False] * 4, [False] * 4])
+    small, large = sorted(read_results(tmp_path).benchmarks, key=lambda bench: bench.count)
+    assert (small.problems, large.problems) == (("p/0", "p/1"), ("p/0", "p/1", "p/2"))
+    assert [(cell.alpha, cell.right.tolist()) for cell in small.cells] == [(0, [0, 0]), (8, [4, 4]), (16, [4, 0])]
+    assert [(cell.alpha, cell.right.tolist()) for cell in large.cells] == [(0, [0, 0, 0]), (16, [4, 0, 0])]
+    assert small.cells[1].gains[4].difference == 1
+
+
+def test_novelty_is_told_where_the_plain_run_is_known(tmp_path):
+    right = [[True] * 4] * 2
+    write_run(tmp_path, spec(alpha=0.0), right, texts=[["a b", "a b", "a b", "a c"]] * 2)
+    write_run(tmp_path, spec(), right, texts=[["a b", "a c", "x y", "x z"]] * 2)
+    (bench,) = read_results(tmp_path).benchmarks
+    assert all("novelty" not in cell.diversity for cell in bench.cells)
+    (bench,) = read_results(tmp_path, beside=True).benchmarks
+    plain, pushed = bench.cells
+    assert "novelty" not in plain.diversity
+    assert pushed.diversity["new_texts"].mean == 2
+    assert pushed.diversity["novelty"].mean == pytest.approx((0 + 0 + 1 + 1) / 4)
+
+
+def test_different_right_solutions_are_counted(tmp_path):
+    write_run(tmp_path, spec(), [[True, True, False, False], [False] * 4])
+    (cell,) = read_results(tmp_path).benchmarks[0].cells
+    assert cell.diversity["solutions@4"].mean == 0.5, "both right ones of the first problem are of one class"

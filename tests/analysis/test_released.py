@@ -82,7 +82,7 @@ def test_import_is_whole_and_only_once(tmp_path):
     gappy = read_results(store.folder).benchmarks[0].cells[1]
     assert (gappy.objective, gappy.passed, gappy.seconds, gappy.diversity) == ("dpp", {}, None, {})
     head = next(head for head in map(store.head, store.ids()) if head.spec.params.plain)
-    assert (head.problems, head.done, head.summary.imported) == (200, 0, "logs.csv, which speaks of 300 problems per run")
+    assert (head.problems, head.drawn, head.summary.imported) == (200, 0, "logs.csv, which speaks of 300 problems per run")
     assert head.summary.passed == {"pass@2": 0.6, "first_right": 0.5}
     with pytest.raises(StoreError, match="was imported from"), store.open(head.spec, 200):
         pass

@@ -9,7 +9,7 @@ import oddlm
 from oddlm import ModelInfo, Repulsion, begin, denoise
 from oddlm.core.blocks import Blocks
 from oddlm.core.step import ABSENT, Step
-from oddlm.evaluate import Group, draw
+from oddlm.experiments.stages import draw
 from oddlm.kernels import dispatch
 from oddlm.models.toy import Toy
 from oddlm.params import RunSpec, SampleParams
@@ -172,7 +172,6 @@ def test_a_task_may_have_a_form():
     task = replace(task, template=lambda problem: form)
     problem = Problem("one", "t5", None)
     spec = RunSpec(model="toy", n=2, params=SampleParams(length=6, steps=3))
-    (group,) = draw(oddlm.load("toy"), spec, task, [problem])
-    assert isinstance(group, Group)
-    assert {sample.tokens[0] for sample in group.samples} == {7}
-    assert {sample.nfe for sample in group.samples} == {3}
+    (drawn,) = draw(oddlm.load("toy"), spec, task, [problem], keep_tokens=True)
+    assert {sample.tokens[0] for sample in drawn.samples} == {7}
+    assert {sample.nfe for sample in drawn.samples} == {3} == {drawn.nfe}

@@ -6,9 +6,9 @@ import pytest
 
 from oddlm.models.toy import Toy
 
+from ..runs import stored, sweep_inline
 from ..test_cli_eval import oddlm  # noqa: F401
-from ..test_evaluate import ROOT
-from .running import Inline, rows, sweep_inline
+from ..test_run import ROOT
 
 SMOKE = str(ROOT / "experiments" / "smoke.toml")
 HEAD = 'model = "toy"\ntask = "tests.own_task.TASK"\nn = 2\n'
@@ -50,11 +50,10 @@ def test_max_batch_changes_no_sample(oddlm, monkeypatch):  # noqa: F811
         return network(self, tokens, *rest, **more)
 
     monkeypatch.setattr(Toy, "__call__", watched)
-    monkeypatch.setattr("oddlm.experiments.local.LocalExecutor", Inline)
-    code, _, err = oddlm("sweep", "grid.toml", "--together", "3", "--max-batch", "4")
+    code, _, err = oddlm("sweep", "grid.toml", "--together", "3", "--max-batch", "4", "--executor", "inline")
     assert (code, err) == (0, "")
     assert set(seen) == {4, 2}
-    assert rows(Path("runs")) == rows(Path("whole"))
+    assert stored(Path("runs")) == stored(Path("whole"))
     assert oddlm("sweep", "grid.toml", "--max-batch", "0")[0] == 2
 
 
@@ -73,8 +72,9 @@ def test_max_batch_changes_no_sample(oddlm, monkeypatch):  # noqa: F811
         (HEAD, ["--shard", "half"], "--shard takes I/N"),
         (HEAD, ["--shard", "2/2"], "there is nothing in part 2 of 2"),
         (HEAD, ["--data", "countdown"], "--data takes TASK=FILE, not 'countdown'"),
+        (HEAD.replace("tests.own_task.TASK", "countdown"), ["--data", "countdown=no.jsonl"], "cannot read no.jsonl: No such"),
         (HEAD, ["--store", "file"], "cannot write file: File exists"),
-        (HEAD, ["--executor", "ray", "--address", "127.0.0.1:1"], "the Ray address 127.0.0.1:1 does not answer"),
+        (HEAD, ["--executor", "ray:address=127.0.0.1:1"], "the Ray address 127.0.0.1:1 does not answer"),
         (HEAD.replace('"toy"', '{name = "toy", dpeth = 3}'), [], "dpeth"),
         (HEAD.replace('"toy"', '{name = "toy", quantize = "nf4"}'), [], "model 'toy' has no option 'quantize'; options: vocab"),
     ],

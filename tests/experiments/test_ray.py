@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 
-from oddlm.experiments.ray import connect
+from oddlm.experiments.executors.ray import connect
 from oddlm.store import Store
 
 from .. import own_task
-from ..test_evaluate import ENV, ROOT
+from ..runs import scored, stored, sweep_inline
+from ..test_run import ENV, ROOT
 from ..waiting import WAIT_S, wait_until
-from .running import GRID, lines, rows, start, sweep, sweep_inline
+from .running import GRID, start, sweep
 
 SMOKE = ROOT / "experiments" / "smoke.toml"
 SCRIPT = Path(__file__).with_name("ray_cluster.py")
@@ -60,7 +61,7 @@ def grid(folder: Path, task: str) -> Path:
 
 
 def on_ray(cluster: dict[str, Any]) -> list[str]:
-    return ["--executor", "ray", "--address", cluster["address"]]
+    return ["--executor", f"ray:address={cluster['address']}"]
 
 
 def test_the_same_rows_as_local(cluster, tmp_path):
@@ -68,8 +69,8 @@ def test_the_same_rows_as_local(cluster, tmp_path):
     assert (code, err) == (0, "")
     assert "12 of 12 runs are complete" in out
     sweep_inline(SMOKE, tmp_path / "local")
-    assert rows(tmp_path / "ray") == rows(tmp_path / "local")
-    assert [len(run) for run in rows(tmp_path / "ray").values()] == [4] * 12
+    assert stored(tmp_path / "ray") == stored(tmp_path / "local")
+    assert [len(run) for run in stored(tmp_path / "ray").values()] == [4] * 12
 
 
 def test_nine_tenths_of_results_and_a_list_of_failures(cluster, tmp_path):
@@ -77,34 +78,36 @@ def test_nine_tenths_of_results_and_a_list_of_failures(cluster, tmp_path):
     assert code == 1
     assert "16 of 160 problems failed" in err
     assert "own/13: RuntimeError: no verdict on own/13" in err
-    assert [len(run) for run in rows(tmp_path / "runs").values()] == [18] * 8
+    assert scored(tmp_path / "runs") == 18 * 8
 
 
 @pytest.mark.soak
 def test_a_worker_that_hangs_is_replaced(cluster, tmp_path, monkeypatch):
     path = grid(tmp_path, "HANGING")
     path.write_text(path.read_text().replace("[0, 1]", "0").replace("[0, 8]", "8"))
-    code, out, err = sweep(path, tmp_path / "runs", *on_ray(cluster), "--together", "4", "--timeout", "15")
+    code, out, err = sweep(
+        path, tmp_path / "runs", "--executor", f"ray:address={cluster['address']},timeout=15", "--together", "4"
+    )
     assert (code, err) == (0, "")
     assert "1 of 1 runs are complete" in out
     assert Path(ENV["ODDLM_TEST_HUNG"]).exists()
     monkeypatch.setattr(own_task, "HANGING", own_task.TASK)
     sweep_inline(path, tmp_path / "whole")
-    assert rows(tmp_path / "runs") == rows(tmp_path / "whole")
+    assert stored(tmp_path / "runs") == stored(tmp_path / "whole")
 
 
 def test_a_raylet_killed_in_mid_sweep(cluster, tmp_path, monkeypatch):
     """The last test on this cluster: one of its two nodes is gone for good."""
     path, store = grid(tmp_path, "SLOW"), tmp_path / "runs"
     process = start(path, store, *on_ray(cluster))
-    wait_until(lambda: lines(store) >= 8, process)
+    wait_until(lambda: scored(store) >= 8, process)
     os.kill(cluster["raylets"][1], signal.SIGKILL)
     _, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     monkeypatch.setattr(own_task, "SLOW", own_task.TASK)  # here nobody needs time to kill something
     sweep_inline(path, tmp_path / "whole")
-    assert rows(store) == rows(tmp_path / "whole")
-    assert lines(store) == 96
+    assert stored(store) == stored(tmp_path / "whole")
+    assert scored(store) == 96
     assert all(Store(store).read(name).summary for name in Store(store).ids())
 
 
@@ -134,7 +137,7 @@ def test_a_worker_without_the_package(tmp_path):
         2,
         "oddlm: a worker of the Ray cluster cannot import oddlm: install the same version on every node\n",
     )
-    assert lines(tmp_path / "runs") == 0
+    assert scored(tmp_path / "runs") == 0
 
 
 def test_an_address_that_does_not_answer():
@@ -163,10 +166,10 @@ def test_an_address_that_does_not_answer():
 @pytest.mark.parametrize(
     ("address", "message"),
     [
-        ("nowhere", "--address must be HOST:PORT or auto, not 'nowhere'"),
-        ("host:port", "--address must be HOST:PORT or auto, not 'host:port'"),
+        ("nowhere", "the address must be HOST:PORT or auto, not 'nowhere'"),
+        ("host:port", "the address must be HOST:PORT or auto, not 'host:port'"),
         ("127.0.0.1:99999", "127.0.0.1:99999 does not answer"),
-        ("ray://127.0.0.1:10001", "run the sweep on a node of the cluster"),
+        ("ray://127.0.0.1:10001", "start from a node of the cluster"),
     ],
 )
 def test_an_address_that_is_none(address, message):

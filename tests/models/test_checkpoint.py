@@ -19,6 +19,27 @@ from oddlm.models.transformer import Transformer
 
 from . import published_layout as layout
 
+QWEN3_06B = {
+    "architectures": ["A2DQwen3LMHeadModel"],
+    "model_type": "a2d-qwen3",
+    "hidden_size": 1024,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "intermediate_size": 3072,
+    "vocab_size": 151936,
+    "max_position_embeddings": 40960,
+    "rope_theta": 1000000.0,
+    "rms_norm_eps": 1e-6,
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "tie_word_embeddings": True,
+    "eos_token_id": 151645,
+    "pad_token_id": 151643,
+}
+
+
 CLOSE = 1e-9
 
 
@@ -202,7 +223,7 @@ def test_a_missing_shard_and_a_damaged_index(tmp_path):
 
 @pytest.mark.parametrize(
     ("architecture", "said", "billions"),
-    [(LLADA, published.LLADA_8B, 8.02), (DREAM, published.DREAM_7B, 7.62), (QWEN3, published.QWEN3_06B, 0.60)],
+    [(LLADA, published.LLADA_8B, 8.02), (DREAM, published.DREAM_7B, 7.62), (QWEN3, QWEN3_06B, 0.60)],
 )
 def test_the_published_sizes_are_read_and_have_the_published_number_of_weights(architecture, said, billions):
     assert said["model_type"] in architecture.model_types

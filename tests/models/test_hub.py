@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 # for every question: (settings, code, arguments) in, what the code prints out.
 ASKED = """
 import io, os, sys, traceback
-import oddlm, oddlm.store, oddlm.evaluate
+import oddlm, oddlm.store, oddlm.experiments.run
 oddlm.load(sys.argv[1], device="cpu")
 assert "huggingface_hub" not in sys.modules
 for line in sys.stdin:
@@ -221,7 +221,7 @@ except ValueError as error:
 """
 SPEC = """
 import sys
-from oddlm.evaluate import identified
+from oddlm.experiments.run import identified
 from oddlm.params import RunSpec
 print(identified(RunSpec(model=sys.argv[1])).model_dump_json())
 """

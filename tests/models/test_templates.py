@@ -12,7 +12,7 @@ from oddlm.models import chat, rendering
 from oddlm.models.chat import ChatTemplate, ControlTokens, renderer
 
 from ..growth import LINEAR, growth
-from ..test_evaluate import ENV, ROOT
+from ..test_run import ENV, ROOT
 from ..waiting import wait_gone
 
 USER = [{"role": "user", "content": "hello"}]

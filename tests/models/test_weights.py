@@ -13,17 +13,15 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 import oddlm
-from oddlm.evaluate import Runner, check_weights, identified
 from oddlm.experiments.grid import read_grid
-from oddlm.experiments.sweep import make_plan, run_sweep
+from oddlm.experiments.run import identified, make_plan
 from oddlm.models import model_digest, weights
 from oddlm.models.mini import HERE, Mini
 from oddlm.models.toy import Toy
 from oddlm.params import RunSpec
 from oddlm.store import Store
-from oddlm.tasks import find_task
 
-from ..experiments.running import Inline
+from ..runs import carry_out, run
 from ..test_cli_eval import oddlm as command  # noqa: F401
 from . import published_layout as layout
 
@@ -56,7 +54,7 @@ def folder(request, tmp_path) -> Path:
 
 
 def spec(model: Path | str) -> RunSpec:
-    return identified(RunSpec(model=str(model), task="countdown", n=2, limit=1))
+    return identified(RunSpec(model=str(model), task="countdown", n=2))
 
 
 def test_where_the_folder_lies_does_not_count(folder, tmp_path, monkeypatch):
@@ -101,10 +99,9 @@ def test_an_incomplete_folder_has_no_digest(folder):
 
 
 def test_a_run_without_weights_is_not_found_among_others(tmp_path):
-    bare = RunSpec(model="toy", task="countdown", n=2, limit=1)
-    task = find_task("countdown")
+    bare = RunSpec(model="toy", task="countdown", n=2)
     with pytest.raises(ValueError, match=r"'toy' has no model_digest.*identified"):
-        Runner(Store(tmp_path), lambda: oddlm.load("toy")).run(bare, task, task.problems(limit=1))
+        run(tmp_path, bare, limit=1)
 
 
 EVAL = ["eval", "countdown", "--n", "2", "--limit", "1", "--length", "8", "--alpha", "0"]
@@ -120,14 +117,14 @@ def test_the_same_command_after_retraining_draws_anew(command, tmp_path):  # noq
     assert command(*EVAL, "--model", str(folder), "--store", "runs")[0] == 0
     store = Store(Path("runs"))
     (other,) = set(store.ids()) - {first}
-    one, two = ([sample.text for row in store.read(run).rows for sample in row.samples] for run in (first, other))
+    one, two = ([sample.text for row in store.read(name).records for sample in row.samples] for name in (first, other))
     assert one != two
     folder.rename(tmp_path / "renamed")
     assert command(*EVAL, "--model", str(tmp_path / "renamed"), "--store", "runs")[0] == 0
     assert set(store.ids()) == {first, other}
-    for run in (first, other):
-        (start,) = store.read(run).starts
-        assert start["model_digest"] == store.read(run).spec.model_digest
+    for name in (first, other):
+        start, _ = store.read(name).starts  # the second scored
+        assert start["model_digest"] == store.read(name).spec.model_digest
         assert start["model_digest"].startswith("sha256:")
 
 
@@ -142,34 +139,29 @@ def grid(tmp_path):
 
 def test_two_names_of_one_model_are_one_run(grid):
     assert len(read_grid(grid)) == 2
-    (one,) = make_plan(read_grid(grid)).specs
+    (one,) = (asked.spec for asked in make_plan(read_grid(grid)).runs)
     assert one.model_digest == model_digest(one.model)
 
 
 def test_a_worker_that_has_other_weights_refuses(grid, tmp_path):
     plan = make_plan(read_grid(grid))
     retrain(tmp_path / "model")
-    with pytest.raises(ValueError, match=plan.specs[0].model_digest) as refused:
-        run_sweep(plan, Store(tmp_path / "runs"), Inline())
+    with pytest.raises(ValueError, match=plan.runs[0].spec.model_digest) as refused:
+        carry_out(plan, tmp_path / "runs")
     assert model_digest(str(tmp_path / "model")) in str(refused.value)
-    assert not list(tmp_path.glob("runs/*/rows.jsonl"))
+    assert not list(tmp_path.glob("runs/*"))
 
 
 def test_a_sweep_says_which_weights(grid, tmp_path):
     plan = make_plan(read_grid(grid))
-    assert run_sweep(plan, Store(tmp_path / "runs"), Inline()).complete == 1
-    run = Store(tmp_path / "runs").read(plan.specs[0].id)
+    assert carry_out(plan, tmp_path / "runs").complete == 1
+    run = Store(tmp_path / "runs").read(plan.runs[0].spec.id)
     assert run.starts[0]["model_digest"] == run.spec.model_digest == model_digest(str(tmp_path / "model"))
 
 
 def test_weights_that_change_under_a_loaded_model(tmp_path):
     folder = mini_copy(tmp_path / "model")
-    lm = oddlm.load(str(folder))
-    about = spec(folder)
-    check_weights(lm, about)
-    other = oddlm.load("toy")
-    with pytest.raises(ValueError, match="code:toy"):
-        check_weights(other, about)
+    assert oddlm.load(str(folder)).model.weights.digest == spec(folder).model_digest
     late = oddlm.load(str(folder))
     retrain(folder)
     with pytest.raises(ValueError, match="changed since"):

@@ -15,16 +15,15 @@ from typer.testing import CliRunner
 
 import oddlm
 from oddlm.cli import app as command_line
-from oddlm.evaluate import Runner, identified
+from oddlm.experiments.run import identified
 from oddlm.models.toy import Toy
 from oddlm.models.wrappers import Wrapper
 from oddlm.params import RunSpec
 from oddlm.serve.engine import Engine
 from oddlm.serve.run import GentleServer, listen, server_of
 from oddlm.serve.settings import Limits, ServeSettings
-from oddlm.store import Store
-from oddlm.tasks import find_task
 
+from ..runs import run
 from ..waiting import WAIT_S, wait_until
 
 
@@ -172,15 +171,14 @@ def store(tmp_path_factory):
     command += ["--set", "fork=false"]
     assert CliRunner().invoke(command_line, command).exit_code == 0
     assert CliRunner().invoke(command_line, ["sample", "<b>t5</b> t6", *usual]).exit_code == 0
-    asked = {"model": "toy", "task": "countdown", "n": 2, "limit": 2, "params": {"length": 6}}
+    asked = {"model": "toy", "task": "countdown", "n": 2, "params": {"length": 6}}
     spec = identified(RunSpec.model_validate(asked))
-    task = find_task("countdown")
 
-    def stop(row, fresh):
+    def stop(progress):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        Runner(Store(folder), lambda: oddlm.load("toy")).run(spec, task, task.problems(limit=2), stop)
+        run(folder, spec, limit=2, watch=stop)
     (folder / "damaged").mkdir()
     (folder / "damaged" / "spec.json").write_text("<script>alert(1)</script>")
     return folder

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from oddlm.sandbox import SandboxError, jail
+from oddlm.tasks import check_scoring
 from oddlm.tasks.base import Task, find_task, task_names
 from oddlm.tasks.custom import jsonl_task
 
@@ -121,7 +122,7 @@ def test_python_refuses_without_a_sandbox(tmp_path: Path, monkeypatch: pytest.Mo
     path = write(tmp_path / "x.jsonl", {"prompt": "p", "target": "assert f(1) == 2"})
     monkeypatch.setattr(jail.shutil, "which", lambda _: None)
     with pytest.raises(SandboxError, match="bubblewrap"):
-        jsonl_task(path, score="python").load()
+        check_scoring(jsonl_task(path, score="python"), unsafe=False)
     task = jsonl_task(path, score="python")
     (problem,) = task.problems(unsafe=True)
     with pytest.warns(RuntimeWarning, match="WITHOUT a sandbox"):

@@ -9,6 +9,7 @@ from types import ModuleType
 import pytest
 
 from oddlm.sandbox import SandboxError, jail
+from oddlm.tasks import check_scoring
 from oddlm.tasks.base import Problem, find_task
 from oddlm.tasks.humaneval import TASK, paper_code
 
@@ -216,10 +217,11 @@ def test_bad_file(tmp_path: Path) -> None:
         TASK.load(data=path)
 
 
-def test_refuses_to_load_without_a_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refuses_to_score_without_a_sandbox(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jail.shutil, "which", lambda _: None)
     with pytest.raises(SandboxError, match="apt-get install bubblewrap"):
-        TASK.load()
+        check_scoring(TASK, unsafe=False)
+    assert len(TASK.load(limit=2)) == 2, "to draw needs none"
     problem = TASK.load(unsafe=True, limit=1)[0]
     with pytest.warns(RuntimeWarning, match="WITHOUT a sandbox"):
         score = TASK.score(problem, problem.target.canonical_solution)

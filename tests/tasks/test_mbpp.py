@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from oddlm.sandbox import SandboxError, jail
-from oddlm.tasks import find_task, mbpp
+from oddlm.tasks import check_scoring, find_task, mbpp
 from oddlm.tasks.base import Problem
 from oddlm.tasks.mbpp import TASK
 
@@ -114,11 +114,12 @@ def test_bad_files(tmp_path: Path) -> None:
         TASK.load(data=tmp_path / "none.json")
 
 
-def test_refuses_to_load_without_a_sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refuses_to_score_without_a_sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "mbpp.jsonl", ROW)
     monkeypatch.setattr(jail.shutil, "which", lambda _: None)
     with pytest.raises(SandboxError, match="bubblewrap"):
-        TASK.load(data=path)
+        check_scoring(TASK, unsafe=False)
+    assert len(TASK.load(data=path)) == 1, "to draw needs none"
     (problem,) = TASK.load(data=path, unsafe=True)
     with pytest.warns(RuntimeWarning, match="WITHOUT a sandbox"):
         assert TASK.score(problem, ROW["code"]).correct

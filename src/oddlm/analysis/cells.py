@@ -14,7 +14,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import metrics
-from ..compare import baseline, unpushed
+from ..compare import Done, baseline, told_beside, unpushed
 from ..params import PUSH, SampleParams, method_name
-from ..store import Row, Store, StoreError
+from ..store import Place, Record, Store, StoreError
 from ..views import one_line, setting_label
 from ..wording import number_of
 from .reading import LeftOut, RunData, Watch, read_runs
@@ -129,16 +129,25 @@ class Results:
     store: Store
     benchmarks: tuple[Benchmark, ...]
     left_out: tuple[LeftOut, ...]
-    places: Mapping[str, Mapping[str, int]]  # run -> problem -> byte
+    _places: dict[str, Mapping[str, Place]] = field(default_factory=dict)
 
-    def samples(self, cell: Cell, problem: str) -> list[Row]:
-        """The rows of one problem in one cell, one per run in the order of `cell.runs`; empty for imported runs."""
-        found = [(run, self.places[run][problem]) for run in cell.runs if problem in self.places[run]]
-        return [self.store.row(run, problem, place) for run, place in found]
+    def places(self, run: str) -> Mapping[str, Place]:
+        """Where the problems of a run are on disk; found out when samples are first asked for."""
+        if run not in self._places:
+            self._places[run] = self.store.places(run)
+        return self._places[run]
+
+    def samples(self, cell: Cell, problem: str) -> list[Record]:
+        """The records of one problem in one cell, one per run in the order of `cell.runs`; empty for imported runs."""
+        found = [(run, self.places(run)[problem]) for run in cell.runs if problem in self.places(run)]
+        return [self.store.record(run, problem, place) for run, place in found]
 
 
-def read_results(folder: Path, watch: Watch = lambda _: None) -> Results:
-    """Everything a report says of the runs in a folder. `watch` hears of every problem that was read."""
+def read_results(folder: Path, watch: Watch = lambda _: None, *, beside: bool = False) -> Results:
+    """Everything a report says of the runs in a folder. `watch` hears of every problem that was read.
+
+    beside: with novelty, which compares the texts of a cell with those of plain sampling, and has to read them.
+    """
     store = Store(folder)
     runs, left_out = read_runs(store, watch)
     if not runs:
@@ -147,22 +156,43 @@ def read_results(folder: Path, watch: Watch = lambda _: None) -> Results:
         raise StoreError(f"{folder} holds no run to report{': ' + told if told else ': it is empty'}")
     together: dict[str, list[RunData]] = {}
     first: dict[tuple[str, int], str] = {}  # a cell and a seed -> the run that stands for them
-    for run in runs:
+    for run in _on_shared_problems(runs):
         bench = _bench_key(run)
         same = first.setdefault((_cell_key(bench, run.spec.params, run.spec.n), run.spec.seed), run.id)
         if same == run.id:
             together.setdefault(bench, []).append(run)
         else:
             left_out.append(LeftOut(run.id, f"the same setting, seed and problems as run {same}: it adds nothing"))
-    benchmarks = [_benchmark(key, some) for key, some in together.items()]
-    return Results(store, tuple(_named(benchmarks)), tuple(left_out), {run.id: run.places for run in runs})
+    texts = store if beside else None
+    benchmarks = [_benchmark(key, some, texts) for key, some in together.items()]
+    return Results(store, tuple(_named(benchmarks)), tuple(left_out))
+
+
+def _on_shared_problems(runs: Sequence[RunData]) -> Iterator[RunData]:
+    """Every run on its own problems, and on those of every other of its benchmark that it holds as well: whoever tries a
+    setting on fewer problems compares it with runs on more.
+    """
+    groups: dict[str, list[RunData]] = {}
+    for run in runs:
+        groups.setdefault(_task_key(run), []).append(run)
+    for some in groups.values():
+        sets = {frozenset(run.problems): run.problems for run in some}
+        if len(sets) == 1 or some[0].imported:
+            yield from some
+            continue
+        for wanted, order in sets.items():
+            yield from (run.on(order) for run in some if wanted <= set(run.problems))
 
 
 def _bench_key(run: RunData) -> str:
-    """Same model, same task, same problems: what `limit` said does not matter, what the runs hold does."""
+    """Same model, same task, same problems."""
+    return json.dumps([_task_key(run), sorted(run.problems), run.count])
+
+
+def _task_key(run: RunData) -> str:
     content = run.spec.canonical()
-    known = {name: value for name, value in content.items() if name not in ("params", "n", "seed", "limit")}
-    return json.dumps([known, sorted(run.problems), run.count, run.imported is not None], sort_keys=True)
+    known = {name: value for name, value in content.items() if name not in ("params", "n", "seed")}
+    return json.dumps([known, run.imported is not None], sort_keys=True)
 
 
 def _named(benchmarks: Sequence[Benchmark]) -> Iterator[Benchmark]:
@@ -180,12 +210,12 @@ def _named(benchmarks: Sequence[Benchmark]) -> Iterator[Benchmark]:
         yield replace(bench, name=name if seen[name] == 1 else f"{name} ({seen[name]})")
 
 
-def _benchmark(key: str, runs: Sequence[RunData]) -> Benchmark:
+def _benchmark(key: str, runs: Sequence[RunData], texts: Store | None) -> Benchmark:
     usual, common = _settings(runs)
     settings: dict[str, list[RunData]] = {}
-    for run in (run.ordered(runs[0].problems) for run in runs):
+    for run in (run.on(runs[0].problems) for run in runs):
         settings.setdefault(_cell_key(key, run.spec.params, run.spec.n), []).append(run)
-    cells = [_cell(name, some, settings, key, usual) for name, some in settings.items()]
+    cells = [_cell(name, some, settings, key, usual, texts) for name, some in settings.items()]
     cells.sort(key=lambda cell: (not cell.plain, _rank(cell.objective), cell.method, cell.alpha, cell.temperature, cell.n))
     spec = runs[0].spec
     return Benchmark(
@@ -252,7 +282,12 @@ def _cell_key(bench: str, params: SampleParams, n: int) -> str:
 
 
 def _cell(
-    key: str, runs: Sequence[RunData], settings: Mapping[str, list[RunData]], bench: str, usual: Mapping[str, Any]
+    key: str,
+    runs: Sequence[RunData],
+    settings: Mapping[str, list[RunData]],
+    bench: str,
+    usual: Mapping[str, Any],
+    texts: Store | None,
 ) -> Cell:
     first = runs[0]
     params = first.spec.params.canonical()
@@ -264,6 +299,12 @@ def _cell(
     right = np.sum([run.correct.sum(axis=1) for run in runs], axis=0) if measured else None
     names = sorted({name for run in runs for name in (run.diversity or run.means)} & set(metrics.BATCH_METRICS))
     diversity = {name: _mean_by_run(runs, name) for name in names}
+    if measured:
+        n = first.spec.n
+        diversity[f"solutions@{n}"] = tuple(float(metrics.solutions_at_k(run.solutions, n).mean()) for run in runs)
+    if texts is not None and measured and not params.plain:
+        plain = settings.get(_cell_key(bench, baseline(params), first.spec.n))
+        diversity |= _novelty(texts, runs, plain) if plain else {}
     seconds, nfe = _mean_by_run(runs, "seconds"), _mean_by_run(runs, "nfe")
     objective = params.objective_name
     return Cell(
@@ -289,6 +330,19 @@ def _cell(
         tried=first.spec.n * len(runs),
         solved=None if right is None else int((right > 0).sum()),
     )
+
+
+def _novelty(store: Store, runs: Sequence[RunData], plain: Sequence[RunData]) -> dict[str, tuple[float, ...]]:
+    """By measure, of every run that has a plain one of its seed: its mean over the problems."""
+
+    def done(run: RunData) -> Done:
+        found = {record.problem: record for record in store.records(run.id)}
+        return run.spec, [found[problem] for problem in run.problems]
+
+    known = {run.spec.seed: run for run in plain}
+    told = [told_beside([done(run)], [done(known[run.spec.seed])]) for run in runs if run.spec.seed in known]
+    names = ("novelty", "new_texts") if told else ()
+    return {name: tuple(float(np.mean([one[name] for one in run])) for run in told) for name in names}
 
 
 def _method(params: SampleParams, own: Mapping[str, Any], usual: Mapping[str, Any]) -> str:

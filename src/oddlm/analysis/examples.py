@@ -9,7 +9,7 @@ from operator import itemgetter
 import numpy as np
 
 from ..metrics.words import MOST_WORDS, in_common
-from ..store import Row
+from ..store import Record
 from ..views import visible
 from .cells import Benchmark, Cell, Results
 from .contrast import best_alpha, compared, pairs
@@ -92,7 +92,7 @@ def _strongest(bench: Benchmark) -> list[str]:
     return [max(gains, key=lambda method: (gains[method], method))] if gains else []
 
 
-def _example(bench: Benchmark, label: str, seed: int, old: Row, new: Row) -> Example:
+def _example(bench: Benchmark, label: str, seed: int, old: Record, new: Record) -> Example:
     before = [sample.text for sample in old.samples]
     pieces = [changed(text.text, before[i]) for i, text in enumerate(new.samples)]
     return Example(

@@ -1,15 +1,14 @@
 """Runs as arrays: what a report needs of a run, read once from front to back, texts left on disk."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import metrics
 from ..params import RunSpec
-from ..store import ROWS, Head, Store, StoreError, iter_rows
+from ..store import Head, Store, StoreError
 
 Floats = NDArray[np.float64]
 Watch = Callable[[int], None]  # called with the number of problems read since the last call
@@ -28,19 +27,21 @@ class RunData:
     seconds: Floats  # [problems], of drawing the samples
     nfe: Floats  # [problems]
     diversity: Mapping[str, Floats]  # [problems]; nan where it cannot be said
-    places: Mapping[str, int]  # problem -> the byte of the store's file where its row begins
+    solutions: tuple[tuple[int | None, ...], ...]  # [problems, n]: classes of right samples
     means: Mapping[str, float]  # of an imported run: pass@k, measures of diversity, seconds per problem
 
-    def ordered(self, problems: tuple[str, ...]) -> "RunData":
-        """The same run with its problems in another order."""
+    def on(self, problems: tuple[str, ...]) -> "RunData":
+        """The same run on some of its problems, in that order."""
         if problems == self.problems:
             return self
         places = {problem: i for i, problem in enumerate(self.problems)}
         index = [places[problem] for problem in problems]
         return replace(
             self,
+            count=len(problems),
             problems=problems,
             correct=self.correct[index],
+            solutions=tuple(self.solutions[i] for i in index),
             seconds=self.seconds[index],
             nfe=self.nfe[index],
             diversity={name: column[index] for name, column in self.diversity.items()},
@@ -66,8 +67,8 @@ class LeftOut:
 
 
 def read_runs(store: Store, watch: Watch = lambda _: None) -> tuple[list[RunData], list[LeftOut]]:
-    """All runs that can be reported, and the others with the reason."""
-    runs: list[RunData] = []
+    """All runs that can be reported, and the others with the reason. Of runs with the same samples, the last counts."""
+    runs: dict[str, RunData] = {}  # by what its samples are known by
     left_out: list[LeftOut] = []
     for name in store.ids():
         try:
@@ -76,33 +77,33 @@ def read_runs(store: Store, watch: Watch = lambda _: None) -> tuple[list[RunData
             found = LeftOut(name, str(error))
         if isinstance(found, LeftOut):
             left_out.append(found)
-        else:
-            runs.append(found)
-    return runs, left_out
+            continue
+        samples = name if found.imported else found.spec.draw_id
+        if (earlier := runs.pop(samples, None)) is not None:
+            left_out.append(LeftOut(earlier.id, f"run {name} has the same samples, scored by {found.spec.scorer_version}"))
+        runs[samples] = found
+    return list(runs.values()), left_out
 
 
 def _read(store: Store, head: Head, watch: Watch) -> RunData | LeftOut:
-    if head.summary is None:
-        return LeftOut(head.id, f"not complete: {head.done} of {head.problems} problems")
+    if head.summary is None or not head.complete:
+        return LeftOut(head.id, f"not complete: {head.scored} of {head.problems} problems")
     if head.summary.passed is None:
         return LeftOut(head.id, "nothing scores its samples")
-    if head.summary.imported is not None:
-        return _imported(head)
-    return _measured(head, store.folder / head.id / ROWS, watch)
+    return _imported(head) if head.imported else _measured(head, store, watch)
 
 
-def _measured(head: Head, path: Path, watch: Watch) -> RunData | LeftOut:
-    kept: list[tuple[str, int, list[bool], float, int, Mapping[str, float | None]]] = []
-    for place, row in iter_rows(path):
-        if any(sample.correct is None for sample in row.samples):
-            return LeftOut(head.id, f"problem {row.problem!r} has samples that nothing scores")
-        if len(row.samples) != head.spec.n:
-            return LeftOut(head.id, f"problem {row.problem!r} has {len(row.samples)} samples, not {head.spec.n}")
-        kept.append((row.problem, place, row.correct, row.seconds, row.nfe, row.diversity))
+def _measured(head: Head, store: Store, watch: Watch) -> RunData | LeftOut:
+    """Scores hold all that statistics need: the samples themselves are not read."""
+    records = []
+    for record in store.statistics(head.id):
+        if None in record.correct:
+            return LeftOut(head.id, f"problem {record.problem!r} has samples that nothing scores")
+        if len(record.correct) != head.spec.n:
+            return LeftOut(head.id, f"problem {record.problem!r} has {len(record.correct)} samples, not {head.spec.n}")
+        records.append((record.problem, record.correct, record.draw_seconds, record.nfe, record.diversity, record.solutions))
         watch(1)
-    if len(kept) != head.problems or not kept:
-        return LeftOut(head.id, f"its summary speaks of {head.problems} problems, its rows are {len(kept)}")
-    problems, places, correct, seconds, nfe, diversity = zip(*kept, strict=True)
+    problems, correct, seconds, nfe, diversity, solutions = zip(*records, strict=True)
     names = sorted({name for measures in diversity for name in measures})
     return RunData(
         id=head.id,
@@ -113,10 +114,16 @@ def _measured(head: Head, path: Path, watch: Watch) -> RunData | LeftOut:
         correct=np.array(correct, dtype=np.bool_),
         seconds=np.array(seconds, dtype=np.float64),
         nfe=np.array(nfe, dtype=np.float64),
-        diversity={name: np.array([measures.get(name) for measures in diversity], dtype=np.float64) for name in names},
-        places=dict(zip(problems, places, strict=True)),
+        diversity={name: _finite([measures.get(name) for measures in diversity]) for name in names},
+        solutions=solutions,
         means={},
     )
+
+
+def _finite(values: Sequence[float | None]) -> Floats:
+    """nan for all others."""
+    found = np.array(values, dtype=np.float64)
+    return np.where(np.isfinite(found), found, np.nan)
 
 
 def _imported(head: Head) -> RunData:
@@ -135,6 +142,6 @@ def _imported(head: Head) -> RunData:
         seconds=none,
         nfe=none,
         diversity={},
-        places={},
+        solutions=(),
         means={name: float(value) for name, value in known.items() if value is not None},
     )

@@ -1,7 +1,8 @@
-"""`oddlm eval`: settings of a model on a benchmark, beside plain sampling."""
+"""`oddlm eval` and `oddlm draw`: settings of a model on a benchmark, beside plain sampling, or their samples alone."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,83 +10,80 @@ import typer
 
 from ..presets import ALPHA, TEMPERATURE
 from .app import app
-from .bar import Tick, problem_bar, status_line
+from .bar import status_line
+from .carry_out import carry_out, tell_trouble
 from .options import (
     MODEL,
     OWN,
-    Data,
-    ExcludeTrain,
-    KeepTokens,
     Length,
-    Limit,
     ModelName,
     ModelOptions,
-    Protocol,
-    ScorerName,
+    Problems,
     Settings,
     Split,
     Steps,
-    StoreFolder,
-    TaskName,
-    Together,
-    Track,
     Unsafe,
+    Work,
     check_out,
+    grouped,
     listed,
     present,
     settings,
-    takes_model,
 )
-from .runs import FOLDER
 
 if TYPE_CHECKING:
     from ..compare import Done, Embed
-    from ..params import RunSpec
-    from ..store import Row
+    from ..experiments.run import Plan
+    from ..params import SampleParams
+    from ..store import Stage
     from ..tasks import Task
 
 
-@app.command("eval")
-@takes_model
-def evaluate(
-    task: TaskName,
-    model: ModelName = MODEL,
-    n: Annotated[int, typer.Option(help="Samples per problem.", min=1)] = 16,
+@dataclass(frozen=True)
+class Grid:
+    """Settings of the sampler, in all combinations."""
+
+    n: Annotated[int, typer.Option(help="Samples per problem.", min=1)] = 16
     alpha: Annotated[
         str | None,
         typer.Option(
             help=f"Forces of the push, comma-separated; plain sampling always runs.  [default: the preset's or {ALPHA:g}]"
         ),
-    ] = None,
+    ] = None
     temperature: Annotated[
-        str | None,
-        typer.Option(help=f"Temperatures, comma-separated; 0 is the argmax.  [default: {TEMPERATURE:g}]"),
-    ] = None,
+        str | None, typer.Option(help=f"Temperatures, comma-separated; 0 is the argmax.  [default: {TEMPERATURE:g}]")
+    ] = None
     objective: Annotated[
         str | None,
         typer.Option(help="What pushes samples apart, comma-separated: see `oddlm names`.  [default: the preset's or auto]"),
-    ] = None,
-    seeds: Annotated[str, typer.Option(help="Each setting runs once per seed.")] = "0",
-    limit: Limit = None,
-    data: Data = None,
-    protocol: Protocol = None,
-    scorer: ScorerName = None,
-    exclude_train: ExcludeTrain = False,
+    ] = None
+    seeds: Annotated[str, typer.Option(help="Each setting runs once per seed.")] = "0"
+    length: Length = None
+    steps: Steps = None
+    set_: Settings = None
+
+    def params(self, task: "Task") -> "list[SampleParams]":
+        """All combinations, each beside its plain baseline."""
+        from ..compare import grid
+
+        usual = present(length=self.length or task.length, steps=self.steps or task.steps)
+        return grid(settings(self.set_, OWN) | usual, _axes(self.alpha, self.temperature, self.objective))
+
+
+@app.command("eval")
+@grouped
+def evaluate(
+    problems: Problems,
+    grid: Grid,
+    work: Work,
+    model: ModelName = MODEL,
     split: Split = None,
-    length: Length = None,
-    steps: Steps = None,
-    set_: Settings = None,
     metrics: Annotated[str, typer.Option(help="Measures of diversity to show, comma-separated.")] = "distinct_texts",
     embed: Annotated[
         bool, typer.Option("--embed", help="Measure diversity by sentence embeddings too (extra 'embeddings'; slower).")
     ] = False,
     show: Annotated[int, typer.Option(help="Print the samples of so many problems side by side.", min=0)] = 0,
     json_out: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
-    store: StoreFolder = FOLDER,
-    workers: Annotated[int, typer.Option(help="Answers scored at a time.", min=1)] = 2,
-    together: Together = 1,
-    keep_tokens: KeepTokens = False,
-    track: Track = None,
     unsafe: Unsafe = False,
     *,
     options: ModelOptions,
@@ -93,59 +91,71 @@ def evaluate(
     """Measure settings of a sampler on a task, each beside plain sampling with the same noise.
 
     All combinations of --alpha, --temperature and --objective run once per seed. What is done is stored problem by problem, so
-    that the same command goes on where it was stopped; settings that are complete are not run again.
+    that the same command resumes where it was stopped, and one with a larger --limit adds to it; nothing is drawn twice.
 
     Example: oddlm eval countdown --n 8 --alpha 0,16 --limit 5
     """
-    from ..evaluate import Runner, check_spec
+    from ..experiments.run import BOTH
     from ..store import Store
-    from ..tasks import find_task
-    from ..trackers import followed, tracking
 
     shown = _metrics(metrics)
     check_out(json_out)
-    chosen = find_task(task, scorer=scorer).under(protocol)
-    fixed = settings(set_, OWN) | present(length=length or chosen.length, steps=steps or chosen.steps)
-    axes = _axes(alpha, temperature, objective)
-    what = {
-        "model": model,
-        "loading": options.loading,
-        "task": task,
-        "protocol": protocol,
-        "scorer": scorer,
-        "exclude_train": exclude_train,
-        "split": split,
-    }
-    specs = _specs(what | {"n": n, "limit": limit}, data, fixed, axes, listed("seeds", seeds, int))
+    chosen, plan = _plan(problems, grid, model, split, options, unsafe, BOTH)
+    embedder = _embedder() if embed else None  # what cannot be had is told before anything is computed
+    result = carry_out(plan, work, options, BOTH)
+    failed = {failure.problem for _, failure in result.failures}
+    if len(failed) < len(plan.runs[0].problems) and not result.damaged:
+        done = [(run.spec, run.records(Store(work.store))) for run in plan.runs]
+        everywhere = set.intersection(*({record.problem for record in records} for _, records in done)) - failed
+        kept: list[Done] = [(spec, [one for one in records if one.problem in everywhere]) for spec, records in done]
+        _report(kept, chosen, grid.n, shown, show, json_out, embedder)
+    tell_trouble(plan, result, work.store)
+
+
+@app.command()
+@grouped
+def draw(
+    problems: Problems, grid: Grid, work: Work, model: ModelName = MODEL, split: Split = None, *, options: ModelOptions
+) -> None:
+    """Draw the samples of `oddlm eval` and score none: no program is run, and no sandbox needed.
+
+    Scoring is `oddlm runs score RUN`, here or where the store was copied to; `oddlm eval` with the same options scores and
+    compares them.
+
+    Example: oddlm draw countdown --n 8 --alpha 0,16 --limit 5
+    """
+    _, plan = _plan(problems, grid, model, split, options, False, ("draw",))
+    result = carry_out(plan, work, options, ("draw",))
+    for run in plan.runs:
+        typer.echo(run.spec.id)
+    tell_trouble(plan, result, work.store)
+
+
+def _plan(
+    problems: Problems,
+    grid: Grid,
+    model: str,
+    split: str | None,
+    options: ModelOptions,
+    unsafe: bool,
+    stages: "Sequence[Stage]",
+) -> "tuple[Task, Plan]":
+    """The task and the plan of all settings; what cannot be run is refused before the model is loaded."""
+    from ..experiments.grid import Wanted
+    from ..experiments.run import check_spec, make_plan
+    from ..params import RunSpec, checked
+
+    chosen = problems.find()
+    what = {**problems.spec(), "model": model, "loading": options.loading, "split": split, "n": grid.n}
+    seeds = dict.fromkeys(listed("seeds", grid.seeds, int))
+    specs = [checked(RunSpec, {**what, "params": one, "seed": seed}) for one in grid.params(chosen) for seed in seeds]
     for spec in specs:
         check_spec(spec)
     options.check(model)  # it fails in a moment, where data may take long
-    with status_line(f"reading the problems of {task}"):
-        problems = chosen.problems(data=data, limit=limit, exclude_train=exclude_train, split=split, unsafe=unsafe)
-    shape = ([chosen.prompt(problem) for problem in problems], specs[0].params.length)
-    digest = options.digest(model, *shape)
-    specs = [spec.model_copy(update={"model_digest": digest}) for spec in specs]
-    runner = Runner(
-        Store(store),
-        options.loader(model, *shape),
-        workers=workers,
-        together=together,
-        keep_tokens=keep_tokens,
-    )
-    embedder = _embedder() if embed else None  # what cannot be had is told before anything is computed
-    runner.store.check()
-    done: list[Done] = []
-    try:
-        with tracking(track or (), store) as tracker, problem_bar(len(specs) * len(problems)) as tick:
-            for spec in specs:
-                with followed(tracker, runner.store, spec, len(problems), _watch(spec, tick)) as watch:
-                    rows = runner.run(spec, chosen, problems, watch)
-                done.append((spec, rows))
-    except KeyboardInterrupt:
-        message = f"stopped; {len(done)} of {len(specs)} runs are complete in {store}, one may be half done"
-        typer.echo(f"oddlm: {message}. The same command goes on from there.", err=True)
-        raise typer.Exit(130) from None
-    _report(done, chosen, n, shown, show, json_out, embedder)
+    with status_line(f"reading the problems of {problems.task}"):
+        plan = make_plan([Wanted(spec, problems.limit) for spec in specs], unsafe=unsafe, stages=stages)
+    options.check(model, [chosen.prompt(problem) for problem in plan.runs[0].problems], specs[0].params.length)
+    return chosen, plan
 
 
 def _axes(alpha: str | None, temperature: str | None, objective: str | None) -> dict[str, list[Any]]:
@@ -188,33 +198,6 @@ def _embedder() -> Any:
     return load_embedder()
 
 
-def _specs(what: dict[str, Any], data: Path | None, fixed: Any, axes: Any, seeds: Sequence[int]) -> "list[RunSpec]":
-    from ..compare import grid
-    from ..params import RunSpec, checked
-    from ..tasks.data import file_fields
-
-    what |= file_fields(what["task"], data)
-    return [
-        checked(RunSpec, {**what, "params": params, "seed": seed})
-        for params in grid(fixed, axes)
-        for seed in dict.fromkeys(seeds)
-    ]
-
-
-def _watch(spec: "RunSpec", tick: Tick) -> "Callable[[Row, bool], None]":
-    """Moves the bar on, with Pass@n as it stands."""
-    from ..views import label
-
-    solved: list[bool] = []
-
-    def watch(row: "Row", fresh: bool) -> None:
-        solved.append(any(row.correct))
-        share = 100 * sum(solved) / len(solved)
-        tick(f"{label(spec.params)} seed {spec.seed}: Pass@{spec.n} {share:.0f} %", fresh)
-
-    return watch
-
-
 def _report(
     done: "list[Done]", task: "Task", n: int, shown: Sequence[str], show: int, json_out: Path | None, embed: "Embed | None"
 ) -> None:
@@ -227,7 +210,7 @@ def _report(
     console = open_console()
     first = done[0][0]
     for i in range(min(show, len(done[0][1]))):
-        columns = [(label(spec.params), rows[i]) for spec, rows in done if spec.seed == first.seed]
+        columns = [(label(spec.params), records[i]) for spec, records in done if spec.seed == first.seed]
         console.print(side_by_side(columns, console.width))
     beside = json_out is not None or embed is not None or not set(shown).isdisjoint(BESIDE)
     with status_line("comparing texts"):

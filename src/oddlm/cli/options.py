@@ -3,8 +3,8 @@
 import inspect
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cache, wraps
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -14,7 +14,8 @@ from ..presets import ALPHA, LENGTH, TEMPERATURE
 from .bar import status_line
 
 if TYPE_CHECKING:
-    from ..generate import LM
+    from ..experiments.work import Executor, Options
+    from ..tasks import Task
 
 TaskName = Annotated[str, typer.Argument(help="A task (see `oddlm tasks`), a dotted path, or your own .jsonl file.")]
 Protocol = Annotated[str | None, typer.Option(help="A named variant of the task, such as 'paper'.")]
@@ -31,6 +32,7 @@ ModelName = Annotated[
     typer.Option("--model", help="mini, toy, a checkpoint's folder or name on the hub (organisation/model), or a dotted path."),
 ]
 MODEL = "mini"  # of every command: it is in the package, and it knows something
+FOLDER = Path("runs")
 StoreFolder = Annotated[Path, typer.Option("--store", help="The folder of runs.")]
 Length = Annotated[int | None, typer.Option(help=f"Tokens per sample; default: what the task says, or {LENGTH}.", min=1)]
 Steps = Annotated[int | None, typer.Option(help="Network evaluations per sample; default: one per token.", min=1)]
@@ -56,30 +58,31 @@ Settings = Annotated[
     ),
 ]
 Track = Annotated[
-    list[str] | None, typer.Option("--track", help="Tell wandb, mlflow or tensorboard how runs go (extras). Repeatable.")
+    list[str] | None,
+    typer.Option("--track", help="Tell wandb, mlflow, tensorboard (extras) or a dotted path how runs go. Repeatable."),
 ]
 MaxBatch = Annotated[int | None, typer.Option(help="Samples that the network sees at a time.", min=1)]
-KeepTokens = Annotated[bool, typer.Option("--keep-tokens", help="Store token ids beside the texts.")]
-Together = Annotated[int, typer.Option(help="Prompts denoised at a time: as many are lost where the process is killed.", min=1)]
+KeepTokens = Annotated[
+    bool, typer.Option("--keep-tokens", help="Store token ids and their log-probabilities beside the texts.")
+]
+ExecutorName = Annotated[
+    str | None,
+    typer.Option(
+        "--executor",
+        metavar="NAME[:KEY=VALUE,...]",
+        help="Where to run: inline (this process), local (processes, such as local:workers=4,timeout=60), ray (a cluster, "
+        "such as ray:address=HOST:6379), or a dotted path of your own.",
+    ),
+]
+Workers = Annotated[
+    int | None, typer.Option(help="Copies of the model: more than one are processes of this machine, or actors of Ray.", min=1)
+]
+Scorers = Annotated[int, typer.Option(help="Answers scored at a time by each worker, while it draws others.", min=1)]
+Together = Annotated[
+    int, typer.Option(help="Problems denoised at a time: many on a GPU. As many are lost with a killed process.", min=1)
+]
 
-MODEL_OPTIONS: dict[str, Any] = {
-    "device": Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, or auto: over all GPUs; default: one GPU, if any.")],
-    "dtype": Annotated[str | None, typer.Option(help="bf16, fp16, fp32 or fp64; default: bf16 on a GPU, fp32 on a CPU.")],
-    "quantize": Annotated[str | None, typer.Option(help="nf4 or int8: weights in 4 or 8 bits.")],
-    "revision": Annotated[str | None, typer.Option(help="Branch, tag or commit of a model on the hub.")],
-    "max_batch": MaxBatch,
-    "raw": Annotated[
-        bool,
-        typer.Option(
-            "--raw", help="Prompts as they are, without the chat template, or the line break at the end that mini wants."
-        ),
-    ],
-    "cache": Annotated[str, typer.Option(help="none, prefix or dual: reuse keys and values; an approximation.")],
-}
-PLACE = ("device", "max_batch")  # they change no sample, save by rounding
-MODEL_DEFAULTS: dict[str, Any] = {"raw": False, "cache": "none", "verbose": False}
-VERBOSE = Annotated[bool, typer.Option("--verbose", help="Say on stderr which model runs where, and what computes it.")]
-
+PLACE = ("device", "max_batch")
 OWN = ("length", "steps", "alpha", "temperature", "objective", "seed")  # settings that have options of their own
 
 T = TypeVar("T")
@@ -87,31 +90,45 @@ Command = Callable[..., None]
 
 
 @dataclass(frozen=True)
-class ModelOptions:
-    """How a model is loaded: what may change its samples (a part of the run), and what does not."""
+class Loading:
+    """How a model is loaded."""
 
-    loading: dict[str, Any]
-    place: dict[str, Any]
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, or auto: over all GPUs; default: one GPU, if any.")] = (
+        None
+    )
+    dtype: Annotated[str | None, typer.Option(help="bf16, fp16, fp32 or fp64; default: bf16 on a GPU, fp32 on a CPU.")] = None
+    quantize: Annotated[str | None, typer.Option(help="nf4 or int8: weights in 4 or 8 bits.")] = None
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a model on the hub.")] = None
+    raw: Annotated[
+        bool,
+        typer.Option(
+            "--raw", help="Prompts as they are, without the chat template, or the line break at the end that mini wants."
+        ),
+    ] = False
+    cache: Annotated[str, typer.Option(help="none, prefix or dual: reuse keys and values; an approximation.")] = "none"
+    verbose: Annotated[bool, typer.Option("--verbose", help="Say on stderr which model runs where, and what computes it.")] = (
+        False
+    )
 
-    def digest(self, model: str, prompts: Sequence[str] = (), length: int = 0) -> str:
-        """What tells the model from others (`RunSpec.model_digest`), after `check`; no weights are loaded or downloaded."""
-        from ..models import model_digest
+    def __post_init__(self) -> None:
+        if self.verbose:
+            tell_all()
 
-        self.check(model, prompts, length)
-        with status_line(f"looking for {model}"):
-            return model_digest(model, revision=self.loading.get("revision"))
+    @property
+    def loading(self) -> dict[str, Any]:
+        """What may change its samples, and is a part of a run."""
+        given = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in (*PLACE, "verbose")}
+        return {name: value for name, value in given.items() if value not in (None, False, "none")}
 
-    def loader(self, model: str, prompts: Sequence[str], length: int) -> "Callable[[], LM]":
-        """Loads the model when called, once; prompts that do not fit are refused before the weights are read."""
+    @property
+    def place(self) -> dict[str, Any]:
+        """What changes none, save by rounding."""
+        return present(**{name: getattr(self, name, None) for name in PLACE})
 
-        @cache
-        def lm() -> "LM":
-            from ..generate import load
 
-            self.check(model, prompts, length)
-            return load(model, **self.loading, **self.place)
-
-        return lm
+@dataclass(frozen=True)
+class ModelOptions(Loading):
+    max_batch: MaxBatch = None
 
     def check(self, model: str, prompts: Sequence[str] = (), length: int = 0) -> None:
         """ValueError for a model that cannot be had, or prompts that it cannot take; no weights are read or downloaded."""
@@ -122,29 +139,107 @@ class ModelOptions:
             check_prompts(model, prompts, length, **{name: value for name, value in options.items() if name != "max_batch"})
 
 
-def takes_model(command: Command, *, without: Sequence[str] = ()) -> Command:
-    """Give a command the options of MODEL_OPTIONS, save some, which reach it as one argument, `options`."""
-    taken = {name: option for name, option in MODEL_OPTIONS.items() if name not in without}
+@dataclass(frozen=True)
+class Problems:
+    """Which problems of which task."""
+
+    task: TaskName
+    limit: Limit = None
+    data: Data = None
+    protocol: Protocol = None
+    scorer: ScorerName = None
+    exclude_train: ExcludeTrain = False
+
+    def find(self) -> "Task":
+        from ..tasks import find_task
+
+        return find_task(self.task, scorer=self.scorer).under(self.protocol)
+
+    def spec(self) -> dict[str, Any]:
+        """Fields of a `RunSpec`."""
+        own = {"task": self.task, "protocol": self.protocol, "scorer": self.scorer, "exclude_train": self.exclude_train}
+        return own | {"data": None if self.data is None else str(self.data)}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting of the sampler."""
+
+    alpha: Alpha = None
+    temperature: Temperature = None
+    objective: Objective = None
+    length: Length = None
+    steps: Steps = None
+    seed: Seed = 0
+    set_: Settings = None
+
+    def params(self, **more: Any) -> dict[str, Any]:
+        """Fields of `SampleParams`, from --set and from the options that they have of their own."""
+        from ..params import json_or_text
+
+        own = {name: getattr(self, name) for name in OWN if name != "seed"} | more
+        own = {name: json_or_text(value) if isinstance(value, str) else value for name, value in own.items()}
+        return settings(self.set_, OWN) | present(**own)
+
+
+@dataclass(frozen=True)
+class Work:
+    """Where a plan is carried out, and where its records go."""
+
+    store: StoreFolder = FOLDER
+    executor: ExecutorName = None
+    workers: Workers = None
+    scorers: Scorers = 2
+    together: Together = 1
+    keep_tokens: KeepTokens = False
+    track: Track = None
+
+    def options(self, **place: Any) -> "Options":
+        """How workers work."""
+        from ..experiments.work import Options
+
+        return Options(**place, scorers=self.scorers, keep_tokens=self.keep_tokens)
+
+    def find(self, model: ModelOptions) -> "Executor":
+        return find_executor(self.executor, self.workers, self.options(**model.place))
+
+
+def find_executor(name: str | None, workers: int | None, options: "Options") -> "Executor":
+    """The executor of a command: this process, unless more workers or another one are asked for."""
+    from ..experiments.executors import find_executor as find
+
+    name = name or ("inline" if workers in (None, 1) else "local")
+    return find(name, options, **({} if workers is None else {"workers": workers}))
+
+
+def grouped(command: Command) -> Command:
+    """A command whose parameters may be groups of options (dataclasses): the options of a group are options of the command."""
+    signature = inspect.signature(command)
+    groups: dict[str, Any] = {p.name: p.annotation for p in signature.parameters.values() if is_dataclass(p.annotation)}
+    flat: list[inspect.Parameter] = []
+    for name, parameter in signature.parameters.items():
+        options = fields(groups.get(name, _None))
+        inside = [parameter.replace(name=f.name, annotation=f.type, default=_default(f)) for f in options] or [parameter]
+        flat += [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in inside]
 
     @wraps(command)
-    def call(verbose: bool = False, **given: Any) -> None:
-        if verbose:
-            tell_all()
-        values = {name: given.pop(name) for name in taken}
-        values = {name: value for name, value in values.items() if value is not None and value != MODEL_DEFAULTS.get(name)}
-        place = {name: value for name, value in values.items() if name in PLACE}
-        values = {name: value for name, value in values.items() if name not in PLACE}
-        command(**given, options=ModelOptions(values, place))
+    def call(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
+        command(**given)
 
-    signature = inspect.signature(command)
-    own = [p for p in signature.parameters.values() if p.name != "options"]
-    kind = inspect.Parameter.KEYWORD_ONLY
-    shown = {**taken, "verbose": VERBOSE}
-    added = [inspect.Parameter(n, kind, annotation=a, default=MODEL_DEFAULTS.get(n)) for n, a in shown.items()]
-    call.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
-    hints = {name: hint for name, hint in command.__annotations__.items() if name != "options"}
-    call.__annotations__ = {**hints, **shown}
+    call.__signature__ = signature.replace(parameters=flat)  # type: ignore[attr-defined]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in flat}
     return call
+
+
+@dataclass(frozen=True)
+class _None:
+    """No option."""
+
+
+def _default(field: "Field[Any]") -> Any:
+    return inspect.Parameter.empty if field.default is MISSING else field.default
 
 
 def tell_all() -> None:
@@ -190,14 +285,6 @@ def settings(given: Sequence[str] | None, taken: Sequence[str]) -> dict[str, Any
             raise ValueError(f"{name} has an option of its own: --{name.replace('_', '-')}")
         found[name] = json_or_text(value)
     return found
-
-
-def sampling(given: Sequence[str] | None, **own: Any) -> dict[str, Any]:
-    """The settings of a run, from --set and from the options that the command has for those of OWN (None: not given)."""
-    from ..params import json_or_text
-
-    own = {name: json_or_text(value) if isinstance(value, str) else value for name, value in own.items()}
-    return settings(given, OWN) | present(**own)
 
 
 def present(**values: Any) -> dict[str, Any]:

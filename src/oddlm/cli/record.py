@@ -8,30 +8,16 @@ import typer
 from ..presets import LENGTH
 from .app import app
 from .bar import problem_bar
-from .options import (
-    MODEL,
-    Alpha,
-    Length,
-    ModelName,
-    ModelOptions,
-    Objective,
-    Protocol,
-    Seed,
-    Settings,
-    Steps,
-    Temperature,
-    Unsafe,
-    sampling,
-    takes_model,
-)
+from .options import MODEL, ModelName, ModelOptions, Protocol, Setting, Unsafe, grouped
 
 if TYPE_CHECKING:
     from ..tasks import Problem, Task
 
 
 @app.command()
-@takes_model
+@grouped
 def record(
+    setting: Setting,
     task: Annotated[str | None, typer.Argument(help="A task (see `oddlm tasks`) or a dotted path; or give --prompt.")] = None,
     out: Annotated[Path, typer.Option("--out", help="The folder to write; files of an earlier copy are replaced.")] = Path(
         "explorer"
@@ -50,13 +36,6 @@ def record(
     protocol: Protocol = None,
     model: ModelName = MODEL,
     n: Annotated[int, typer.Option(help="Samples.", min=1)] = 8,
-    alpha: Alpha = None,
-    temperature: Temperature = None,
-    objective: Objective = None,
-    length: Length = None,
-    steps: Steps = None,
-    seed: Seed = 0,
-    set_: Settings = None,
     unsafe: Unsafe = False,
     *,
     options: ModelOptions,
@@ -78,14 +57,15 @@ def record(
     if (out.exists() and not out.is_dir()) or not out.absolute().parent.is_dir():
         raise ValueError(f"cannot write {out}: {'it is a file' if out.exists() else 'its parent folder does not exist'}")
     chosen, problems = (None, [None]) if task is None else _problems(task, protocol, problem, limit, unsafe)
-    length = length or (chosen.length if chosen else LENGTH)
-    own = {"length": length, "steps": steps, "alpha": alpha, "temperature": temperature, "objective": objective, "seed": seed}
-    params = checked(SampleParams, sampling(set_, **own))
+    length = setting.length or (chosen.length if chosen else LENGTH)
+    params = checked(SampleParams, setting.params(length=length, seed=setting.seed))
     prompts = [prompt or ""] if chosen is None else [chosen.prompt(one) for one in problems if one is not None]
+    from ..generate import load
     from ..serve.recording import Recording, write_copy
     from ..serve.recording import record as make
 
-    lm = options.loader(model, prompts, params.length)()
+    options.check(model, prompts, params.length)
+    lm = load(model, **options.loading, **options.place)
     kept: list[Recording] = []
     stopped = False
     try:
@@ -114,9 +94,10 @@ def record(
 def _problems(
     name: str, protocol: str | None, ids: list[str] | None, limit: int, unsafe: bool
 ) -> "tuple[Task, list[Problem | None]]":
-    from ..tasks import find_task
+    from ..tasks import check_scoring, find_task
 
     task = find_task(name).under(protocol)
+    check_scoring(task, unsafe=unsafe)
     if not ids:
         return task, [*task.problems(limit=limit, unsafe=unsafe)]
     known = {problem.id: problem for problem in task.problems(unsafe=unsafe)}

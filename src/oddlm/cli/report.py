@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 
 from .app import app, complain
-from .options import StoreFolder
-from .runs import FOLDER
+from .options import FOLDER, StoreFolder
 
 
 @app.command()
@@ -16,6 +15,9 @@ def report(
     out: Annotated[Path, typer.Option("--out", help="The folder of the report; files of an earlier one are replaced.")] = Path(
         "report"
     ),
+    novelty: Annotated[
+        bool, typer.Option("--novelty", help="Compare the texts of every setting with those of plain sampling, too; slower.")
+    ] = False,
 ) -> None:
     """Tables, figures, claims and examples from a folder of runs.
 
@@ -40,7 +42,7 @@ def report(
             if count % 1000 == 0:
                 tell(f"reading runs: {count} problems")
 
-        results = read_results(runs, read)
+        results = read_results(runs, read, beside=novelty)
         files = write_report(results, out, tell)
     for one in results.left_out:
         complain(f"left out run {one.run}: {one.why}")

@@ -7,11 +7,10 @@ from typing import Annotated
 import typer
 
 from .app import app, complain
-from .options import StoreFolder
+from .options import FOLDER, ExecutorName, Scorers, StoreFolder, Track, Unsafe, Workers, find_executor
 
 runs_app = typer.Typer(help="Look at stored runs; without a command, list them.", invoke_without_command=True)
 app.add_typer(runs_app, name="runs")
-FOLDER = Path("runs")
 
 
 @runs_app.callback()
@@ -53,8 +52,52 @@ def show(
     found = Store(store or context.obj).read(run)
     console = open_console()
     console.print(run_details(found))
-    for row in found.rows[:samples]:
-        console.print(side_by_side([(label(found.spec.params), row)], console.width))
+    for record in found.records[:samples]:
+        console.print(side_by_side([(label(found.spec.params), record)], console.width))
+
+
+@runs_app.command()
+def score(
+    context: typer.Context,
+    runs: Annotated[list[str] | None, typer.Argument(help="Ids of runs, or the beginnings of them.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="All runs of the store that have a task.")] = False,
+    data: Annotated[Path | None, typer.Option(help="Where the file of the problems is now, if it was moved.")] = None,
+    executor: ExecutorName = None,
+    workers: Workers = None,
+    scorers: Scorers = 2,
+    track: Track = None,
+    unsafe: Unsafe = False,
+    store: Annotated[Path | None, typer.Option("--store", help="The folder of runs.  [default: runs]")] = None,
+) -> None:
+    """Score what was drawn: here, elsewhere, or by a scorer that was mended. Nothing is drawn, and no model loaded.
+
+    A run is known by its scorer too: where that is another one now, the verdicts go into a run of their own beside the old one,
+    with the same samples.
+
+    Example: oddlm runs score 3fa91c2b
+    """
+    from ..experiments.run import Plan, drawn_problems
+    from ..experiments.work import Options
+    from ..store import Store
+    from .carry_out import run as carry_out
+    from .carry_out import tell_trouble
+
+    folder = store or context.obj
+    where = Store(folder)
+    heads = [where.exact_head(name) for name in where.ids()] if every else [where.head(name) for name in runs or ()]
+    heads = [head for head in heads if head.spec.task is not None and not head.imported] if every else heads
+    if not heads:
+        raise ValueError("there is nothing to score: name runs, or give --all")
+    plan = Plan(tuple(drawn_problems(head, data=data, unsafe=unsafe) for head in heads))
+    for head, run in zip(heads, plan.runs, strict=True):
+        if head.id != run.spec.id:
+            versions = f"scorer {head.spec.scorer_version}, and here is {run.spec.scorer_version}"
+            complain(f"{head.folder / 'spec.json'} is of {versions}: the verdicts go into run {run.spec.id}")
+    options = Options(scorers=scorers)
+    result = carry_out(plan, folder, find_executor(executor, workers, options), 16, ("score",), track)
+    for run in plan.runs:
+        typer.echo(run.spec.id)
+    tell_trouble(plan, result, folder)
 
 
 @runs_app.command()

@@ -3,55 +3,31 @@
 import hashlib
 import json
 import time
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .app import app
-from .bar import problem_bar
-from .options import (
-    MODEL,
-    Alpha,
-    KeepTokens,
-    Length,
-    ModelName,
-    ModelOptions,
-    Objective,
-    Seed,
-    Settings,
-    Steps,
-    StoreFolder,
-    Temperature,
-    Together,
-    check_out,
-    sampling,
-    takes_model,
-)
-from .runs import FOLDER
+from .bar import status_line
+from .carry_out import carry_out, tell_trouble
+from .options import FOLDER, MODEL, ModelName, ModelOptions, Setting, StoreFolder, Work, check_out, grouped
 
 if TYPE_CHECKING:
-    from ..core.step import Sample
-    from ..evaluate import Runner
+    from ..core.step import StepEvent
     from ..params import RunSpec
-    from ..store import Row
+    from ..store import Record, SampleRecord
 
 
 @app.command()
-@takes_model
+@grouped
 def sample(
     prompt: Annotated[str, typer.Argument(help="What the samples answer.")],
+    setting: Setting,
     model: ModelName = MODEL,
     n: Annotated[int, typer.Option(help="Samples.", min=1)] = 8,
-    alpha: Alpha = None,
-    temperature: Temperature = None,
-    objective: Objective = None,
-    length: Length = None,
-    steps: Steps = None,
-    seed: Seed = 0,
-    set_: Settings = None,
     pause: Annotated[float, typer.Option(help="Seconds to look at each step, on a terminal.", min=0)] = 0.05,
     store: StoreFolder = FOLDER,
     *,
@@ -69,63 +45,70 @@ def sample(
     """
     from rich.console import Console
 
-    from ..evaluate import Runner, check_weights
+    from ..experiments.executors.inline import InlineExecutor
+    from ..experiments.run import Asked, Plan, run_plan
+    from ..experiments.work import Batch, Options
+    from ..generate import encode_prompts
     from ..store import Store
+    from ..tasks import Problem
     from ..views import Denoising
 
-    own = {"length": length, "steps": steps, "alpha": alpha, "temperature": temperature, "objective": objective}
-    params = sampling(set_, **own)
     digest = hashlib.sha256(prompt.encode("utf-8", "surrogateescape")).hexdigest()
-    spec = _spec(model=model, loading=options.loading, n=n, seed=seed, params=params, data_digest=digest)
-    spec = spec.model_copy(update={"model_digest": options.digest(model, [prompt], spec.params.length)})
-    runner = Runner(Store(store), options.loader(model, [prompt], spec.params.length))
-    runner.store.check()
-    lm = runner.lm()
-    check_weights(lm, spec)
+    content = {"n": n, "seed": setting.seed, "params": setting.params(), "data_digest": digest}
+    spec = _spec(model, options, content, [prompt])
+    run = Asked(spec, (Problem("prompt", prompt, None),))
+    Store(store).check()
     console = Console()
-    began, derived = time.perf_counter(), spec.problem_seed("prompt")
-    draw = partial(lm.generate, prompt, n, params=spec.params, seeds=[derived], progress=False)
-    if console.is_terminal:
-        view = Denoising(lm.tokenizer.decode, lm.info.end_ids, console)
-        with view.drawn():
-            samples = draw(observe=[view, lambda _: time.sleep(pause)])[0]
+    steps_seen: list[Callable[[StepEvent], None]] = []  # filled in when the tokenizer is there
+
+    def seen(event: "StepEvent") -> None:
+        for see in steps_seen:
+            see(event)
+
+    executor = InlineExecutor(Options(**options.place, observe=(seen,)))
+    with closing(executor):
+        lm = executor.bench.lm(spec)
+        encode_prompts(lm.tokenizer, [prompt], spec.params.length, context=lm.info.context, raw=lm.raw)  # or it is refused
+        view = Denoising(lm.tokenizer.decode, lm.info.end_ids, console) if console.is_terminal else None
+        steps_seen += [view, lambda _: time.sleep(pause)] if view else []
+        with view.drawn() if view else nullcontext():
+            known = Store(store).complete(spec)
+            if known and view:
+                executor.bench.run(Batch(spec, run.problems))  # it is stored, and to be watched all the same
+            result = run_plan(Plan((run,)), Store(store), executor)
+    for _, failure in result.failures:
+        raise ValueError(failure.error.partition(": ")[2])
+    for message in result.damaged:
+        raise ValueError(message)
+    (record,) = run.records(Store(store))
+    if view:
         console.print(view.final())
     else:
-        samples = draw()[0]
-        for one in samples:
+        for one in record.samples:
             typer.echo(f"--- {one.index}\n{one.text}")
-    typer.echo(f"--- seed {derived}")
-    _keep(runner, spec, prompt, samples, time.perf_counter() - began)
+    typer.echo(f"--- seed {record.seed}")
 
 
 @app.command()
-@takes_model
+@grouped
 def generate(
     prompts: Annotated[Path, typer.Option("--in", help='JSONL of prompts: {"prompt": text}, with an "id" if you like.')],
     out: Annotated[Path, typer.Option("--out", help="JSONL of samples, one per line, with the id of their prompt.")],
+    setting: Setting,
+    work: Work,
     model: ModelName = MODEL,
     n: Annotated[int, typer.Option(help="Samples per prompt.", min=1)] = 16,
-    alpha: Alpha = None,
-    temperature: Temperature = None,
-    objective: Objective = None,
-    length: Length = None,
-    steps: Steps = None,
-    seed: Seed = 0,
-    set_: Settings = None,
-    store: StoreFolder = FOLDER,
-    together: Together = 1,
-    keep_tokens: KeepTokens = False,
     *,
     options: ModelOptions,
 ) -> None:
     """Draw samples for every prompt of a file.
 
-    The samples are stored prompt by prompt, and the same command goes on where it was stopped; --out is written when it ends,
+    The samples are stored prompt by prompt, and the same command resumes where it was stopped; --out is written when it ends,
     by Ctrl-C too. `oddlm score` takes that file as it is.
 
     Example: oddlm generate --in prompts.jsonl --out samples.jsonl --n 4 --length 24
     """
-    from ..evaluate import Runner
+    from ..experiments.run import BOTH, Asked, Plan
     from ..store import Store
     from ..tasks import Problem
     from ..tasks.data import digest, read_jsonl, text_field
@@ -136,59 +119,43 @@ def generate(
     problems = [
         Problem(str(row.get("id", i)), text_field(prompts, line, row, "prompt"), None) for i, (line, row) in enumerate(rows)
     ]
-    own = {"length": length, "steps": steps, "alpha": alpha, "temperature": temperature, "objective": objective}
-    params = sampling(set_, **own)
-    what = {"model": model, "loading": options.loading, "n": n, "seed": seed, "params": params}
-    spec = _spec(**what, data=str(prompts), data_digest=digest(prompts))
-    shape = ([problem.prompt for problem in problems], spec.params.length)
-    spec = spec.model_copy(update={"model_digest": options.digest(model, *shape)})
-    runner = Runner(Store(store), options.loader(model, *shape), together=together, keep_tokens=keep_tokens)
-    runner.store.check()
-    done: list[Row] = []
-
-    def watch(row: "Row", fresh: bool) -> None:
-        done.append(row)
-        tick("generating", fresh)
-
+    content = {"n": n, "seed": setting.seed, "params": setting.params(), "data": str(prompts), "data_digest": digest(prompts)}
+    spec = _spec(model, options, content, [problem.prompt for problem in problems])
+    run = Asked(spec, tuple(problems))
+    plan = Plan((run,))
     try:
-        with problem_bar(len(problems)) as tick:
-            done = runner.run(spec, None, problems, watch)
-    except KeyboardInterrupt:
-        _write(out, done)
-        message = f"stopped; {len(done)} of {len(problems)} prompts are in {out}. The same command goes on from there."
-        typer.echo(f"oddlm: {message}", err=True)
-        raise typer.Exit(130) from None
-    _write(out, done)
-    typer.echo(f"{number_of(len(done), 'prompt')}, {number_of(n, 'sample')} each: {out}; run {spec.id} in {store}")
+        result = carry_out(plan, work, options, BOTH)
+    finally:  # by Ctrl-C too
+        drawn = run.records(Store(work.store)) if (work.store / spec.id).exists() else []
+        if drawn:
+            _write(out, drawn)
+    typer.echo(f"{number_of(sum(len(record.samples) for record in drawn), 'sample')} in {out}")
+    tell_trouble(plan, result, work.store)
 
 
-def _spec(**content: Any) -> "RunSpec":
-    from ..evaluate import check_spec
+def _spec(model: str, options: ModelOptions, content: dict[str, Any], prompts: Sequence[str]) -> "RunSpec":
+    """A run without a task, of the model as it is here and now; prompts that do not fit are refused."""
+    from ..experiments.run import check_spec, identified
     from ..params import RunSpec, checked
 
-    spec = checked(RunSpec, content)
+    spec = checked(RunSpec, {"model": model, "loading": options.loading, **content})
     check_spec(spec)
-    return spec
+    options.check(model, prompts, spec.params.length)
+    with status_line(f"looking for {model}"):
+        return identified(spec)
 
 
-def _keep(runner: "Runner", spec: "RunSpec", prompt: str, samples: "Sequence[Sample]", seconds: float) -> None:
-    """Store the samples of one prompt, unless they are there: the same spec gives the same ones."""
-    from ..evaluate import Group, environment, make_row, summary
-    from ..tasks import Problem
-
-    with runner.store.open(spec, 1) as run:
-        if "prompt" not in run.rows:
-            run.start(environment(runner.lm(), spec.model_digest, spec.params))
-            run.append(make_row(runner.lm(), spec, Group(Problem("prompt", prompt, None), prompt, samples, seconds), None))
-        run.finish(summary(spec, list(run.rows.values()), scored=False))
-
-
-def _write(out: Path, rows: "Sequence[Row]") -> None:
+def _write(out: Path, records: "Sequence[Record]") -> None:
     from ..files import write_whole
 
     lines = [
-        json.dumps({"id": row.problem, **sample.model_dump(exclude_none=True), "seed": row.seed, "nfe": row.nfe})
-        for row in rows
-        for sample in row.samples
+        json.dumps({"id": record.problem, **_sample(sample), "seed": record.seed, "nfe": record.nfe})
+        for record in records
+        for sample in record.samples
     ]
     write_whole(out, "".join(f"{line}\n" for line in lines).encode())
+
+
+def _sample(sample: "SampleRecord") -> dict[str, Any]:
+    kept = {"index", "text", "length", "finish_reason", "logprob", "tokens", "logprobs"}
+    return sample.model_dump(include=kept, exclude_none=True)

@@ -1,23 +1,22 @@
 """`oddlm serve`."""
 
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from .app import app
-from .options import MODEL, ModelName, ModelOptions, Settings, listed, present, settings, takes_model
+from .options import MODEL, Loading, ModelName, Settings, grouped, listed, present, settings
 
 if TYPE_CHECKING:
     from ..core.model import ModelInfo
 
 
 @app.command()
-@partial(takes_model, without=("max_batch",))  # --pass-rows says it
+@grouped
 def serve(
     *,
-    options: ModelOptions,
+    options: Loading,
     model: ModelName = MODEL,
     name: Annotated[str | None, typer.Option(help="What clients call the model; default: as --model says.")] = None,
     host: Annotated[str, typer.Option(help="Where to listen; other machines can only come in with an API key.")] = "127.0.0.1",

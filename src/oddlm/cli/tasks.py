@@ -63,11 +63,12 @@ def score(
     workers: Annotated[int, typer.Option(help="Answers scored at a time.", min=1)] = 2,
 ) -> None:
     """Score answers that you have; a problem may have any number of them."""
-    from ..tasks import find_task
+    from ..tasks import check_scoring, find_task
     from ..tasks.files import score_file
 
     check_out(out)
     chosen = find_task(task, scorer=scorer).under(protocol)
+    check_scoring(chosen, unsafe=unsafe)
     known = chosen.problems(data=data, limit=limit, exclude_train=exclude_train, unsafe=unsafe)
     result = score_file(chosen, known, texts, out, workers)
     typer.echo(

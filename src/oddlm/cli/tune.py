@@ -3,9 +3,10 @@
 import json
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -13,34 +14,25 @@ from .app import app
 from .bar import Tick, problem_bar, status_line
 from .options import (
     MODEL,
-    Data,
-    ExcludeTrain,
     Length,
-    Limit,
     ModelName,
     ModelOptions,
-    Protocol,
-    ScorerName,
+    Problems,
     Settings,
     Steps,
-    StoreFolder,
-    TaskName,
-    Together,
-    Track,
     Unsafe,
+    Work,
     check_out,
+    grouped,
     listed,
     present,
     settings,
-    takes_model,
 )
-from .runs import FOLDER
 
 if TYPE_CHECKING:
     import optuna
 
-    from ..params import RunSpec
-    from ..store import Row
+    from ..experiments.run import Progress
     from ..tune import Plan
 
 OWN = ("length", "steps", "seed")
@@ -51,9 +43,10 @@ SPACE_HELP = (
 
 
 @app.command()
-@takes_model
+@grouped
 def tune(
-    task: TaskName,
+    problems: Problems,
+    work: Work,
     model: ModelName = MODEL,
     trials: Annotated[int, typer.Option(help="Of the whole study, over all processes and starts.", min=1)] = 30,
     metric: Annotated[str | None, typer.Option(help="What to make large: pass@k.  [default: pass@n]")] = None,
@@ -73,12 +66,7 @@ def tune(
     set_: Settings = None,
     n: Annotated[int, typer.Option(help="Samples per problem.", min=1)] = 16,
     seeds: Annotated[str, typer.Option(help="Each trial runs once per seed.")] = "0",
-    limit: Limit = None,
     split: Annotated[str, typer.Option(help="The problems to tune on; never those to report on.")] = "tune",
-    data: Data = None,
-    protocol: Protocol = None,
-    scorer: ScorerName = None,
-    exclude_train: ExcludeTrain = False,
     length: Length = None,
     steps: Steps = None,
     storage: Annotated[
@@ -91,10 +79,6 @@ def tune(
     ] = False,
     top: Annotated[int, typer.Option(help="Show so many settings.", min=1)] = 5,
     json_out: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
-    store: StoreFolder = FOLDER,
-    workers: Annotated[int, typer.Option(help="Answers scored at a time.", min=1)] = 2,
-    together: Together = 1,
-    track: Track = None,
     unsafe: Unsafe = False,
     *,
     options: ModelOptions,
@@ -107,56 +91,60 @@ def tune(
 
     Example: oddlm tune countdown --model mini --trials 20 --limit 50 --floor pass@1=0.2
     """
-    from ..evaluate import Runner
+    from ..experiments.executors.inline import InlineExecutor
+    from ..experiments.run import identified
+    from ..params import RunSpec, checked
     from ..presets import expanded
     from ..space import DEFAULT, read_settings, read_space
     from ..store import Store
-    from ..tasks import find_task
+    from ..tasks import check_scoring
     from ..trackers import tracking
     from ..tune import REPORTED, Plan, counted, foreseen, open_study, parse_floor, parse_metric, tuning_problems
     from ..tune import tune as run
 
     check_out(json_out)
-    chosen = find_task(task, scorer=scorer).under(protocol)
+    chosen, store = problems.find(), work.store
     given = settings(set_, OWN) | present(length=length, steps=steps)
     axes = read_space(DEFAULT if space is None else space, given)
     usual = present(length=chosen.length, steps=chosen.steps) | expanded(given)
     fixed = {name: value for name, value in usual.items() if name not in {axis.name for axis in axes}}
-    what = {"model": model, "loading": options.loading, "task": task, "protocol": protocol, "scorer": scorer}
-    base = _base(what | {"exclude_train": exclude_train, "split": split, "n": n, "limit": limit}, data)
+    base = checked(RunSpec, {**problems.spec(), "model": model, "loading": options.loading, "split": split, "n": n})
     floors = dict(map(parse_floor, floor or ()))
     numbers = tuple(dict.fromkeys(listed("seeds", seeds, int)))
     begin = tuple(expanded(read_settings(text)) for text in first or ())
-    plan = Plan(base, fixed, axes, numbers, parse_metric(metric or f"pass@{n}"), floors, seed, search, begin)
+    plan = Plan(base, problems.limit, fixed, axes, numbers, parse_metric(metric or f"pass@{n}"), floors, seed, search, begin)
     plan.check()
     if dry_run:
-        _foretell(plan.about(options.digest(model)), trials)
+        options.check(model)
+        _foretell(plan.about(identified(base)), trials)
         return
     options.check(model)  # it fails in a moment, where data may take long
-    reading = {"data": data, "exclude_train": exclude_train, "unsafe": unsafe}
-    with status_line(f"reading the problems of {task}"):
-        problems = tuning_problems(chosen, split, limit=limit, **reading)
-    shape = ([chosen.prompt(problem) for problem in problems], plan.longest)
-    plan = plan.about(options.digest(model, *shape))
-    runner = Runner(Store(store), options.loader(model, *shape), workers=workers, together=together)
-    if not foreseen(plan, trials, Store(store)):
-        runner.lm()  # a model that does not load leaves no study behind
-    runner.store.check()
+    reading = {"data": problems.data, "exclude_train": problems.exclude_train, "unsafe": unsafe}
+    with status_line(f"reading the problems of {problems.task}"):
+        found = tuning_problems(chosen, split, limit=problems.limit, **reading)
+    shape = ([chosen.prompt(problem) for problem in found], plan.longest)
+    options.check(model, *shape)
+    check_scoring(chosen, unsafe=unsafe)
+    plan = plan.about(identified(base))
+    where = work.find(options)
+    if isinstance(where, InlineExecutor) and not foreseen(plan, trials, Store(store)):
+        where.bench.lm(plan.base)  # a model that does not load leaves no study behind
+    Store(store).check()
     opened = open_study(storage or f"sqlite:///{store / 'tune.db'}", study or plan.name, plan)
     stopped = False
-    left = max(0, trials - counted(opened)) * len(numbers) * len(problems)
+    left = max(0, trials - counted(opened)) * len(numbers) * len(found)
     try:
-        with tracking(track or (), store) as tracker, problem_bar(left) as tick:
-            say = partial(_say, [axis.name for axis in axes])
-            run(plan, opened, trials, runner, chosen, problems, tracker, partial(_tell, tick), say)
+        with closing(where), tracking(work.track or (), store) as tracker, problem_bar(left) as tick:
+            say, tell = partial(_say, [axis.name for axis in axes]), partial(_tell, tick)
+            run(plan, opened, trials, Store(store), where, found, tracker, tell, say, together=work.together)
     except KeyboardInterrupt:
         stopped = True
-    apart = not {p.id for p in chosen.problems(**reading)} & {p.id for p in problems}
-    found = _report(plan, opened, len(problems), None if apart else REPORTED, top, json_out)
+    apart = not {p.id for p in chosen.problems(**reading)} & {p.id for p in found}
+    best = _report(plan, opened, len(found), None if apart else REPORTED, top, json_out)
     if stopped:
-        typer.echo("oddlm: stopped. The same command goes on from there.", err=True)
+        typer.echo("oddlm: stopped. The same command resumes from there.", err=True)
         raise typer.Exit(130)
-    raise typer.Exit(0 if found else 1)
+    raise typer.Exit(0 if best else 1)
 
 
 def _foretell(plan: "Plan", trials: int) -> None:
@@ -167,18 +155,11 @@ def _foretell(plan: "Plan", trials: int) -> None:
         typer.echo(json.dumps({"trial": number, "runs": [spec.id for spec in specs], "params": params}))
 
 
-def _base(what: dict[str, Any], data: Path | None) -> "RunSpec":
-    from ..params import RunSpec, checked
-    from ..tasks.data import file_fields
-
-    return checked(RunSpec, what | file_fields(what["task"], data))
-
-
-def _tell(tick: "Tick", spec: "RunSpec", row: "Row", fresh: bool) -> None:
+def _tell(tick: "Tick", progress: "Progress") -> None:
     """Moves the bar on."""
     from ..views import label
 
-    tick(f"{label(spec.params)} seed {spec.seed}", fresh)
+    tick(f"{label(progress.spec.params)} seed {progress.spec.seed}", progress.fresh, progress.problems)
 
 
 def _say(names: Sequence[str], study: "optuna.Study", trial: "optuna.trial.FrozenTrial") -> None:

@@ -19,15 +19,21 @@ from collections.abc import Mapping, Sequence
 from itertools import product
 from math import prod
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ..params import Loading, RunSpec, SampleParams, Seed, checked, read_toml
 from ..tasks import Task, find_task
-from ..tasks.data import file_fields
 
 MOST_RUNS = 100_000
+
+
+class Wanted(NamedTuple):
+    """The first so many problems of a run; None is all."""
+
+    spec: RunSpec
+    limit: int | None = None
 
 
 class _Table(BaseModel):
@@ -66,19 +72,19 @@ class Point(_Table):
         return self
 
 
-def read_grid(path: Path, data: Mapping[str, Path] | None = None) -> list[RunSpec]:
+def read_grid(path: Path, data: Mapping[str, Path] | None = None) -> list[Wanted]:
     """The runs of a file, each once. data: by task, the file to read its problems from, in place of what the grid says."""
     return expand(read_toml(path), str(path), data or {})
 
 
-def expand(content: Mapping[str, Any], where: str, data: Mapping[str, Path]) -> list[RunSpec]:
+def expand(content: Mapping[str, Any], where: str, data: Mapping[str, Path]) -> list[Wanted]:
     shared = {key: value for key, value in content.items() if key != "grid"}
     grids = content.get("grid", [{}] if shared else [])
     if not isinstance(grids, list) or not all(isinstance(grid, dict) for grid in grids):
         raise ValueError(f"{where}: grid is a list of tables, [[grid]]")
     if not grids:
         raise ValueError(f"{where} holds no runs: it needs keys of a grid ({', '.join(Point.model_fields)}) or [[grid]] tables")
-    found: dict[str, RunSpec] = {}
+    found: dict[str, Wanted] = {}
     asked: set[str] = set()
     for number, grid in enumerate(grids, start=1):
         place = f"{where}, grid {number}" if len(grids) > 1 else where
@@ -86,8 +92,10 @@ def expand(content: Mapping[str, Any], where: str, data: Mapping[str, Path]) -> 
             for variant in variants(_named({**shared, **grid, "params": _merged(shared, grid)})):
                 point = checked(Point, variant)
                 asked.add(point.task.name)
-                spec = _spec(point, variant, data.get(point.task.name))
-                found.setdefault(spec.id, spec)
+                spec, limit = _spec(point, variant, data.get(point.task.name)), point.task.limit or point.limit
+                if (known := found.get(spec.id)) is not None and limit is not None:
+                    limit = None if known.limit is None else max(limit, known.limit)
+                found[spec.id] = Wanted(spec, limit)
         except ValueError as error:
             raise ValueError(f"{place}: {error}") from error
     for name in sorted(data.keys() - asked):
@@ -109,11 +117,11 @@ def variants(value: Any) -> list[Any]:
     return [value]
 
 
-def shard(specs: Sequence[RunSpec], part: int, parts: int) -> list[RunSpec]:
+def shard(runs: Sequence[Wanted], part: int, parts: int) -> list[Wanted]:
     """Every parts-th run, beginning with the part-th: the parts are disjoint and nearly alike in size."""
-    if part > len(specs):
-        raise ValueError(f"there is nothing in part {part} of {parts}: the grid has {len(specs)} runs")
-    return list(specs[part - 1 :: parts])
+    if part > len(runs):
+        raise ValueError(f"there is nothing in part {part} of {parts}: the grid has {len(runs)} runs")
+    return list(runs[part - 1 :: parts])
 
 
 def _variants_of(key: str, value: Any) -> list[Any]:
@@ -156,9 +164,8 @@ def _spec(point: Point, variant: Mapping[str, Any], data: Path | None) -> RunSpe
             "scorer": table.scorer,
             "exclude_train": table.exclude_train,
             "split": table.split,
-            **file_fields(table.name, given),
+            "data": None if given is None else str(given),
             "n": point.n,
-            "limit": table.limit or point.limit,
             "seed": point.seed,
             "params": _params(variant, task).canonical(),
         },

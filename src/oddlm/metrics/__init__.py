@@ -1,14 +1,25 @@
-"""Numbers to publish: Pass@k, intervals, diversity. numpy only; sentence embeddings are apart, in `embedding`."""
+"""Numbers to publish: Pass@k, intervals, diversity. numpy and rapidfuzz only; sentence embeddings are apart, in `embedding`."""
 
-from .batch import BATCH_METRICS, BESIDE, METRICS, batch_diversity, describe_metric, diversity_beside, text_diversity
+from .batch import (
+    BATCH_METRICS,
+    BESIDE,
+    METRICS,
+    Lengths,
+    batch_diversity,
+    describe_metric,
+    diversity_beside,
+    right_classes,
+    text_diversity,
+)
 from .intervals import Interval, mean_intervals, mean_se, paired_interval, run_interval
-from .passing import coverage, pass_at_1, pass_at_k, pass_at_k_unbiased, summarise
+from .passing import coverage, pass_at_1, pass_at_k, pass_at_k_unbiased, solutions_at_k, summarise
 
 __all__ = [
     "BATCH_METRICS",
     "BESIDE",
     "METRICS",
     "Interval",
+    "Lengths",
     "batch_diversity",
     "coverage",
     "describe_metric",
@@ -19,7 +30,9 @@ __all__ = [
     "pass_at_1",
     "pass_at_k",
     "pass_at_k_unbiased",
+    "right_classes",
     "run_interval",
+    "solutions_at_k",
     "summarise",
     "text_diversity",
 ]

@@ -1,15 +1,15 @@
 """Everything that can be said of the samples of one problem."""
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..ends import text_length
-from .solutions import THRESHOLD, different_solutions
+from .solutions import THRESHOLD, solution_classes
 from .texts import cosine_kernel, distinct_2, mean_dissimilarity, ngram_kernel, novelty, self_bleu, vendi_score
-from .words import split_words
+from .words import split_words, word_distances
 
 Embed = Callable[[Sequence[str]], NDArray[np.floating]]  # n texts -> [n, d]
 
@@ -19,6 +19,8 @@ BATCH_METRICS = {
     "correct": "samples that are right",
     "correct_different": "samples that are right and different from each other: by words, or for code by normal form",
     "distinct_texts": "texts that are not the same to the letter",
+    "distinct_answers": "different answers that were read out of the texts",  # answers
+    "answer_distance": "mean share of the words of an answer to change before it is another sample's",  # answers, two samples
     "distinct_2": "different pairs of neighbouring words as a share of all pairs",  # a text of two words
     "self_bleu": "mean BLEU-4 of each text against the others; 1 is all the same",  # two samples
     "vendi_ngram": "effective number of different texts, from 1 to n, by words and pairs of words",
@@ -32,14 +34,15 @@ BATCH_METRICS = {
     "length_min": "fewest tokens before the first end token",
     "length_median": "median of the tokens before the first end token",
     "length_max": "most tokens before the first end token",
-    "ended": "share of the samples with an end token",  # end_ids
-    "end_share": "share of all tokens that are end tokens",  # end_ids, a token
+    "ended": "share of the samples with an end token",
+    "end_share": "share of all tokens that are end tokens",  # a token
 }
 BESIDE = ("novelty", "new_texts", "novelty_embedding", "vendi_embedding", "embedding_diversity")  # no part of a stored record
 METRICS = {
     "pass@1": "share of the samples that are right, c/n",
     "pass@k": "share of the problems with a right one among the first k samples",
     "pass@k_unbiased": "the mean of Pass@k over all choices of k samples; for independent samples only",
+    "solutions@k": "different right solutions among the first k samples, a mean over the problems",
     "coverage": "share of the problems that some setting solves",
     "nfe": "network evaluations per sample",
     **BATCH_METRICS,
@@ -48,43 +51,71 @@ METRICS = {
 
 def describe_metric(name: str) -> str:
     """What a metric means; pass@4 is a pass@k."""
-    family = name if name in METRICS else re.sub(r"^pass@[1-9][0-9]*", "pass@k", name)
+    family = name if name in METRICS else re.sub(r"^(pass|solutions)@[1-9][0-9]*", r"\1@k", name)
     if family not in METRICS:
         raise ValueError(f"unknown metric {name!r}; known: {', '.join(METRICS)}")
     return METRICS[family]
 
 
+class Lengths(NamedTuple):
+    """Of one sample, in tokens."""
+
+    text: int  # before the first end token
+    all: int
+    ends: int  # end tokens
+
+
 def batch_diversity(
     texts: Sequence[str],
-    tokens: Sequence[Sequence[int]],
+    lengths: Sequence[Lengths],
     correct: Sequence[bool],
     *,
     code: bool = False,
+    answers: Sequence[str | None] | None = None,
     embed: Embed | None = None,
-    programs: Sequence[str | None] | None = None,
     plain: Sequence[str] | None = None,
-    end_ids: Collection[int] = (),
     threshold: float = THRESHOLD,
 ) -> dict[str, float]:
     """The metrics of BATCH_METRICS for one problem; those that cannot be said are left out.
 
-    tokens: all tokens of each sample, end tokens included.
     code: right texts are told apart as Python programs.
-    programs: with `code`, the program that was read out of each text; where there is none, the text itself.
+    answers: what was read out of each text, None where nothing was; with `code`, programs.
     plain: the texts of the same problem without repulsion. With equal seeds the first sample is in both.
-    end_ids: the tokens that end a sample.
     threshold: share of the words that must change before two right texts, not programs, are different.
     """
-    if programs is not None and not code:
-        raise ValueError("programs go with code=True")
-    _check(texts, tokens, correct, programs, plain)
-    right = [i for i, verdict in enumerate(correct) if verdict]
-    solutions = [texts[i] if programs is None else programs[i] or texts[i] for i in right]
+    _check(texts, correct, answers)
+    if plain is not None and len(plain) == 0:
+        raise ValueError("the plain batch is empty: leave `plain` out where there is none")
+    _check_strings("plain", plain or ())
+    _check_lengths(lengths, len(texts))
+    classes = right_classes(texts, correct, code=code, answers=answers, threshold=threshold)
+    right = [number for number in classes if number is not None]
     found = text_diversity(texts)
     found["correct"] = len(right)
-    found["correct_different"] = len(different_solutions(solutions, code=code, threshold=threshold))
+    found["correct_different"] = len(set(right))
+    if answers is not None:
+        found |= _answered(answers)
     found |= diversity_beside(texts, plain=plain, embed=embed)
-    return {key: float(value) for key, value in (found | _lengths(tokens, end_ids)).items()}
+    return {key: float(value) for key, value in (found | _length_metrics(lengths)).items()}
+
+
+def right_classes(
+    texts: Sequence[str],
+    correct: Sequence[bool],
+    *,
+    code: bool = False,
+    answers: Sequence[str | None] | None = None,
+    threshold: float = THRESHOLD,
+) -> list[int | None]:
+    """For each sample the number of its class of right solutions (`solution_classes`), None for a wrong one.
+
+    With `code`, the program that was read out of a text stands for it where there is one.
+    """
+    _check(texts, correct, answers)
+    right = [i for i, verdict in enumerate(correct) if verdict]
+    solutions = [answers[i] or texts[i] if code and answers is not None else texts[i] for i in right]
+    numbers = dict(zip(right, solution_classes(solutions, code=code, threshold=threshold), strict=True))
+    return [numbers.get(i) for i in range(len(texts))]
 
 
 def diversity_beside(
@@ -130,41 +161,56 @@ def _embedded(texts: Sequence[str], plain: Sequence[str] | None, embed: Embed) -
     return found
 
 
-def _lengths(tokens: Sequence[Sequence[int]], end_ids: Collection[int]) -> dict[str, float]:
-    ends = set(end_ids)
-    lengths = np.array([text_length(row, ends) for row in tokens])
-    found = {
-        "length_mean": lengths.mean(),
-        "length_std": lengths.std(),
-        "length_min": lengths.min(),
-        "length_median": np.median(lengths),
-        "length_max": lengths.max(),
-    }
-    total = sum(len(row) for row in tokens)
-    if ends:
-        found["ended"] = np.mean([length < len(row) for length, row in zip(lengths, tokens, strict=True)])
-    if ends and total:
-        found["end_share"] = sum(token in ends for row in tokens for token in row) / total
+def _answered(answers: Sequence[str | None]) -> dict[str, float]:
+    found: dict[str, float] = {"distinct_answers": len({answer for answer in answers if answer is not None})}
+    n = len(answers)
+    if n > 1:
+        words = [split_words(answer or "") for answer in answers]
+        missing = np.array([answer is None for answer in answers])
+        distances = np.where(missing[:, None] != missing, 1.0, word_distances(words, words))  # [n, n]
+        found["answer_distance"] = float(distances.sum()) / (n * (n - 1))
     return found
 
 
-def _check(
-    texts: Sequence[str],
-    tokens: Sequence[Sequence[int]],
-    correct: Sequence[bool],
-    programs: Sequence[str | None] | None,
-    plain: Sequence[str] | None,
-) -> None:
+def _length_metrics(lengths: Sequence[Lengths]) -> dict[str, float]:
+    texts = np.array([length.text for length in lengths])
+    found = {
+        "length_mean": texts.mean(),
+        "length_std": texts.std(),
+        "length_min": texts.min(),
+        "length_median": np.median(texts),
+        "length_max": texts.max(),
+        "ended": np.mean([length.text < length.all for length in lengths]),
+    }
+    total = sum(length.all for length in lengths)
+    if total:
+        found["end_share"] = sum(length.ends for length in lengths) / total
+    return found
+
+
+def _check(texts: Sequence[str], correct: Sequence[bool], answers: Sequence[str | None] | None) -> None:
     if len(texts) == 0:
         raise ValueError("the batch is empty: there must be at least one sample")
-    if plain is not None and len(plain) == 0:
-        raise ValueError("the plain batch is empty: leave `plain` out where there is none")
-    for name, given in (("tokens", tokens), ("correct", correct), ("programs", programs)):
+    for name, given in (("correct", correct), ("answers", answers)):
         if given is not None and len(given) != len(texts):
             raise ValueError(f"there are {len(texts)} texts, but {len(given)} {name}")
-    read = [program for program in programs or () if program is not None]
-    for name, strings in (("texts", texts), ("plain", plain or ()), ("programs", read)):
-        if isinstance(strings, str) or not all(isinstance(text, str) for text in strings):
-            raise ValueError(f"{name} must be a list of strings")
+    _check_strings("texts", texts)
+    _check_strings("answers", [answer for answer in answers or () if answer is not None])
     if not all(isinstance(verdict, bool | np.bool_ | int) and verdict in (0, 1) for verdict in correct):
         raise ValueError("correct must hold nothing but True and False")
+
+
+def _check_strings(name: str, strings: Sequence[str]) -> None:
+    if isinstance(strings, str) or not all(isinstance(text, str) for text in strings):
+        raise ValueError(f"{name} must be a list of strings")
+
+
+def _check_lengths(lengths: Sequence[Lengths], samples: int) -> None:
+    if len(lengths) != samples:
+        raise ValueError(f"there are {samples} texts, but {len(lengths)} lengths")
+    for length in lengths:
+        if not isinstance(length, Lengths) or not all(isinstance(size, int | np.integer) for size in length):
+            raise ValueError(f"lengths must hold nothing but Lengths of whole numbers, not {length!r}")
+        text, total, ends = length
+        if not (0 <= text == total and ends == 0) and not (0 <= text < text + ends <= total):
+            raise ValueError(f"{length} cannot be: the text is all of it, or ends before the first of the end tokens")

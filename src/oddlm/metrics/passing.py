@@ -1,4 +1,4 @@
-"""How often a problem is solved: Pass@1, Pass@k and coverage, per problem.
+"""How often a problem is solved, per problem: Pass@1, Pass@k, different solutions among k, coverage.
 
 `correct` is [problems, n]: whether sample i of a problem is right, in the order in which the samples were drawn.
 """
@@ -48,6 +48,19 @@ def pass_at_k_unbiased(correct: ArrayLike, k: int, *, coupled: bool) -> Floats:
     return estimate
 
 
+def solutions_at_k(classes: Sequence[Sequence[int | None]] | NDArray[Any], k: int) -> Floats:
+    """How many different right solutions the first k samples hold.
+
+    classes: [problems, n], the number of each sample's class of right solutions, None where it is wrong (`right_classes`).
+    """
+    table = _table("classes", classes, np.object_)
+    _check_k(k, table.shape[1])
+    for value in table.flat:
+        if value is not None and (isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer) or value < 0):
+            raise ValueError(f"classes must hold nothing but whole numbers from 0 on and None, not {value!r}")
+    return np.array([len(set(row) - {None}) for row in table[:, :k].tolist()], dtype=np.float64)
+
+
 def coverage(settings: Sequence[ArrayLike]) -> Floats:
     """1 where some sample under some setting is right, else 0. Settings share their problems, not their n."""
     if len(settings) == 0:
@@ -74,18 +87,23 @@ def _solved(verdicts: NDArray[np.bool_]) -> Floats:
 
 def _verdicts(correct: ArrayLike) -> NDArray[np.bool_]:
     """[problems, n]."""
-    rows: Any = correct
-    if not isinstance(correct, np.ndarray):
+    table = _table("correct", correct)
+    if table.dtype != np.bool_ and not (np.issubdtype(table.dtype, np.number) and np.isin(table, (0, 1)).all()):
+        raise ValueError("correct must hold nothing but True and False")
+    return table.astype(np.bool_)
+
+
+def _table(name: str, rows: Any, dtype: type[np.object_] | None = None) -> NDArray[Any]:
+    """[problems, n], with at least one of each."""
+    if not isinstance(rows, np.ndarray):
         rows = list(rows)
         lengths = sorted({len(row) if hasattr(row, "__len__") else -1 for row in rows})
         if len(lengths) > 1:
             raise ValueError(f"every problem must have the same number of samples, but they have {lengths}")
-    table = np.asarray(rows)
+    table = np.asarray(rows, dtype=dtype)
     if table.ndim != 2 or 0 in table.shape:
-        raise ValueError(f"correct must be [problems, n] with at least one of each, not of shape {list(table.shape)}")
-    if table.dtype != np.bool_ and not (np.issubdtype(table.dtype, np.number) and np.isin(table, (0, 1)).all()):
-        raise ValueError("correct must hold nothing but True and False")
-    return table.astype(np.bool_)
+        raise ValueError(f"{name} must be [problems, n] with at least one of each, not of shape {list(table.shape)}")
+    return table
 
 
 def _check_k(k: int, n: int) -> None:

@@ -25,26 +25,30 @@ NAME_FIELDS: dict[type[ast.AST], str] = {
 UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError)
 
 
-def different_solutions(solutions: Sequence[str], *, code: bool = False, threshold: float = THRESHOLD) -> list[int]:
-    """Which solutions differ from all that were kept before them, in order.
+def solution_classes(solutions: Sequence[str], *, code: bool = False, threshold: float = THRESHOLD) -> list[int]:
+    """For each solution the number of its class: 0, 1, ... in order of first appearance.
 
+    A solution that differs from the first of every class begins a class; else it joins the first class whose first it is like.
     Two solutions differ if more than `threshold` of the words of the longer one would have to change. Two programs differ if
     their normal forms do (`normal_form`); a program that cannot be read is compared by its words.
     """
     if not 0 <= threshold < 1:
         raise ValueError(f"threshold must be at least 0 and below 1, not {threshold}")
-    if not solutions:
-        return []
     forms = [normal_form(solution) if code else None for solution in solutions]
     if None not in forms:
-        return sorted({form: i for i, form in reversed(list(enumerate(forms)))}.values())
+        numbers: dict[str | None, int] = {}
+        return [numbers.setdefault(form, len(numbers)) for form in forms]
     words = [split_words(solution) for solution in solutions]
     differ = word_distances(words, words) > threshold  # [n, n]
-    kept: list[int] = []
+    firsts: list[int] = []
+    classes: list[int] = []
     for i, form in enumerate(forms):
-        if all(differ[i, j] if form is None or forms[j] is None else form != forms[j] for j in kept):
-            kept.append(i)
-    return kept
+        different = (differ[i, j] if form is None or forms[j] is None else form != forms[j] for j in firsts)
+        number = next((number for number, apart in enumerate(different) if not apart), len(firsts))
+        if number == len(firsts):
+            firsts.append(i)
+        classes.append(number)
+    return classes
 
 
 def normal_form(program: str) -> str | None:

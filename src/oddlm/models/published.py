@@ -74,22 +74,3 @@ DREAM_7B: dict[str, Any] = {
     "eos_token_id": 151643,
     "pad_token_id": 151643,
 }
-QWEN3_06B: dict[str, Any] = {
-    "architectures": ["A2DQwen3LMHeadModel"],
-    "model_type": "a2d-qwen3",
-    "hidden_size": 1024,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 8,
-    "head_dim": 128,
-    "intermediate_size": 3072,
-    "vocab_size": 151936,
-    "max_position_embeddings": 40960,
-    "rope_theta": 1000000.0,
-    "rms_norm_eps": 1e-6,
-    "hidden_act": "silu",
-    "attention_bias": False,
-    "tie_word_embeddings": True,
-    "eos_token_id": 151645,
-    "pad_token_id": 151643,
-}

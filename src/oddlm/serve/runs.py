@@ -5,6 +5,7 @@ import math
 import os
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -12,7 +13,7 @@ from fastapi import FastAPI, Path, Query
 from pydantic import BaseModel, Field
 
 from ..analysis.cells import Benchmark, Cell, read_results
-from ..store import ROWS, SUMMARY, Head, Row, Store, StoreError, iter_rows
+from ..store import DRAWN, SCORES, SUMMARY, Head, Place, Record, Store, StoreError
 from .errors import ApiError
 
 MOST_RUNS = 1000  # listed, the newest first
@@ -88,7 +89,7 @@ class StoredProblems(BaseModel):
 
 @dataclass(frozen=True)
 class _Line:
-    place: int
+    place: Place
     problem: StoredProblem
 
 
@@ -99,7 +100,7 @@ class RunDesk:
         self.store = store
         self._computing, self._reading = threading.Lock(), threading.Lock()
         self._curves: tuple[Any, Curves] | None = None
-        self._indexes: OrderedDict[tuple[str, int], list[_Line]] = OrderedDict()
+        self._indexes: OrderedDict[tuple[str, int, int], list[_Line]] = OrderedDict()
 
     def runs(self) -> RunList:
         ids = self.store.ids()
@@ -117,10 +118,10 @@ class RunDesk:
         lines = self._index(name)
         return StoredProblems(total=len(lines), data=[line.problem for line in lines[offset : offset + limit]])
 
-    def row(self, name: str, problem: str) -> Row:
+    def record(self, name: str, problem: str) -> Record:
         for line in self._index(name):
             if line.problem.id == problem:
-                return self.store.row(name, problem, line.place)
+                return self.store.record(name, problem, line.place)
         raise ApiError(404, f"run {name} has no problem {problem!r:.200}", param="problem")
 
     def told(self, message: str) -> str:
@@ -144,14 +145,20 @@ class RunDesk:
     def _index(self, name: str) -> list[_Line]:
         if name not in self.store.ids():  # the name becomes a path below
             raise ApiError(404, f"there is no run {name!r:.100}", param="run")
-        key = (name, self._changed(name, ROWS))
+        key = (name, self._changed(name, DRAWN), self._changed(name, SCORES))
         with self._reading:
             if key not in self._indexes:
-                self._indexes[key] = [_Line(place, _problem(row)) for place, row in iter_rows(self.store.folder / name / ROWS)]
+                self._indexes[key] = self._lines(name)
                 while len(self._indexes) > MOST_INDEXES:
                     self._indexes.popitem(last=False)
             self._indexes.move_to_end(key)
             return self._indexes[key]
+
+    def _lines(self, name: str) -> list[_Line]:
+        right = {one.problem: _right(one.correct) for one in self.store.scores(name)}
+        n = self.store.exact_head(name).spec.n
+        places = self.store.places(name).items()
+        return [_Line(place, StoredProblem(id=problem, right=right.get(problem), n=n)) for problem, place in places]
 
     def _changed(self, name: str, file: str) -> int:
         path = self.store.folder / name / file
@@ -171,16 +178,15 @@ def _card(head: Head) -> RunCard:
         n=spec.n,
         seed=spec.seed,
         problems=head.problems,
-        done=head.done,
+        done=head.summary.problems if head.imported and head.summary else head.scored,
         complete=head.complete,
         passed=None if head.summary is None or head.summary.passed is None else dict(head.summary.passed),
         began=head.starts[0].get("time") if head.starts else None,
     )
 
 
-def _problem(row: Row) -> StoredProblem:
-    scored = all(sample.correct is not None for sample in row.samples)
-    return StoredProblem(id=row.problem, right=sum(row.correct) if scored else None, n=len(row.samples))
+def _right(correct: Sequence[bool | None]) -> int | None:
+    return None if None in correct else sum(map(bool, correct))
 
 
 def _benchmark(bench: Benchmark) -> BenchmarkCard:
@@ -231,7 +237,7 @@ def add_runs(app: FastAPI, desk: RunDesk | None) -> None:
         return found
 
     @app.get("/v1/runs/{run}/samples")
-    async def stored_samples(run: Name, problem: Annotated[str, Query(max_length=1000)]) -> Row:
+    async def stored_samples(run: Name, problem: Annotated[str, Query(max_length=1000)]) -> Record:
         """All samples of one problem."""
-        found: Row = await asked(there().row, run, problem)
+        found: Record = await asked(there().record, run, problem)
         return found

@@ -27,7 +27,7 @@ from typing import Any
 
 from ..sandbox import SandboxError
 from ..signals import Terminated, unwinding
-from ..tasks import Problem, find_task
+from ..tasks import Problem, check_scoring, find_task
 
 MOST_PROBLEMS = 200  # of a task, to pick from
 MOST_REPLY = 8 << 20  # bytes
@@ -83,6 +83,7 @@ def _reply(request: dict[str, Any]) -> dict[str, Any]:
 def _load(task: str) -> dict[str, Any]:
     try:
         found = find_task(task)
+        check_scoring(found, unsafe=False)
         problems = _PROBLEMS[task] = {one.id: one for one in found.problems(limit=MOST_PROBLEMS)[:MOST_PROBLEMS]}
     except (ValueError, OSError, ImportError) as error:
         raise UnavailableError(str(error)) from None

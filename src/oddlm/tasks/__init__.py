@@ -1,5 +1,5 @@
 """Benchmarks: one file per task, each ending in TASK = Task(...)."""
 
-from .base import Problem, Score, Task, find_task
+from .base import Problem, Score, Task, check_scoring, find_task, problem_digest, task_identity
 
-__all__ = ["Problem", "Score", "Task", "find_task"]
+__all__ = ["Problem", "Score", "Task", "check_scoring", "find_task", "problem_digest", "task_identity"]

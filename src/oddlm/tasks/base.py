@@ -2,16 +2,22 @@
 
 import inspect
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
+from hashlib import sha256
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from ..registry import find_dotted, is_dotted
+from ..sandbox import require_sandbox
+from ..versions import SCORING
+from .data import digest
 
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of a function, another one in every process
 _DEFINED = re.compile(r"^TASK\b[^=\n]*=", re.MULTILINE)
 
 
@@ -61,6 +67,9 @@ class Task:
     template: Callable[[Problem], Sequence[str | int]] | None = None  # a form to fill in: texts, and holes of so many tokens
     ask: Callable[[Problem], str] | None = None  # the problem in words for a person, where the prompt is not for reading
     code: bool = False  # answers are programs, alike when they differ in names and layout alone
+    version: int = 1  # of its problems and prompts: a higher one makes other runs
+    scorer_version: int = 1  # of its verdicts: a higher one scores what was drawn anew
+    outside: bool = False  # its data come from a package or the hub, so that runs are known by a digest of them
     protocols: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def under(self, protocol: str | None) -> "Task":
@@ -89,6 +98,40 @@ class Task:
             if given.pop(name) is not False:
                 raise ValueError(f"task {self.name!r} has no option {name!r}; options: {', '.join(known) or 'none'}")
         return self.load(**given)
+
+
+def check_scoring(task: Task | None, *, unsafe: bool) -> None:
+    """ValueError where answers are programs and there is no sandbox to run them in."""
+    if task is not None and task.code:
+        require_sandbox(unsafe=unsafe)
+
+
+def problem_digest(task: Task | None, problem: Problem) -> str:
+    """Of what the model is shown and what is right."""
+    target = _ADDRESS.sub("", repr(problem.target))
+    shown = problem.prompt if task is None else task.prompt(problem)
+    return sha256(f"{shown}\0{target}".encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def task_identity(name: str, task: Task, data: Path | None, split: str | None) -> dict[str, Any]:
+    """What a run's spec says of its task: where the problems come from, and the versions of those and of the verdicts.
+
+    Whoever names a task of his own by its dotted path need not count versions: the verdicts are known by its file.
+    """
+    source = data or (Path(name) if name.endswith(".jsonl") else None)
+    found = None if source is None else digest(source)
+    if source is None and task.outside:
+        lines = [f"{problem.id} {problem_digest(task, problem)}" for problem in task.problems(split=split)]
+        found = sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest()
+    own = is_dotted(name) and not name.endswith(".jsonl")
+    code = getattr(sys.modules.get(name.replace(":", ".").rpartition(".")[0]), "__file__", None) if own else None
+    mark = "" if code is None else f"+{digest(Path(code))[:12]}"
+    return {
+        "data": None if data is None else str(data),
+        "data_digest": found,
+        "task_version": task.version,
+        "scorer_version": f"{SCORING}.{task.scorer_version}{mark}",
+    }
 
 
 def find_task(name: str, *, scorer: str | None = None) -> Task:

@@ -3,12 +3,12 @@
 import ast
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..sandbox import TestsError, Trial, read_tests, require_sandbox, run_python
+from ..sandbox import TestsError, Trial, read_tests, run_python
 from ..sandbox.trial import parsed
 from .base import Problem, Score, Task
 from .data import first, in_half, read_jsonl, text_field
@@ -31,7 +31,7 @@ class Checks:
     """Tests of a program, and whether programs run without a sandbox."""
 
     trial: Trial
-    unsafe: bool
+    unsafe: bool = field(repr=False)
 
 
 def read_text(row: Mapping[str, Any]) -> str:
@@ -110,8 +110,6 @@ def jsonl_task(path: Path, *, score: str, length: int = 256) -> Task:
         raise ValueError(f"unknown scorer {score!r}; known: {', '.join(scorer_names())}")
 
     def load(*, data: Path = path, limit: int | None = None, split: str | None = None, unsafe: bool = False) -> list[Problem]:
-        if score == "python":
-            require_sandbox(unsafe=unsafe)
         read = _scorers(unsafe)[score].read
         problems: list[Problem] = []
         for index, (number, row) in enumerate(read_jsonl(data, ("prompt", "target"))):

@@ -83,12 +83,6 @@ def first(problems: Sequence[T], limit: int | None) -> list[T]:
     return list(problems[:limit])
 
 
-def file_fields(task: str, data: Path | None) -> dict[str, str | None]:
-    """What a run's spec says of the file that its problems come from."""
-    source = data or (Path(task) if task.endswith(".jsonl") else None)
-    return {"data": None if data is None else str(data), "data_digest": None if source is None else digest(source)}
-
-
 def digest(path: Path) -> str:
     """SHA-256 of a file."""
     return hashlib.sha256(_content(path)).hexdigest()

@@ -84,6 +84,7 @@ TASK = Task(
     prompt,
     score,
     length=256,
+    outside=True,
     protocols={
         "paper": {"load": partial(load, limit=PAPER_PROBLEMS), "score": paper_score, "length": 64, "steps": 32},
         "4-shot": {"load": partial(load, shots=SHOTS)},

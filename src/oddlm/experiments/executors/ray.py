@@ -4,11 +4,11 @@ import os
 import socket
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any
 
-from .. import __version__
-from .work import AHEAD, Batch, Bench, Holder, Jobs, Options, Outcome, soonest
+from ... import __version__
+from ...store import Stage
+from ..work import AHEAD, Batch, Bench, Holder, Jobs, Options, Outcome, Take, soonest
 
 REACH_S = 5.0  # for an address to answer
 START_S = 600.0  # for the first worker to start
@@ -36,21 +36,39 @@ class Actor(Holder):
     handle: Any
 
 
-@dataclass(frozen=True)
 class RayExecutor:
-    options: Options
-    workers: int | None = None  # None: one per GPU, or per CPU where the cluster has no GPU
-    address: str = "auto"
-    timeout_s: float | None = None  # for a worker to answer a batch; None: as long as it takes
+    def __init__(
+        self, options: Options, workers: int | None = None, address: str = "auto", timeout_s: float | None = None
+    ) -> None:
+        """workers None: one per GPU, or per CPU where the cluster has no GPU. timeout_s: see `LocalExecutor`."""
+        self.options, self.workers, self.address, self.timeout_s = options, workers, address, timeout_s
+        self._crew: _Crew | None = None
+        self._connected = False
 
-    def outcomes(self, batches: Iterator[Batch]) -> Generator[Outcome]:
-        ray = _ray()
-        connect(self.address)
+    def outcomes(self, take: Take) -> Generator[Outcome]:
+        if not self._connected:
+            connect(self.address)
+            self._connected = True
+        first = take("score") or take("draw")
+        if first is None:
+            return  # no worker is started for nothing
+        waiting = [first]
+
+        def take_first(stage: Stage) -> Batch | None:
+            return waiting.pop() if waiting and waiting[0].stage == stage else take(stage)
+
         try:
-            for first in batches:  # no worker is started for nothing
-                yield from _Crew(ray, self.options, self.workers, self.timeout_s).outcomes(Jobs(chain([first], batches)))
-        finally:
-            ray.shutdown()
+            if self._crew is None:
+                self._crew = _Crew(_ray(), self.options, self.workers, self.timeout_s)
+            yield from self._crew.outcomes(Jobs(take_first))
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        if self._connected:
+            self._crew, self._connected = None, False
+            _ray().shutdown()
 
 
 class _Crew:
@@ -64,13 +82,14 @@ class _Crew:
         if use_gpu and options.device is None:
             options = replace(options, device="cuda")  # Ray shows each actor a GPU of its own
         needs = {"num_cpus": 1, "num_gpus": 1 if use_gpu else 0}
-        make = ray.remote(RayWorker).options(**needs, max_concurrency=AHEAD, max_restarts=0, max_task_retries=0)
+        together = sum(AHEAD.values())
+        make = ray.remote(RayWorker).options(**needs, max_concurrency=together, max_restarts=0, max_task_retries=0)
         self._make: Callable[[], Any] = lambda: make.remote(options)
         self.starting: dict[Any, Actor] = {}  # by the reference of their first word
         self.crew: list[Actor] = []
 
     def outcomes(self, jobs: Jobs) -> Iterator[Outcome]:
-        for _ in range(self.workers):
+        for _ in range(self.workers - len(self.crew) - len(self.starting)):
             self._start()
         while True:
             for actor in self.crew:
@@ -143,7 +162,7 @@ def connect(address: str) -> None:
     ray = _ray()
     address = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
     if address.startswith("ray://"):
-        raise ValueError("ray:// addresses are for Ray's client: run the sweep on a node of the cluster, --address HOST:6379")
+        raise ValueError("ray:// addresses are for Ray's client: start from a node of the cluster, with address=HOST:6379")
     if address != "auto" and os.environ.get("RAY_USE_TLS", "0") == "0":
         _reach(address)
     try:
@@ -156,7 +175,7 @@ def _reach(address: str) -> None:
     """Does somebody there speak HTTP/2, as a head node does? Ray itself waits for minutes where nobody does."""
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal():
-        raise ValueError(f"--address must be HOST:PORT or auto, not {address!r}")
+        raise ValueError(f"the address must be HOST:PORT or auto, not {address!r}")
     try:
         with socket.create_connection((host, int(port)), timeout=REACH_S) as line:
             line.sendall(PREFACE)
@@ -176,5 +195,5 @@ def _ray() -> Any:
     try:
         import ray
     except ImportError as error:
-        raise ValueError("--executor ray needs the extra 'ray': pip install 'oddlm[ray]'") from error
+        raise ValueError("the executor ray needs the extra 'ray': pip install 'oddlm[ray]'") from error
     return ray

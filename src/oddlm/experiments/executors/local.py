@@ -16,8 +16,8 @@ from multiprocessing.process import BaseProcess
 from threading import Lock
 from typing import Any
 
-from ..signals import Terminated, unwinding
-from .work import AHEAD, Batch, Bench, Holder, Job, Jobs, Options, Outcome, soonest
+from ...signals import Terminated, unwinding
+from ..work import AHEAD, Batch, Bench, Holder, Job, Jobs, Options, Outcome, Take, soonest
 
 END_S = 20.0  # for a process to be gone: programs that are being scored have their own limits; one that hangs may never be
 
@@ -49,15 +49,14 @@ class Worker(Holder):
         self.process.join(END_S)
 
 
-@dataclass(frozen=True)
 class LocalExecutor:
-    options: Options
-    workers: int = 1
-    timeout_s: float | None = None  # for a worker to answer a batch; None: as long as it takes
+    def __init__(self, options: Options, workers: int = 1, timeout_s: float | None = None) -> None:
+        """timeout_s: for a worker to answer a batch; None: as long as it takes."""
+        self.options, self.workers, self.timeout_s = options, workers, timeout_s
+        self._crew: dict[int, Worker] = {}
 
-    def outcomes(self, batches: Iterator[Batch]) -> Generator[Outcome]:
-        jobs = Jobs(batches)
-        crew: dict[int, Worker] = {}
+    def outcomes(self, take: Take) -> Generator[Outcome]:
+        jobs, crew = Jobs(take), self._crew
         given = 0
         try:
             while True:
@@ -83,8 +82,13 @@ class LocalExecutor:
                         dead = crew.pop(index)
                         dead.kill()
                         yield from jobs.died(dead.jobs.values(), answer, self.workers)
-        finally:
-            _dismiss(list(crew.values()))
+        except BaseException:
+            self.close()  # what they hold, nobody waits for
+            raise
+
+    def close(self) -> None:
+        _dismiss(list(self._crew.values()))
+        self._crew.clear()
 
     def _start(self, index: int) -> Worker:
         here, there = multiprocessing.Pipe()
@@ -149,7 +153,7 @@ def _work(pipe: "Connection[Any, Any]", options: Options, index: int, threads: i
         with talking:
             pipe.send((number, said))
 
-    pool = ThreadPoolExecutor(AHEAD)
+    pool = ThreadPoolExecutor(sum(AHEAD.values()))
     with unwinding():
         try:
             while True:

@@ -1,0 +1,75 @@
+"""What the commands that run a plan have in common: a bar, trackers, Ctrl-C, and what failed."""
+
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from .app import complain
+from .bar import problem_bar
+from .options import ModelOptions, Work
+
+if TYPE_CHECKING:
+    from ..experiments.run import Plan, Progress, Result
+    from ..experiments.work import Executor
+    from ..store import Stage
+
+SHOWN = 20  # failures
+
+
+def carry_out(plan: "Plan", work: Work, model: ModelOptions, stages: "Sequence[Stage]") -> "Result":
+    """Run a plan behind a bar. After Ctrl-C the command ends with status 130, and says how far it is."""
+    return run(plan, work.store, work.find(model), work.together, stages, work.track)
+
+
+def run(
+    plan: "Plan", store: Path, executor: "Executor", together: int, stages: "Sequence[Stage]", track: Sequence[str] | None
+) -> "Result":
+    """The same for who has an executor."""
+    from ..experiments.run import run_plan
+    from ..store import Store
+    from ..trackers import tracking
+    from ..views import label
+
+    solved: dict[str, list[bool]] = {}  # by run: which problems have a right sample
+
+    def watch(progress: "Progress") -> None:
+        spec, seen = progress.spec, solved.setdefault(progress.spec.id, [])
+        seen += [any(scored.correct) for scored in progress.scores if None not in scored.correct]
+        share = f": Pass@{spec.n} {100 * sum(seen) / len(seen):.0f} %" if seen else ""
+        task = f"{spec.task}, " if spec.task else ""
+        tick(f"{task}{label(spec.params)}, seed {spec.seed}{share}", progress.fresh, progress.problems)
+
+    where = Store(store)
+    where.check()
+    try:
+        with closing(executor), tracking(track or (), store) as tracker, problem_bar(plan.units) as tick:
+            return run_plan(plan, where, executor, stages=stages, together=together, tracker=tracker, watch=watch)
+    except KeyboardInterrupt:
+        heads = [where.exact_head(run.spec.id) for run in plan.runs if (store / run.spec.id / "spec.json").exists()]
+        drawn, scored = sum(head.drawn for head in heads), sum(head.scored for head in heads)
+        typer.echo(
+            f"oddlm: stopped; of {plan.units} problems {drawn} are drawn and {scored} scored in {store}. "
+            "The same command resumes from there.",
+            err=True,
+        )
+        raise typer.Exit(130) from None
+
+
+def tell_trouble(plan: "Plan", result: "Result", store: Path) -> None:
+    """Runs that cannot be read, problems that failed or that nobody has drawn, if any; the exit status is 1 then."""
+    for message in result.damaged:
+        complain(message)
+    if result.failures:
+        count = f"{len(result.failures)} of {plan.units} problems failed"
+        typer.echo(f"oddlm: {count}; the same command tries them again:", err=True)
+        for spec, failure in result.failures[:SHOWN]:
+            typer.echo(f"  {store / spec.id / 'failures.jsonl'}: {failure.problem}: {failure.error}", err=True)
+        if len(result.failures) > SHOWN:
+            typer.echo(f"  and {len(result.failures) - SHOWN} more", err=True)
+    if result.undrawn:
+        typer.echo(f"oddlm: {result.undrawn} of {plan.units} problems are not drawn, so there is nothing to score", err=True)
+    if result.damaged or result.failures or result.undrawn:
+        raise typer.Exit(1)

@@ -1,0 +1,406 @@
+"""One way to run: a plan of (problem, setting, seed) units, an executor, and a driver that alone writes.
+
+    plan = make_plan([Wanted(spec, limit=50)])
+    with closing(find_executor("local:workers=4", Options())) as executor:
+        result = run_plan(plan, Store(Path("runs")), executor)
+
+Workers make records, the driver puts them into the store as they come and tells the tracker. What is drawn is scored while the
+next is drawn; a plan may also be drawn alone, and scored later or elsewhere (`stages`). What the store has is not made again.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from ..generate import check_params
+from ..models import check_model, model_digest
+from ..params import RunSpec
+from ..store import DRAWN, SPEC, DamagedRunError, Drawn, Failure, Head, Record, Scored, Stage, Store, Writer
+from ..tasks import Problem, check_scoring, problem_digest, task_identity
+from ..trackers import Tracker, tracking
+from ..versions import SCORING
+from .grid import Wanted
+from .stages import shown, summary, task_of
+from .work import Batch, Executor, Outcome, source
+
+BOTH: tuple[Stage, ...] = ("draw", "score")
+MOST_WAITING = 1024  # problems that are drawn and wait to be scored, before drawing waits too
+T = TypeVar("T")
+
+
+class Progress(NamedTuple):
+    """Some problems of a run are behind us."""
+
+    spec: RunSpec
+    problems: int
+    fresh: bool  # made just now, not found in the store
+    scores: Sequence[Scored] = ()
+
+
+Watch = Callable[[Progress], None]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A run and those of its problems that are wanted, all of it checked."""
+
+    spec: RunSpec
+    problems: tuple[Problem, ...]
+
+    def records(self, store: Store) -> list[Record]:
+        """In the order of the problems, those that the store has."""
+        found = {record.problem: record for record in store.records(self.spec.id)}
+        return [found[problem.id] for problem in self.problems if problem.id in found]
+
+
+@dataclass(frozen=True)
+class Plan:
+    runs: tuple[Asked, ...]
+    unknown: tuple[str, ...] = ()  # why models could not be looked at; their runs cannot be told from those of other weights
+
+    @property
+    def units(self) -> int:
+        return sum(len(run.problems) for run in self.runs)
+
+    @property
+    def samples(self) -> int:
+        return sum(run.spec.n * len(run.problems) for run in self.runs)
+
+    def survey(self, store: Store, stages: Sequence[Stage] = BOTH) -> "Survey":
+        """What a store has of these runs already: scored, or drawn where that is all that is wanted."""
+        found = Survey()
+        for run in self.runs:
+            try:
+                if (store.folder / run.spec.id).exists():
+                    head = store.exact_head(run.spec.id)
+                    done = head.scored if "score" in stages else head.drawn
+                    found.done[run.spec.id] = min(done, len(run.problems))
+                    found.complete += done >= len(run.problems)
+            except DamagedRunError as error:
+                found.damaged.append(str(error))
+        return found
+
+
+@dataclass
+class Survey:
+    """How far runs are."""
+
+    done: dict[str, int] = field(default_factory=dict)  # units, by run; those that cannot be read are not there
+    complete: int = 0  # runs
+    damaged: list[str] = field(default_factory=list)  # what is wrong with those
+
+    @property
+    def units(self) -> int:
+        return sum(self.done.values())
+
+
+@dataclass
+class Result:
+    """How a plan ended."""
+
+    complete: int = 0  # runs
+    undrawn: int = 0  # problems that were to be scored and are not drawn
+    failures: list[tuple[RunSpec, Failure]] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)  # what is wrong with the runs that could not be opened
+
+
+def make_plan(
+    wanted: Sequence[Wanted], *, unsafe: bool = False, only_look: bool = False, stages: Sequence[Stage] = BOTH
+) -> Plan:
+    """The runs as they are here and now: the digests of their models and data, and their problems.
+
+    only_look: a model that cannot be had is a note, not an error.
+    """
+    specs, unknown = _with_models([one.spec for one in wanted], only_look=only_look)
+    sources: dict[str, tuple[dict[str, Any], list[Problem], int | None]] = {}
+    parts: dict[tuple[str, int | None], tuple[Problem, ...]] = {}  # runs that ask for the same have the same
+    runs: dict[str, Asked] = {}
+    for spec, limit in zip(specs, (one.limit for one in wanted), strict=True):
+        check_spec(spec)
+        key = source(spec)
+        if key not in sources or not _covers(sources[key][2], limit):
+            sources[key] = (*_problems(spec, limit, unsafe=unsafe, scored="score" in stages), limit)
+        identity, problems, _ = sources[key]
+        known = spec.model_copy(update=identity)
+        asked = Asked(known, parts.setdefault((key, limit), tuple(problems[:limit])))
+        if known.id not in runs or len(asked.problems) > len(runs[known.id].problems):
+            runs[known.id] = asked  # two names of one model are one run
+    return Plan(tuple(runs.values()), unknown)
+
+
+def _covers(known: int | None, limit: int | None) -> bool:
+    return known is None or (limit is not None and limit <= known)
+
+
+def _with_models(specs: Sequence[RunSpec], *, only_look: bool) -> tuple[list[RunSpec], tuple[str, ...]]:
+    """The specs with the digests of their models, and what could not be found out."""
+    digests: dict[Any, str | None] = {}
+    unknown: list[str] = []
+    for spec in specs:
+        key = (spec.model, spec.loading.revision)
+        if spec.model_digest is not None or key in digests:
+            continue
+        digests[key] = None
+        check_model(spec.model, **spec.loading.options())
+        try:
+            digests[key] = model_digest(spec.model, revision=spec.loading.revision)
+        except ValueError as error:
+            if not only_look:
+                raise
+            unknown.append(str(error))
+    found = [
+        spec.model_copy(update={"model_digest": spec.model_digest or digests[spec.model, spec.loading.revision]})
+        for spec in specs
+    ]
+    return found, tuple(unknown)
+
+
+def _problems(spec: RunSpec, limit: int | None, *, unsafe: bool, scored: bool) -> tuple[dict[str, Any], list[Problem]]:
+    """What the spec says of its task, and the problems."""
+    task = task_of(spec)
+    if task is None or spec.task is None:
+        raise ValueError("a run without a task has no problems of its own: make its plan by hand")
+    if scored:
+        check_scoring(task, unsafe=unsafe)
+    data = None if spec.data is None else Path(spec.data)
+    options = {"data": data, "exclude_train": spec.exclude_train, "split": spec.split, "unsafe": unsafe}
+    problems = task.problems(limit=limit, **options)
+    return task_identity(spec.task, task, data, spec.split), problems
+
+
+def identified(spec: RunSpec) -> RunSpec:
+    """The spec with what it is known by here and now; ValueError where there is no such model or task."""
+    task = task_of(spec)
+    own: dict[str, Any] = {"scorer_version": str(SCORING)}  # of the measures alone
+    if task is not None and spec.task is not None:
+        own = task_identity(spec.task, task, None if spec.data is None else Path(spec.data), spec.split)
+    return spec.model_copy(update={"model_digest": model_digest(spec.model, revision=spec.loading.revision), **own})
+
+
+def drawn_problems(head: Head, *, data: Path | None = None, unsafe: bool = False) -> Asked:
+    """What is drawn of a run, for the scorer as it is here and now; ValueError where the task is not what it was."""
+    spec, task = head.spec, task_of(head.spec)
+    if head.imported:
+        raise ValueError(f"run {head.id} was imported: it has no samples to score")
+    if task is None:
+        raise ValueError(f"run {head.id} has no task to score it by: `oddlm score TASK --in FILE` takes answers of any origin")
+    check_scoring(task, unsafe=unsafe)
+    given = data or (None if spec.data is None else Path(spec.data))
+    now = task_identity(str(spec.task), task, given, spec.split)
+    for name in ("data_digest", "task_version"):
+        if now[name] != getattr(spec, name):
+            raise DamagedRunError(
+                f"{head.folder / SPEC}: the task {spec.task} has another {name.replace('_', ' ')} here ({now[name]}) than when "
+                f"it was drawn ({getattr(spec, name)}): what was asked is not what would be scored"
+            )
+    options = {"data": given, "exclude_train": spec.exclude_train, "split": spec.split, "unsafe": unsafe}
+    known = {problem.id: problem for problem in task.problems(**options)}
+    drawn = Store(head.folder.parent).places(head.id)
+    for problem in drawn.keys() - known.keys():
+        raise DamagedRunError(f"{head.folder / DRAWN}: task {spec.task} has no problem {problem!r}")
+    return Asked(spec.model_copy(update={"scorer_version": now["scorer_version"]}), tuple(known[problem] for problem in drawn))
+
+
+def check_identified(spec: RunSpec) -> None:
+    """A run is known by its weights: a spec that does not say which would find the records of others."""
+    for name in ("model_digest", "scorer_version"):
+        if getattr(spec, name) is None:
+            raise ValueError(
+                f"the spec of model {spec.model!r} has no {name}, so other weights or scorers would be the same run: "
+                "use oddlm.experiments.run.identified(spec)"
+            )
+
+
+def check_spec(spec: RunSpec) -> None:
+    """ValueError for names and values that sampling would refuse, before anything is loaded or run."""
+    check_params(spec.params)
+    spec.params.drawn(spec.n)  # refuses a pool that is too small
+
+
+def check_problems(run: Asked) -> None:
+    """Every id once, and nothing that a file cannot hold."""
+    task, seen = task_of(run.spec), set[str]()
+    for problem in run.problems:
+        if problem.id in seen:
+            raise ValueError(f"two problems have the id {problem.id!r}: every problem needs its own")
+        try:
+            (problem.id + shown(task, problem)).encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"problem {problem.id!r}: its id or prompt is not valid Unicode ({error.reason})") from None
+        seen.add(problem.id)
+    if not seen:
+        raise ValueError("there are no problems to run")
+
+
+def run_plan(
+    plan: Plan,
+    store: Store,
+    executor: Executor,
+    *,
+    stages: Sequence[Stage] = BOTH,
+    together: int = 1,
+    tracker: Tracker | None = None,
+    watch: Watch = lambda _: None,
+) -> Result:
+    """Make what the store does not have yet. What fails is stored as a failure, and tried again by the next start.
+
+    together: problems of a run that share the batches of the network, and are lost together where the process is killed.
+    """
+    checked: set[int] = set()
+    for run in plan.runs:
+        check_identified(run.spec)
+        if id(run.problems) not in checked:
+            check_problems(run)
+            checked.add(id(run.problems))
+    with ExitStack() as stack:
+        told = stack.enter_context(tracking((), store.folder)) if tracker is None else tracker
+        driver = _Driver(plan, store, tuple(stages), together, told, watch)
+        stack.callback(driver.release)
+        outcomes = stack.enter_context(closing(executor.outcomes(driver.take)))
+        for outcome in outcomes:
+            driver.add(outcome)
+    return driver.result
+
+
+@dataclass
+class _Open:
+    """A run that is being written."""
+
+    asked: Asked
+    writer: Writer
+    closing: ExitStack
+    left: set[str]  # problems that are not behind us
+    by_id: dict[str, Problem]
+    failed: bool = False
+    surroundings: list[dict[str, Any]] = field(default_factory=list)  # that are noted
+
+
+@dataclass
+class _Driver:
+    plan: Plan
+    store: Store
+    stages: tuple[Stage, ...]
+    together: int
+    tracker: Tracker
+    watch: Watch
+    result: Result = field(default_factory=Result)
+    open: dict[str, _Open] = field(default_factory=dict)  # by id
+    to_draw: deque[tuple[_Open, tuple[Problem, ...]]] = field(default_factory=deque)
+    to_score: deque[tuple[_Open, tuple[Problem, ...]]] = field(default_factory=deque)
+    _next: int = 0  # run to open
+
+    def take(self, stage: Stage) -> Batch | None:
+        """Runs are opened one after the other, when there is nothing left to draw of those before."""
+        queue = self.to_draw if stage == "draw" else self.to_score
+        while not queue and not self.to_draw and self._next < len(self.plan.runs):
+            self._next += 1
+            self._begin(self.plan.runs[self._next - 1])
+        if not queue or (stage == "draw" and sum(len(some) for _, some in self.to_score) > MOST_WAITING):
+            return None
+        run, problems = queue.popleft()
+        if stage == "draw":
+            return Batch(run.asked.spec, problems)
+        return Batch(run.asked.spec, problems, tuple(run.writer.drawn(problem.id for problem in problems)))
+
+    def add(self, outcome: Outcome) -> None:
+        run = self.open[outcome.spec.id]
+        drawn = [record for record in outcome.records if isinstance(record, Drawn)]
+        scores = [record for record in outcome.records if isinstance(record, Scored)]
+        drew = drawn or any(failure.stage == "draw" for failure in outcome.failures)
+        self._note(run, outcome.environment, "draw" if drew else "score")
+        if drawn:
+            run.writer.draw(*drawn)
+            if "score" in self.stages:
+                self.to_score.append((run, tuple(run.by_id[record.problem] for record in drawn)))
+        if scores:
+            run.writer.score(*scores)
+        for failure in outcome.failures:
+            run.writer.fail(failure)
+            run.failed = True
+            self.result.failures.append((run.asked.spec, failure))
+        for record in scores:
+            self.tracker.record(run.asked.spec, record)
+        last = scores if "score" in self.stages else drawn
+        behind = {record.problem for record in last} | {failure.problem for failure in outcome.failures}
+        run.left -= behind
+        if behind:
+            self.watch(Progress(run.asked.spec, len(behind), True, scores))
+        if not run.left:
+            self._end(run)
+
+    def release(self) -> None:
+        for run in self.open.values():
+            run.closing.close()
+
+    def _begin(self, asked: Asked) -> None:
+        spec = asked.spec
+        try:
+            with ExitStack() as stack:
+                writer = stack.enter_context(self.store.open(spec, len(asked.problems)))
+                _check_stored(asked, writer)
+                writer.forgive()
+                closing = stack.pop_all()
+        except DamagedRunError as error:  # the others can be run
+            self.result.damaged.append(str(error))
+            self.watch(Progress(spec, len(asked.problems), False))
+            return
+        have = writer.scored if "score" in self.stages else writer.digests
+        able = asked.problems if "draw" in self.stages else [p for p in asked.problems if p.id in writer.digests]
+        self.result.undrawn += len(asked.problems) - len(able)
+        left = {problem.id for problem in able if problem.id not in have}
+        run = _Open(asked, writer, closing, left, {problem.id: problem for problem in asked.problems})
+        self.open[spec.id] = run
+        if "score" in self.stages:
+            self.tracker.start(spec, len(asked.problems))
+        stored = [record for record in writer.scores() if record.problem in run.by_id]
+        for record in stored:
+            if "score" in self.stages:
+                self.tracker.record(spec, record)
+        if len(asked.problems) > len(left):
+            self.watch(Progress(spec, len(asked.problems) - len(left), False, stored))
+        undrawn = [problem for problem in asked.problems if problem.id in left and problem.id not in writer.digests]
+        drawn = [problem for problem in asked.problems if problem.id in left and problem.id in writer.digests]
+        self.to_draw.extend((run, some) for some in _in_parts(undrawn, self.together))
+        self.to_score.extend((run, some) for some in _in_parts(drawn, self.together))
+        if not left:
+            self._end(run)
+
+    def _end(self, run: _Open) -> None:
+        spec, writer = run.asked.spec, run.writer
+        if writer.scored and writer.scored == writer.digests.keys():
+            told = writer.summary
+            if told is None or told.problems < len(writer.scored):
+                told = summary(spec, sorted(writer.scores(), key=lambda record: record.problem))  # sums depend on the order
+                writer.finish(told)
+            if "score" in self.stages and not run.failed:
+                self.tracker.finish(spec, told)
+        have = writer.scored if "score" in self.stages else writer.digests
+        self.result.complete += all(problem in have for problem in run.by_id)
+        del self.open[spec.id]
+        run.closing.close()
+
+    def _note(self, run: _Open, environment: dict[str, Any], stage: Stage) -> None:
+        """Once for every kind of worker that adds to the run."""
+        around = {"stage": stage, **{key: value for key, value in environment.items() if key != "time"}}
+        if environment and around not in run.surroundings:
+            run.surroundings.append(around)
+            run.writer.start({"time": datetime.now(UTC).isoformat(timespec="seconds"), **around})
+
+
+def _check_stored(asked: Asked, writer: Writer) -> None:
+    """Are the stored samples answers to these problems?"""
+    task = task_of(asked.spec)
+    for problem in asked.problems:
+        if problem.id in writer.digests and writer.digests[problem.id] != problem_digest(task, problem):
+            raise DamagedRunError(
+                f"{writer.folder / DRAWN}: problem {problem.id!r} is not what it was: its prompt or target has changed; "
+                "give another --store, or raise the task's version"
+            )
+
+
+def _in_parts(items: Sequence[T], size: int) -> Iterator[tuple[T, ...]]:
+    return (tuple(items[first : first + size]) for first in range(0, len(items), size))
