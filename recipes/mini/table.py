@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from oddlm import metrics
+
 N = 16
 METHODS = (
     "plain",
@@ -55,16 +57,15 @@ def _line(own: list[Row]) -> str:
 
 
 def _with_error(values: np.ndarray) -> str:
-    error = f" ± {100 * values.std(ddof=1) / len(values) ** 0.5:.1f}" if len(values) > 1 else ""
-    return f"{100 * values.mean():.1f}{error}"
+    mean, error = metrics.mean_se(values)
+    return f"{100 * mean:.1f}" + (f" ± {100 * error:.1f}" if len(values) > 1 else "")
 
 
-def _difference(own: list[Row], plain: list[Row], draws: int = 10_000) -> str:
+def _difference(own: list[Row], plain: list[Row]) -> str:
     """Paired by problem, averaged over seeds; the interval is a bootstrap over problems."""
-    by_problem = np.subtract(*(np.mean([np.array(row["right"]) > 0 for row in some], axis=0) for some in (own, plain)))
-    picks = np.random.default_rng(0).integers(len(by_problem), size=(draws, len(by_problem)))
-    low, high = np.percentile(by_problem[picks].mean(axis=1), [2.5, 97.5])
-    return f"{100 * by_problem.mean():+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
+    solved = (np.mean([np.array(row["right"]) > 0 for row in some], axis=0) for some in (own, plain))
+    difference, low, high = metrics.paired_interval(*solved)
+    return f"{100 * difference:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
 
 
 if __name__ == "__main__":

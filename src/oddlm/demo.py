@@ -4,7 +4,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -13,19 +12,14 @@ from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
-from torch import Tensor
 
 from .compare import Done, compare
-from .core.step import StepEvent
-from .diversity.repulsion import Repulsion
 from .experiments.executors.inline import InlineExecutor
 from .experiments.run import Asked, Plan, identified, run_plan
 from .experiments.work import Executor, Options
 from .files import save_figure
-from .metrics import pass_at_k
-from .models.toy import Toy
+from .metrics import METRICS, pass_at_k
 from .params import RunSpec, SampleParams, checked
-from .sampler import denoise
 from .sandbox import SandboxError
 from .store import Store
 from .tasks import Problem, check_scoring, find_task
@@ -37,6 +31,7 @@ SECONDS = 140.0  # so that `make demo` ends within three minutes on two idle cor
 LEAST = 10  # problems, below which nothing is concluded
 COUNTDOWN = {"length": 24, "steps": 12, "eos": "late"}
 MINICODE = {"length": 64, "steps": 16, "eos": "free"}
+SHOWN = ("distinct_texts", "vendi_ngram", "self_bleu")
 COLORS = {"none": "C0", "dpp": "C2", "odd": "C1"}
 
 
@@ -162,68 +157,28 @@ def _draw(console: Console, done: Sequence[Done], path: Path) -> None:
 
 
 def run_toy(*, n: int, length: int, steps: int, alpha: float, seed: int) -> None:
+    shape: dict[str, Any] = {"length": length, "steps": steps, "fork": False}
+    methods = [{"objective": name, "alpha": alpha, "temperature": t} for t in (0.0, 0.5) for name in ("none", "dpp", "odd")]
+    asked = {"model": "toy", "n": n, "seed": seed}
+    specs = [identified(checked(RunSpec, {**asked, "params": {**shape, **method}})) for method in methods]
     console = open_console()
-    model = Toy()
     console.print(
         "An untrained toy network ([bold]random weights: it knows nothing[/bold]). "
         f"{n} samples of {length} tokens in {steps} steps; every setting spends the same network evaluations.\n"
     )
-    table = Table("objective", "temp.", "distinct", "differing", "log p", "changed", "seconds")
-    batches: dict[str, Tensor] = {}
-    for temperature in (0.0, 0.5):
-        for objective in ("none", "dpp", "odd"):
-            watch = _Watch()
-            began = time.perf_counter()
-            guide = None if objective == "none" else Repulsion(objective, alpha=alpha)
-            done = denoise(
-                model,
-                [[5, 6, 7]],
-                n=n,
-                length=length,
-                steps=steps,
-                temperature=temperature,
-                guide=guide,
-                seed=seed,
-                observe=watch,
-            )
-            seconds = time.perf_counter() - began
-            batches.setdefault(objective, done.tokens)
-            table.add_row(
-                "plain" if objective == "none" else objective,
-                f"{temperature:g}",
-                f"{len({tuple(row) for row in done.tokens.tolist()})} / {n}",
-                f"{_difference(done.tokens):.0%}",
-                f"{watch.log_probability / done.tokens.numel():.2f}",
-                f"{watch.changed / done.tokens.numel():.0%}",
-                f"{seconds:.2f}",
-            )
-        table.add_section()
+    plan = Plan(tuple(Asked(spec, (Problem("prompt", "t5 t6 t7", None),)) for spec in specs))
+    with TemporaryDirectory() as folder, closing(InlineExecutor(Options())) as executor:
+        store = Store(Path(folder))
+        for _, failure in run_plan(plan, store, executor).failures:
+            raise ValueError(failure.error)
+        records = [run.records(store)[0] for run in plan.runs]
+    table = Table("setting", *SHOWN, "log p", "seconds")
+    for spec, record in zip(specs, records, strict=True):
+        written = max(1, sum(sample.length for sample in record.samples))
+        logprob = sum(sample.logprob or 0.0 for sample in record.samples) / written
+        measures = [f"{record.diversity[name]:.3g}" if name in record.diversity else "-" for name in SHOWN]
+        table.add_row(label(spec.params), *measures, f"{logprob:.2f}", f"{record.seconds:.2f}")
     console.print(table)
-    console.print(
-        "differing: share of positions in which two samples differ, over all pairs. log p: mean over the written tokens, "
-        "under the network before guidance. changed: share of tokens that plain sampling would not have written there "
-        "and then.\n"
-    )
-    side_by_side = Table("sample", "plain, temperature 0", "odd, temperature 0", title="The first samples, token ids")
-    for i in range(min(n, 8)):
-        side_by_side.add_row(str(i), *(" ".join(map(str, batches[k][i, :10].tolist())) + " ..." for k in ("none", "odd")))
-    console.print(side_by_side)
-
-
-class _Watch:
-    """An observer that adds up what guidance changed and what it cost."""
-
-    def __init__(self) -> None:
-        self.changed = 0
-        self.log_probability = 0.0
-
-    def __call__(self, event: StepEvent) -> None:
-        chosen, plain = event.chosen, event.plain
-        same = plain.commit & (plain.tokens == chosen.tokens)
-        self.changed += int((event.commit & ~same).sum())
-        self.log_probability += float(chosen.base_probability[event.commit].log().sum())
-
-
-def _difference(tokens: Tensor) -> float:
-    pairs = list(combinations(range(len(tokens)), 2))
-    return sum(float((tokens[i] != tokens[j]).double().mean()) for i, j in pairs) / max(len(pairs), 1)
+    told = ". ".join(f"{name}: {METRICS[name]}" for name in SHOWN)
+    console.print(Text(f"{told}. log p: mean over the tokens of the texts, under the network before the push.\n"))
+    console.print(side_by_side([(label(specs[i].params), records[i]) for i in (0, 2)], console.width))

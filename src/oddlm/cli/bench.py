@@ -23,7 +23,7 @@ def bench() -> None:
 @bench_app.command()
 def draw(
     table: Annotated[Path, typer.Argument(help="The overhead.csv of `oddlm bench overhead`.")],
-    out: Annotated[Path | None, typer.Option(help="The picture.  [default: beside the table, as .png]")] = None,
+    out: Annotated[Path | None, typer.Option(help="The picture.", show_default="beside the table, as .png")] = None,
 ) -> None:
     """Draw a table of `oddlm bench overhead` again: ODD's overhead over samples, tokens and steps.
 

@@ -21,7 +21,8 @@ SHOWN = 20  # failures
 
 def carry_out(plan: "Plan", work: Work, model: ModelOptions, stages: "Sequence[Stage]") -> "Result":
     """Run a plan behind a bar. After Ctrl-C the command ends with status 130, and says how far it is."""
-    return run(plan, work.store, work.find(model), work.together, stages, work.track)
+    executor = work.find(**model.place, keep_tokens=work.keep_tokens)
+    return run(plan, work.store, executor, work.together, stages, work.track)
 
 
 def run(

@@ -47,15 +47,17 @@ class Grid:
     alpha: Annotated[
         str | None,
         typer.Option(
-            help=f"Forces of the push, comma-separated; plain sampling always runs.  [default: the preset's or {ALPHA:g}]"
+            help="Forces of the push, comma-separated; plain sampling always runs.", show_default=f"the preset's or {ALPHA:g}"
         ),
     ] = None
     temperature: Annotated[
-        str | None, typer.Option(help=f"Temperatures, comma-separated; 0 is the argmax.  [default: {TEMPERATURE:g}]")
+        str | None, typer.Option(help="Temperatures, comma-separated; 0 is the argmax.", show_default=f"{TEMPERATURE:g}")
     ] = None
     objective: Annotated[
         str | None,
-        typer.Option(help="What pushes samples apart, comma-separated: see `oddlm names`.  [default: the preset's or auto]"),
+        typer.Option(
+            help="What pushes samples apart, comma-separated: see `oddlm names`.", show_default="the preset's or auto"
+        ),
     ] = None
     seeds: Annotated[str, typer.Option(help="Each setting runs once per seed.")] = "0"
     length: Length = None

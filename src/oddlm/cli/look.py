@@ -20,7 +20,7 @@ def demo(
     seconds: Annotated[
         float | None,
         typer.Option(
-            help="mini: begin no problem that would end later.  [default: 140, or until ten problems of each task are done]"
+            help="mini: begin no problem that would end later.", show_default="140, or until ten problems of each task are done"
         ),
     ] = None,
     picture: Annotated[Path, typer.Option(help="mini: where the Pass@k curves go.")] = Path("demo.png"),

@@ -14,18 +14,13 @@ from ..presets import ALPHA, LENGTH, TEMPERATURE
 from .bar import status_line
 
 if TYPE_CHECKING:
-    from ..experiments.work import Executor, Options
-    from ..tasks import Task
+    from ..experiments.work import Executor
+    from ..tasks import Problem, Task
 
-TaskName = Annotated[str, typer.Argument(help="A task (see `oddlm tasks`), a dotted path, or your own .jsonl file.")]
 Protocol = Annotated[str | None, typer.Option(help="A named variant of the task, such as 'paper'.")]
-Data = Annotated[Path | None, typer.Option(help="Read the problems from this JSONL file.")]
-Limit = Annotated[int | None, typer.Option(help="The first so many problems.")]
-ExcludeTrain = Annotated[bool, typer.Option("--exclude-train", help="Leave out problems of the training side (countdown).")]
 Split = Annotated[
     str | None, typer.Option(help="A part of the problems, such as tune or test; default: what the task reports on.")
 ]
-ScorerName = Annotated[str | None, typer.Option(help="How your own .jsonl is scored: exact, number or python.")]
 Unsafe = Annotated[bool, typer.Option("--unsafe-no-sandbox", help="Run model-written code WITHOUT protection.")]
 ModelName = Annotated[
     str,
@@ -36,19 +31,6 @@ FOLDER = Path("runs")
 StoreFolder = Annotated[Path, typer.Option("--store", help="The folder of runs.")]
 Length = Annotated[int | None, typer.Option(help=f"Tokens per sample; default: what the task says, or {LENGTH}.", min=1)]
 Steps = Annotated[int | None, typer.Option(help="Network evaluations per sample; default: one per token.", min=1)]
-Alpha = Annotated[
-    float | None, typer.Option(help=f"Force of the push; 0 is plain sampling.  [default: the preset's or {ALPHA:g}]")
-]
-Temperature = Annotated[
-    float | None, typer.Option(help=f"Of the choice of tokens; 0 is the argmax.  [default: {TEMPERATURE:g}]")
-]
-Objective = Annotated[
-    str | None,
-    typer.Option(
-        help="What pushes samples apart (see `oddlm names`); 'none' is plain sampling.  [default: the preset's or auto]"
-    ),
-]
-Seed = Annotated[int, typer.Option(help="The same seed gives the same samples.")]
 Settings = Annotated[
     list[str] | None,
     typer.Option(
@@ -57,30 +39,7 @@ Settings = Annotated[
         help="Any other setting of the sampler, such as policy=margin; preset=NAME is a set of them. Repeatable.",
     ),
 ]
-Track = Annotated[
-    list[str] | None,
-    typer.Option("--track", help="Tell wandb, mlflow, tensorboard (extras) or a dotted path how runs go. Repeatable."),
-]
 MaxBatch = Annotated[int | None, typer.Option(help="Samples that the network sees at a time.", min=1)]
-KeepTokens = Annotated[
-    bool, typer.Option("--keep-tokens", help="Store token ids and their log-probabilities beside the texts.")
-]
-ExecutorName = Annotated[
-    str | None,
-    typer.Option(
-        "--executor",
-        metavar="NAME[:KEY=VALUE,...]",
-        help="Where to run: inline (this process), local (processes, such as local:workers=4,timeout=60), ray (a cluster, "
-        "such as ray:address=HOST:6379), or a dotted path of your own.",
-    ),
-]
-Workers = Annotated[
-    int | None, typer.Option(help="Copies of the model: more than one are processes of this machine, or actors of Ray.", min=1)
-]
-Scorers = Annotated[int, typer.Option(help="Answers scored at a time by each worker, while it draws others.", min=1)]
-Together = Annotated[
-    int, typer.Option(help="Problems denoised at a time: many on a GPU. As many are lost with a killed process.", min=1)
-]
 
 PLACE = ("device", "max_batch")
 OWN = ("length", "steps", "alpha", "temperature", "objective", "seed")  # settings that have options of their own
@@ -143,17 +102,24 @@ class ModelOptions(Loading):
 class Problems:
     """Which problems of which task."""
 
-    task: TaskName
-    limit: Limit = None
-    data: Data = None
+    task: Annotated[str, typer.Argument(help="A task (see `oddlm tasks`), a dotted path, or your own .jsonl file.")]
+    limit: Annotated[int | None, typer.Option(help="The first so many problems.")] = None
+    data: Annotated[Path | None, typer.Option(help="Read the problems from this JSONL file.")] = None
     protocol: Protocol = None
-    scorer: ScorerName = None
-    exclude_train: ExcludeTrain = False
+    scorer: Annotated[str | None, typer.Option(help="How your own .jsonl is scored: exact, number or python.")] = None
+    exclude_train: Annotated[
+        bool, typer.Option("--exclude-train", help="Leave out problems of the training side (countdown).")
+    ] = False
 
     def find(self) -> "Task":
         from ..tasks import find_task
 
         return find_task(self.task, scorer=self.scorer).under(self.protocol)
+
+    def load(self, *, unsafe: bool, limit: int | None = None) -> "list[Problem]":
+        """limit: where none is given."""
+        given = limit if self.limit is None else self.limit
+        return self.find().problems(data=self.data, limit=given, exclude_train=self.exclude_train, unsafe=unsafe)
 
     def spec(self) -> dict[str, Any]:
         """Fields of a `RunSpec`."""
@@ -165,12 +131,21 @@ class Problems:
 class Setting:
     """One setting of the sampler."""
 
-    alpha: Alpha = None
-    temperature: Temperature = None
-    objective: Objective = None
+    alpha: Annotated[
+        float | None, typer.Option(help="Force of the push; 0 is plain sampling.", show_default=f"the preset's or {ALPHA:g}")
+    ] = None
+    temperature: Annotated[
+        float | None, typer.Option(help="Of the choice of tokens; 0 is the argmax.", show_default=f"{TEMPERATURE:g}")
+    ] = None
+    objective: Annotated[
+        str | None,
+        typer.Option(
+            help="What pushes samples apart (see `oddlm names`); 'none' is plain sampling.", show_default="the preset's or auto"
+        ),
+    ] = None
     length: Length = None
     steps: Steps = None
-    seed: Seed = 0
+    seed: Annotated[int, typer.Option(help="The same seed gives the same samples.")] = 0
     set_: Settings = None
 
     def params(self, **more: Any) -> dict[str, Any]:
@@ -183,33 +158,47 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Work:
-    """Where a plan is carried out, and where its records go."""
+class Workers:
+    """Who carries a plan out."""
 
-    store: StoreFolder = FOLDER
-    executor: ExecutorName = None
-    workers: Workers = None
-    scorers: Scorers = 2
-    together: Together = 1
-    keep_tokens: KeepTokens = False
-    track: Track = None
+    executor: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME[:KEY=VALUE,...]",
+            help="Where to run: inline (this process), local (processes, such as local:workers=4,timeout=60), ray (a cluster, "
+            "such as ray:address=HOST:6379), or a dotted path of your own.",
+        ),
+    ] = None
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Copies of the model: more than one are processes of this machine, or actors of Ray.", min=1),
+    ] = None
+    scorers: Annotated[int, typer.Option(help="Answers scored at a time by each worker, while it draws others.", min=1)] = 2
+    track: Annotated[
+        list[str] | None,
+        typer.Option("--track", help="Tell wandb, mlflow, tensorboard (extras) or a dotted path how runs go. Repeatable."),
+    ] = None
 
-    def options(self, **place: Any) -> "Options":
-        """How workers work."""
+    def find(self, usual: str = "inline", **options: Any) -> "Executor":
+        """usual: the executor of one worker; options: further fields of `Options`."""
+        from ..experiments.executors import find_executor
         from ..experiments.work import Options
 
-        return Options(**place, scorers=self.scorers, keep_tokens=self.keep_tokens)
-
-    def find(self, model: ModelOptions) -> "Executor":
-        return find_executor(self.executor, self.workers, self.options(**model.place))
+        name = self.executor or (usual if self.workers in (None, 1) else "local")
+        return find_executor(name, Options(**options, scorers=self.scorers), **present(workers=self.workers))
 
 
-def find_executor(name: str | None, workers: int | None, options: "Options") -> "Executor":
-    """The executor of a command: this process, unless more workers or another one are asked for."""
-    from ..experiments.executors import find_executor as find
+@dataclass(frozen=True)
+class Work(Workers):
+    """The same, and where its records go."""
 
-    name = name or ("inline" if workers in (None, 1) else "local")
-    return find(name, options, **({} if workers is None else {"workers": workers}))
+    store: StoreFolder = FOLDER
+    together: Annotated[
+        int, typer.Option(help="Problems denoised at a time: many on a GPU. As many are lost with a killed process.", min=1)
+    ] = 1
+    keep_tokens: Annotated[
+        bool, typer.Option("--keep-tokens", help="Store token ids and their log-probabilities beside the texts.")
+    ] = False
 
 
 def grouped(command: Command) -> Command:

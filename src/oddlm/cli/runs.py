@@ -7,10 +7,11 @@ from typing import Annotated
 import typer
 
 from .app import app, complain
-from .options import FOLDER, ExecutorName, Scorers, StoreFolder, Track, Unsafe, Workers, find_executor
+from .options import FOLDER, StoreFolder, Unsafe, Workers, grouped
 
 runs_app = typer.Typer(help="Look at stored runs; without a command, list them.", invoke_without_command=True)
 app.add_typer(runs_app, name="runs")
+Folder = Annotated[Path | None, typer.Option("--store", help="The folder of runs.", show_default="runs")]
 
 
 @runs_app.callback()
@@ -43,7 +44,7 @@ def show(
     context: typer.Context,
     run: Annotated[str, typer.Argument(help="A run's id, or the beginning of it.")],
     samples: Annotated[int, typer.Option(help="Show the samples of so many problems too.", min=0)] = 0,
-    store: Annotated[Path | None, typer.Option("--store", help="The folder of runs.  [default: runs]")] = None,
+    store: Folder = None,
 ) -> None:
     """One run: what was asked, what ran it and what came out."""
     from ..store import Store
@@ -57,17 +58,15 @@ def show(
 
 
 @runs_app.command()
+@grouped
 def score(
     context: typer.Context,
+    work: Workers,
     runs: Annotated[list[str] | None, typer.Argument(help="Ids of runs, or the beginnings of them.")] = None,
     every: Annotated[bool, typer.Option("--all", help="All runs of the store that have a task.")] = False,
     data: Annotated[Path | None, typer.Option(help="Where the file of the problems is now, if it was moved.")] = None,
-    executor: ExecutorName = None,
-    workers: Workers = None,
-    scorers: Scorers = 2,
-    track: Track = None,
     unsafe: Unsafe = False,
-    store: Annotated[Path | None, typer.Option("--store", help="The folder of runs.  [default: runs]")] = None,
+    store: Folder = None,
 ) -> None:
     """Score what was drawn: here, elsewhere, or by a scorer that was mended. Nothing is drawn, and no model loaded.
 
@@ -77,7 +76,6 @@ def score(
     Example: oddlm runs score 3fa91c2b
     """
     from ..experiments.run import Plan, drawn_problems
-    from ..experiments.work import Options
     from ..store import Store
     from .carry_out import run as carry_out
     from .carry_out import tell_trouble
@@ -93,8 +91,7 @@ def score(
         if head.id != run.spec.id:
             versions = f"scorer {head.spec.scorer_version}, and here is {run.spec.scorer_version}"
             complain(f"{head.folder / 'spec.json'} is of {versions}: the verdicts go into run {run.spec.id}")
-    options = Options(scorers=scorers)
-    result = carry_out(plan, folder, find_executor(executor, workers, options), 16, ("score",), track)
+    result = carry_out(plan, folder, work.find(), 16, ("score",), work.track)
     for run in plan.runs:
         typer.echo(run.spec.id)
     tell_trouble(plan, result, folder)
@@ -105,7 +102,7 @@ def sql(
     context: typer.Context,
     query: Annotated[str, typer.Argument(help="SQL over the tables runs, problems and samples.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object per row, in full, instead of a table.")] = False,
-    store: Annotated[Path | None, typer.Option("--store", help="The folder of runs.  [default: runs]")] = None,
+    store: Folder = None,
 ) -> None:
     """Ask anything, in DuckDB's SQL: `describe samples` lists the columns of a table.
 

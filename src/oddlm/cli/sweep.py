@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -12,7 +12,7 @@ from ..wording import number_of
 from .app import app, complain
 from .bar import status_line
 from .carry_out import run, tell_trouble
-from .options import MaxBatch, Unsafe, Work, find_executor, grouped
+from .options import MaxBatch, Unsafe, Work, grouped
 
 if TYPE_CHECKING:
     from ..experiments.run import Plan
@@ -70,6 +70,7 @@ def sweep(
     from ..experiments.grid import read_grid
     from ..experiments.grid import shard as part_of
     from ..experiments.run import BOTH, make_plan
+    from ..experiments.work import Options
     from ..store import Store
 
     runs = read_grid(file, _files(data or ()))
@@ -77,11 +78,11 @@ def sweep(
     stages: Sequence[Stage] = (only,) if only else BOTH
     with status_line("looking for the models"):
         plan = make_plan(part_of(runs, *part) if part else runs, unsafe=unsafe, only_look=dry_run, stages=stages)
-    options = work.options(device=device, max_batch=max_batch, compiled=compiled)
+    place: dict[str, Any] = {"device": device, "max_batch": max_batch, "compiled": compiled}
     if dry_run:
-        _foretell(plan, Store(work.store), options if calibration else None, work, stages)
+        _foretell(plan, Store(work.store), Options(**place) if calibration else None, work, stages)
         return
-    executor = find_executor(work.executor or "local", work.workers, options)
+    executor = work.find("local", **place, keep_tokens=work.keep_tokens)
     result = run(plan, work.store, executor, work.together, stages, work.track)
     kind = {"draw": "drawn", "score": "scored"}[only] if only else "complete"
     count = f"{result.complete} of {len(plan.runs)} runs are {kind}"

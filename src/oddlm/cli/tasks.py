@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from .app import app
-from .options import Data, ExcludeTrain, Limit, Protocol, ScorerName, TaskName, Unsafe, check_out
+from .options import Problems, Unsafe, check_out, grouped
 
 
 @app.command()
@@ -25,52 +25,38 @@ def tasks() -> None:
 
 
 @app.command()
-def problems(
-    task: TaskName,
-    protocol: Protocol = None,
-    data: Data = None,
-    limit: Limit = 3,
-    exclude_train: ExcludeTrain = False,
-    scorer: ScorerName = None,
-    unsafe: Unsafe = False,
-) -> None:
-    """Show problems as a model sees them, with what they are scored against."""
+@grouped
+def problems(problems: Problems, unsafe: Unsafe = False) -> None:
+    """Show problems as a model sees them, with what they are scored against; without --limit the first three."""
     from rich.rule import Rule
     from rich.text import Text
 
-    from ..tasks import find_task
     from ..views import one_line, open_console, visible
 
-    chosen = find_task(task, scorer=scorer).under(protocol)
-    console = open_console()
-    for problem in chosen.problems(data=data, limit=limit, exclude_train=exclude_train, unsafe=unsafe):
+    chosen, console = problems.find(), open_console()
+    for problem in problems.load(unsafe=unsafe, limit=3):
         console.print(Rule(Text(one_line(problem.id))), width=min(console.width, 80))
         console.print(Text(visible(chosen.prompt(problem))))
         console.print(Text(visible(f"target: {problem.target}"), style="dim"))
 
 
 @app.command()
+@grouped
 def score(
-    task: TaskName,
+    problems: Problems,
     texts: Annotated[Path, typer.Option("--in", help='JSONL of answers: {"id": problem, "text": answer}.')],
     out: Annotated[Path | None, typer.Option(help="Write the answers with their scores to this JSONL.")] = None,
-    protocol: Protocol = None,
-    data: Data = None,
-    limit: Limit = None,
-    exclude_train: ExcludeTrain = False,
-    scorer: ScorerName = None,
     unsafe: Unsafe = False,
     workers: Annotated[int, typer.Option(help="Answers scored at a time.", min=1)] = 2,
 ) -> None:
     """Score answers that you have; a problem may have any number of them."""
-    from ..tasks import check_scoring, find_task
+    from ..tasks import check_scoring
     from ..tasks.files import score_file
 
     check_out(out)
-    chosen = find_task(task, scorer=scorer).under(protocol)
+    chosen = problems.find()
     check_scoring(chosen, unsafe=unsafe)
-    known = chosen.problems(data=data, limit=limit, exclude_train=exclude_train, unsafe=unsafe)
-    result = score_file(chosen, known, texts, out, workers)
+    result = score_file(chosen, problems.load(unsafe=unsafe), texts, out, workers)
     typer.echo(
         f"{result.correct} of {result.texts} answers right ({result.correct / result.texts:.1%}); "
         f"{result.solved} of {result.problems} problems with a right answer ({result.solved / result.problems:.1%})"

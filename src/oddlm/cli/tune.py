@@ -49,7 +49,7 @@ def tune(
     work: Work,
     model: ModelName = MODEL,
     trials: Annotated[int, typer.Option(help="Of the whole study, over all processes and starts.", min=1)] = 30,
-    metric: Annotated[str | None, typer.Option(help="What to make large: pass@k.  [default: pass@n]")] = None,
+    metric: Annotated[str | None, typer.Option(help="What to make large: pass@k.", show_default="pass@n")] = None,
     floor: Annotated[list[str] | None, typer.Option(help="What must not be lost, such as pass@1=0.3. Repeatable.")] = None,
     space: Annotated[list[str] | None, typer.Option(help=SPACE_HELP)] = None,
     search: Annotated[
@@ -70,7 +70,7 @@ def tune(
     length: Length = None,
     steps: Steps = None,
     storage: Annotated[
-        str | None, typer.Option(help="sqlite:///FILE or postgresql://USER@HOST/DATABASE.  [default: tune.db in the store]")
+        str | None, typer.Option(help="sqlite:///FILE or postgresql://USER@HOST/DATABASE.", show_default="tune.db in the store")
     ] = None,
     study: Annotated[str | None, typer.Option(help="Its name in the storage; default: one that says what it is about.")] = None,
     seed: Annotated[int, typer.Option(help="Of the search: the same seed tries the same settings, in one process.")] = 0,
@@ -126,7 +126,7 @@ def tune(
     options.check(model, *shape)
     check_scoring(chosen, unsafe=unsafe)
     plan = plan.about(identified(base))
-    where = work.find(options)
+    where = work.find(**options.place, keep_tokens=work.keep_tokens)
     if isinstance(where, InlineExecutor) and not foreseen(plan, trials, Store(store)):
         where.bench.lm(plan.base)  # a model that does not load leaves no study behind
     Store(store).check()

@@ -53,16 +53,8 @@ def _done(bench: Bench, batch: Batch) -> Any:
 def _kind(spec: RunSpec) -> tuple[Any, ...]:
     """What the time of a group depends on."""
     params = spec.params
-    return (
-        spec.model,
-        spec.loading,
-        spec.task,
-        spec.drawn,
-        params.length,
-        params.steps,
-        repr(params.objective),
-        params.guidance,
-    )
+    shape = (spec.drawn, params.length, params.steps, repr(params.objective), params.guidance)
+    return (spec.model, spec.loading, spec.task, *shape)
 
 
 def _tokens(spec: RunSpec) -> int:
