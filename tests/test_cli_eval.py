@@ -287,6 +287,6 @@ def test_every_command_of_the_readme(tmp_path):
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.count("baseline") == 2
+    assert done.stdout.count("baseline") == 4, "two tables, at two temperatures"
     assert len((tmp_path / "samples.jsonl").read_text().splitlines()) == 4
     assert (tmp_path / "results.json").exists()

@@ -140,9 +140,9 @@ def test_the_command_line(command, folders):
     assert texts["--max-batch 1"] == texts[""]
     assert texts["--raw"] != texts[""]
     for run in runs:
-        (start,) = json.loads(Path("runs", run.id, "environment.json").read_text())["starts"]
+        drawing, _ = json.loads(Path("runs", run.id, "environment.json").read_text())["starts"]
         dtype = run.spec.loading.dtype or "fp32"
-        assert start["model"].startswith(f"{folders['llada']}, {dtype}")
+        assert drawing["model"].startswith(f"{folders['llada']}, {dtype}")
 
 
 def test_eval_and_generate_take_checkpoints(command, folders):
