@@ -73,6 +73,7 @@ def test_the_same_rows_as_local(cluster, tmp_path):
     assert [len(run) for run in stored(tmp_path / "ray").values()] == [4] * 12
 
 
+@pytest.mark.soak
 def test_nine_tenths_of_results_and_a_list_of_failures(cluster, tmp_path):
     code, _, err = sweep(grid(tmp_path, "FAILING"), tmp_path / "runs", *on_ray(cluster))
     assert code == 1
@@ -130,6 +131,7 @@ def without_package(folder: Path) -> str:
     return python
 
 
+@pytest.mark.soak
 def test_a_worker_without_the_package(tmp_path):
     with cluster_of(1, without_package(tmp_path / "env")) as bare:
         code, _, err = sweep(SMOKE, tmp_path / "runs", *on_ray(bare))
