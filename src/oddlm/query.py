@@ -87,6 +87,8 @@ def sql(store: Store, query: str) -> Answer:
         import duckdb
     except ImportError as error:
         raise StoreError("queries need the extra 'store': pip install 'oddlm[store]'") from error
+    if not store.folder.is_dir():
+        store.ids()  # says what to do
     where = store.folder.absolute()
     if wild := sorted(WILD & set(str(where))):
         raise StoreError(f"{where}: DuckDB takes the {wild[0]} in it for a pattern; move the store to query it")

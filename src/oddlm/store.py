@@ -28,9 +28,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Literal, NamedTuple, TypeVar
+from types import MappingProxyType
+from typing import Annotated, Any, BinaryIO, Literal, NamedTuple, Self, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from .files import write_whole
 from .params import RunSpec, checked
@@ -73,6 +74,7 @@ def _storable(text: Any) -> Any:
 
 
 Text = Annotated[str, BeforeValidator(_storable)]
+Class = Annotated[int, Field(ge=0)]
 Number = Annotated[float | None, BeforeValidator(lambda x: None if isinstance(x, float) and not math.isfinite(x) else x)]
 
 
@@ -114,13 +116,19 @@ class Scored(_File):
 
     problem: Text
     correct: tuple[bool | None, ...]  # None: nothing scores it
-    solutions: tuple[int | None, ...]  # right samples of the same class have the same number
+    solutions: tuple[Class | None, ...]  # right samples of the same class have the same number
     diversity: Mapping[str, Number]
     nfe: int
     draw_seconds: float
     seconds: float
     answers: tuple[Text | None, ...]
     details: tuple[Text | None, ...]
+
+    @model_validator(mode="after")
+    def _as_long(self) -> Self:
+        if not len(self.correct) == len(self.solutions) == len(self.answers) == len(self.details):
+            raise ValueError(f"problem {self.problem!r}: its columns are not about the same number of samples")
+        return self
 
 
 class Statistics(BaseModel):
@@ -131,7 +139,7 @@ class Statistics(BaseModel):
     schema_version: Literal[2]
     problem: str
     correct: tuple[bool | None, ...]
-    solutions: tuple[int | None, ...]
+    solutions: tuple[Class | None, ...]
     diversity: dict[str, float | None]  # what is not finite cannot be said
     nfe: int
     draw_seconds: float
@@ -158,7 +166,10 @@ class Record(BaseModel):
     samples: tuple[SampleRecord, ...]
 
     @classmethod
-    def of(cls, drawn: Drawn, scored: Scored | None) -> "Record":
+    def of(cls, drawn: Drawn, scored: Scored | None, folder: Path) -> "Record":
+        if scored is not None and len(scored.correct) != len(drawn.samples):
+            counts = f"{len(scored.correct)} verdicts on {len(drawn.samples)} samples"
+            raise DamagedRunError(f"{folder / SCORES}: problem {drawn.problem!r} has {counts}; delete its line")
         unknown: tuple[None, ...] = (None,) * len(drawn.samples)
         columns = (unknown,) * 3 if scored is None else (scored.correct, scored.answers, scored.details)
         return cls.model_construct(
@@ -271,9 +282,7 @@ class Writer:
 
     def start(self, environment: Mapping[str, Any]) -> None:
         """Note what is about to add to this run."""
-        path = self.folder / ENVIRONMENT
-        earlier = found.starts if (found := _read(path, Environment)) else ()
-        _write(path, _line(Environment(starts=(*earlier, dict(environment)))))
+        _write(self.folder / ENVIRONMENT, _line(Environment(starts=(*_starts(self.folder), dict(environment)))))
 
     def draw(self, *records: Drawn) -> None:
         """On disk, whole, when this returns."""
@@ -313,10 +322,32 @@ class Writer:
         with _writing(self.folder / FAILURES):
             _append(self.folder / FAILURES, _line(failure))
 
-    def forgive(self) -> None:
-        """Forget the failures: what failed is about to be tried again."""
-        with _reading(self.folder / FAILURES), _writing(self.folder / FAILURES):
-            (self.folder / FAILURES).unlink(missing_ok=True)
+    def forgive(self, stages: Iterable[Stage]) -> None:
+        """Forget the failures of these stages: what failed is about to be tried again."""
+        path, stages = self.folder / FAILURES, frozenset(stages)
+        kept = [line for _, line in _lines(path) if _parse(line, Failure, str(path)).stage not in stages]
+        if kept:
+            _write(path, b"".join(kept))
+            return
+        with _reading(path), _writing(path):
+            path.unlink(missing_ok=True)
+
+    def adopt(self, sibling: Path, digests: Mapping[str, str]) -> None:
+        """Take over what a sibling has drawn of these problems, and what is known of who drew it."""
+        lines = {}
+        for number, (_, line) in enumerate(_lines(sibling / DRAWN), start=1):
+            found = _parse(line, _Known, f"{sibling / DRAWN}, line {number}")
+            if found.problem not in self.digests and digests.get(found.problem) == found.digest:
+                lines[found.problem] = line
+        if not lines:
+            return
+        earlier, theirs = _starts(self.folder), _starts(sibling)
+        _write(self.folder / ENVIRONMENT, _line(Environment(starts=(*earlier, *(s for s in theirs if s not in earlier)))))
+        with _writing(self.folder / DRAWN):
+            place = _append(self.folder / DRAWN, b"".join(lines.values()))
+        for problem, line in lines.items():
+            self.digests[problem], self._places[problem] = digests[problem], place
+            place += len(line)
 
     def finish(self, summary: Summary) -> None:
         _write(self.folder / SUMMARY, _line(summary))
@@ -328,6 +359,8 @@ class Store:
 
     def check(self) -> None:
         """Can runs be written here? Asked before anything is computed."""
+        if self.folder.exists() and not self.folder.is_dir():
+            raise StoreError(f"{self.folder} is a file: a store is a folder, --store DIR names another")
         with _writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             probe = self.folder / f".probe-{socket.gethostname()}-{os.getpid()}"
@@ -335,11 +368,14 @@ class Store:
             probe.unlink()
 
     @contextmanager
-    def open(self, spec: RunSpec, problems: int) -> Iterator[Writer]:
+    def open(self, spec: RunSpec, problems: int, digests: Mapping[str, str] = MappingProxyType({})) -> Iterator[Writer]:
         """The run of this spec, new or as it was left, for so many problems; a second process is refused while one holds it.
 
-        A new run takes over what a sibling has drawn, one that differs in its scorer alone. One that comes to nothing, say
-        because a model does not load, leaves nothing behind.
+        digests: of the problems that are asked for, by id. What is stored of them must have these, and what siblings have drawn
+        of them is taken over: runs that differ in their scorer alone.
+
+        Nothing is written before all that is there is understood. A run that comes to nothing, say because a model does not
+        load, leaves nothing behind.
         """
         folder = self.folder / spec.id
         if folder.exists() and not folder.is_dir():
@@ -347,10 +383,10 @@ class Store:
         with _writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
         with _locked(folder):
-            fresh = self._begin(folder, spec, problems)
+            files = (SPEC, DRAWN, SCORES, ENVIRONMENT, SUMMARY, FAILURES)
+            fresh = not any(os.path.lexists(folder / name) for name in files)
             try:
-                _check_whole(folder)
-                yield _writer(folder)
+                yield self._begin(folder, spec, problems, digests)
             finally:
                 if fresh and not any((folder / name).exists() for name in (DRAWN, SUMMARY, FAILURES)):
                     with suppress(OSError):  # of a folder that holds something else, too
@@ -358,8 +394,7 @@ class Store:
                             (folder / name).unlink(missing_ok=True)
                         folder.rmdir()
 
-    def _begin(self, folder: Path, spec: RunSpec, problems: int) -> bool:
-        """Is it new?"""
+    def _begin(self, folder: Path, spec: RunSpec, problems: int, digests: Mapping[str, str]) -> Writer:
         path = folder / SPEC
         known = _read(path, Spec)
         if known is None:
@@ -368,34 +403,48 @@ class Store:
                     raise DamagedRunError(f"{path} is gone, but not {folder / name}: copy it again, or move {folder} away")
         elif known.spec.canonical() != spec.canonical():
             raise DamagedRunError(f"{path} describes another run than {spec.id}: it was edited; move {folder} away")
+        writer = _writer(folder)
+        for problem in digests.keys() & writer.digests.keys():
+            if digests[problem] != writer.digests[problem]:
+                raise DamagedRunError(
+                    f"{folder / DRAWN}: problem {problem!r} is not what it was: its prompt or target has changed; "
+                    "give another --store, or raise the task's version"
+                )
+        for name in (DRAWN, SCORES):
+            _drop_torn_line(folder / name)
         if known is None or known.problems < problems:
             _write(path, _line(Spec(id=spec.id, problems=problems, spec=spec)))
-        if not (folder / DRAWN).exists() and (sibling := self._sibling(spec)):
-            _write(folder / ENVIRONMENT, _line(_read(sibling / ENVIRONMENT, Environment) or Environment(starts=())))
-            _write(folder / DRAWN, b"".join(line for _, line in _lines(sibling / DRAWN)))
-        return known is None
+        if digests.keys() - writer.digests.keys():
+            for sibling in self._siblings(spec):
+                with suppress(DamagedRunError):  # its own trouble
+                    writer.adopt(sibling, digests)
+        return writer
 
-    def _sibling(self, spec: RunSpec) -> Path | None:
-        """The folder of a run with the same samples and another scorer."""
+    def _siblings(self, spec: RunSpec) -> Iterator[Path]:
+        """The folders of runs with the same samples and another scorer."""
         for path in sorted(self.folder.glob(f"{spec.draw_id}*/{SPEC}")):
-            found = _read(path, Spec) if path.parent.name != spec.id else None
-            if found is not None and found.spec.draws_like(spec) and _count_lines(path.parent / DRAWN)[0]:
-                return path.parent
-        return None
+            with suppress(DamagedRunError):
+                found = _read(path, Spec) if path.parent.name != spec.id else None
+                if found is not None and found.spec.draws_like(spec):
+                    yield path.parent
 
     def complete(self, spec: RunSpec) -> bool:
         """Is everything there that was asked of this run?"""
-        return (self.folder / spec.id / SPEC).exists() and self.exact_head(spec.id).complete
+        try:
+            return (self.folder / spec.id / SPEC).exists() and self.exact_head(spec.id).complete
+        except DamagedRunError:  # who opens it is told
+            return False
 
     def ids(self) -> list[str]:
-        """Of the runs that have begun, oldest first."""
+        """Of the runs that have begun, oldest first; and the folders of those whose spec is gone."""
         if not self.folder.is_dir():
             raise StoreError(f"there is no store {self.folder}: `oddlm eval` makes one, --store DIR names another")
-        begun = [(age, path) for path in self.folder.glob(f"*/{SPEC}") if (age := _changed(path)) is not None]
-        return [path.parent.name for _, path in sorted(begun)]
+        found = {path.parent for name in (SPEC, DRAWN, SUMMARY) for path in self.folder.glob(f"*/{name}")}
+        begun = [(_changed(folder / SPEC) or 0, folder.name) for folder in found]
+        return [name for _, name in sorted(begun)]
 
-    def head(self, name: str) -> Head:
-        """A run by its id or by the beginning of it; its records are counted, not read."""
+    def find(self, name: str) -> str:
+        """The id of a run, given the beginning of it."""
         ids = self.ids()
         found = [i for i in ids if i.startswith(name)] if name else []
         if name in ids:
@@ -403,17 +452,23 @@ class Store:
         if len(found) != 1:
             some = ", ".join(found or ids) or "none"
             raise StoreError(f"{'several runs begin with' if found else 'there is no run'} {name!r} in {self.folder}: {some}")
-        return self.exact_head(found[0])
+        return found[0]
+
+    def head(self, name: str) -> Head:
+        """A run by its id or by the beginning of it; its records are counted, not read."""
+        return self.exact_head(self.find(name))
 
     def exact_head(self, name: str) -> Head:
-        """The head of a run whose whole id is given: the others are not looked at."""
+        """The head of a run whose whole id is given: the others are not looked at. What was copied in part is refused."""
         folder = self.folder / name
         spec = _read(folder / SPEC, Spec)
         if spec is None:
-            raise DamagedRunError(f"{folder / SPEC} is gone: move {folder} away")
-        starts = found.starts if (found := _read(folder / ENVIRONMENT, Environment)) else ()
-        drawn, scored = (_count_lines(folder / name)[0] for name in (DRAWN, SCORES))
-        return Head(folder, spec.spec, spec.problems, drawn, scored, _read(folder / SUMMARY, Summary), starts)
+            raise DamagedRunError(f"{folder / SPEC} is gone: copy it again, or move {folder} away")
+        if not spec.spec.id == spec.id == name:
+            raise DamagedRunError(f"{folder / SPEC} describes run {spec.spec.id}: it was edited, or the folder renamed")
+        summary = _read(folder / SUMMARY, Summary)
+        drawn, scored = _check_whole(folder, summary)
+        return Head(folder, spec.spec, spec.problems, drawn, scored, summary, _starts(folder))
 
     def read(self, name: str) -> Run:
         """A run by its id or by the beginning of it, with all its records, in the order in which they were drawn."""
@@ -424,7 +479,7 @@ class Store:
         folder = self.folder / name
         scores = {record.problem: record for _, record in iter_lines(folder / SCORES, Scored)}
         for _, drawn in iter_lines(folder / DRAWN, Drawn):
-            yield Record.of(drawn, scores.get(drawn.problem))
+            yield Record.of(drawn, scores.get(drawn.problem), folder)
 
     def scores(self, name: str) -> Iterator[Scored]:
         return (record for _, record in iter_lines(self.folder / name / SCORES, Scored))
@@ -432,6 +487,10 @@ class Store:
     def statistics(self, name: str) -> Iterator[Statistics]:
         """The same without the texts."""
         return (record for _, record in iter_lines(self.folder / name / SCORES, Statistics))
+
+    def digests(self, name: str) -> dict[str, str]:
+        """Of the problems that are drawn, in that order."""
+        return {line.problem: line.digest for _, line in iter_lines(self.folder / name / DRAWN, _Known)}
 
     def places(self, name: str) -> dict[str, Place]:
         """By problem, in the order in which they were drawn, where its lines begin."""
@@ -443,7 +502,7 @@ class Store:
         """One problem, as `places` has found it."""
         folder = self.folder / name
         scored = None if place.scored is None else _at(folder / SCORES, place.scored, Scored, problem)
-        return Record.of(_at(folder / DRAWN, place.drawn, Drawn, problem), scored)
+        return Record.of(_at(folder / DRAWN, place.drawn, Drawn, problem), scored, folder)
 
     def failures(self, spec: RunSpec) -> list[Failure]:
         """What failed when the run was last tried."""
@@ -451,26 +510,40 @@ class Store:
         return [_parse(line, Failure, str(path)) for _, line in _lines(path)]
 
 
-def _check_whole(folder: Path) -> None:
-    """What was copied in part is refused; what was torn by a kill is dropped."""
+def _check_whole(folder: Path, told: Summary | None) -> tuple[int, int]:
+    """How many problems are drawn and scored; what was copied in part is refused.
+
+    Who writes draws before it scores, and tells last: so that others may look meanwhile, the last is counted first.
+    """
+    scored, drawn = (_count_lines(folder / name)[0] for name in (SCORES, DRAWN))
+    if told is None or told.imported is None:
+        for name, lines in ((DRAWN, drawn), (SCORES, scored)):
+            if told is not None and lines < told.problems:
+                raise DamagedRunError(
+                    f"{folder / name} holds {lines} of the {told.problems} problems that {SUMMARY} speaks of: it was copied in "
+                    f"part; copy it again, or delete {SUMMARY} to go on from what is there"
+                )
+        if scored > drawn:
+            raise DamagedRunError(
+                f"{folder / DRAWN} holds {drawn} problems, and {SCORES} has scores of {scored}: copy it again"
+            )
+    return drawn, scored
+
+
+def _starts(folder: Path) -> tuple[dict[str, Any], ...]:
+    found = _read(folder / ENVIRONMENT, Environment)
+    return () if found is None else found.starts
+
+
+def _writer(folder: Path) -> Writer:
+    """What is there, understood; a line that is torn is not there."""
     told = _read(folder / SUMMARY, Summary)
     if told is not None and told.imported:
         raise StoreError(
             f"run {folder.name} was imported from {told.imported}: it has no records to go on with; give another --store"
         )
-    _read(folder / ENVIRONMENT, Environment)  # now, and not when it is written
-    for name in (DRAWN, SCORES):
-        lines = _count_lines(folder / name)[0]
-        if told is not None and lines < told.problems:
-            raise DamagedRunError(
-                f"{folder / name} holds {lines} of the {told.problems} problems that {SUMMARY} speaks of: it was copied in "
-                f"part; copy it again, or delete {SUMMARY} to go on from what is there"
-            )
-    for name in (DRAWN, SCORES):
-        _drop_torn_line(folder / name)
-
-
-def _writer(folder: Path) -> Writer:
+    _check_whole(folder, told)
+    _starts(folder)  # now, and not when it is written
     drawn = {line.problem: (line.digest, place) for place, line in iter_lines(folder / DRAWN, _Known)}
     scored = {line.problem for _, line in iter_lines(folder / SCORES, _Known)}
     for problem in scored - drawn.keys():
@@ -479,7 +552,7 @@ def _writer(folder: Path) -> Writer:
         )
     digests = {problem: digest for problem, (digest, _) in drawn.items()}
     places = {problem: place for problem, (_, place) in drawn.items()}
-    return Writer(folder, digests, scored, _read(folder / SUMMARY, Summary), places)
+    return Writer(folder, digests, scored, told, places)
 
 
 def _write(path: Path, content: bytes) -> None:
@@ -632,7 +705,8 @@ def _damage(content: bytes, kind: type[BaseModel], where: str) -> DamagedRunErro
     try:
         found = json.loads(content)
     except (ValueError, RecursionError) as error:
-        return DamagedRunError(f"{where}: damaged, not JSON ({error}); delete it, and what is missing is made again")
+        cure = "copy it again" if kind is Spec else "delete it, and what is missing is made again"
+        return DamagedRunError(f"{where}: damaged, not JSON ({error}); {cure}")
     version = found.get("schema_version") if isinstance(found, dict) else None
     if version != STORE:
         age = "a newer" if isinstance(version, int) and version > STORE else "an older"

@@ -194,6 +194,8 @@ def runs_table(runs: Sequence[Head], *, whole: bool = False) -> Table:
             _state(run),
             *("-" if share is None else percent(share) for share in shares),
         )
+    if not all(run.complete for run in runs):
+        table.caption = "done: scored/asked for, or scored/drawn/asked for"
     return table
 
 

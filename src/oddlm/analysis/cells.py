@@ -7,11 +7,12 @@ and 1.
     for benchmark in results.benchmarks:
         for cell in benchmark.cells:
             print(cell.label, cell.passed[cell.n], cell.gains.get(cell.n))
-    results.samples(cell, problem)   # the rows of one problem in one cell, one per run, read from disk when asked for
+    results.record(run, problem)   # the samples of one problem, read from disk when asked for
 """
 
 import hashlib
 import json
+import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -131,16 +132,17 @@ class Results:
     left_out: tuple[LeftOut, ...]
     _places: dict[str, Mapping[str, Place]] = field(default_factory=dict)
 
-    def places(self, run: str) -> Mapping[str, Place]:
-        """Where the problems of a run are on disk; found out when samples are first asked for."""
-        if run not in self._places:
-            self._places[run] = self.store.places(run)
-        return self._places[run]
-
-    def samples(self, cell: Cell, problem: str) -> list[Record]:
-        """The records of one problem in one cell, one per run in the order of `cell.runs`; empty for imported runs."""
-        found = [(run, self.places(run)[problem]) for run in cell.runs if problem in self.places(run)]
-        return [self.store.record(run, problem, place) for run, place in found]
+    def record(self, run: str, problem: str) -> Record | None:
+        """The samples of one problem; None, with a warning for the whole run, where they cannot be read."""
+        try:
+            if run not in self._places:
+                self._places[run] = self.store.places(run)
+            place = self._places[run].get(problem)
+            return None if place is None else self.store.record(run, problem, place)
+        except StoreError as error:
+            self._places[run] = {}
+            warnings.warn(f"the samples of run {run} are not shown: {error}", stacklevel=2)
+            return None
 
 
 def read_results(folder: Path, watch: Watch = lambda _: None, *, beside: bool = False) -> Results:

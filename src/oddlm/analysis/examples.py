@@ -54,8 +54,8 @@ def pick_examples(results: Results, bench: Benchmark) -> list[Example]:
     candidates = sorted(_candidates(bench), key=lambda one: (-one[0], one[1].temperature, one[3]))[:LOOKED_AT]
     ranked = []
     for _, cell, plain, problem in candidates:
-        before = dict(zip(plain.seeds, results.samples(plain, problem), strict=True))
-        after = {seed: row for seed, row in zip(cell.seeds, results.samples(cell, problem), strict=True) if seed in before}
+        before, after = _by_seed(results, plain, problem), _by_seed(results, cell, problem)
+        after = {seed: record for seed, record in after.items() if seed in before}
         if not after:
             continue
         seed = max(after, key=lambda seed: (sum(after[seed].correct), -seed))
@@ -66,6 +66,11 @@ def pick_examples(results: Results, bench: Benchmark) -> list[Example]:
     for _, problem, label, seed, old, new in sorted(ranked, key=lambda one: one[:3]):
         chosen.setdefault(problem, _example(bench, label, seed, old, new))
     return list(chosen.values())[:MOST]
+
+
+def _by_seed(results: Results, cell: Cell, problem: str) -> dict[int, Record]:
+    found = ((seed, results.record(run, problem)) for seed, run in zip(cell.seeds, cell.runs, strict=True))
+    return {seed: record for seed, record in found if record is not None}
 
 
 def _candidates(bench: Benchmark) -> list[tuple[int, Cell, Cell, str]]:

@@ -144,16 +144,15 @@ def _known(*values: float) -> list[float | None]:
 def _write_samples(results: Results, cell: Cell, problems: Sequence[str], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     _, run = min(zip(cell.seeds, cell.runs, strict=True))
-    places = results.places(run)
     for page, start in enumerate(range(0, len(problems), PAGE)):
-        rows = [_row(results.store.record(run, name, places[name])) for name in problems[start : start + PAGE]]
+        rows = [_row(name, results.record(run, name)) for name in problems[start : start + PAGE]]
         text = f"showSamples({embedded({'cell': cell.key, 'page': page, 'rows': rows})});\n"
         write_whole(folder / f"{page}.js", text.encode("ascii"))
 
 
-def _row(record: Record) -> Json:
-    samples = [[_short(one.text), one.correct] for one in record.samples]
-    return {"problem": _short(record.problem), "prompt": _short(record.prompt), "samples": samples}
+def _row(problem: str, record: Record | None) -> Json:
+    samples = [[_short(one.text), one.correct] for one in record.samples] if record else []
+    return {"problem": _short(problem), "prompt": _short(record.prompt) if record else "", "samples": samples}
 
 
 def _short(text: str) -> str:

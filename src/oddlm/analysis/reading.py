@@ -99,7 +99,7 @@ def _measured(head: Head, store: Store, watch: Watch) -> RunData | LeftOut:
     for record in store.statistics(head.id):
         if None in record.correct:
             return LeftOut(head.id, f"problem {record.problem!r} has samples that nothing scores")
-        if len(record.correct) != head.spec.n:
+        if not len(record.correct) == len(record.solutions) == head.spec.n:
             return LeftOut(head.id, f"problem {record.problem!r} has {len(record.correct)} samples, not {head.spec.n}")
         records.append((record.problem, record.correct, record.draw_seconds, record.nfe, record.diversity, record.solutions))
         watch(1)

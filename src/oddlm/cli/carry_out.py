@@ -71,6 +71,6 @@ def tell_trouble(plan: "Plan", result: "Result", store: Path) -> None:
         if len(result.failures) > SHOWN:
             typer.echo(f"  and {len(result.failures) - SHOWN} more", err=True)
     if result.undrawn:
-        typer.echo(f"oddlm: {result.undrawn} of {plan.units} problems are not drawn, so there is nothing to score", err=True)
+        typer.echo(f"oddlm: {result.undrawn} problems that were asked for are not drawn: nothing to score there", err=True)
     if result.damaged or result.failures or result.undrawn:
         raise typer.Exit(1)

@@ -197,7 +197,10 @@ class Work(Workers):
         int, typer.Option(help="Problems denoised at a time: many on a GPU. As many are lost with a killed process.", min=1)
     ] = 1
     keep_tokens: Annotated[
-        bool, typer.Option("--keep-tokens", help="Store token ids and their log-probabilities beside the texts.")
+        bool,
+        typer.Option(
+            "--keep-tokens", help="Store token ids and their log-probabilities beside the texts, of what is drawn now."
+        ),
     ] = False
 
 

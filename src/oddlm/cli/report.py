@@ -16,7 +16,7 @@ def report(
         "report"
     ),
     novelty: Annotated[
-        bool, typer.Option("--novelty", help="Compare the texts of every setting with those of plain sampling, too; slower.")
+        bool, typer.Option("--novelty", help="Novelty beside plain sampling, too: another measure in report.html; slower.")
     ] = False,
 ) -> None:
     """Tables, figures, claims and examples from a folder of runs.

@@ -75,25 +75,39 @@ def score(
 
     Example: oddlm runs score 3fa91c2b
     """
-    from ..experiments.run import Plan, drawn_problems
-    from ..store import Store
+    from ..experiments.run import Asked, Plan, Result, drawn_problems, merged
+    from ..store import DamagedRunError, Store
     from .carry_out import run as carry_out
     from .carry_out import tell_trouble
 
     folder = store or context.obj
-    where = Store(folder)
-    heads = [where.exact_head(name) for name in where.ids()] if every else [where.head(name) for name in runs or ()]
-    heads = [head for head in heads if head.spec.task is not None and not head.imported] if every else heads
-    if not heads:
-        raise ValueError("there is nothing to score: name runs, or give --all")
-    plan = Plan(tuple(drawn_problems(head, data=data, unsafe=unsafe) for head in heads))
-    for head, run in zip(heads, plan.runs, strict=True):
+    where, result = Store(folder), Result()
+    asked: list[Asked] = []
+    for name in where.ids() if every else dict.fromkeys(where.find(one) for one in runs or ()):
+        try:
+            head = where.exact_head(name)
+            if every and (head.spec.task is None or head.imported or not head.drawn):
+                continue
+            run = drawn_problems(head, data=data, unsafe=unsafe)
+        except ValueError as error:
+            if not every and not isinstance(error, DamagedRunError):
+                raise
+            result.damaged.append(str(error))  # the others can be scored
+            continue
+        asked.append(run)
+        result.undrawn += max(0, head.problems - head.drawn)
         if head.id != run.spec.id:
             versions = f"scorer {head.spec.scorer_version}, and here is {run.spec.scorer_version}"
             complain(f"{head.folder / 'spec.json'} is of {versions}: the verdicts go into run {run.spec.id}")
-    result = carry_out(plan, folder, work.find(), 16, ("score",), work.track)
-    for run in plan.runs:
-        typer.echo(run.spec.id)
+    if not asked and not result.damaged:
+        raise ValueError("there is nothing to score: name runs, or give --all")
+    plan = Plan(merged(asked))
+    if asked:
+        scored = carry_out(plan, folder, work.find(), 16, ("score",), work.track)
+        for name in scored.done:
+            typer.echo(name)
+        scored.damaged[:0], scored.undrawn = result.damaged, scored.undrawn + result.undrawn
+        result = scored
     tell_trouble(plan, result, folder)
 
 

@@ -9,9 +9,9 @@ next is drawn; a plan may also be drawn alone, and scored later or elsewhere (`s
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -102,10 +102,14 @@ class Survey:
 class Result:
     """How a plan ended."""
 
-    complete: int = 0  # runs
+    done: list[str] = field(default_factory=list)  # ids of the runs that have all that was asked for
     undrawn: int = 0  # problems that were to be scored and are not drawn
     failures: list[tuple[RunSpec, Failure]] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)  # what is wrong with the runs that could not be opened
+
+    @property
+    def complete(self) -> int:
+        return len(self.done)
 
 
 def make_plan(
@@ -118,18 +122,27 @@ def make_plan(
     specs, unknown = _with_models([one.spec for one in wanted], only_look=only_look)
     sources: dict[str, tuple[dict[str, Any], list[Problem], int | None]] = {}
     parts: dict[tuple[str, int | None], tuple[Problem, ...]] = {}  # runs that ask for the same have the same
-    runs: dict[str, Asked] = {}
+    runs: list[Asked] = []
     for spec, limit in zip(specs, (one.limit for one in wanted), strict=True):
         check_spec(spec)
         key = source(spec)
         if key not in sources or not _covers(sources[key][2], limit):
             sources[key] = (*_problems(spec, limit, unsafe=unsafe, scored="score" in stages), limit)
         identity, problems, _ = sources[key]
-        known = spec.model_copy(update=identity)
-        asked = Asked(known, parts.setdefault((key, limit), tuple(problems[:limit])))
-        if known.id not in runs or len(asked.problems) > len(runs[known.id].problems):
-            runs[known.id] = asked  # two names of one model are one run
-    return Plan(tuple(runs.values()), unknown)
+        runs.append(Asked(spec.model_copy(update=identity), parts.setdefault((key, limit), tuple(problems[:limit]))))
+    return Plan(merged(runs), unknown)
+
+
+def merged(runs: Iterable[Asked]) -> tuple[Asked, ...]:
+    """Every run once, with all its problems: two names of one model are one run."""
+    found: dict[str, Asked] = {}
+    for run in runs:
+        known = found.setdefault(run.spec.id, run)
+        together = {problem.id: problem for problem in (*known.problems, *run.problems)}
+        if len(together) > len(known.problems):
+            covers = len(together) == len(run.problems)
+            found[run.spec.id] = run if covers else replace(run, problems=tuple(together.values()))
+    return tuple(found.values())
 
 
 def _covers(known: int | None, limit: int | None) -> bool:
@@ -192,16 +205,21 @@ def drawn_problems(head: Head, *, data: Path | None = None, unsafe: bool = False
     given = data or (None if spec.data is None else Path(spec.data))
     now = task_identity(str(spec.task), task, given, spec.split)
     for name in ("data_digest", "task_version"):
+        here, then = (str(value or "none")[:12] for value in (now[name], getattr(spec, name)))
         if now[name] != getattr(spec, name):
             raise DamagedRunError(
-                f"{head.folder / SPEC}: the task {spec.task} has another {name.replace('_', ' ')} here ({now[name]}) than when "
-                f"it was drawn ({getattr(spec, name)}): what was asked is not what would be scored"
+                f"{head.folder / SPEC}: the {name.replace('_', ' ')} of task {spec.task} is {here} here and was {then} when it "
+                "was drawn: what was asked is not what would be scored; --data FILE names the problems as they were"
             )
     options = {"data": given, "exclude_train": spec.exclude_train, "split": spec.split, "unsafe": unsafe}
     known = {problem.id: problem for problem in task.problems(**options)}
-    drawn = Store(head.folder.parent).places(head.id)
-    for problem in drawn.keys() - known.keys():
-        raise DamagedRunError(f"{head.folder / DRAWN}: task {spec.task} has no problem {problem!r}")
+    drawn = Store(head.folder.parent).digests(head.id)
+    if not drawn:
+        raise DamagedRunError(f"{head.folder / DRAWN}: nothing is drawn, so there is nothing to score")
+    for problem, digest in drawn.items():
+        if problem not in known or problem_digest(task, known[problem]) != digest:
+            what = "is not what it was" if problem in known else "is not there"
+            raise DamagedRunError(f"{head.folder / DRAWN}: problem {problem!r} of task {spec.task} {what}; nothing was scored")
     return Asked(spec.model_copy(update={"scorer_version": now["scorer_version"]}), tuple(known[problem] for problem in drawn))
 
 
@@ -263,6 +281,8 @@ def run_plan(
         outcomes = stack.enter_context(closing(executor.outcomes(driver.take)))
         for outcome in outcomes:
             driver.add(outcome)
+        if left := driver.left:
+            raise ValueError(f"the executor ended with {left} of {plan.units} problems left; what was finished is kept")
     return driver.result
 
 
@@ -292,6 +312,13 @@ class _Driver:
     to_draw: deque[tuple[_Open, tuple[Problem, ...]]] = field(default_factory=deque)
     to_score: deque[tuple[_Open, tuple[Problem, ...]]] = field(default_factory=deque)
     _next: int = 0  # run to open
+    _digests: dict[int, dict[str, str]] = field(default_factory=dict)  # of problems that many runs share
+
+    @property
+    def left(self) -> int:
+        """Problems that are neither done nor given up."""
+        waiting = (run.problems for run in self.plan.runs[self._next :])
+        return sum(len(run.left) for run in self.open.values()) + sum(map(len, waiting))
 
     def take(self, stage: Stage) -> Batch | None:
         """Runs are opened one after the other, when there is nothing left to draw of those before."""
@@ -340,9 +367,8 @@ class _Driver:
         spec = asked.spec
         try:
             with ExitStack() as stack:
-                writer = stack.enter_context(self.store.open(spec, len(asked.problems)))
-                _check_stored(asked, writer)
-                writer.forgive()
+                writer = stack.enter_context(self.store.open(spec, len(asked.problems), self._digests_of(asked)))
+                writer.forgive(self.stages)
                 closing = stack.pop_all()
         except DamagedRunError as error:  # the others can be run
             self.result.damaged.append(str(error))
@@ -379,9 +405,16 @@ class _Driver:
             if "score" in self.stages and not run.failed:
                 self.tracker.finish(spec, told)
         have = writer.scored if "score" in self.stages else writer.digests
-        self.result.complete += all(problem in have for problem in run.by_id)
+        if run.by_id.keys() <= set(have):
+            self.result.done.append(spec.id)
         del self.open[spec.id]
         run.closing.close()
+
+    def _digests_of(self, asked: Asked) -> dict[str, str]:
+        if (key := id(asked.problems)) not in self._digests:
+            task = task_of(asked.spec)
+            self._digests[key] = {problem.id: problem_digest(task, problem) for problem in asked.problems}
+        return self._digests[key]
 
     def _note(self, run: _Open, environment: dict[str, Any], stage: Stage) -> None:
         """Once for every kind of worker that adds to the run."""
@@ -389,17 +422,6 @@ class _Driver:
         if environment and around not in run.surroundings:
             run.surroundings.append(around)
             run.writer.start({"time": datetime.now(UTC).isoformat(timespec="seconds"), **around})
-
-
-def _check_stored(asked: Asked, writer: Writer) -> None:
-    """Are the stored samples answers to these problems?"""
-    task = task_of(asked.spec)
-    for problem in asked.problems:
-        if problem.id in writer.digests and writer.digests[problem.id] != problem_digest(task, problem):
-            raise DamagedRunError(
-                f"{writer.folder / DRAWN}: problem {problem.id!r} is not what it was: its prompt or target has changed; "
-                "give another --store, or raise the task's version"
-            )
 
 
 def _in_parts(items: Sequence[T], size: int) -> Iterator[tuple[T, ...]]:

@@ -1,6 +1,7 @@
 """How sure a number is: mean and standard error over seeds, and intervals of means and differences."""
 
 import math
+import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -21,7 +22,8 @@ class Interval(NamedTuple):
 def mean_se(values: ArrayLike) -> tuple[float, float]:
     """Mean and standard error (with n - 1) of independent values, one per seed; the error of a single one is nan."""
     numbers = _numbers("values", values)
-    error = numbers.std(ddof=1) / np.sqrt(len(numbers)) if len(numbers) > 1 else np.nan
+    with np.errstate(over="ignore"):
+        error = numbers.std(ddof=1) / np.sqrt(len(numbers)) if len(numbers) > 1 else np.nan
     return float(numbers.mean()), float(error)
 
 
@@ -67,9 +69,12 @@ def run_interval(groups: Sequence[ArrayLike], weights: Sequence[float], *, level
     centre = float(sum(weight * group.mean() for group, weight in zip(values, weights, strict=True)))
     if any(len(group) < 2 for group in values):
         return Interval(centre, np.nan, np.nan)
-    variances = [weight**2 * float(group.var(ddof=1)) / len(group) for group, weight in zip(values, weights, strict=True)]
+    with np.errstate(over="ignore"):
+        variances = [weight**2 * float(group.var(ddof=1)) / len(group) for group, weight in zip(values, weights, strict=True)]
     if not sum(variances):
         return Interval(centre, centre, centre)
+    if not math.isfinite(sum(variances)) or sum(variances) > sys.float_info.max**0.5:  # the square is needed, too
+        return Interval(centre, np.nan, np.nan)
     degrees = sum(variances) ** 2 / sum(v**2 / (len(group) - 1) for v, group in zip(variances, values, strict=True))
     half = student_quantile((1 + level) / 2, degrees) * math.sqrt(sum(variances))
     return Interval(centre, centre - half, centre + half)

@@ -3,6 +3,7 @@
 An executor is a function of `Options` whose keyword-only arguments are its own, so that `local:workers=4,timeout=60` names one.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -28,7 +29,7 @@ def local(options: Options, *, workers: int = 1, timeout: float | None = None) -
     """Processes of this machine. timeout: seconds for a worker to answer a batch before it is replaced."""
     from .local import LocalExecutor
 
-    return LocalExecutor(options, _count(workers), timeout)
+    return LocalExecutor(options, _count(workers), _seconds(timeout))
 
 
 @EXECUTORS.register
@@ -36,13 +37,21 @@ def ray(options: Options, *, workers: int | None = None, address: str = "auto", 
     """Actors of a Ray cluster; by default one per GPU, or per CPU where there are none."""
     from .ray import RayExecutor
 
-    return RayExecutor(options, None if workers is None else _count(workers), str(address), timeout)
+    return RayExecutor(options, None if workers is None else _count(workers), str(address), _seconds(timeout))
 
 
 def _count(workers: int) -> int:
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
         raise ValueError(f"workers must be a whole number from 1, not {workers!r}")
     return workers
+
+
+def _seconds(timeout: float | None) -> float | None:
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
+        raise ValueError(f"timeout must be a number of seconds above 0, not {timeout!r}")
+    return float(timeout)
 
 
 def find_executor(text: str, options: Options, **more: Any) -> Executor:
@@ -53,7 +62,18 @@ def find_executor(text: str, options: Options, **more: Any) -> Executor:
         key, equals, value = pair.partition("=")
         if not key.strip() or not equals:
             raise ValueError(f"an executor is NAME or NAME:key=value,key=value, not {text!r}")
+        if key.strip() in given:
+            raise ValueError(f"{key.strip()} is given twice in {text!r}")
         given[key.strip()] = json_or_text(value)
     for key in given.keys() & more.keys():
         raise ValueError(f"{key} is given twice: in {text!r} and as --{key}")
-    return EXECUTORS.build({"name": name, **given, **more})(options)
+    make = EXECUTORS.build({"name": name, **given, **more})
+    try:
+        executor = make(options)
+    except Exception as error:
+        if isinstance(error, ValueError):
+            raise
+        raise ValueError(f"executor {name!r} cannot be used: {type(error).__name__}: {error}") from error
+    if missing := [method for method in ("outcomes", "close") if not callable(getattr(executor, method, None))]:
+        raise ValueError(f"executor {name!r} gives {executor!r}, which has no {' and no '.join(missing)}")
+    return executor
