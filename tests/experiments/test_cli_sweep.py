@@ -73,7 +73,7 @@ def test_max_batch_changes_no_sample(oddlm, monkeypatch):  # noqa: F811
         (HEAD, ["--shard", "2/2"], "there is nothing in part 2 of 2"),
         (HEAD, ["--data", "countdown"], "--data takes TASK=FILE, not 'countdown'"),
         (HEAD.replace("tests.own_task.TASK", "countdown"), ["--data", "countdown=no.jsonl"], "cannot read no.jsonl: No such"),
-        (HEAD, ["--store", "file"], "cannot write file: File exists"),
+        (HEAD, ["--store", "file"], "file is a file: a store is a folder"),
         (HEAD, ["--executor", "ray:address=127.0.0.1:1"], "the Ray address 127.0.0.1:1 does not answer"),
         (HEAD.replace('"toy"', '{name = "toy", dpeth = 3}'), [], "dpeth"),
         (HEAD.replace('"toy"', '{name = "toy", quantize = "nf4"}'), [], "model 'toy' has no option 'quantize'; options: vocab"),
