@@ -26,10 +26,10 @@ import oddlm
 from oddlm.core import noise
 from oddlm.kernels import closed_form
 from oddlm.metrics import paired_interval, pass_at_1, pass_at_k
-from oddlm.models.architecture import Keys
-from oddlm.models.llada import LLADA
+from oddlm.models.families.llada import LLADA
+from oddlm.models.families.published import LLADA_8B
+from oddlm.models.loading.architecture import Keys
 from oddlm.models.native import Native
-from oddlm.models.published import LLADA_8B
 from oddlm.models.transformer import Transformer, TransformerConfig
 from oddlm.tasks import countdown
 

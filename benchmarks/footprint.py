@@ -10,12 +10,12 @@ import time
 
 import torch
 
-from oddlm.models.architecture import Keys
-from oddlm.models.dream import DREAM
-from oddlm.models.llada import LLADA
-from oddlm.models.placement import place
-from oddlm.models.published import DREAM_7B, LLADA_8B
-from oddlm.models.quant import QUANTIZATIONS, assign, footprint, prepare
+from oddlm.models.families.dream import DREAM
+from oddlm.models.families.llada import LLADA
+from oddlm.models.families.published import DREAM_7B, LLADA_8B
+from oddlm.models.loading.architecture import Keys
+from oddlm.models.loading.placement import place
+from oddlm.models.loading.quant import QUANTIZATIONS, assign, footprint, prepare
 from oddlm.models.transformer import Transformer, TransformerConfig
 
 SHAPES = {

@@ -30,7 +30,7 @@ def stack() -> list[str]:
         if name := where(frame):
             found.append(name)
         frame = frame.f_back  # type: ignore[assignment]
-    return found[: next(i for i, name in enumerate(found) if name.endswith("generate.py:generate")) + 1][::-1]
+    return found[: next(i for i, name in enumerate(found) if name.endswith("lm.py:generate")) + 1][::-1]
 
 
 def watch(frame: FrameType, event: str, argument: Any) -> None:

@@ -18,10 +18,10 @@ import torch
 from safetensors.torch import save_file
 
 import oddlm
-from oddlm.models.architecture import Keys
-from oddlm.models.llada import LLADA
-from oddlm.models.published import LLADA_8B
-from oddlm.models.quant import QUANTIZATIONS
+from oddlm.models.families.llada import LLADA
+from oddlm.models.families.published import LLADA_8B
+from oddlm.models.loading.architecture import Keys
+from oddlm.models.loading.quant import QUANTIZATIONS
 from oddlm.models.transformer import Transformer
 
 N, LENGTH, STEPS, PROMPT = 16, 64, 32, 150

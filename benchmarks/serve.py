@@ -40,8 +40,8 @@ import torch
 
 from oddlm import LM, SampleParams
 from oddlm import load as load_lm
-from oddlm.bench import SHAPES, build_model
-from oddlm.models.device import chosen_device
+from oddlm.bench.overhead import SHAPES, build_model
+from oddlm.models.loading.device import chosen_device
 from oddlm.serve.engine import Engine, Finished, Work
 from oddlm.tasks import find_task
 

@@ -11,11 +11,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 from typer.testing import CliRunner
 
-from oddlm.bench import MODELS, SHAPES, build_model, expand, grid_cells, overhead
+from oddlm.bench.costs import Cost, aims_table, claims, network_flops, read_csv, write_csv
+from oddlm.bench.overhead import MODELS, SHAPES, build_model, expand, grid_cells, overhead
 from oddlm.cli import app
-from oddlm.costs import Cost, aims_table, claims, network_flops, read_csv, write_csv
+from oddlm.models.loading.quant import is_quantized
 from oddlm.models.native import Native
-from oddlm.models.quant import is_quantized
 
 from .queries import query
 

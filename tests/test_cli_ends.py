@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from oddlm.tasks import data
+from oddlm.tasks import jsonl as data
 
 from .test_cli_eval import oddlm  # noqa: F401 -- a fixture
 from .test_run import ENV, ROOT, lines, start

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from oddlm.compare import as_data, baseline, compare, covered, grid
 from oddlm.params import RunSpec, SampleParams, checked
+from oddlm.report.compare import as_data, baseline, compare, covered, grid
 
 from .test_store import record
 

@@ -5,7 +5,7 @@ import torch
 
 import oddlm
 from oddlm import ModelInfo, Repulsion, denoise
-from oddlm.models.published import SAMPLING
+from oddlm.models.families.published import SAMPLING
 from oddlm.models.wrappers import ClassifierFree, MicroBatch
 from oddlm.params import RunSpec, SampleParams, checked
 from oddlm.serve.schema import CompletionRequest

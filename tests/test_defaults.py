@@ -14,11 +14,11 @@ from oddlm import Repulsion, SampleParams, diversify, presets
 from oddlm.cli.app import app as cli
 from oddlm.core.settings import Settings
 from oddlm.experiments.grid import expand
-from oddlm.generate import repulsion
+from oddlm.lm import repulsion
 from oddlm.params import NAMED, RunSpec
 from oddlm.pieces import PIECES
 from oddlm.sampler import Options
-from oddlm.serve.prepare import sample_params
+from oddlm.serve.request import sample_params
 from oddlm.serve.schema import CompletionRequest, SamplerFields
 from oddlm.serve.settings import ServeSettings
 from oddlm.store import Store

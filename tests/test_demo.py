@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 from rich.console import Console
 
-from oddlm import demo
+from oddlm.cli import demo_runs as demo
 from oddlm.experiments.executors.inline import InlineExecutor
 from oddlm.experiments.work import Options
 from oddlm.store import Store

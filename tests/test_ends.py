@@ -8,18 +8,18 @@ import torch
 from rich.console import Console
 
 import oddlm
+from oddlm.cli.views import Denoising
 from oddlm.core.step import Denoised
 from oddlm.experiments.stages import draw, score
-from oddlm.generate import LM
+from oddlm.lm import LM
 from oddlm.models.toy import Toy
 from oddlm.models.wrappers import ClassifierFree, MicroBatch
 from oddlm.params import RunSpec, SampleParams
 from oddlm.serve.frames import frames_of, start_of
-from oddlm.serve.prepare import encode
 from oddlm.serve.recording import record
+from oddlm.serve.request import encode
 from oddlm.serve.text import TextStream, usage
 from oddlm.tasks import Problem
-from oddlm.views import Denoising
 
 WORDS = tuple(range(3, 40))
 SETTINGS = {"length": 24, "steps": 6, "temperature": 1.0, "alpha": 0}

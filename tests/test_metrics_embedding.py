@@ -6,9 +6,8 @@ import sys
 import numpy as np
 import pytest
 
-from oddlm import embedding
-from oddlm.embedding import load_embedder
-from oddlm.metrics import Lengths, batch_diversity
+from oddlm.metrics import Lengths, batch_diversity, embedding
+from oddlm.metrics.embedding import load_embedder
 
 TEXTS = [
     "The answer is 42.",

@@ -204,7 +204,7 @@ def copy_run(store: Store, name: str, *, seed: int) -> Path:
 @pytest.mark.parametrize("file", READ)
 def test_whatever_stands_in_a_file_the_others_are_shown(store, oddlm, monkeypatch, bounded, file):  # noqa: F811
     """Every value of a file in turn becomes something else that JSON can say, in a run of its own."""
-    from oddlm.analysis import plots
+    from oddlm.report import plots
 
     monkeypatch.delenv("COLUMNS", raising=False)  # 80 in workers of pytest-xdist, where huge numbers crowd out the ids
     monkeypatch.setattr(plots, "draw", lambda *_: None)  # pictures take long and know cells, not files

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oddlm.compare import baseline
 from oddlm.params import RunSpec, SampleParams, checked
+from oddlm.report.compare import baseline
 
 
 def spec(**changes):

@@ -14,7 +14,7 @@ from oddlm.experiments.run import check_spec
 from oddlm.params import PUSH, checked
 from oddlm.presets import ABOUT, AUTO, PRESETS, PresetName
 from oddlm.serve.errors import ApiError
-from oddlm.serve.prepare import sample_params
+from oddlm.serve.request import sample_params
 from oddlm.serve.schema import CompletionRequest
 from oddlm.serve.settings import ServeSettings
 from oddlm.store import Store

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from oddlm.compare import compare
 from oddlm.experiments.grid import read_grid
 from oddlm.metrics import BESIDE
+from oddlm.report.compare import compare
 from oddlm.store import DRAWN, SCORES, SPEC, SUMMARY, Store
 from oddlm.tasks import Problem
 

@@ -4,8 +4,8 @@ from random import Random
 
 import pytest
 
+from oddlm.experiments.tune.space import DEFAULT, draw, read_settings, read_space
 from oddlm.params import SampleParams, checked
-from oddlm.space import DEFAULT, draw, read_settings, read_space
 
 
 class Dice:

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oddlm.params import RunSpec, checked
-from oddlm.query import sql
 from oddlm.store import Drawn, DrawnSample, Record, Scored, Store, StoreError, Summary, Writer
+from oddlm.store.query import sql
 
 SPEC = checked(RunSpec, {"model": "toy", "task": "own", "n": 2, "params": {"objective": "odd"}})
 

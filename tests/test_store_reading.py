@@ -5,11 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from oddlm import query
-from oddlm.analysis.reading import read_runs
-from oddlm.query import sql
-from oddlm.store import SCORES, Statistics, StoreError
-from oddlm.views import visible
+from oddlm.report.load import read_runs
+from oddlm.store import SCORES, Statistics, StoreError, query
+from oddlm.store.query import sql
+from oddlm.text import visible
 
 from .test_store import SPEC, add, drawn, finished, store  # noqa: F401
 

@@ -14,9 +14,9 @@ from typing import ClassVar
 import pytest
 
 from oddlm.experiments.run import identified
+from oddlm.experiments.trackers import TRACKERS, tracker, tracking
 from oddlm.params import RunSpec, checked
 from oddlm.store import Store
-from oddlm.trackers import TRACKERS, tracker, tracking
 
 from . import runs
 from .own_task import TASK
@@ -182,7 +182,7 @@ def test_a_package_that_is_not_installed_is_told_with_its_extra(name):
     code = f"""
 import sys
 from pathlib import Path
-from oddlm.trackers import tracker
+from oddlm.experiments.trackers import tracker
 sys.modules[{name!r}] = None
 try:
     tracker({name!r}, Path("."))
@@ -195,7 +195,7 @@ except ValueError as error:
 
 def test_none_is_imported_before_it_is_asked_for():
     packages = {"wandb", "mlflow", "tensorboard"}
-    code = f"import sys, oddlm.trackers; sys.exit(' '.join({packages} & set(sys.modules)) or 0)"
+    code = f"import sys, oddlm.experiments.trackers; sys.exit(' '.join({packages} & set(sys.modules)) or 0)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -20,16 +20,16 @@ import psutil
 import psycopg
 import pytest
 
-from oddlm import study as studies
 from oddlm.experiments.executors.inline import InlineExecutor
 from oddlm.experiments.run import identified
+from oddlm.experiments.tune import study as studies
+from oddlm.experiments.tune.search import Plan, _sampler, counted, open_study, outcomes, planned, tally, tune, tuning_problems
+from oddlm.experiments.tune.space import draw, read_space
+from oddlm.experiments.tune.study import living_process
 from oddlm.experiments.work import Options
 from oddlm.params import NAMED, RunSpec, checked
-from oddlm.space import draw, read_space
 from oddlm.store import Store
-from oddlm.study import living_process
 from oddlm.tasks import find_task
-from oddlm.tune import Plan, _sampler, counted, open_study, outcomes, planned, tally, tune, tuning_problems
 
 from .own_task import HILLS, LEAKY, TASK, Hills
 from .runs import run

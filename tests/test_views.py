@@ -9,11 +9,11 @@ from rich.cells import cell_len
 from rich.console import Console
 
 import oddlm
-from oddlm import views
-from oddlm.compare import compare
+from oddlm.cli import views
 from oddlm.params import SampleParams, checked
-from oddlm.query import Answer
+from oddlm.report.compare import compare
 from oddlm.store import Head
+from oddlm.store.query import Answer
 
 from .test_compare import run
 from .test_store import SUMMARY, record

@@ -2,7 +2,7 @@
 
 import pytest
 
-from oddlm.wording import fixed, named, number_of, percent
+from oddlm.text import fixed, named, number_of, percent
 
 
 @pytest.mark.parametrize(

@@ -34,19 +34,20 @@ import numpy as np
 from choosing import chosen_of
 from methods import METHODS, PAIR, TASKS, UNSAID, base_space, base_start, refined, steps_of, third
 
-from oddlm import metrics, tune
+from oddlm import metrics
+from oddlm.cli.views import label
 from oddlm.core.step import Sample
 from oddlm.experiments.executors import find_executor
 from oddlm.experiments.grid import Wanted
 from oddlm.experiments.run import BOTH, Asked, Progress, identified, make_plan, run_plan
 from oddlm.experiments.stages import draw, drawing_environment
+from oddlm.experiments.tune import search as tune
+from oddlm.experiments.tune.space import read_space
 from oddlm.experiments.work import Options
 from oddlm.params import RunSpec, SampleParams, checked
 from oddlm.selection import SELECTORS
-from oddlm.space import read_space
 from oddlm.store import Record, Store
 from oddlm.tasks import Problem, Task, find_task
-from oddlm.views import label
 
 RESULTS = Path(__file__).parent / "results"
 N = 16

@@ -267,7 +267,7 @@ def timing() -> None:
 def figures(cells: Cells, names: Sequence[str], folder: Path) -> None:
     from matplotlib.figure import Figure
 
-    from oddlm.analysis.plots import COLOURS, MARKS, WIDTH, draw
+    from oddlm.report.plots import COLOURS, MARKS, WIDTH, draw
 
     shown = [name for name in names if not name.startswith("k_centre")]
     style = {name: {"color": COLOURS[i % len(COLOURS)], "marker": MARKS[i % len(MARKS)]} for i, name in enumerate(shown)}

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from .diversity.diversify import diversify as diversify
     from .diversity.memory import Explored as Explored
     from .diversity.repulsion import Repulsion as Repulsion
-    from .generate import LM as LM
-    from .generate import Samples as Samples
-    from .generate import load as load
-    from .generate import wrap as wrap
+    from .lm import LM as LM
+    from .lm import Samples as Samples
+    from .lm import load as load
+    from .lm import wrap as wrap
     from .params import SampleParams as SampleParams
     from .sampler import begin as begin
     from .sampler import denoise as denoise
@@ -41,7 +41,7 @@ _PUBLIC = {
     "Explored": "diversity.memory",
     "Guide": "core.guide",
     "History": "core.step",
-    "LM": "generate",
+    "LM": "lm",
     "Model": "core.model",
     "ModelInfo": "core.model",
     "Policy": "core.step",
@@ -51,7 +51,7 @@ _PUBLIC = {
     "Repulsion": "diversity.repulsion",
     "Sample": "core.step",
     "SampleParams": "params",
-    "Samples": "generate",
+    "Samples": "lm",
     "Session": "core.model",
     "State": "core.run",
     "Step": "core.step",
@@ -61,10 +61,10 @@ _PUBLIC = {
     "denoise": "sampler",
     "denoise_steps": "sampler",
     "diversify": "diversity.diversify",
-    "load": "generate",
+    "load": "lm",
     "open_session": "core.model",
     "policy": "core.policies",
-    "wrap": "generate",
+    "wrap": "lm",
 }
 __all__ = ["__version__", *sorted(_PUBLIC)]
 

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 from torch.nn import functional as F
 
-from .models.device import chosen_device
+from .models.loading.device import chosen_device
 from .models.mini import MiniTokenizer, save_checkpoint
 from .models.transformer import Transformer, TransformerConfig
 from .params import read_toml

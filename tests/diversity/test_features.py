@@ -11,7 +11,7 @@ from oddlm import Explored, diversify
 from oddlm.core.noise import Purpose
 from oddlm.diversity import maps
 from oddlm.diversity.features import build_feature
-from oddlm.kernels import pulled, reference
+from oddlm.kernels import analytic, reference
 
 from ..registered import PUSHING, is_coupled
 from ..tolerances import EXACT
@@ -183,7 +183,7 @@ SPECS = ["ngrams", {"name": "mean_pool", "rank": 6}, {"name": "max_pool", "space
 
 @pytest.mark.parametrize("objective", PUSHING)
 @pytest.mark.parametrize("feature", SPECS, ids=str)
-@pytest.mark.parametrize(("backend", "kernel"), [("auto", pulled), ("reference", reference)], ids=["auto", "reference"])
+@pytest.mark.parametrize(("backend", "kernel"), [("auto", analytic), ("reference", reference)], ids=["auto", "reference"])
 def test_groups_pushed_a_few_at_a_time(objective, feature, backend, kernel, monkeypatch):
     logits, tokens, masked = random_case(3, n=12)
     embedding = torch.randn(11, 7, generator=torch.Generator().manual_seed(1)).double()

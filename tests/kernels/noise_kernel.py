@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from oddlm.kernels import triton_device
+from oddlm.kernels.fused import passes as triton_device
 
 
 @triton.jit

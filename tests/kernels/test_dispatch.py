@@ -37,17 +37,17 @@ def chosen(dtype=torch.bfloat16, forms=FORMS, **options):
 def test_a_gpu_gets_the_fused_kernels(gpu):
     gpu((9, 0))
     assert (chosen().push, chosen().draws, str(chosen())) == ("triton", True, "triton")
-    assert dispatch.module(chosen().push).__name__ == "oddlm.kernels.triton"
+    assert dispatch.module(chosen().push).__name__ == "oddlm.kernels.fused.launch"
     assert (chosen(forms=()).push, chosen(forms=()).draws) == (None, True)
     assert chosen(forms=("closed_form", "reference")).push == "closed_form"
-    assert chosen(forms=("pulled", "reference")).push == "pulled"
+    assert chosen(forms=("analytic", "reference")).push == "analytic"
     assert chosen(asked="closed_form").push == "closed_form"
-    assert chosen(asked="closed_form", forms=("pulled", "reference")).push == "pulled"
+    assert chosen(asked="closed_form", forms=("analytic", "reference")).push == "analytic"
     assert chosen(asked="reference").push == "reference"
     assert chosen(torch.float64).push == "closed_form"
     assert chosen(torch.float64).kernel is None
     filtered = chosen(filtered=True)
-    assert (filtered.push, filtered.draws, filtered.kernel.__name__) == ("triton", False, "oddlm.kernels.triton")
+    assert (filtered.push, filtered.draws, filtered.kernel.__name__) == ("triton", False, "oddlm.kernels.fused.launch")
     assert str(filtered) == "triton, torch"
 
 

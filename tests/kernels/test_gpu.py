@@ -12,7 +12,7 @@ from oddlm.models.transformer import Transformer, TransformerConfig
 
 from ..registered import FUSED
 from ..tolerances import SINGLE
-from .test_pulled import WIDE, random_batch, random_embedding
+from .test_analytic import WIDE, random_batch, random_embedding
 
 pytestmark = [pytest.mark.gpu, pytest.mark.filterwarnings("ignore:Synchronization debug mode")]
 

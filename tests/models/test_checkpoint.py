@@ -10,11 +10,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from oddlm.models import load_model, published
-from oddlm.models.architecture import Keys
-from oddlm.models.dream import DREAM
-from oddlm.models.llada import LLADA
-from oddlm.models.qwen3 import QWEN3
+from oddlm.models import load_model
+from oddlm.models.families import published
+from oddlm.models.families.dream import DREAM
+from oddlm.models.families.llada import LLADA
+from oddlm.models.families.qwen3 import QWEN3
+from oddlm.models.loading.architecture import Keys
 from oddlm.models.transformer import Transformer
 
 from . import published_layout as layout
@@ -286,7 +287,7 @@ def test_dtypes(tmp_path):
 
 LOAD = r"""
 import re, sys, torch
-from oddlm.models.checkpoint import describe, load_network
+from oddlm.models.loading.checkpoint import describe, load_network
 from pathlib import Path
 
 def memory(what):

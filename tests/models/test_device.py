@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from oddlm import load
 from oddlm.cli import app
-from oddlm.models.device import chosen_device, named_dtype
+from oddlm.models.loading.device import chosen_device, named_dtype
 from oddlm.params import RunSpec, checked
 
 RECIPE = Path(__file__).parents[2] / "recipes" / "mini" / "config.toml"

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import oddlm
-from oddlm.generate import encode_prompts
+from oddlm.lm import encode_prompts
 from oddlm.models.mini import HERE, Mini, MiniTokenizer
 from oddlm.tasks import countdown, minicode
 

@@ -7,11 +7,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oddlm.models import published
-from oddlm.models.architecture import Keys
-from oddlm.models.llada import LLADA
-from oddlm.models.placement import home, loads, place, spread
-from oddlm.models.quant import Footprint, footprint
+from oddlm.models.families import published
+from oddlm.models.families.llada import LLADA
+from oddlm.models.loading.architecture import Keys
+from oddlm.models.loading.placement import home, loads, place, spread
+from oddlm.models.loading.quant import Footprint, footprint
 from oddlm.models.transformer import Transformer, TransformerConfig
 
 TINY = TransformerConfig(vocab_size=40, width=32, layers=4, heads=4, hidden=48, tied=False)

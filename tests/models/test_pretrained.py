@@ -14,10 +14,10 @@ import oddlm
 from oddlm.cli import main
 from oddlm.models import load_model
 from oddlm.models.cache import CACHES
-from oddlm.models.device import DTYPES
-from oddlm.models.pretrained import load_pretrained
-from oddlm.models.quant import QUANTIZATIONS
-from oddlm.models.tokenizer import read_tokenizer
+from oddlm.models.loading.device import DTYPES
+from oddlm.models.loading.pretrained import load_pretrained
+from oddlm.models.loading.quant import QUANTIZATIONS
+from oddlm.models.loading.tokenizer import read_tokenizer
 from oddlm.params import Loading
 from oddlm.store import Store
 

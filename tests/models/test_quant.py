@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from oddlm.models import published
-from oddlm.models.architecture import Keys
-from oddlm.models.llada import LLADA
+from oddlm.models.families import published
+from oddlm.models.families.llada import LLADA
+from oddlm.models.loading.architecture import Keys
+from oddlm.models.loading.quant import QUANTIZATIONS, assign, footprint, prepare
 from oddlm.models.native import Native
-from oddlm.models.quant import QUANTIZATIONS, assign, footprint, prepare
 from oddlm.models.transformer import Transformer, TransformerConfig
 
 TINY = TransformerConfig(vocab_size=100, width=64, layers=2, heads=4, kv_heads=2, hidden=192, qkv_bias=True, tied=False)

@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from oddlm.models import chat, rendering
-from oddlm.models.chat import ChatTemplate, ControlTokens, renderer
+from oddlm.models.loading import chat, rendering
+from oddlm.models.loading.chat import ChatTemplate, ControlTokens, renderer
 
 from ..growth import LINEAR, growth
 from ..test_run import ENV, ROOT
@@ -107,7 +107,7 @@ def test_an_answer_that_does_not_come(monkeypatch):
 
 CHILD = """
 import os, signal, sys
-from oddlm.models.chat import renderer
+from oddlm.models.loading.chat import renderer
 variables = {{"messages": [{{"role": "user", "content": "hello"}}]}}
 ask = lambda: renderer()("{{% for m in messages %}}{{{{ m.content }}}}{{% endfor %}}", variables)
 print(ask(), renderer()._process.pid, flush=True)

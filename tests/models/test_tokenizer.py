@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from transformers import PreTrainedTokenizerFast, Qwen2Tokenizer
 
 import oddlm
-from oddlm.models.pretrained import Source, outline
-from oddlm.models.tokenizer import read_tokenizer
-from oddlm.models.wrap import text_tokenizer
+from oddlm.models.adapters.transformers import text_tokenizer
+from oddlm.models.loading.pretrained import Source, outline
+from oddlm.models.loading.tokenizer import read_tokenizer
 
 from . import published_layout as layout
 

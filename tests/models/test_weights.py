@@ -15,7 +15,8 @@ from safetensors.torch import save_file
 import oddlm
 from oddlm.experiments.grid import read_grid
 from oddlm.experiments.run import identified, make_plan
-from oddlm.models import model_digest, weights
+from oddlm.models import model_digest
+from oddlm.models.loading import weights
 from oddlm.models.mini import HERE, Mini
 from oddlm.models.toy import Toy
 from oddlm.params import RunSpec

@@ -20,7 +20,7 @@ from oddlm.models.toy import Toy
 from oddlm.models.wrappers import Wrapper
 from oddlm.params import RunSpec
 from oddlm.serve.engine import Engine
-from oddlm.serve.run import GentleServer, listen, server_of
+from oddlm.serve.server import GentleServer, listen, server_of
 from oddlm.serve.settings import Limits, ServeSettings
 
 from ..runs import run

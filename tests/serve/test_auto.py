@@ -8,7 +8,7 @@ import pytest
 from oddlm.presets import ABOUT, AUTO
 from oddlm.serve.api import create_app
 from oddlm.serve.errors import ApiError
-from oddlm.serve.prepare import sample_params
+from oddlm.serve.request import sample_params
 from oddlm.serve.settings import ServeSettings
 
 from ..waiting import WAIT_S

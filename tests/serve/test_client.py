@@ -8,7 +8,7 @@ import openai
 import pytest
 
 from oddlm import LM
-from oddlm.generate import load
+from oddlm.lm import load
 from oddlm.models.mini import Mini
 
 from ..models.published_layout import write_llada

@@ -9,7 +9,7 @@ import torch
 
 import oddlm
 from oddlm import SampleParams
-from oddlm.generate import encode_template
+from oddlm.lm import encode_template
 from oddlm.models.native import Native
 from oddlm.models.transformer import Transformer, TransformerConfig
 from oddlm.serve.engine import Engine, Finished, Work

@@ -11,7 +11,7 @@ import torch
 
 import oddlm
 from oddlm.core.model import info_of
-from oddlm.generate import Drawing
+from oddlm.lm import Drawing
 from oddlm.models.toy import Toy
 from oddlm.serve.engine import TimedOutError
 from oddlm.serve.passes import Ask, Rows, Shape, SharedPasses, Whole, passes_of, split_rows, width_class

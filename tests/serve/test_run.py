@@ -238,7 +238,7 @@ def test_it_answers_to_the_names_it_was_given():
 
 def test_a_checkpoint_is_loaded_as_the_operator_says(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr("oddlm.serve.run.serve", lambda lm, chosen, listening, grace_s: seen.append((lm, chosen)))
+    monkeypatch.setattr("oddlm.serve.server.serve", lambda lm, chosen, listening, grace_s: seen.append((lm, chosen)))
     folder = str(write_llada(tmp_path))
     for options in ([], ["--dtype", "fp64", "--raw", "--device", "cpu", "--workers", "3"]):
         result = CliRunner().invoke(app, ["serve", "--model", folder, "--port", "0", *options])

@@ -105,7 +105,7 @@ def _share_cores() -> None:
 
 def complain(message: object) -> None:
     """One line for the user; what it quotes of files cannot steer the terminal."""
-    from ..views import visible
+    from ..text import visible
 
     with suppress(OSError, ValueError):  # nobody is left to be told
         typer.echo(f"oddlm: {visible(str(message))}", err=True)

@@ -29,8 +29,8 @@ def draw(
 
     Example: oddlm bench draw benchmarks/results/overhead-h200.csv --out overhead.png
     """
-    from ..costs import draw as picture
-    from ..costs import read_csv
+    from ..bench.costs import draw as picture
+    from ..bench.costs import read_csv
 
     check_out(out)
     path = out or table.with_suffix(".png")
@@ -73,12 +73,12 @@ def overhead(
     """
     import torch
 
-    from ..bench import COMPILE, DTYPES, GRIDS, MODELS, build_model, expand, grid_cells, machine
-    from ..bench import overhead as measure
+    from ..bench.costs import Cost, aims_table, claims, draw, markdown, write_csv
+    from ..bench.overhead import COMPILE, DTYPES, GRIDS, MODELS, build_model, expand, grid_cells, machine
+    from ..bench.overhead import overhead as measure
     from ..checks import one_of, short_dtype
-    from ..costs import Cost, aims_table, claims, draw, markdown, write_csv
     from ..files import write_whole
-    from ..wording import number_of
+    from ..text import number_of
 
     dtypes = listed("dtype", dtype, short_dtype)
     for one in dtypes:

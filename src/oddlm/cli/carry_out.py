@@ -30,9 +30,9 @@ def run(
 ) -> "Result":
     """The same for who has an executor."""
     from ..experiments.run import run_plan
+    from ..experiments.trackers import tracking
     from ..store import Store
-    from ..trackers import tracking
-    from ..views import label
+    from .views import label
 
     solved: dict[str, list[bool]] = {}  # by run: which problems have a right sample
 

@@ -32,9 +32,9 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ..compare import Done, Embed
     from ..experiments.run import Plan
     from ..params import SampleParams
+    from ..report.compare import Done, Embed
     from ..store import Stage
     from ..tasks import Task
 
@@ -66,7 +66,7 @@ class Grid:
 
     def params(self, task: "Task") -> "list[SampleParams]":
         """All combinations, each beside its plain baseline."""
-        from ..compare import grid
+        from ..report.compare import grid
 
         usual = present(length=self.length or task.length, steps=self.steps or task.steps)
         return grid(settings(self.set_, OWN) | usual, _axes(self.alpha, self.temperature, self.objective))
@@ -195,7 +195,7 @@ def _metrics(text: str) -> list[str]:
 
 
 def _embedder() -> Any:
-    from ..embedding import load_embedder
+    from ..metrics.embedding import load_embedder
 
     return load_embedder()
 
@@ -203,11 +203,11 @@ def _embedder() -> Any:
 def _report(
     done: "list[Done]", task: "Task", n: int, shown: Sequence[str], show: int, json_out: Path | None, embed: "Embed | None"
 ) -> None:
-    from ..compare import as_data, compare, covered
     from ..files import write_whole
     from ..metrics import BESIDE
-    from ..views import label, open_console, results, side_by_side
-    from ..wording import named, number_of
+    from ..report.compare import as_data, compare, covered
+    from ..text import named, number_of
+    from .views import label, open_console, results, side_by_side
 
     console = open_console()
     first = done[0][0]

@@ -29,7 +29,7 @@ def demo(
     steps: Annotated[int, typer.Option(help="toy: network evaluations.")] = 12,
 ) -> None:
     """Plain and ODD sampling side by side: Pass@16 on the mini model, or what happens to a batch of a toy network."""
-    from ..demo import run_demo, run_toy
+    from .demo_runs import run_demo, run_toy
 
     if model == "mini":
         run_demo(alpha=alpha, seed=seed, seconds=seconds, picture=picture)
@@ -47,7 +47,7 @@ def names() -> None:
     from ..diversity.features import FEATURE_OPTIONS
     from ..pieces import PIECES
     from ..presets import ABOUT, AUTO
-    from ..views import open_console
+    from .views import open_console
 
     table = Table("kind", "name", "options", "what it does", show_lines=False, pad_edge=False)
     for field, registry in PIECES.items():

@@ -91,7 +91,7 @@ class ModelOptions(Loading):
 
     def check(self, model: str, prompts: Sequence[str] = (), length: int = 0) -> None:
         """ValueError for a model that cannot be had, or prompts that it cannot take; no weights are read or downloaded."""
-        from ..generate import check_prompts
+        from ..lm import check_prompts
 
         options = {**self.loading, **self.place}
         with status_line(f"looking for {model}"):

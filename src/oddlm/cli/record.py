@@ -48,7 +48,7 @@ def record(
     Example: oddlm record countdown --limit 40 --contrast 2 --temperature 0 --length 24 --steps 12 --set eos=late --out explorer
     """
     from ..params import SampleParams, checked
-    from ..wording import number_of
+    from ..text import number_of
 
     if (task is None) == (prompt is None):
         raise ValueError("give a task or --prompt TEXT, one of them")
@@ -60,7 +60,7 @@ def record(
     length = setting.length or (chosen.length if chosen else LENGTH)
     params = checked(SampleParams, setting.params(length=length, seed=setting.seed))
     prompts = [prompt or ""] if chosen is None else [chosen.prompt(one) for one in problems if one is not None]
-    from ..generate import load
+    from ..lm import load
     from ..serve.recording import Recording, write_copy
     from ..serve.recording import record as make
 

@@ -28,9 +28,9 @@ def report(
 
     Example: oddlm report runs --out report
     """
-    from ..analysis.cells import read_results
-    from ..analysis.report import write_report
-    from ..wording import number_of
+    from ..report.cells import read_results
+    from ..report.write import write_report
+    from ..text import number_of
     from .bar import status_line
 
     with status_line("reading runs") as tell:
@@ -62,9 +62,9 @@ def import_released(
 
     Example: oddlm import-released released_runs_gsm8k.csv --store released
     """
-    from ..analysis.released_runs import import_released as take
+    from ..report.released_runs import import_released as take
     from ..store import Store
-    from ..wording import number_of
+    from ..text import number_of
 
     done = take(file, Store(store), task)
     typer.echo(f"{number_of(done.new, 'run')} imported into {store}, {done.known} there already")

@@ -21,7 +21,7 @@ def runs(context: typer.Context, store: StoreFolder = FOLDER) -> None:
     if context.invoked_subcommand is not None:
         return
     from ..store import Head, Store, StoreError
-    from ..views import open_console, runs_table
+    from .views import open_console, runs_table
 
     found: list[Head] = []
     broken: list[str] = []
@@ -48,7 +48,7 @@ def show(
 ) -> None:
     """One run: what was asked, what ran it and what came out."""
     from ..store import Store
-    from ..views import label, open_console, run_details, side_by_side
+    from .views import label, open_console, run_details, side_by_side
 
     found = Store(store or context.obj).read(run)
     console = open_console()
@@ -122,9 +122,9 @@ def sql(
 
     Example: oddlm runs sql "select run, avg(correct::int) from samples group by run"
     """
-    from ..query import sql as ask
     from ..store import Store
-    from ..views import answer_table, open_console
+    from ..store.query import sql as ask
+    from .views import answer_table, open_console
 
     answer = ask(Store(store or context.obj), query)
     if as_json:

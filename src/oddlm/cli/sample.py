@@ -48,10 +48,10 @@ def sample(
     from ..experiments.executors.inline import InlineExecutor
     from ..experiments.run import Asked, Plan, run_plan
     from ..experiments.work import Batch, Options
-    from ..generate import encode_prompts
+    from ..lm import encode_prompts
     from ..store import Store
     from ..tasks import Problem
-    from ..views import Denoising
+    from .views import Denoising
 
     digest = hashlib.sha256(prompt.encode("utf-8", "surrogateescape")).hexdigest()
     content = {"n": n, "seed": setting.seed, "params": setting.params(), "data_digest": digest}
@@ -111,8 +111,8 @@ def generate(
     from ..experiments.run import BOTH, Asked, Plan
     from ..store import Store
     from ..tasks import Problem
-    from ..tasks.data import digest, read_jsonl, text_field
-    from ..wording import number_of
+    from ..tasks.jsonl import digest, read_jsonl, text_field
+    from ..text import number_of
 
     check_out(out)
     rows = read_jsonl(prompts, ("prompt",))

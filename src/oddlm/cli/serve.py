@@ -94,11 +94,11 @@ def serve(
     }
     chosen = checked(ServeSettings, content)
     try:
-        from ..serve import run
+        from ..serve import server as run
     except ModuleNotFoundError as error:
         raise ValueError(f"{error.name} is not installed: pip install 'oddlm[serve]'") from None
 
-    from ..generate import load
+    from ..lm import load
     from ..signals import leave_sigterm
 
     leave_sigterm()

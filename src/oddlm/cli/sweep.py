@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from ..wording import number_of
+from ..text import number_of
 from .app import app, complain
 from .bar import status_line
 from .carry_out import run, tell_trouble

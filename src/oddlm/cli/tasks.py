@@ -15,7 +15,7 @@ def tasks() -> None:
     from rich.table import Table
 
     from ..tasks.base import describe, find_task, task_names
-    from ..views import open_console
+    from .views import open_console
 
     table = Table("task", "protocols", "answer tokens", "what it asks", pad_edge=False)
     for name in task_names():
@@ -31,7 +31,8 @@ def problems(problems: Problems, unsafe: Unsafe = False) -> None:
     from rich.rule import Rule
     from rich.text import Text
 
-    from ..views import one_line, open_console, visible
+    from ..text import one_line, visible
+    from .views import open_console
 
     chosen, console = problems.find(), open_console()
     for problem in problems.load(unsafe=unsafe, limit=3):
@@ -51,7 +52,7 @@ def score(
 ) -> None:
     """Score answers that you have; a problem may have any number of them."""
     from ..tasks import check_scoring
-    from ..tasks.files import score_file
+    from ..tasks.answers import score_file
 
     check_out(out)
     chosen = problems.find()

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import optuna
 
     from ..experiments.run import Progress
-    from ..tune import Plan
+    from ..experiments.tune.search import Plan
 
 OWN = ("length", "steps", "seed")
 SPACE_HELP = (
@@ -93,14 +93,23 @@ def tune(
     """
     from ..experiments.executors.inline import InlineExecutor
     from ..experiments.run import identified
+    from ..experiments.trackers import tracking
+    from ..experiments.tune.search import (
+        REPORTED,
+        Plan,
+        counted,
+        foreseen,
+        open_study,
+        parse_floor,
+        parse_metric,
+        tuning_problems,
+    )
+    from ..experiments.tune.search import tune as run
+    from ..experiments.tune.space import DEFAULT, read_settings, read_space
     from ..params import RunSpec, checked
     from ..presets import expanded
-    from ..space import DEFAULT, read_settings, read_space
     from ..store import Store
     from ..tasks import check_scoring
-    from ..trackers import tracking
-    from ..tune import REPORTED, Plan, counted, foreseen, open_study, parse_floor, parse_metric, tuning_problems
-    from ..tune import tune as run
 
     check_out(json_out)
     chosen, store = problems.find(), work.store
@@ -148,7 +157,7 @@ def tune(
 
 
 def _foretell(plan: "Plan", trials: int) -> None:
-    from ..tune import planned
+    from ..experiments.tune.search import planned
 
     for number, specs in enumerate(planned(plan, trials)):
         params = specs[0].params.model_dump(mode="json", exclude={"seed"}) if specs else None  # None: they do not go together
@@ -157,17 +166,17 @@ def _foretell(plan: "Plan", trials: int) -> None:
 
 def _tell(tick: "Tick", progress: "Progress") -> None:
     """Moves the bar on."""
-    from ..views import label
+    from .views import label
 
     tick(f"{label(progress.spec.params)} seed {progress.spec.seed}", progress.fresh, progress.problems)
 
 
 def _say(names: Sequence[str], study: "optuna.Study", trial: "optuna.trial.FrozenTrial") -> None:
     """A line per trial, where no bar is drawn."""
+    from ..experiments.tune.search import REASON, RESULT
     from ..params import SampleParams, checked
-    from ..tune import REASON, RESULT
-    from ..views import searched
-    from ..wording import percent
+    from ..text import percent
+    from .views import searched
 
     if not sys.stderr.isatty():
         result = trial.user_attrs.get(RESULT)
@@ -178,10 +187,10 @@ def _say(names: Sequence[str], study: "optuna.Study", trial: "optuna.trial.Froze
 
 def _report(plan: "Plan", study: "optuna.Study", problems: int, split: str | None, top: int, json_out: Path | None) -> bool:
     """The best settings, and how to report on the first, on that split; False where none keeps the floors."""
+    from ..experiments.tune.search import as_data, commands, interval, outcomes, tally
     from ..files import write_whole
-    from ..tune import as_data, commands, interval, outcomes, tally
-    from ..views import open_console, tuned
-    from ..wording import named, number_of
+    from ..text import named, number_of
+    from .views import open_console, tuned
 
     console = open_console()
     found = outcomes(study)[:top]

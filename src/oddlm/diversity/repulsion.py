@@ -118,7 +118,7 @@ class Repulsion:
             return ("reference",)
         pooled = feature.pooling is FEATURES.find("max_pool") and feature.space == "probs"
         if not pooled or feature.rank is not None or feature.ignore_ids:
-            return "pulled", "reference"
+            return "analytic", "reference"
         fusible = feature.top_k is None and weigh_of(objective) is not None
         return ("triton", "closed_form", "reference") if fusible else ("closed_form", "reference")
 

@@ -16,15 +16,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from ..generate import check_params
+from ..lm import check_params
 from ..models import check_model, model_digest
 from ..params import RunSpec
 from ..store import DRAWN, SPEC, DamagedRunError, Drawn, Failure, Head, Record, Scored, Stage, Store, Writer
 from ..tasks import Problem, check_scoring, problem_digest, task_identity
-from ..trackers import Tracker, tracking
 from ..versions import SCORING
 from .grid import Wanted
 from .stages import shown, summary, task_of
+from .trackers import Tracker, tracking
 from .work import Batch, Executor, Outcome, source
 
 BOTH: tuple[Stage, ...] = ("draw", "score")

@@ -18,11 +18,11 @@ from typing import Any, cast
 
 from .. import metrics
 from ..core.step import Sample, StepEvent
-from ..ends import text_length
-from ..generate import LM
+from ..lm import LM
 from ..params import RunSpec, SampleParams
 from ..store import Drawn, DrawnSample, Scored, Summary
 from ..tasks import Problem, Score, Task, find_task, problem_digest
+from ..text import text_length
 
 MOST_VERDICTS = 1 << 18
 

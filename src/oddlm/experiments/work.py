@@ -11,9 +11,9 @@ from threading import Lock
 from typing import Any, Protocol
 
 from ..core.step import StepEvent
-from ..generate import LM, load
+from ..lm import LM, load
 from ..models import find_model, model_digest
-from ..models.weights import COMMIT
+from ..models.loading.weights import COMMIT
 from ..params import RunSpec
 from ..sandbox import ScoringThreads
 from ..store import Drawn, Failure, Scored, Stage

@@ -12,8 +12,9 @@ from typing import Any, Literal, cast, get_args
 import torch
 
 Asked = Literal["auto", "triton", "closed_form", "reference"]
-Form = Literal["triton", "closed_form", "pulled", "reference"]  # a module of this folder with a `repel`
+Form = Literal["triton", "closed_form", "analytic", "reference"]
 FORMS: tuple[Form, ...] = get_args(Form)  # best first
+MODULES: dict[Form, str] = {"triton": "fused.launch"}  # the others have the name of their form
 OLDEST = (8, 0)  # compute capability: the first with bfloat16
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -83,7 +84,7 @@ def choose(
 
 def module(form: Form) -> Any:
     """The module of a backend: all have a `repel`."""
-    return import_module(f"oddlm.kernels.{form}")
+    return import_module(f".{MODULES.get(form, form)}", __package__)
 
 
 def obstacle(device: torch.device, dtype: torch.dtype) -> str | None:

@@ -11,7 +11,7 @@ from ..core.model import Model, info_of
 from ..registry import find_dotted, is_dotted
 
 if TYPE_CHECKING:
-    from .pretrained import Outline
+    from .loading.pretrained import Outline
 
 KNOWN = {"mini": "oddlm.models.mini.Mini", "toy": "oddlm.models.toy.Toy"}
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
@@ -19,7 +19,7 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 def load_model(name: str, **options: Any) -> Model:
     """A known model, a checkpoint (a folder, or a name on the hub), or the dotted path of somebody's own class or function."""
-    from .device import named_dtype
+    from .loading.device import named_dtype
 
     factory = find_model(name)
     if isinstance(options.get("dtype"), str):
@@ -35,22 +35,22 @@ def outline_model(name: str, **options: Any) -> "Outline | None":
     check_model(name, **options)
     if not _is_checkpoint(name):
         return None
-    from .pretrained import Source, outline
+    from .loading.pretrained import Source, outline
 
     source = {key: value for key, value in options.items() if key in ("revision", "local_files_only", "cache_dir")}
     return outline(Source(name, **source), options.get("mask_id"))
 
 
 def model_digest(name: str, *, revision: str | None = None) -> str:
-    """What tells the model from one with other weights, wherever it lies (`oddlm.models.weights`); nothing is loaded.
+    """What tells the model from one with other weights, wherever it lies (`oddlm.models.loading.weights`); nothing is loaded.
 
     ValueError for a model that there is not.
     """
-    from . import weights
+    from .loading import weights
 
     factory = find_model(name)
     if _is_checkpoint(name):
-        from .pretrained import Source, source_digest
+        from .loading.pretrained import Source, source_digest
 
         return source_digest(Source(name, revision))
     if name == "toy":
@@ -74,7 +74,7 @@ def check_model(name: str, **options: Any) -> None:
 def find_model(name: str) -> Callable[..., Any]:
     """What makes the model; nothing is loaded yet."""
     if _is_checkpoint(name):
-        from .pretrained import load_pretrained
+        from .loading.pretrained import load_pretrained
 
         return partial(load_pretrained, name)
     if name not in KNOWN and Path(name).is_dir():
@@ -99,7 +99,7 @@ def _is_checkpoint(name: str) -> bool:
         return False
     if not Path(name).is_dir():
         return HUB_NAME.fullmatch(name) is not None
-    from .checkpoint import CONFIG, read_json
+    from .loading.checkpoint import CONFIG, read_json
 
     path = Path(name, CONFIG)
     return not path.is_file() or "width" not in read_json(path)

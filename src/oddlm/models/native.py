@@ -9,10 +9,10 @@ from torch import Tensor
 from ..checks import whole
 from ..core.model import ModelInfo, Query, Session
 from .cache import CACHES, Cache, CachedSession
-from .quant import is_quantized
+from .loading.quant import is_quantized
+from .loading.weights import Weights
 from .session import PlainSession
 from .transformer import Transformer
-from .weights import Weights
 
 COMPILED = ("fixed", "any")
 

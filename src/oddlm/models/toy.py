@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from ..core.model import ModelInfo
+from .loading.weights import CODE, of_text
 from .transformer import nudged
-from .weights import CODE, of_text
 
 VERSION = 1  # raise it with every change of what the network says
 

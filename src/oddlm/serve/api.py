@@ -12,7 +12,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
 from .. import __version__
-from ..generate import LM
+from ..lm import LM
 from ..pieces import PIECES
 from ..presets import ABOUT, AUTO, expanded
 from ..store import Store
@@ -22,10 +22,9 @@ from .engine import Engine
 from .errors import ApiError
 from .frames import EVENTS
 from .guard import Guard
-from .meters import Meters
 from .pages import add_pages
-from .prepare import sample_params
-from .runs import RunDesk, add_runs
+from .prometheus import Meters
+from .request import sample_params
 from .schema import (
     ChatAnswer,
     ChatRequest,
@@ -40,6 +39,7 @@ from .schema import (
 )
 from .service import Service
 from .settings import ServeSettings
+from .stored_runs import RunDesk, add_runs
 from .tasks import TaskDesk, add_tasks
 
 STREAM = "text/event-stream"

@@ -20,7 +20,7 @@ from torch import Tensor
 from ..core.canvas import Template as Form
 from ..core.model import Query, Session
 from ..core.step import Observer
-from ..generate import LM, Drawing, Samples, guided_model
+from ..lm import LM, Drawing, Samples, guided_model
 from ..models.wrappers import ClassifierFree
 from ..params import SampleParams
 from ..selection import keep

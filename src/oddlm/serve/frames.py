@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..core.model import ModelInfo
 from ..core.step import Observer, Sample, StepEvent, Tokenizer
-from ..generate import LM
+from ..lm import LM
 from ..params import SampleParams
 from .schema import ErrorAnswer, Extra, FinishReason, Usage
 from .text import extra

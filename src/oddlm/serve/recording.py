@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from .. import __version__
 from ..files import write_whole
-from ..generate import LM, encode_prompts
+from ..lm import LM, encode_prompts
 from ..params import SampleParams
 from ..tasks import Problem, Task
 from .assets import INDEX, asset, asset_names

@@ -7,14 +7,14 @@ from fastapi import Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel
 
-from ..generate import LM, Samples
+from ..lm import LM, Samples
 from .connection import while_there
-from .dialects import Chat, Completions, Told
 from .engine import Engine, Finished, Job, Work
 from .errors import ApiError, as_api_error
 from .frames import StepFrame, end_of, frames_of, start_of
-from .meters import Meters
-from .prepare import check_stops, prepare
+from .openai_format import Chat, Completions, Told
+from .prometheus import Meters
+from .request import check_stops, prepare
 from .schema import ChatRequest, CompletionRequest, DenoiseRequest, Usage
 from .settings import ServeSettings
 from .text import Growth, TextStream, extra, grown_blocks, pieces, told, usage

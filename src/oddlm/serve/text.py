@@ -7,8 +7,8 @@ from typing import Any
 
 from ..core.canvas import Template as Form
 from ..core.step import Observer, Sample, StepEvent
-from ..ends import text_length
 from ..metrics import text_diversity
+from ..text import text_length
 from .schema import Extra, FinishReason, Usage
 
 IMPOSSIBLE = -9999.0  # OpenAI's number where JSON has none for minus infinity

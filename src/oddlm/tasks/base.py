@@ -15,7 +15,7 @@ from typing import Any
 from ..registry import find_dotted, is_dotted
 from ..sandbox import require_sandbox
 from ..versions import SCORING
-from .data import digest
+from .jsonl import digest
 
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of a function, another one in every process
 _DEFINED = re.compile(r"^TASK\b[^=\n]*=", re.MULTILINE)

@@ -19,7 +19,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from .base import Problem, Score, Task
-from .data import EXPLORATION, first, read_jsonl, text_field
+from .jsonl import EXPLORATION, first, read_jsonl, text_field
 
 Split = Literal["train", "tune", "test"]
 

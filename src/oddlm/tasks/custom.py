@@ -11,7 +11,7 @@ from typing import Any
 from ..sandbox import TestsError, Trial, read_tests, run_python
 from ..sandbox.trial import parsed
 from .base import Problem, Score, Task
-from .data import first, in_half, read_jsonl, text_field
+from .jsonl import first, in_half, read_jsonl, text_field
 from .programs import codes_in, given, readings
 from .scoring import find_number, score_number
 

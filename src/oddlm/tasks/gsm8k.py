@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from .base import Problem, Score, Task
-from .data import first, in_half, read_jsonl, text_field
 from .hub import hub_rows
+from .jsonl import first, in_half, read_jsonl, text_field
 from .scoring import find_number, score_number
 
 HUB = "openai/gsm8k"

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from .data import read_jsonl
+from .jsonl import read_jsonl
 
 PROBE_S = 10.0  # the longest wait for the hub to answer at all
 SHARD = re.compile(r"-\d{5}-of-(\d{5})\.parquet$")

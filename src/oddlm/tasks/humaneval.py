@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ..sandbox import Limits, run_python
 from .base import Problem, Score, Task
-from .data import first, in_half, instead, read_jsonl, text_field
+from .jsonl import first, in_half, instead, read_jsonl, text_field
 from .programs import codes_in, preamble, readings
 
 FIELDS = ("task_id", "prompt", "entry_point", "canonical_solution", "test")

@@ -10,8 +10,8 @@ from typing import Any
 from ..sandbox import Limits, TestsError, Trial, read_tests, run_python
 from ..sandbox.trial import parsed
 from .base import Problem, Score, Task
-from .data import first, read_jsonl, text_field
 from .hub import hub_rows
+from .jsonl import first, read_jsonl, text_field
 from .programs import codes_in, readings
 
 HUB = "google-research-datasets/mbpp"

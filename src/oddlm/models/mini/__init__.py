@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 
 from ..cache import Cache
-from ..device import chosen_device
+from ..loading.device import chosen_device
+from ..loading.weights import of_files
 from ..native import Native
 from ..transformer import Transformer, TransformerConfig
-from ..weights import of_files
 
 HERE = Path(__file__).parent
 CONTEXT = 256

@@ -13,7 +13,7 @@ from typing import Any
 
 from ...sandbox import Limits, run_python
 from ..base import Problem, Score, Task
-from ..data import EXPLORATION, first
+from ..jsonl import EXPLORATION, first
 from .grammar import UNDEFINED, Composition, Split, Values, draw, neighbours, probes, shorter, side, values
 from .reading import read_answer
 from .writing import FUNCTION, write_body, write_prompt

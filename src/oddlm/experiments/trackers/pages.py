@@ -1,0 +1,79 @@
+"""A tracker that keeps a page per run: what those of all packages have in common."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from ...params import RunSpec
+from ...store import Scored, Summary
+
+PROJECT = "oddlm"
+Numbers = Mapping[str, float]
+
+
+class Page(Protocol):
+    """Where the numbers of one run go."""
+
+    def log(self, numbers: Numbers, step: int) -> None: ...
+
+    def end(self, numbers: Numbers | None) -> None:
+        """With the numbers of the whole run; None where it was stopped."""
+
+
+OpenPage = Callable[[RunSpec, int], Page]  # of a run, with its number of problems
+
+
+class Pages:
+    """A tracker out of a way to open pages."""
+
+    def __init__(self, open_page: OpenPage) -> None:
+        self._open_page = open_page
+        self._open: dict[str, tuple[Page, _Standing]] = {}  # by run
+
+    def start(self, spec: RunSpec, problems: int) -> None:
+        if spec.id in self._open:  # it was given up, and begins again
+            self._open.pop(spec.id)[0].end(None)
+        self._open[spec.id] = (self._open_page(spec, problems), _Standing())
+
+    def record(self, spec: RunSpec, record: Scored) -> None:
+        page, standing = self._open[spec.id]
+        page.log(standing.add(record), standing.records)
+
+    def finish(self, spec: RunSpec, summary: Summary) -> None:
+        page, _ = self._open.pop(spec.id)
+        page.end(_known({**(summary.passed or {}), **summary.diversity, "seconds": summary.seconds}))
+
+    def close(self) -> None:
+        while self._open:
+            page, _ = self._open.popitem()[1]
+            page.end(None)
+
+
+@dataclass
+class _Standing:
+    """Of a run, after some of its records."""
+
+    records: int = 0
+    right: float = 0.0
+    solved: float = 0.0
+
+    def add(self, record: Scored) -> dict[str, float]:
+        """Pass@k over the records so far, the rest of this one."""
+        self.records += 1
+        numbers: dict[str, float | None] = {**record.diversity, "seconds": record.draw_seconds + record.seconds}
+        if None not in record.correct:
+            n, right = len(record.correct), sum(map(bool, record.correct))
+            self.right += right / n
+            self.solved += right > 0
+            numbers |= {f"pass@{n}": self.solved / self.records, "pass@1": self.right / self.records}
+        return _known(numbers)
+
+
+def described(spec: RunSpec, problems: int) -> dict[str, Any]:
+    """What was asked, flat, in the spelling that makes the id."""
+    content = spec.canonical()
+    return {**content.pop("params"), **content, "problems": problems}
+
+
+def _known(numbers: Mapping[str, float | None]) -> dict[str, float]:
+    return {name: float(value) for name, value in numbers.items() if value is not None}

@@ -1,0 +1,47 @@
+"""TensorBoard."""
+
+import os
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...params import RunSpec
+from .pages import Numbers, Page, Pages
+
+
+def tensorboard(folder: Path) -> Pages:
+    """A folder of event files per run, in folder/tensorboard. Written here and now: its own writer fails in a thread."""
+    from tensorboard.summary.writer.record_writer import RecordWriter
+
+    def open_page(spec: RunSpec, problems: int) -> Page:
+        path = folder / "tensorboard" / spec.id / f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        page = _Page(RecordWriter(path.open("wb")))
+        page.write(file_version="brain.Event:2")
+        return page
+
+    return Pages(open_page)
+
+
+@dataclass(frozen=True)
+class _Page:
+    writer: Any
+
+    def log(self, numbers: Numbers, step: int) -> None:
+        from tensorboard.compat.proto.summary_pb2 import Summary as Values
+
+        values = [Values.Value(tag=name, simple_value=value) for name, value in numbers.items()]
+        self.write(step=step, summary=Values(value=values))
+
+    def write(self, **content: Any) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        self.writer.write(Event(wall_time=time.time(), **content).SerializeToString())
+        self.writer.flush()
+
+    def end(self, numbers: Numbers | None) -> None:
+        if numbers is not None:
+            self.log({f"run/{name}": value for name, value in numbers.items()}, 0)
+        self.writer.close()

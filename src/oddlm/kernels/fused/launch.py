@@ -1,0 +1,345 @@
+"""Repulsion and sampling on a GPU: the closed form as kernels that read the logits three times and write nothing of their size.
+
+Shapes as in closed_form.py; B = G * n samples. Nothing here waits for the device.
+"""
+
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import fields
+from typing import Any
+
+import torch
+import triton
+from torch import Tensor
+
+from ...core.noise import Purpose, normal
+from ...core.step import Step
+from ..coordinates import Coordinates
+from ..directions import Duplicates, extend
+from ..reference import Repel
+from . import algebra
+from . import passes as device
+from .arrays import Columns, Drawn, Push, Rows, columns_of
+
+CELL = 512  # rows are padded to a multiple of it
+CHUNK = 4096  # columns that one program sums by owner
+NEEDS = {None: 0, "margin": 1, "entropy": 2}
+
+Lines = tuple[Tensor, Tensor | None]  # logits [G, n, m, V] and their positions [G, n, m]; None: all positions, m = S
+
+
+def keys_of(step: Step, purpose: Purpose, positions: int) -> Tensor:
+    """`Step.keys` in one launch."""
+    B = len(step.seeds) * step.n
+    keys = torch.empty(B, positions, dtype=torch.int64, device=step.seeds.device)
+    lanes = _block(positions, 128)
+    with _current(keys):
+        device.make_keys[(B, triton.cdiv(positions, lanes))](
+            step.seeds, keys, step.n, step.first_sample, step.index, int(purpose), positions, LANES=lanes, num_warps=1
+        )
+    return keys
+
+
+def repel(
+    logits: Tensor, tokens: Tensor, masked: Tensor, alpha: Tensor, earlier: Tensor | None, how: Repel
+) -> tuple[Tensor, Tensor | None]:
+    """The same contract as `closed_form.repel`."""
+    push, added = plan(logits, tokens, masked, alpha, earlier, how)
+    guided = write(logits.flatten(0, 1), masked.flatten(0, 1), push)
+    return guided.view(logits.shape), added
+
+
+def plan(
+    logits: Tensor,
+    tokens: Tensor,
+    masked: Tensor,
+    alpha: Tensor,
+    earlier: Tensor | None,
+    how: Repel,
+    positions: Tensor | None = None,
+    never: tuple[int, ...] = (),
+) -> tuple[Push, Tensor | None]:
+    """The push of logits [G, n, S, V] (see `reference.repel`), and the directions added, where wanted.
+
+    positions [G * n, m]: the logits are [G, n, m, V], of the masked positions of each sample, in ascending order.
+    """
+    columns = columns_of(logits.shape[-1], never, how.protected, logits.device)
+    lines = logits, None if positions is None else positions.view(logits.shape[:3])
+    with _current(logits):
+        make = _plan_one_by_one if how.sequential else _plan
+        return make(lines, tokens, masked, alpha, earlier, how, how.keys, columns)
+
+
+def _plan_one_by_one(
+    lines: Lines,
+    tokens: Tensor,
+    masked: Tensor,
+    alpha: Tensor,
+    earlier: Tensor | None,
+    how: Repel,
+    keys: Tensor,
+    columns: Columns,
+) -> tuple[Push, Tensor | None]:
+    """Each sample against the others as they are after their own push."""
+    pushes = []
+    logits, positions = lines
+    for k in range(logits.shape[1]):
+        one = slice(k, k + 1)
+        part = (logits[:, one], None if positions is None else positions[:, one]), tokens[:, one], masked[:, one]
+        push, _ = _plan(*part, alpha[:, one], earlier, how, keys[:, one], columns)
+        pushes.append(push)
+        rows = _make_rows(part[0][0], earlier)
+        _observe(*part, keys[:, one], columns, rows, push)
+        skip = Duplicates("skip", how.duplicates.tolerance)
+        found = _coordinates(rows, torch.zeros_like(alpha[:, one]), 1, skip)
+        earlier = extend(earlier, _vectors(found, rows, logits.shape[-1]))
+    assert earlier is not None
+    return _join(pushes), earlier[:, -len(pushes) :]
+
+
+def draw(
+    logits: Tensor, positions: Tensor | None, step: Step, push: Push | None, *, temperature: float, needs: str | None
+) -> Drawn:
+    """Gumbel-max tokens at the open positions of logits [B, S, V], or [B, m, V] of these positions."""
+    B, M, V = logits.shape
+    S = step.tokens.shape[1]
+    logits = _last_dense(logits)
+    columns = columns_of(V, step.never, (), logits.device) if push is None else push.columns
+    tokens = step.tokens.clone(memory_format=torch.contiguous_format)
+    figures = torch.zeros(4, B, S, dtype=torch.float64, device=logits.device)
+    largest = torch.zeros(B, S, dtype=torch.float32, device=logits.device)
+    keys = keys_of(step, Purpose.TOKEN, S)
+    with _current(logits):
+        device.draw_tokens[(B * M,)](
+            logits, logits.stride(0), logits.stride(1), _some(positions, logits), _flat(step.open), columns.flags, columns.busy,
+            *_of(push, logits), logits if push is None else push.rest, keys, temperature, tokens, *figures, largest,
+            S, M, V=V, SOME=positions is not None, PUSHED=push is not None, HOT=temperature > 0, NEEDS=NEEDS[needs],
+            BLOCK=_block(V, 2048), num_warps=8,
+        )  # fmt: skip
+    confidence, logprob, base_logprob, extra = figures
+    return Drawn(tokens, confidence, logprob, base_logprob, extra, largest)
+
+
+def write(logits: Tensor, masked: Tensor, push: Push) -> Tensor:
+    """The pushed logits [B, S, V] themselves; committed rows as they were."""
+    B, S, V = logits.shape
+    guided = logits.clone(memory_format=torch.contiguous_format)
+    block = _block(V, 2048)
+    with _current(logits):
+        device.write_rows[(B * S, triton.cdiv(V, block))](
+            guided, S * V, V, _flat(masked), push.columns.flags, *_of(push, logits), guided, S, V=V, BLOCK=block, num_warps=8
+        )
+    return guided
+
+
+def _plan(
+    lines: Lines,
+    tokens: Tensor,
+    masked: Tensor,
+    alpha: Tensor,
+    earlier: Tensor | None,
+    how: Repel,
+    keys: Tensor,
+    columns: Columns,
+) -> tuple[Push, Tensor | None]:
+    logits = lines[0]
+    n, V = logits.shape[1], logits.shape[-1]
+    rows = _make_rows(logits, earlier)
+    seen = _observe(lines, tokens, masked, keys, columns, rows, None)
+    if how.probes:
+        rows[:, n : 2 * n, :V] = normal(keys, V)
+    here = masked.flatten(0, 1)
+    quality = _rate(seen.rest, here).view(alpha.shape)
+    found = _coordinates(rows, quality, n, how.duplicates)
+    assert how.weigh is not None
+    weights = how.weigh(found)
+    alpha = how.eased(alpha, found)
+    pull = _combine(weights.by_feature, rows, weights.rough, V).flatten(0, 1)
+    at_peak, even, force = _forces(rows, pull, seen, here, columns, weights.by_quality, alpha, how.raw_gradient)
+    push = Push(
+        largest=seen.largest,
+        likeliest=seen.likeliest,
+        rest=seen.rest,
+        at_peak=at_peak,
+        even=even,
+        force=force,
+        pull=pull,
+        owner=seen.owner,
+        columns=columns,
+    )
+    return push, _vectors(found, rows, V) if how.remember else None
+
+
+def _make_rows(logits: Tensor, earlier: Tensor | None) -> Tensor:
+    """[G, n + n + h, W]: room for features and draws, and the earlier directions."""
+    G, n, _, V = logits.shape
+    h = 0 if earlier is None else earlier.shape[1]
+    rows = torch.empty(G, 2 * n + h, triton.cdiv(V, CELL) * CELL, dtype=torch.float32, device=logits.device)
+    if earlier is not None:
+        rows[:, 2 * n :, :V], rows[:, 2 * n :, V:] = earlier, 0.0
+    return rows
+
+
+def _observe(
+    lines: Lines, tokens: Tensor, masked: Tensor, keys: Tensor, columns: Columns, rows: Tensor, push: Push | None
+) -> Rows:
+    """Statistics and owners of the logits, pushed if there is a push; features and draws are written into `rows`."""
+    logits, positions = lines
+    G, n, M, V = logits.shape
+    S, W = tokens.shape[2], rows.shape[2]
+    x, here, keys = _last_dense(logits.flatten(0, 1)), masked.flatten(0, 1), keys.flatten().contiguous()
+    figures = torch.zeros(5, G * n, S, dtype=torch.float32, device=x.device)
+    largest, rest, power, share_log, likeliest = *figures[:4], figures[4].view(torch.int32)
+    strides = x.stride(0), x.stride(1)
+    how = {"SOME": positions is not None, "PUSHED": push is not None}
+    device.measure_rows[(G * n * M,)](
+        x, *strides, _some(positions, x), _flat(here), columns.flags, columns.busy, columns.protected, len(columns.protected),
+        *_of(push, x), largest, likeliest, rest, power, share_log, S, M, V=V, BLOCK=_block(V, 2048), num_warps=8, **how,
+    )  # fmt: skip
+    order = torch.empty(G * n, S, dtype=torch.int64, device=x.device)
+    counts = torch.empty(G * n, dtype=torch.int32, device=x.device)
+    owner = torch.zeros(G * n, W, dtype=torch.int16 if S < 1 << 15 else torch.int32, device=x.device)
+    algebra.survey[(G * n,)](
+        _flat(here), tokens.flatten(0, 1).contiguous(), order, counts, owner, W, S, BLOCK=_lanes(S), num_warps=4
+    )
+    block = _block(V, 512)
+    device.pool_columns[(G * n, triton.cdiv(W, block))](
+        x, *strides, order, counts, columns.flags, *_of(push, x), largest, rest, share_log, keys,
+        rows, rows.stride(0), rows.stride(1), owner, W, S, n, V=V, BLOCK=block, UNROLL=4, num_warps=4, **how,
+    )  # fmt: skip
+    return Rows(largest, likeliest, rest, power, owner, order, counts)
+
+
+def _rate(rest: Tensor, masked: Tensor) -> Tensor:
+    """[B] float64: the quality of each sample."""
+    B, S = rest.shape
+    quality = torch.empty(B, dtype=torch.float64, device=rest.device)
+    algebra.rate_samples[(B,)](rest, _flat(masked), quality, S, BLOCK=_lanes(S), num_warps=4)
+    return quality
+
+
+def _inner(rows: Tensor) -> Tensor:
+    """[G, N, N] float64: inner products of the rows, summed in the same order every time."""
+    G, N, W = rows.shape
+    tile, length = 32, CELL if N <= 32 else 4 * CELL
+    if W % length:
+        length = CELL
+    parts = torch.empty(G, W // length, N, N, dtype=torch.float64, device=rows.device)
+    algebra.multiply_rows[(triton.cdiv(N, tile) ** 2, W // length, G)](
+        rows, rows.stride(0), rows.stride(1), parts, N, W // length, LENGTH=length, TILE=tile, BLOCK=64, num_warps=4
+    )
+    return parts.sum(dim=1)
+
+
+def _coordinates(rows: Tensor, quality: Tensor, n: int, rule: Duplicates) -> Coordinates:
+    """Directions by Gram-Schmidt on inner products: `directions.find_directions` without its vectors."""
+    G, N, _ = rows.shape
+    h = N - 2 * n
+    inner = _inner(rows)
+    basis, inner_basis = torch.empty(2, G, h + n, N, dtype=torch.float64, device=rows.device)
+    if h:
+        basis[:, :h] = torch.eye(N, dtype=torch.float64, device=rows.device)[2 * n :]
+        inner_basis[:, :h] = inner[:, 2 * n :]
+    guided, duplicate = torch.empty(2, G, n, dtype=torch.bool, device=rows.device)
+    residual = torch.empty(G, n, dtype=torch.float64, device=rows.device)
+    many = N > 64
+    algebra.find_directions[(G,)](
+        inner, basis, inner_basis, _flat(guided), _flat(duplicate), residual, n, h, N, rule.tolerance,
+        BREAK=rule.mode == "break", P=max(triton.next_power_of_2(N), 16), TILE=32 if many else 16, num_warps=8 if many else 4,
+    )  # fmt: skip
+    return Coordinates(inner, quality, basis[:, h:], guided, duplicate, residual, rule)
+
+
+def _vectors(found: Coordinates, rows: Tensor, V: int) -> Tensor:
+    """[G, n, V] float64: the directions themselves."""
+    return found.basis @ rows[..., :V].double()
+
+
+def _combine(weights: Tensor, rows: Tensor, rough: Tensor | None, V: int) -> Tensor:
+    """[G, n, W]: feature * (weights @ rows)."""
+    G, n, N = weights.shape
+    pull = torch.empty(G, n, rows.shape[2], dtype=torch.float32, device=rows.device)
+    block, tile = 64, 16 if n <= 16 else 32
+    algebra.combine_rows[(triton.cdiv(V, block), triton.cdiv(n, tile), G)](
+        weights.contiguous(), rows, rows.stride(0), rows.stride(1), weights if rough is None else rough.contiguous(),
+        pull, pull.stride(1), n, N, V=V, ROUGH=rough is not None, TILE=tile, DEPTH=16, BLOCK=block, num_warps=4,
+    )  # fmt: skip
+    return pull
+
+
+def _forces(
+    rows: Tensor,
+    pull: Tensor,
+    seen: Rows,
+    masked: Tensor,
+    columns: Columns,
+    by_quality: Tensor,
+    alpha: Tensor,
+    raw: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """What the likeliest column loses and the others gain [B, S], and the force [B]; takes the likeliest out of `pull`."""
+    B, S = masked.shape
+    V, n = len(columns.flags), alpha.shape[1]
+    here = _flat(masked)
+    owner, strides = seen.owner, (pull.stride(0), seen.owner.stride(0))
+    peaks, at_peak, even = torch.empty(3, B, S, dtype=torch.float32, device=pull.device)
+    force = torch.empty(B, dtype=torch.float32, device=pull.device)
+    algebra.take_peaks[(B, triton.cdiv(S, 128))](
+        pull, strides[0], owner, strides[1], seen.likeliest, here, peaks, S, BLOCK=128, num_warps=4
+    )
+    tile, block, chunks = 8, 512, triton.cdiv(V, CHUNK)
+    sums = torch.empty(B, chunks, 3, S, dtype=torch.float64, device=pull.device)  # of masked rows
+    algebra.sum_by_owner[(B, triton.cdiv(S, tile), chunks)](
+        rows, rows.stride(0), rows.stride(1), pull, strides[0], owner, strides[1], columns.flags, sums, seen.order, seen.counts,
+        S, n, chunks, V=V, LENGTH=min(CHUNK, triton.cdiv(V, block) * block), TILE=tile, BLOCK=block, num_warps=4,
+    )  # fmt: skip
+    algebra.set_forces[(B,)](
+        sums, peaks, seen.likeliest, seen.rest, seen.power, here, columns.flags,
+        by_quality.double().contiguous(), alpha.double().contiguous(), at_peak, even, force,
+        S, chunks, RAW=raw, BLOCK=_lanes(S), num_warps=4,
+    )  # fmt: skip
+    return at_peak, even, force
+
+
+def _join(pushes: list[Push]) -> Push:
+    """Pushes of sample 0, 1, ... of each group as the push of all of them."""
+
+    def join(name: str) -> Tensor:
+        return torch.stack([getattr(push, name) for push in pushes], dim=1).flatten(0, 1)
+
+    return Push(**{f.name: join(f.name) for f in fields(Push) if f.name != "columns"}, columns=pushes[0].columns)
+
+
+def _of(push: Push | None, instead: Tensor) -> tuple[Any, ...]:
+    """A push as arguments of a kernel; without one, something to point at."""
+    if push is None:
+        return (*[instead] * 7, 0)
+    pull, owner = push.pull, push.owner
+    return push.largest, push.likeliest, push.at_peak, push.even, push.force, pull, owner, pull.stride(0)
+
+
+def _some(positions: Tensor | None, instead: Tensor) -> Tensor:
+    """Positions as an argument of a kernel."""
+    return instead if positions is None else positions.contiguous()
+
+
+def _current(tensor: Tensor) -> AbstractContextManager[Any]:
+    """Triton launches on the current device, whatever its arguments say."""
+    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
+
+
+def _last_dense(logits: Tensor) -> Tensor:
+    return logits if logits.stride(-1) == 1 else logits.contiguous()
+
+
+def _flat(flags: Tensor) -> Tensor:
+    """Booleans as bytes."""
+    return flags.contiguous().view(torch.uint8)
+
+
+def _lanes(S: int) -> int:
+    """Of a program that holds all positions of a sample."""
+    return int(max(16, triton.next_power_of_2(S)))
+
+
+def _block(V: int, most: int) -> int:
+    return int(max(16, min(triton.next_power_of_2(V), most)))

@@ -1,0 +1,1 @@
+"""Networks that somebody else has loaded, as models of ours."""

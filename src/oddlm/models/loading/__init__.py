@@ -1,0 +1,1 @@
+"""From the files of a checkpoint to a network and its tokenizer. Nothing in them is ever executed."""

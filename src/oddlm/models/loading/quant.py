@@ -1,0 +1,126 @@
+"""Linear layers in 4 or 8 bits, by bitsandbytes.
+
+For a loader: make the network on the meta device, `prepare(network, quantize)`, then hand every parameter, complete and on the
+device where it is to live, to `assign(module, attribute, tensor)`. A matrix is quantised as it arrives, so that one at a time
+exists in full. What a block multiplies with is quantised; embedding, norms, biases and head stay as they are (transformers
+leaves the head out too, for numerical stability).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import ceil
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from ...checks import one_of
+from ..transformer import Transformer, TransformerConfig
+
+Quantize = Literal["nf4", "int8"]
+QUANTIZATIONS = get_args(Quantize)
+Quantizer = Callable[[Any, Tensor], nn.Parameter]
+OUTLIERS = 6.0  # int8: input features beyond this are multiplied in 16 bits (LLM.int8's threshold)
+NF4_BLOCK, NF4_NESTED_BLOCK = 64, 256  # weights per scale, scales per scale of scales
+NF4_TABLES = 4 * (16 + 256 + 1)  # bytes per matrix: the two codes and the offset, float32
+
+
+def prepare(network: Transformer, quantize: str | None) -> Transformer:
+    """Put quantised layers, still without weights, in place of the linear layers of the blocks of a network on meta."""
+    if quantize is None:
+        return network
+    library = _bitsandbytes(quantize)
+    for module in list(network.blocks.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, nn.Linear):
+                setattr(module, name, _layer(library, child, quantize))
+    return network
+
+
+def is_quantized(network: Transformer) -> bool:
+    return any(hasattr(module, "quantizer") for module in network.blocks.modules())
+
+
+def assign(module: nn.Module, attribute: str, tensor: Tensor) -> None:
+    """module.attribute = tensor, quantised where the module wants it so."""
+    quantizer: Quantizer | None = getattr(module, "quantizer", None) if attribute == "weight" else None
+    parameter = nn.Parameter(tensor, requires_grad=False) if quantizer is None else quantizer(module, tensor)
+    setattr(module, attribute, parameter)
+
+
+def _nf4(module: Any, weight: Tensor) -> nn.Parameter:
+    """4 bits a weight, a scale for every 64 of them, and the scales in 8 bits themselves (double quantisation)."""
+    kept: Any = type(module.weight)
+    parameter = kept(weight, quant_type="nf4", blocksize=NF4_BLOCK, compress_statistics=True, module=module)
+    quantised: nn.Parameter = parameter.to(weight.device)
+    return quantised
+
+
+def _int8(module: Any, weight: Tensor) -> nn.Parameter:
+    """8 bits a weight, a scale for every row."""
+    from bitsandbytes.functional import int8_vectorwise_quant
+
+    values, scales, _ = int8_vectorwise_quant(weight.half())
+    kept: Any = type(module.weight)
+    parameter: nn.Parameter = kept(values, requires_grad=False, CB=values, SCB=scales)
+    return parameter
+
+
+def _layer(library: Any, linear: nn.Linear, quantize: str) -> nn.Module:
+    shape = {"input_features": linear.in_features, "output_features": linear.out_features, "bias": linear.bias is not None}
+    with torch.device("meta"):
+        if quantize == "nf4":
+            layer = library.nn.Linear4bit(**shape, compute_dtype=torch.bfloat16, compress_statistics=True, quant_type="nf4")
+        else:
+            layer = library.nn.Linear8bitLt(**shape, has_fp16_weights=False, threshold=OUTLIERS)
+    layer.quantizer = _nf4 if quantize == "nf4" else _int8
+    result: nn.Module = layer.to(linear.weight.dtype)
+    return result
+
+
+def _bitsandbytes(quantize: str) -> Any:
+    one_of("quantize", quantize, QUANTIZATIONS)
+    try:
+        import bitsandbytes
+    except ImportError as error:
+        raise ValueError(f"quantize={quantize!r} needs bitsandbytes: pip install 'oddlm[quant]'") from error
+    return bitsandbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """The bytes of a network's weights."""
+
+    embed: int
+    block: int  # each
+    layers: int
+    head: int  # and the last norm
+
+    @property
+    def total(self) -> int:
+        return self.embed + self.layers * self.block + self.head
+
+
+def footprint(config: TransformerConfig, quantize: str | None = None, dtype: torch.dtype = torch.bfloat16) -> Footprint:
+    """What the weights will take, from their shapes alone: nothing is allocated."""
+    if quantize is not None:
+        one_of("quantize", quantize, QUANTIZATIONS)
+    with torch.device("meta"):
+        network = Transformer(config).to(dtype)
+    block = _bytes(network.blocks[0])
+    for linear in network.blocks[0].modules() if quantize else ():
+        if isinstance(linear, nn.Linear):
+            block += _quantized_bytes(linear.in_features, linear.out_features, quantize) - linear.weight.nbytes
+    head = _bytes(network.norm) + (0 if network.head is None else _bytes(network.head))
+    return Footprint(_bytes(network.embed), block, config.layers, head)
+
+
+def _bytes(module: nn.Module) -> int:
+    return sum(p.nbytes for p in module.parameters())
+
+
+def _quantized_bytes(columns: int, rows: int, quantize: str | None) -> int:
+    if quantize == "int8":
+        return rows * columns + 4 * rows
+    scales = ceil(rows * columns / NF4_BLOCK)
+    return ceil(rows * columns / 2) + scales + 4 * ceil(scales / NF4_NESTED_BLOCK) + NF4_TABLES
