@@ -305,3 +305,12 @@ def test_a_sample_and_an_lm_fit_a_line(lm):
     assert repr(lm).endswith(", cpu, fp64)")
     assert repr(oddlm.load("mini")) == "LM('mini', cpu, fp32)"
     assert repr(LM(Bare(), lm.tokenizer)).startswith("LM('Bare object 0x")
+
+
+def test_one_prompt_has_its_samples_without_a_list_around_them():
+    lm = oddlm.load("toy")
+    (many,) = lm.generate(["t5 t6"], 3, length=6, alpha=8, seed=4)
+    for prompt in ("t5 t6", lm.tokenizer.encode("t5 t6")):
+        one = lm.sample(prompt, 3, length=6, alpha=8, seed=4)
+        assert [sample.text for sample in one] == [sample.text for sample in many]
+        assert isinstance(one, oddlm.Samples)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oddlm.params import RunSpec, SampleParams, checked
+from oddlm.params import RunSpec, SampleParams, SampleSettings, checked
 from oddlm.report.compare import baseline
 
 
@@ -183,3 +183,7 @@ def test_a_flag_is_no_number(kind, content):
     """`true` would be read as 1 otherwise."""
     with pytest.raises(ValueError, match=f"{list(content)[-1]}: .*true"):
         checked(kind, content)
+
+
+def test_keyword_arguments_are_the_fields():
+    assert SampleSettings.__annotations__.keys() == SampleParams.model_fields.keys()

@@ -28,10 +28,15 @@ if TYPE_CHECKING:
     from .lm import Samples as Samples
     from .lm import load as load
     from .lm import wrap as wrap
+    from .params import RunSpec as RunSpec
     from .params import SampleParams as SampleParams
     from .sampler import begin as begin
     from .sampler import denoise as denoise
     from .sampler import denoise_steps as denoise_steps
+    from .store import Store as Store
+    from .tasks import Problem as Problem
+    from .tasks import Score as Score
+    from .tasks import Task as Task
 
 __version__ = "0.1.0"
 
@@ -46,16 +51,21 @@ _PUBLIC = {
     "ModelInfo": "core.model",
     "Policy": "core.step",
     "Prediction": "core.step",
+    "Problem": "tasks",
     "Proposal": "core.step",
     "Query": "core.model",
     "Repulsion": "diversity.repulsion",
+    "RunSpec": "params",
     "Sample": "core.step",
     "SampleParams": "params",
     "Samples": "lm",
+    "Score": "tasks",
     "Session": "core.model",
     "State": "core.run",
     "Step": "core.step",
     "StepEvent": "core.step",
+    "Store": "store",
+    "Task": "tasks",
     "advance": "core.run",
     "begin": "sampler",
     "denoise": "sampler",

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import groupby
-from typing import Any
+from typing import Any, Unpack
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from .diversity.repulsion import Repulsion
 from .models import load_model, outline_model
 from .models.adapters.transformers import Wrapped
 from .models.wrappers import ClassifierFree, MicroBatch
-from .params import SampleParams, checked
+from .params import SampleParams, SampleSettings, checked
 from .progress import step_progress
 from .sampler import answer, begin, choose_backend
 from .selection import SELECTORS, keep
@@ -77,7 +77,7 @@ class LM:
         observe: Observer | Sequence[Observer] | None = None,
         progress: bool | None = None,
         templates: Sequence[Template] | None = None,
-        **settings: Any,
+        **settings: Unpack[SampleSettings],
     ) -> list[Samples]:
         """n samples for every prompt; `settings` are the fields of SampleParams.
 
@@ -126,6 +126,11 @@ class LM:
                     error.add_note("the samples generated until then are in this exception's .samples")
                 raise
         return results
+
+    def sample(self, prompt: str | Sequence[int], n: int = 16, **options: Any) -> Samples:
+        """n samples of one prompt, a text or token ids; `options` are those of `generate`."""
+        (samples,) = self.generate([prompt], n, **options)
+        return samples
 
 
 class Drawing:

@@ -4,9 +4,9 @@ import hashlib
 import json
 import sys
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar, get_args
+from typing import Annotated, Any, Literal, Self, TypedDict, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -188,6 +188,40 @@ class SampleParams(BaseModel):
         if self.plain:
             changes |= {name: type(self).model_fields[name].default for name in PUSH} | {"objective": "none", "alpha": 0.0}
         return self.model_copy(update=changes)
+
+
+Piece = str | Mapping[str, Any] | Callable[..., Any]  # by name, with options, or the function itself
+
+
+class SampleSettings(TypedDict, total=False):
+    """The fields of `SampleParams`, as keyword arguments."""
+
+    length: int
+    steps: int | None
+    block_length: int | None
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    policy: Piece
+    confidence: Literal["full", "sampled"] | None
+    order_temperature: float
+    fork: Fork
+    fork_temperature: float
+    prompt_noise: float
+    stop_at_end: bool | None
+    eos: Literal["free", "late", "never"]
+    guidance: float
+    objective: Piece
+    feature: Piece
+    alpha: float
+    schedule: Piece
+    duplicates: Literal["break", "skip"] | None
+    tolerance: float | None
+    gradient: Literal["normalized", "raw"]
+    pool: int | None
+    selector: Piece
+    preset: PresetName | None
+    seed: int
 
 
 class Loading(BaseModel):
