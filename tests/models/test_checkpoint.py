@@ -10,12 +10,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from oddlm.models import load_model
+from oddlm.models import families, load_model
 from oddlm.models.families import published
 from oddlm.models.families.dream import DREAM
 from oddlm.models.families.llada import LLADA
 from oddlm.models.families.qwen3 import QWEN3
 from oddlm.models.loading.architecture import Keys
+from oddlm.models.loading.checkpoint import find_architecture
 from oddlm.models.transformer import Transformer
 
 from . import published_layout as layout
@@ -243,7 +244,7 @@ def test_the_published_sizes_are_read_and_have_the_published_number_of_weights(a
         (
             "llada_moe",
             ["LLaDAMoEModelLM"],
-            r"unknown architecture LLaDAMoEModelLM \(model_type 'llada_moe'\); known: LLaDA \(llada\)",
+            r"unknown architecture LLaDAMoEModelLM \(model_type 'llada_moe'\); known: .*LLaDA \(llada\)",
         ),
         (None, None, "unknown architecture None"),
         ("other", 5, "unknown architecture 'other'"),
@@ -314,3 +315,20 @@ def test_weights_exist_once_in_memory(tmp_path, whole):
     share, size = map(float, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
     assert size > 150e6
     assert 0.95 < share < 1.1, "of the weights' own size, though they are all in one file"
+
+
+def test_a_family_is_one_file(tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(
+        "from dataclasses import replace\n"
+        "from oddlm.models.families.qwen3 import QWEN3\n"
+        "MINE = replace(QWEN3, name='Mine', model_types=('mine',))\n"
+    )
+    monkeypatch.setattr(families, "__path__", [*families.__path__, str(tmp_path)])
+    families.architectures.cache_clear()
+    try:
+        assert find_architecture("mine").name == "Mine"
+        assert {"LLaDA", "Mine"} < {architecture.name for architecture in families.architectures()}
+    finally:
+        families.architectures.cache_clear()
+        sys.modules.pop("oddlm.models.families.mine", None)
+    assert find_architecture("none of them") is None

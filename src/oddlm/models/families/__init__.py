@@ -1,1 +1,15 @@
-"""Published architectures, one file each."""
+"""Published architectures, one file each: a file here that holds an `Architecture` is found without being listed."""
+
+from functools import cache
+from importlib import import_module
+from pkgutil import iter_modules
+
+from ..loading.architecture import Architecture
+
+
+@cache
+def architectures() -> tuple[Architecture, ...]:
+    """All of them, in the order of their files."""
+    modules = [import_module(f".{module.name}", __name__) for module in iter_modules(__path__)]
+    found = [value for module in modules for value in vars(module).values() if isinstance(value, Architecture)]
+    return tuple({architecture.name: architecture for architecture in found}.values())

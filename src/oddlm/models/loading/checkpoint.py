@@ -13,15 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..families.dream import DREAM
-from ..families.llada import LLADA
-from ..families.qwen3 import QWEN3
+from ..families import architectures
 from ..transformer import Transformer, TransformerConfig
 from .architecture import Architecture, Keys
 from .placement import home, place
 from .quant import assign, prepare
 
-ARCHITECTURES = (LLADA, DREAM, QWEN3)
 CONFIG, WHOLE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 FLOATS = {"F64", "F32", "F16", "BF16"}
 IGNORED = "rotary_emb.inv_freq"  # a constant that old versions of the model code stored
@@ -75,7 +72,7 @@ def describe(folder: Path) -> Description:
 
 def find_architecture(model_type: Any) -> Architecture | None:
     """By what config.json calls it."""
-    return next((known for known in ARCHITECTURES if model_type in known.model_types), None)
+    return next((known for known in architectures() if model_type in known.model_types), None)
 
 
 def _architecture(keys: Keys) -> Architecture:
@@ -89,7 +86,7 @@ def _architecture(keys: Keys) -> Architecture:
             f"{keys.where} describes {told}: an autoregressive model, which cannot fill masks. If it was trained to, "
             "load it with transformers and give it to oddlm.wrap(model, tokenizer, mask_id=...)"
         )
-    known = ", ".join(f"{a.name} ({a.model_types[0]})" for a in ARCHITECTURES)
+    known = ", ".join(f"{a.name} ({a.model_types[0]})" for a in architectures())
     raise ValueError(
         f"{keys.where}: unknown architecture {told} (model_type {kind!r}); known: {known}. Any other masked diffusion model: "
         "load it with transformers and give it to oddlm.wrap(model, tokenizer, mask_id=...)"
