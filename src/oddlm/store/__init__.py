@@ -1,6 +1,7 @@
-"""Runs on disk (`files`), and questions about them (`query`). Imports no torch."""
+"""Runs on disk (`files`), what is in them (`records`), and questions about them (`query`). Imports no torch."""
 
-from .files import (
+from .files import Head, Run, Store, Writer
+from .records import (
     DRAWN,
     SCORES,
     SPEC,
@@ -9,20 +10,16 @@ from .files import (
     Drawn,
     DrawnSample,
     Failure,
-    Head,
     Place,
     Record,
-    Run,
     RunHeldError,
     SampleRecord,
     Scored,
     Spec,
     Stage,
     Statistics,
-    Store,
     StoreError,
     Summary,
-    Writer,
 )
 
 __all__ = [

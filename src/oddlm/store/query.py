@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ..versions import STORE
-from .files import DRAWN, MOST_LINE_BYTES, SCORES, SPEC, SUMMARY, Head, Store, StoreError
+from .disk import MOST_LINE_BYTES
+from .files import Head, Store
+from .records import DRAWN, SCORES, SPEC, SUMMARY, StoreError
 
 # What is read of each file; the rest of what DuckDB finds there is left alone.
 _FILES = {
