@@ -32,7 +32,8 @@ def runs(context: typer.Context, store: StoreFolder = FOLDER) -> None:
             broken.append(str(error))
     console = open_console()
     table = runs_table(found, whole=not console.is_terminal)
-    console.print(table if found else f"no runs in {store} yet: `oddlm eval` makes some")
+    if found or not broken:
+        console.print(table if found else f"no runs in {store} yet: `oddlm eval` makes some")
     for message in broken:
         complain(message)
     if broken:
@@ -81,8 +82,9 @@ def score(
     from .carry_out import tell_trouble
 
     folder = store or context.obj
-    where, result = Store(folder), Result()
+    where, undrawn = Store(folder), 0
     asked: list[Asked] = []
+    damaged: list[str] = []
     for name in where.ids() if every else dict.fromkeys(where.find(one) for one in runs or ()):
         try:
             head = where.exact_head(name)
@@ -92,22 +94,21 @@ def score(
         except ValueError as error:
             if not every and not isinstance(error, DamagedRunError):
                 raise
-            result.damaged.append(str(error))  # the others can be scored
+            damaged.append(str(error))  # the others can be scored
             continue
         asked.append(run)
-        result.undrawn += max(0, head.problems - head.drawn)
+        undrawn += max(0, head.problems - head.drawn)
         if head.id != run.spec.id:
             versions = f"scorer {head.spec.scorer_version}, and here is {run.spec.scorer_version}"
             complain(f"{head.folder / 'spec.json'} is of {versions}: the verdicts go into run {run.spec.id}")
-    if not asked and not result.damaged:
+    if not asked and not damaged:
         raise ValueError("there is nothing to score: name runs, or give --all")
     plan = Plan(merged(asked))
-    if asked:
-        scored = carry_out(plan, folder, work.find(), 16, ("score",), work.track)
-        for name in scored.done:
-            typer.echo(name)
-        scored.damaged[:0], scored.undrawn = result.damaged, scored.undrawn + result.undrawn
-        result = scored
+    result = carry_out(plan, folder, work.find(), 16, ("score",), work.track) if asked else Result()
+    for name in result.done:
+        typer.echo(name)
+    result.damaged += damaged
+    result.undrawn += undrawn
     tell_trouble(plan, result, folder)
 
 
