@@ -8,7 +8,10 @@ from types import ModuleType
 import pytest
 
 DOCS = Path(__file__).parents[1] / "docs"
-PAGES = {path.name: re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL) for path in DOCS.glob("*.md")}
+PAGES = {
+    path.name: re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL)
+    for path in DOCS.glob("*.md")
+}
 
 
 def test_the_core_is_shown():

@@ -20,7 +20,9 @@ def somebodys_loop() -> dict:
     """The names that the drop-in example takes for granted."""
     canvas = torch.full((16, 10), 49)
     return {
-        "network": lambda canvas: torch.randn(*canvas.shape, 50, generator=torch.Generator().manual_seed(0)),
+        "network": lambda canvas: torch.randn(
+            *canvas.shape, 50, generator=torch.Generator().manual_seed(0)
+        ),
         "canvas": canvas,
         "prompt_length": 4,
         "masked": canvas[:, 4:] == 49,
@@ -55,8 +57,29 @@ def test_pieces_of_ones_own_reach_the_command_line(tmp_path):
     pieces = re.findall(r"```python\n(.*?)```", README.partition("## Extend it")[2], re.DOTALL)
     assert all(len([line for line in part.splitlines() if line]) <= 10 for part in pieces)
     (tmp_path / "my_module.py").write_text("".join(pieces))
-    options = ["--set", "policy=my_module.left_first", "--objective", "my_module.spread", "--alpha", "8"]
-    command = [sys.executable, "-P", "-m", "oddlm", "eval", "my_module.TASK", "--model", "toy", "--n", "2", *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path)
+    options = [
+        "--policy",
+        "my_module.left_first",
+        "--objective",
+        "my_module.spread",
+        "--alpha",
+        "8",
+    ]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "oddlm",
+        "eval",
+        "my_module.TASK",
+        "--model",
+        "toy",
+        "--n",
+        "2",
+        *options,
+    ]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr
     assert "mine, toy: 1 problem, 2 samples each" in done.stdout
