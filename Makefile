@@ -5,7 +5,7 @@ READY := $(VENV)/.ready
 # $(call install,package): where that needs no password
 install = { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -qq -y $(1) >/dev/null; }
 
-.PHONY: demo test lint soak clean sandbox postgres browser
+.PHONY: demo test lint soak results clean sandbox postgres browser
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt | sandbox
@@ -40,6 +40,9 @@ lint: $(READY)
 
 soak: $(READY) | postgres browser  ## longer trials
 	$(BIN)/pytest -n 2 --hypothesis-profile soak
+
+results: $(READY)  ## write docs/results.md and the figures on other pages from results/
+	$(BIN)/python recipes/results/page.py
 
 clean:
 	rm -rf $(VENV) build dist

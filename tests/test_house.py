@@ -32,6 +32,7 @@ TORCHLESS = [
     "oddlm.experiments.tune.space",
     "oddlm.report.cells",
     "oddlm.report.page",
+    "oddlm.report.result_files",
     "oddlm.report.write",
     "oddlm.report.released_runs",
     "oddlm.serve.settings",

@@ -128,6 +128,33 @@ def score(
 
 
 @runs_app.command()
+def export(
+    context: typer.Context,
+    out: Annotated[Path, typer.Option("--out", help="The folder of the model's results, such as results/mini.")],
+    runs: Annotated[list[str] | None, typer.Argument(help="Ids of runs, or the beginnings of them; default: all.")] = None,
+    store: Folder = None,
+) -> None:
+    """Write the verdicts of complete runs into files that a repository can keep: a file per task, a line per run, no texts.
+
+    A run that a file holds already is replaced, the others stay. results/README.md documents the files.
+
+    Example: oddlm runs export --store runs --out results/mini
+    """
+    from ..report.result_files import export as write
+    from ..store import Store
+    from ..text import number_of
+
+    where = Store(store or context.obj)
+    done = write(where, out, None if runs is None else {where.find(one) for one in runs})
+    for path, count in done.files.items():
+        typer.echo(f"{path}: {number_of(count, 'run')}")
+    for one in done.left_out:
+        complain(f"left out run {one.run}: {one.why}")
+    if not done.runs:
+        raise ValueError(f"{where.folder} holds no complete run to export")
+
+
+@runs_app.command()
 def sql(
     context: typer.Context,
     query: Annotated[str, typer.Argument(help="SQL over the tables runs, problems and samples.")],
