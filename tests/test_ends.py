@@ -13,14 +13,15 @@ import oddlm
 from oddlm.cli.views import Denoising
 from oddlm.core.step import Denoised
 from oddlm.experiments.stages import draw, score
+from oddlm.explorer.frames import frames_of, start_of
+from oddlm.explorer.recording import record
+from oddlm.explorer.usage import usage
 from oddlm.lm import LM
 from oddlm.models.toy import Toy
 from oddlm.models.wrappers import ClassifierFree, MicroBatch
 from oddlm.params import SampleParams
-from oddlm.serve.frames import frames_of, start_of
-from oddlm.serve.recording import record
 from oddlm.serve.request import encode
-from oddlm.serve.text import TextStream, usage
+from oddlm.serve.text import TextStream
 from oddlm.spec import RunSpec
 from oddlm.tasks import Problem
 

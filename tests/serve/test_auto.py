@@ -13,9 +13,9 @@ from oddlm.serve.errors import ApiError
 from oddlm.serve.request import sample_params
 from oddlm.serve.settings import ServeSettings
 
+from ..explorer.looking import HOSTILE, LINK, finished, notice, opening, texts, until, upload
 from ..waiting import WAIT_S
 from .conftest import limits, running
-from .looking import HOSTILE, LINK, finished, notice, opening, texts, until, upload
 
 ASK = {"model": "toy", "prompt": "t5 t6", "n": 4, "max_tokens": 12, "seed": 3}
 ODD = {"name": "odd", "enough": 0.5}
@@ -177,24 +177,19 @@ def test_the_form_begins_with_auto(bare, browse):
     assert form(page) == ("auto", "4", "auto")
     assert page.locator("#set-objective option").first.get_attribute("value") == "auto"
     assert page.locator("#set-objective option").first.get_attribute("title") == ABOUT["auto"]
-    assert (
-        page.inner_text("#auto-hint")
-        == "What we advise: a push by odd (enough 0.5) with alpha 4, and a start of its own for each sample (fork)."
-    )
+    hint = page.inner_text("#auto-hint")
+    assert all(part in hint for part in ("odd (enough 0.5)", "alpha 4", "(fork)"))
     generate(page)
     plain, diverse = sent
     assert (diverse["objective"], diverse["alpha"]) == ("auto", 4)
     assert "fork" not in diverse
     assert plain == diverse | {"alpha": 0, "fork": False}
-    assert (
-        "has a start of its own and is pushed away from those before it: odd (enough 0.5), alpha 4."
-        in page.inner_text("#diverse")
-    )
+    assert ": odd (enough 0.5), alpha 4." in page.inner_text("#diverse")
     assert page.locator("#diverse .samples .forked").count() == 2
     assert page.locator("#plain .samples .forked").count() == 0
     page.hover("#diverse .samples .forked >> nth=1")
     assert "The fork starts this sample here" in page.inner_text("#details")
-    assert "plain would take" in page.inner_text("#details")
+    assert page.locator("#details .plainly").count() == 1
     page.select_option("#set-objective", "dpp")
     assert page.is_hidden("#auto-hint")
     page.locator("#set-alpha").fill("16")
@@ -228,10 +223,7 @@ def test_the_fork_of_the_form(bare, browse):
     assert form(again) == ("odd", "4", "yes")
     assert texts(again, "diverse") == shown
     generate(again, steps="1")
-    notice(
-        again,
-        "The server refused: fork spends step 0 on one token per sample: it needs steps >= 2, not 1",
-    )
+    notice(again, "fork spends step 0 on one token per sample: it needs steps >= 2, not 1")
     browse.expect_failed_loads("400")
     again.click("summary")
     again.select_option("#set-fork", "auto")
@@ -240,7 +232,7 @@ def test_the_fork_of_the_form(bare, browse):
     again.select_option("#set-objective", "auto")
     generate(again, steps="1")
     assert again.inner_text("#notice") == ""
-    assert "Every sample is pushed" in again.inner_text("#diverse")
+    assert again.locator("#diverse .forked").count() == 0
 
 
 def test_a_link_means_the_same_wherever_it_is_opened(bare, browse):
@@ -257,7 +249,7 @@ def test_a_link_means_the_same_wherever_it_is_opened(bare, browse):
     assert form(page) == ("odd", "8", "auto")
     assert (sent[-1]["objective"], sent[-1]["alpha"]) == ("odd", 8)
     assert not {"fork", "block_length"} & set(sent[-1])
-    assert "pushed away from those before it: odd, alpha 8." in page.inner_text("#diverse")
+    assert ": odd, alpha 8." in page.inner_text("#diverse")
 
 
 def test_an_objective_with_options_is_shown_sent_and_linked(mini_lm, bare, browse):
@@ -284,7 +276,7 @@ def test_an_objective_with_options_is_shown_sent_and_linked(mini_lm, bare, brows
     for wrong in ("{", '{"name":["odd"]}', '{"name":"x","y":1}', "none"):
         again = browse(f"{bare.url}{LINK.replace('objective=odd', f'objective={wrong}')}")
         finished(again)
-        notice(again, f"not understood at objective={wrong}")
+        notice(again, f"objective={wrong}")
         assert again.input_value("#set-objective") == "auto"
 
 

@@ -5,7 +5,7 @@ import json
 import httpx
 import pytest
 
-from oddlm.serve.frames import EVENTS
+from oddlm.serve.schema import EVENTS
 
 from .conftest import Served, running_late
 
