@@ -5,7 +5,7 @@ READY := $(VENV)/.ready
 # $(call install,package): where that needs no password
 install = { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -qq -y $(1) >/dev/null; }
 
-.PHONY: demo test lint soak results clean sandbox postgres browser
+.PHONY: demo test lint soak results dist clean sandbox postgres browser
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt | sandbox
@@ -44,5 +44,10 @@ soak: $(READY) | postgres browser  ## longer trials
 results: $(READY)  ## write docs/results.md and the figures on other pages from results/
 	$(BIN)/python recipes/results/page.py
 
+dist: $(READY)  ## the wheel and the sdist, checked
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/twine check --strict dist/*
+
 clean:
-	rm -rf $(VENV) build dist
+	rm -rf $(VENV) build dist site

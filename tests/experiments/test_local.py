@@ -165,10 +165,8 @@ def test_nine_tenths_of_results_and_a_list_of_failures(grid, tmp_path):
     for spec in specs:
         assert (store.head(spec.id).drawn, store.head(spec.id).scored) == (20, 18)
         assert store.read(spec.id).summary is None
-        assert [(failure.problem, failure.stage) for failure in store.failures(spec)] == [
-            ("own/3", "score"),
-            ("own/13", "score"),
-        ]
+        failed = {(failure.problem, failure.stage) for failure in store.failures(spec)}
+        assert failed == {("own/3", "score"), ("own/13", "score")}  # in either order
         assert (
             'raise RuntimeError(f"no verdict on {problem.id}")' in store.failures(spec)[0].traceback
         )
