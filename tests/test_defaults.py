@@ -23,10 +23,8 @@ from oddlm.serve.schema import CompletionRequest, SamplerFields
 from oddlm.serve.settings import ServeSettings
 from oddlm.store import Store
 
-ROOT = Path(__file__).parents[1]
-SETTINGS = ROOT / "docs" / "settings.md"
 FIELDS = list(SampleParams.model_fields)
-LOOP = ("fork", "stop_at_end")  # what the loop itself leaves to its caller: docs/settings.md says so
+LOOP = ("fork", "stop_at_end")  # what the loop itself leaves to its caller: docs/concepts/presets.md says so
 
 
 @pytest.mark.parametrize("field", FIELDS)
@@ -65,19 +63,6 @@ def served():
 
     with TestClient(create_app(oddlm.load("toy"), ServeSettings(model="toy"))) as client:
         yield client
-
-
-def table() -> list[str]:
-    """The settings as docs/settings.md shows them."""
-    fields = SampleParams.model_fields.items()
-    rows = [f"| `{name}` | `{json.dumps(field.default)}` | {field.description} |" for name, field in fields]
-    return ["| setting | default | what it does |", "| --- | --- | --- |", *rows]
-
-
-def test_the_documentation_says_it():
-    text = SETTINGS.read_text()
-    assert "\n".join(table()) in text, "the table of docs/settings.md should be:\n" + "\n".join(table())
-    assert all(f"`{name}`" in text for name in LOOP)
 
 
 def test_a_guide_by_default_is_that_of_generate():

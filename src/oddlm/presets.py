@@ -1,7 +1,7 @@
 """The defaults of every door, and names for sets of settings. Imports nothing.
 
 `SampleParams` declares these defaults, and so the command line, sweeps, the server and `LM.generate` have them. `Repulsion`,
-`diversify` and `denoise` read them here. docs/settings.md says where a door differs, and why.
+`diversify` and `denoise` read them here. docs/concepts/presets.md says where a door differs, and why.
 """
 
 from collections.abc import Mapping
