@@ -31,6 +31,8 @@ def on_files(files: Files, config: Any) -> Files:
         file.inclusion = InclusionLevel.NOT_IN_NAV
         files.append(file)
     for path, content in made.items():
+        if (stub := files.get_file_from_path(path)) is not None:  # what GitHub shows
+            files.remove(stub)
         files.append(File.generated(config, path, content=content))
     return files
 
