@@ -3,7 +3,9 @@
 from oddlm.diversity.objectives import slope_of, weigh_of
 from oddlm.pieces import PIECES
 
-POLICIES, FEATURES, SCHEDULES, SELECTORS = (PIECES[kind].names for kind in ("policy", "feature", "schedule", "selector"))
+POLICIES, FEATURES, ALPHA_SCHEDULES, SELECTORS = (
+    PIECES[kind].names for kind in ("policy", "feature", "alpha_schedule", "selector")
+)
 OBJECTIVES = PIECES["objective"].names
 PUSHING = [name for name in OBJECTIVES if name != "none"]
 

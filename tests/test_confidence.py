@@ -101,7 +101,7 @@ def test_the_order_is_the_published_one(dtype, policy, temperature, top_p, top_k
             places = event.step.open[row].nonzero().squeeze(1).tolist()
             scores = []
             for place in places:
-                p = published_probabilities(event.guided_logits[row, place], temperature, top_p, top_k)
+                p = published_probabilities(event.pushed_logits[row, place], temperature, top_p, top_k)
                 token = int(event.prediction.tokens[row, place])
                 assert p[token] > 0, "drawn from what the filters leave"
                 scores.append(published_score(policy, p, token))

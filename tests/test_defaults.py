@@ -101,10 +101,10 @@ def test_diversify_pushes_as_a_guide_does():
     lm = oddlm.load("toy")
     seen = []
     shape = {"n": 3, "length": 5, "steps": 2}
-    oddlm.denoise(lm.model, [[5]], guide=Repulsion(schedule="constant"), observe=seen.append, **shape)
+    oddlm.denoise(lm.model, [[5]], guide=Repulsion(alpha_schedule="constant"), observe=seen.append, **shape)
     event = seen[0]
     pushed = diversify(event.base_logits, event.step.tokens, event.step.masked, alpha=presets.ALPHA, protected=[1, 2])
-    assert pushed.equal(event.guided_logits)
+    assert pushed.equal(event.pushed_logits)
 
 
 def stored(folder: Path) -> list[RunSpec]:

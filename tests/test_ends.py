@@ -129,7 +129,7 @@ def pushed(model, **options):
     found = set()
 
     def observe(event):
-        moved = (event.guided_logits != event.base_logits) & event.step.masked[..., None]
+        moved = (event.pushed_logits != event.base_logits) & event.step.masked[..., None]
         found.update(moved.flatten(0, 1).any(dim=0).nonzero().flatten().tolist())
 
     guide = oddlm.Repulsion(alpha=8, **options)

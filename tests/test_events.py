@@ -22,12 +22,12 @@ def test_probabilities_of_both_choices_under_both_distributions(toy, temperature
         base, guided = event.base_logits.double().softmax(-1), event.prediction.logits.double().softmax(-1)
         where = event.step.open
         for choice in (event.chosen, event.plain):
-            for got, p in ((choice.base_probability, base), (choice.guided_probability, guided)):
+            for got, p in ((choice.base_probability, base), (choice.pushed_probability, guided)):
                 torch.testing.assert_close(got[where], p.gather(-1, choice.tokens[..., None]).squeeze(-1)[where])
                 assert (got[~where] == 0).all()
-        torch.testing.assert_close(event.chosen.guided_probability[where], event.prediction.confidence[where])
+        torch.testing.assert_close(event.chosen.pushed_probability[where], event.prediction.confidence[where])
         torch.testing.assert_close(event.entropy[where], torch.special.entr(guided).sum(-1)[where])
-        torch.testing.assert_close(event.top.guided_probability[where], guided.topk(5).values[where])
+        torch.testing.assert_close(event.top.pushed_probability[where], guided.topk(5).values[where])
         torch.testing.assert_close(event.top.base_probability[where], base.gather(-1, event.top.tokens)[where])
 
 
@@ -69,7 +69,7 @@ def test_guidance_changes_a_choice_only_where_it_changed_the_logits(toy):
 
 
 def test_force_is_alpha_at_the_most_moved_position(toy):
-    events = observed(toy, guide=Repulsion("odd", alpha=16, schedule="constant"), suppress=[9])
+    events = observed(toy, guide=Repulsion("odd", alpha=16, alpha_schedule="constant"), suppress=[9])
     for event in events:
         assert (event.force[0] == 0).all()
         torch.testing.assert_close(event.force[1:].amax(dim=1), torch.full((3,), 16.0, dtype=torch.float64))
@@ -79,7 +79,7 @@ def test_force_is_alpha_at_the_most_moved_position(toy):
 @pytest.mark.parametrize("options", [{"fork": True}, {"suppress_confidence": list(range(30))}], ids=str)
 def test_confidence_is_the_probability_of_the_choice(toy, options):
     for event in observed(toy, temperature=1.0, guide=Repulsion(alpha=4), **options):
-        torch.testing.assert_close(event.prediction.confidence[event.commit], event.chosen.guided_probability[event.commit])
+        torch.testing.assert_close(event.prediction.confidence[event.commit], event.chosen.pushed_probability[event.commit])
 
 
 def test_nothing_is_computed_when_nobody_looks(toy, monkeypatch):

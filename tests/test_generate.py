@@ -65,14 +65,14 @@ def test_logprobs_by_brute_force(lm):
             logits[[lm.model.mask_id, Toy.EOS, Toy.PAD]] = -math.inf
             assert sample.base_logprobs[position] == pytest.approx(float(logits.log_softmax(0)[token]))
             guided = seen[step].prediction.logits[row, position].log_softmax(0)[token]
-            assert sample.guided_logprobs[position] == pytest.approx(float(guided))
+            assert sample.pushed_logprobs[position] == pytest.approx(float(guided))
 
 
 def test_plain_logprobs_are_equal_and_guided_ones_differ(lm):
     plain, diverse = (lm.generate("t5", n=4, objective=o, **PLAIN)[0] for o in ("none", "odd"))
-    assert all(s.base_logprobs == s.guided_logprobs for s in plain)
-    assert all(s.base_logprobs != s.guided_logprobs for s in diverse[1:])
-    assert diverse[0].base_logprobs == diverse[0].guided_logprobs
+    assert all(s.base_logprobs == s.pushed_logprobs for s in plain)
+    assert all(s.base_logprobs != s.pushed_logprobs for s in diverse[1:])
+    assert diverse[0].base_logprobs == diverse[0].pushed_logprobs
 
 
 @pytest.mark.parametrize("max_batch", [1, 3, 4, 9, 100])
@@ -82,7 +82,7 @@ def test_max_batch_changes_nothing(lm, max_batch):
     small, whole = (lm.generate(prompts, max_batch=m, **options) for m in (max_batch, 256))
     for a, b in zip(chain(*small), chain(*whole), strict=True):
         assert (a.prompt, a.index, a.tokens, a.commit_steps, a.seed) == (b.prompt, b.index, b.tokens, b.commit_steps, b.seed)
-        assert a.guided_logprobs == pytest.approx(b.guided_logprobs)
+        assert a.pushed_logprobs == pytest.approx(b.pushed_logprobs)
 
 
 def test_eos_modes(lm):
@@ -98,7 +98,7 @@ def test_eos_modes(lm):
 
 
 def test_guidance_costs_two_evaluations(lm):
-    (guided,) = lm.generate("t5", n=2, guidance=2.0, **PLAIN)
+    (guided,) = lm.generate("t5", n=2, cfg_scale=2.0, **PLAIN)
     assert guided[0].nfe == 10
 
 
@@ -281,7 +281,7 @@ print([sample.index for sample in samples[0]])
     assert (done.returncode, done.stdout) == (0, "[0, 1]\n"), done.stderr
 
 
-@pytest.mark.parametrize("field", ["selector", "policy", "objective", "feature", "schedule"])
+@pytest.mark.parametrize("field", ["selector", "policy", "objective", "feature", "alpha_schedule"])
 def test_functions_without_a_path_are_refused_in_words(lm, field):
     message = (
         f"^{field}: settings are kept as text, so a function must be found by its dotted path: define it by name at the top"

@@ -171,7 +171,7 @@ def test_diversify_goes_on_too():
         ({"seed": 1}, "history was made with seed [0], not [1]"),
         ({"prompts": [[5, 7]]}, "history was made with prompts [[5, 6]], not [[5, 7]]"),
         ({"model": Toy(vocab_size=60, seed=5)}, "not toy (60, 32, 8, 4.0, 5)"),
-        ({"model": ClassifierFree(Toy(vocab_size=60), 2.0)}, "not toy (60, 32, 8, 4.0, 0) with guidance 2"),
+        ({"model": ClassifierFree(Toy(vocab_size=60), 2.0)}, "not toy (60, 32, 8, 4.0, 0) with cfg_scale 2"),
         ({"guide": Repulsion(feature="mean_pool")}, "history was made with feature max_pool {'space': 'probs', 'top_k': None"),
         ({"guide": Repulsion(feature={"name": "max_pool", "top_k": 5})}, "'top_k': None, 'ignore_ids': []}, not max_pool"),
         ({"guide": Repulsion("dpp")}, "objective 'dpp' couples all samples of a batch"),

@@ -9,7 +9,7 @@ import torch
 from oddlm import Repulsion, denoise
 from oddlm.core import choose
 from oddlm.core.model import open_session
-from oddlm.core.quota import Schedule, quotas
+from oddlm.core.quota import Quota, quotas
 from oddlm.models.native import Native
 from oddlm.models.transformer import Transformer, TransformerConfig
 from oddlm.models.wrappers import ClassifierFree, MicroBatch, Wrapper
@@ -115,9 +115,9 @@ def test_observers_find_numbers_everywhere_they_may_look(options, monkeypatch):
         return spread(rows, masked).masked_fill_(~masked[..., None], torch.nan)
 
     def watch(seen, event):
-        seen.append([*event.logprobs, event.entropy, event.force, event.top.guided_probability])
+        seen.append([*event.logprobs, event.entropy, event.force, event.top.pushed_probability])
         for choice in (event.chosen, event.plain):
-            seen.append([choice.tokens, choice.base_probability, choice.guided_probability])
+            seen.append([choice.tokens, choice.base_probability, choice.pushed_probability])
 
     looks = [], []
     expected = run(model(), observe=partial(watch, looks[0]), **options)
@@ -142,16 +142,16 @@ def test_observers_find_numbers_everywhere_they_may_look(options, monkeypatch):
     ],
 )
 def test_how_many_are_masked_is_known_beforehand(toy, length, steps, block_length, fork):
-    schedule, masked = Schedule.plan(length, steps, block_length, fork=fork), []
+    quota, masked = Quota.plan(length, steps, block_length, fork=fork), []
 
     def watch(event):
         masked.append(event.step.masked.sum(dim=1).tolist())
         if not (fork and event.step.index == 0):
-            assert torch.equal(quotas(event.step, schedule.ends(event.step.blocks)), event.commit.sum(dim=1))
+            assert torch.equal(quotas(event.step, quota.ends(event.step.blocks)), event.commit.sum(dim=1))
 
     denoise(toy, [[5], [6]], n=2, length=length, steps=steps, block_length=block_length, fork=fork, observe=watch)
-    assert masked == [[count] * 4 for count in schedule.counts(fork=fork)[:-1]]
-    assert schedule.counts(fork=fork)[-1] == 0
+    assert masked == [[count] * 4 for count in quota.counts(fork=fork)[:-1]]
+    assert quota.counts(fork=fork)[-1] == 0
 
 
 def test_an_answer_of_the_wrong_shape_is_refused():

@@ -24,7 +24,7 @@ def spec(**changes):
         {"alpha": 0},
         {"objective": "none"},
         {"objective": {"name": "none"}, "alpha": 3},
-        {"alpha": 0.0, "objective": "dpp", "feature": "mean_pool", "schedule": "cosine", "preset": "paper"},
+        {"alpha": 0.0, "objective": "dpp", "feature": "mean_pool", "alpha_schedule": "cosine", "preset": "paper"},
         {"alpha": 0, "duplicates": "skip", "tolerance": 0.1, "gradient": "raw"},
     ],
 )

@@ -130,9 +130,9 @@ def test_every_feature_tells_texts_apart_and_knows_its_sample_alone(feature):
     assert (unit @ unit.T - torch.eye(len(unit), dtype=unit.dtype)).max() < 1 - 1e-6, "two texts have one feature"
 
 
-@pytest.mark.parametrize("schedule", registered.SCHEDULES)
+@pytest.mark.parametrize("schedule", registered.ALPHA_SCHEDULES)
 def test_every_alpha_schedule_starts_with_at_most_alpha_and_never_rises(schedule):
-    factor = PIECES["schedule"].build(schedule)
+    factor = PIECES["alpha_schedule"].build(schedule)
     for total in (1, 2, 9):
         left = torch.tensor([1 - i / total for i in range(total)], dtype=torch.float64)
         found = factor(left, total)
@@ -162,7 +162,7 @@ def test_every_selector_keeps_n_different_samples(selector):
 
 WRONG = '''
 import torch
-from oddlm.kernels.reference import Batch
+from oddlm.kernels.contract import Batch
 from oddlm.pieces import PIECES
 
 @PIECES["policy"].register
@@ -180,7 +180,7 @@ def wrong_feature(canvas):
     """Is the same for all texts."""
     return torch.ones_like(canvas[..., 0, :]) + 0.0 * canvas[..., 0, :]
 
-@PIECES["schedule"].register
+@PIECES["alpha_schedule"].register
 def wrong_schedule(time_left, total):
     """Rises."""
     return 1 - time_left

@@ -80,7 +80,7 @@ def test_parallel_policies_commit_at_least_the_quota_and_differ_by_row(toy):
 
 def test_margin_and_entropy_are_what_they_are_called(toy):
     def watch(event):
-        p = event.guided_logits.double().softmax(dim=-1)
+        p = event.pushed_logits.double().softmax(dim=-1)
         top = p.topk(2).values
         want = {"margin": top[..., 0] - top[..., 1], "entropy": -(p * p.log().nan_to_num(neginf=0)).sum(dim=-1)}[name]
         got = getattr(event.prediction, name)

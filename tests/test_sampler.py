@@ -20,7 +20,7 @@ import oddlm
 from oddlm import Repulsion, denoise, denoise_steps
 from oddlm.core.blocks import Blocks
 from oddlm.core.choose import filter_logits
-from oddlm.core.quota import Schedule
+from oddlm.core.quota import Quota
 from oddlm.models.toy import Toy
 from oddlm.models.wrappers import ClassifierFree, MicroBatch
 
@@ -438,8 +438,8 @@ def test_progress_is_silent_off_a_terminal(toy, capfd):
 
 def test_schedule_divides_blocks_at_each_rows_own_pace():
     """A row that a parallel policy carried into block 2 works there while its neighbour finishes block 1."""
-    schedule = Schedule.plan(8, 4, 4, fork=False)
+    quota = Quota.plan(8, 4, 4, fork=False)
     masked = torch.tensor([[1, 0, 1, 0, 1, 1, 1, 1], [0, 0, 0, 0, 0, 1, 1, 1], [0] * 8], dtype=torch.bool)
     blocks = Blocks.lay(masked, 4, torch.zeros(3, dtype=torch.long), "answer")
-    assert schedule.ends(blocks).tolist() == [[2, 4]]
+    assert quota.ends(blocks).tolist() == [[2, 4]]
     assert blocks.open.long().tolist() == [[1, 0, 1, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 1, 1, 1], [0] * 8]

@@ -34,7 +34,7 @@ def test_the_default_draws_plain_sampling_and_every_kind_of_push():
     assert all(checked(SampleParams, settings).length == 8 for settings in drawn)
     assert {settings.get("objective") for settings in drawn} == {None, "odd", "odd_sequential", "dpp"}
     for settings in drawn:
-        assert (settings["alpha"] == 0) == ("objective" not in settings) == ("schedule" not in settings)
+        assert (settings["alpha"] == 0) == ("objective" not in settings) == ("alpha_schedule" not in settings)
         assert settings["alpha"] == 0 or 1 <= settings["alpha"] <= 128
     dice = Dice(0)
     draw(space, {}, dice)

@@ -53,7 +53,7 @@ def settings() -> list[Setting]:
         {"feature": "mean_pool"},
         {"feature": "positional"},
         {"feature": "ngrams"},
-        {"schedule": "constant"},
+        {"alpha_schedule": "constant"},
         {"preset": "paper"},
     ]
     base = {"temperature": 0.7, "block_length": LENGTH, "fork": False, "history": False}
@@ -63,7 +63,7 @@ def settings() -> list[Setting]:
 
 def tokens(model: Toy, setting: Setting) -> np.ndarray:
     given = dict(setting)
-    pieces = {name: given.pop(name) for name in ("objective", "feature", "schedule", "preset") if name in given}
+    pieces = {name: given.pop(name) for name in ("objective", "feature", "alpha_schedule", "preset") if name in given}
     pieces |= {"objective": {"name": "odd", "enough": 0.5}} if pieces["objective"] == "odd" and "preset" not in pieces else {}
     again = given.pop("history")
     guide = None

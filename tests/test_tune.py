@@ -260,7 +260,7 @@ def test_a_trial_that_may_still_run_is_left_alone_and_counted(tmp_path, process)
     assert [len(tried(search(tmp_path, trials, plan()))) for trials in (1, 3)] == [0, 2]
 
 
-MIXED = [*SPACE, "block_length=1,2,5", "alpha=0,4..8:log", "schedule=linear,cosine"]
+MIXED = [*SPACE, "block_length=1,2,5", "alpha=0,4..8:log", "alpha_schedule=linear,cosine"]
 MIXED_FIRST = ({"temperature": 1.5, "top_k": 40, "alpha": 5, "block_length": 1}, {"block_length": 5})
 
 

@@ -13,7 +13,7 @@ TASKS = {  # name: (task, protocol, tokens, which ends suit plain sampling: the 
 }
 PAIR = ("countdown-4", "minicode")  # where there is a second and a third look, and a pool of 32 in half the steps
 UNSAID = {"alpha": 8.0, "fork": False}  # where results say nothing; the package's own defaults came out of them
-PUSH = {"alpha": "1..32:log", "schedule": ["linear", "constant", "cosine"]}
+PUSH = {"alpha": "1..32:log", "alpha_schedule": ["linear", "constant", "cosine"]}
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def _plain(fixed: dict[str, Any] | None = None, space: dict[str, Any] | None = N
 
 
 def _odd(fixed: dict[str, Any] | None = None, space: dict[str, Any] | None = None, **start: Any) -> Method:
-    both = {"alpha": 8.0, "schedule": "linear", **start}
+    both = {"alpha": 8.0, "alpha_schedule": "linear", **start}
     objective = {} if "objective" in (space or {}) else {"objective": "odd"}
     return Method({**objective, **(fixed or {})}, {**PUSH, **(space or {})}, both)
 

@@ -55,7 +55,7 @@ class LM:
 
     def backend(self, params: SampleParams) -> Backend:
         """Who computes a run with these parameters: chosen once per run, by device, dtype, guide and filters."""
-        info = info_of(guided_model(self.model, params))
+        info = info_of(with_cfg(self.model, params))
         return choose_backend(info, Settings(**run_options(params, info, 1, 0)), repulsion(params))
 
     def __repr__(self) -> str:
@@ -158,7 +158,7 @@ class Drawing:
             holes = max(sum(token is None for token in form) for form in given)
             steps = params.steps or (holes if params.block_length is None else len(given[0]))
             params = params.model_copy(update={"length": len(given[0]), "steps": steps, "stop_at_end": False})
-        info = info_of(guided_model(lm.model, params))
+        info = info_of(with_cfg(lm.model, params))
         guide = repulsion(params)
         if remember and guide is not None:
             guide = replace(guide, remember="exact" if info.vocab_size <= SMALL_VOCABULARY else "sparse")
@@ -166,7 +166,7 @@ class Drawing:
         options["stop_at_end"] &= guide is None or not remember
         self.lm, self.forms, self.end_ids = lm, given, info.end_ids
         self.state = begin(info, prompts, **options, guide=guide, history=history, templates=given or None)
-        self._base = self._guided = torch.zeros(self.state.tokens.shape, dtype=torch.float64, device=info.device)
+        self._base = self._pushed = torch.zeros(self.state.tokens.shape, dtype=torch.float64, device=info.device)
 
     @property
     def query(self) -> Query | None:
@@ -175,10 +175,10 @@ class Drawing:
     def advance(self, logits: Tensor, query: Query | None = None) -> StepEvent:
         """Take a step with the answer to the query; what the step did."""
         self.state, event = advance(self.state, logits, query=query)
-        base, guided = event.logprobs
-        self._base, self._guided = self._base + base, self._guided + guided
+        base, pushed = event.logprobs
+        self._base, self._pushed = self._base + base, self._pushed + pushed
         if (taken := event.decision.remask) is not None:
-            self._base, self._guided = (x.masked_fill(taken, 0.0) for x in (self._base, self._guided))
+            self._base, self._pushed = (x.masked_fill(taken, 0.0) for x in (self._base, self._pushed))
         return event
 
     @property
@@ -188,7 +188,7 @@ class Drawing:
     def samples(self) -> list[Samples]:
         """The samples of each prompt."""
         done = self.state.result.to("cpu")  # once, not once a sample
-        columns = (done.tokens, done.commit_step, self._base.cpu(), self._guided.cpu())
+        columns = (done.tokens, done.commit_step, self._base.cpu(), self._pushed.cpu())
         rows = list(zip(*(x.tolist() for x in columns), done.evaluations.tolist(), strict=True))
         first = done.history.samples - done.n
         groups = [rows[g * done.n : (g + 1) * done.n] for g in range(len(done.seeds))]
@@ -205,7 +205,7 @@ class Drawing:
         tokens: list[int],
         commit_steps: list[int],
         base: list[float],
-        guided: list[float],
+        pushed: list[float],
         nfe: int,
     ) -> Sample:
         decode, end_ids = self.lm.tokenizer.decode, self.end_ids
@@ -225,7 +225,7 @@ class Drawing:
             tokens=tuple(tokens),
             commit_steps=tuple(commit_steps),
             base_logprobs=tuple(base),
-            guided_logprobs=tuple(guided),
+            pushed_logprobs=tuple(pushed),
             seed=seed,
             finish_reason="stop" if length < len(tokens) else "length",
             nfe=nfe,
@@ -251,7 +251,7 @@ class _Rounds:
         """n more samples for each of the prompts."""
         drawing = Drawing(self.lm, prompts, n, self.params, seeds, remember=self.remember, history=history, forms=forms)
         model = MicroBatch(self.lm.model, self.max_batch) if n * len(prompts) > self.max_batch else self.lm.model
-        model = guided_model(model, self.params)
+        model = with_cfg(model, self.params)
         observers = (self.observe,) if callable(self.observe) else tuple(self.observe or ())
         with step_progress(self.progress) as tick:
             for event in answer(model, drawing):
@@ -261,9 +261,9 @@ class _Rounds:
         return drawing.samples(), drawing.history
 
 
-def guided_model(model: Model, params: SampleParams) -> Model:
+def with_cfg(model: Model, params: SampleParams) -> Model:
     """The model with classifier-free guidance, where the parameters ask for it."""
-    return ClassifierFree(model, params.guidance) if params.guidance else model
+    return ClassifierFree(model, params.cfg_scale) if params.cfg_scale else model
 
 
 def load(name: str, *, raw: bool = False, max_batch: int | None = None, **options: Any) -> LM:
@@ -393,7 +393,7 @@ def repulsion(params: SampleParams) -> Repulsion | None:
         objective=params.objective,
         feature=params.feature,
         alpha=params.alpha,
-        schedule=params.schedule,
+        alpha_schedule=params.alpha_schedule,
         duplicates=params.duplicates,
         tolerance=params.tolerance,
         gradient=params.gradient,

@@ -13,13 +13,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from .checks import short_dtype
 from .presets import (
     ALPHA,
+    ALPHA_SCHEDULE,
     FEATURE,
     FORK,
     GRADIENT,
     LENGTH,
     OBJECTIVE,
     POLICY,
-    SCHEDULE,
     SELECTOR,
     TEMPERATURE,
     Fork,
@@ -32,8 +32,16 @@ Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]  # what the noise, databases
 Named = str | dict[str, Any]  # "odd", or {"name": "odd", "normalize": false}
 Checked = TypeVar("Checked", bound=BaseModel)
 T = TypeVar("T")
-NAMED = ("policy", "objective", "feature", "schedule", "selector")
-PUSH = ("objective", "feature", "schedule", "duplicates", "tolerance", "gradient", "preset")  # how, where alpha says how hard
+NAMED = ("policy", "objective", "feature", "alpha_schedule", "selector")
+PUSH = (
+    "objective",
+    "feature",
+    "alpha_schedule",
+    "duplicates",
+    "tolerance",
+    "gradient",
+    "preset",
+)  # how, where alpha says how hard
 DEEPEST = 32
 TOO_DEEP = f"lists and tables are nested more than {DEEPEST} deep"
 
@@ -72,13 +80,13 @@ class SampleParams(BaseModel):
         None, description="Spend nothing on a sample behind its end token; default: where blocks are decoded."
     )
     eos: Literal["free", "late", "never"] = Field("free", description="When end tokens may be written.")
-    guidance: float = Field(0.0, ge=0, description="Classifier-free guidance scale; doubles the network evaluations.")
+    cfg_scale: float = Field(0.0, ge=0, description="Classifier-free guidance scale; doubles the network evaluations.")
     objective: Named = Field(
         dict(OBJECTIVE), description="What pushes samples apart; 'auto' is what we advise, 'none' plain sampling."
     )
     feature: Named = Field(FEATURE, description="What of a sample is compared.")
     alpha: float = Field(ALPHA, ge=0, description="Force of the push; 0 is plain sampling.")
-    schedule: Named = Field(SCHEDULE, description="How alpha falls over the steps.")
+    alpha_schedule: Named = Field(ALPHA_SCHEDULE, description="How alpha falls over the steps.")
     duplicates: Literal["break", "skip"] | None = Field(None, description="What to do with samples that say nothing new.")
     tolerance: float | None = Field(None, ge=0, lt=1, description="Residual below which a sample says nothing new.")
     gradient: Literal["normalized", "raw"] = Field(GRADIENT, description="Whether alpha is a distance or a step size.")
@@ -210,11 +218,11 @@ class SampleSettings(TypedDict, total=False):
     prompt_noise: float
     stop_at_end: bool | None
     eos: Literal["free", "late", "never"]
-    guidance: float
+    cfg_scale: float
     objective: Piece
     feature: Piece
     alpha: float
-    schedule: Piece
+    alpha_schedule: Piece
     duplicates: Literal["break", "skip"] | None
     tolerance: float | None
     gradient: Literal["normalized", "raw"]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .core.policies import POLICIES
-from .diversity.alpha import SCHEDULES
+from .diversity.alpha import ALPHA_SCHEDULES
 from .diversity.features import FEATURES
 from .diversity.objectives import OBJECTIVES
 from .registry import Registry
@@ -14,6 +14,6 @@ PIECES: Mapping[str, Registry[Any]] = {  # by field of SampleParams: the fields 
     "objective": OBJECTIVES,
     "feature": FEATURES,
     "policy": POLICIES,
-    "schedule": SCHEDULES,
+    "alpha_schedule": ALPHA_SCHEDULES,
     "selector": SELECTORS,
 }

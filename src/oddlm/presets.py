@@ -18,7 +18,7 @@ OBJECTIVE: Mapping[str, Any] = {"name": "odd", "enough": 0.5}
 ALPHA = 4.0
 FORK: Fork = "auto"
 FEATURE = "max_pool"
-SCHEDULE = "linear"
+ALPHA_SCHEDULE = "linear"
 GRADIENT: Literal["normalized", "raw"] = "normalized"
 SELECTOR = "k_centre"
 

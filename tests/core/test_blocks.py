@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from oddlm import ModelInfo, advance, begin, open_session
 from oddlm.core.blocks import Blocks
-from oddlm.core.quota import Schedule
+from oddlm.core.quota import Quota
 from oddlm.models.toy import Toy
 
 
@@ -31,7 +31,7 @@ def test_blocks_that_are_cut_short_have_fewer_steps():
     masked = torch.ones(3, 8, dtype=torch.bool)
     blocks = Blocks.lay(masked, 4, torch.tensor([4, 5, 7]), "absolute")
     assert blocks.ids.tolist() == [[0, 0, 0, 0, 1, 1, 1, 1], [0, 0, 0, 1, 1, 1, 1, 2], [0, 1, 1, 1, 1, 2, 2, 2]]
-    assert Schedule.plan(8, 4, 4, fork=False).ends(blocks).tolist() == [[2, 4, 4], [2, 4, 5], [1, 3, 5]]
+    assert Quota.plan(8, 4, 4, fork=False).ends(blocks).tolist() == [[2, 4, 4], [2, 4, 5], [1, 3, 5]]
 
 
 class Absolute(Toy):

@@ -380,7 +380,7 @@ def test_alpha_schedules(toy, schedule):
         n=2,
         length=8,
         steps=8,
-        guide=oddlm.Repulsion("odd", alpha=10, schedule=schedule),
+        guide=oddlm.Repulsion("odd", alpha=10, alpha_schedule=schedule),
         observe=lambda event: forces.append(float(event.force.max())),
     )
     expected = {

@@ -197,7 +197,7 @@ def test_groups_pushed_a_few_at_a_time(objective, feature, backend, kernel, monk
         )
 
     whole, rows = run()
-    monkeypatch.setattr(kernel, "CELLS", 3 * 55 * 3)
+    monkeypatch.setattr(kernel, "ELEMENTS", 3 * 55 * 3)
     parts, part_rows = run()
     torch.testing.assert_close(parts, whole, rtol=EXACT, atol=EXACT)
     assert torch.equal(parts, run()[0])

@@ -181,7 +181,7 @@ def test_groups_do_not_show(objective, monkeypatch):
     batch = random_batch(7, 12, 5, 40)
     options = {"objective": objective, "feature": "ngrams", "alpha": 8.0, "n": 3}
     whole = diversify(*batch, **options)
-    monkeypatch.setattr(analytic, "CELLS", 3 * 5 * 40 * 3)
+    monkeypatch.setattr(analytic, "ELEMENTS", 3 * 5 * 40 * 3)
     torch.testing.assert_close(diversify(*batch, **options), whole, rtol=EXACT, atol=EXACT)
 
 

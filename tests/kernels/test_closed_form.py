@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from oddlm import diversify
 from oddlm.diversity.objectives import OBJECTIVES, slope_of
 from oddlm.kernels import closed_form
+from oddlm.kernels.contract import Batch
 from oddlm.kernels.directions import Duplicates
-from oddlm.kernels.reference import Batch
 
 from ..registered import CLOSED
 from ..tolerances import EXACT, ILL_CONDITIONED, ORACLE, SINGLE

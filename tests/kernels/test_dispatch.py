@@ -98,7 +98,7 @@ def test_a_run_chooses_once_and_tells(monkeypatch):
 
 def test_features_and_objectives_are_built_once_per_run(monkeypatch):
     built = []
-    for module in (repulsion.OBJECTIVES, repulsion.SCHEDULES, FEATURES):
+    for module in (repulsion.OBJECTIVES, repulsion.ALPHA_SCHEDULES, FEATURES):
         real = module.build
         monkeypatch.setattr(module, "build", lambda spec, real=real: built.append(spec) or real(spec))
     counts = []

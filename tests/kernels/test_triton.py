@@ -281,7 +281,7 @@ def test_logits_of_masked_positions_alone_give_the_same_bits(objective, needs):
             strict=True,
         ):
             assert torch.equal(x, y)
-    assert torch.equal(other.guided[masked], one.guided[masked])
+    assert torch.equal(other.pushed_logits[masked], one.pushed_logits[masked])
 
 
 def test_a_network_asked_for_masked_positions_writes_the_tokens_of_the_cpu(monkeypatch):
@@ -307,12 +307,12 @@ def test_observers_see_the_guided_logits_that_nobody_wrote(monkeypatch):
     denoise(Moved(toy, DEVICE), [[5, 6]], observe=events.append, **settings)
     for event in events:
         assert event.prediction.logits is None
-        assert not {"base", "guided"} & set(vars(event.logits))
-    looked = [(e.logprobs, e.guided_logits, e.plain.tokens, e.force) for e in events]
+        assert not {"base", "pushed_logits"} & set(vars(event.logits))
+    looked = [(e.logprobs, e.pushed_logits, e.plain.tokens, e.force) for e in events]
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     denoise(toy, [[5, 6]], observe=plain_events.append, **settings)
     for (logprobs, guided, plain, force), event in zip(looked, plain_events, strict=True):
-        torch.testing.assert_close(guided.cpu(), event.guided_logits, rtol=SINGLE, atol=8 * FUSED)
+        torch.testing.assert_close(guided.cpu(), event.pushed_logits, rtol=SINGLE, atol=8 * FUSED)
         torch.testing.assert_close(force.cpu(), event.force, rtol=SINGLE, atol=8 * FUSED)
         assert torch.equal(plain.cpu(), event.plain.tokens)
         for a, b in zip(logprobs, event.logprobs, strict=True):
@@ -352,5 +352,5 @@ def test_what_is_absent_owns_no_column():
         guide = Repulsion("odd", alpha=8, backend=asked)
         backend = dispatch.choose(device, dtype, asked=asked, forms=guide.forms)
         running = guide.begin(ModelInfo(41, None), backend, None, resumes=False)
-        found[asked] = running.guided(logits.to(device, dtype), a_step(*on(device, tokens, masked))).cpu().double()
+        found[asked] = running.pushed_logits(logits.to(device, dtype), a_step(*on(device, tokens, masked))).cpu().double()
     torch.testing.assert_close(found["triton"], found["closed_form"], rtol=SINGLE, atol=8 * FUSED)

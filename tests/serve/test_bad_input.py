@@ -78,7 +78,7 @@ def test_malformed_bodies(http, path, body):
         {"seed": "seven"},
         {"seed": True},
         {"alpha": -1},
-        {"guidance": -1},
+        {"cfg_scale": -1},
         {"prompt": None},
         {"prompt": 7},
         {"prompt": {"text": "t5"}},
@@ -104,7 +104,7 @@ def test_malformed_bodies(http, path, body):
         {"feature": {"name": "ngrams", "size": 10**6}},
         {"feature": {"name": "ngrams", "order": 9}},
         {"objective": {"name": "odd", "enough": -1.0}},
-        {"schedule": "os:system"},
+        {"alpha_schedule": "os:system"},
         {"policy": {"name": "threshold", "threshold": None}},
         {"prompt_noise": -1},
         {"messages": []},
@@ -172,7 +172,7 @@ def test_bad_templates(http, wrong):
 
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
 def test_numbers_that_are_none(http, number):
-    for field in ("alpha", "temperature", "guidance"):
+    for field in ("alpha", "temperature", "cfg_scale"):
         refused(http.post("/v1/completions", content=f'{{"model":"toy","prompt":"t5","{field}":{number}}}', headers=JSON))
 
 

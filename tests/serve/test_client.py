@@ -71,7 +71,7 @@ def test_a_seed_repeats_and_the_settings_count(client):
     }
     for name, value in others.items():
         assert texts(ask(**{name: value})) != texts(ask()), name
-    guided = ask(guidance=1.0)
+    guided = ask(cfg_scale=1.0)
     assert guided.oddlm["nfe"] == 24
     assert texts(guided) != texts(ask())
 

@@ -40,7 +40,7 @@ def works(lm: oddlm.LM, *, nudges: bool = True) -> list[Work]:
     ids = [lm.tokenizer.encode(text) for text in PROMPTS]
     found = [Work([ids[i]], 1 + i, SampleParams(length=5 + 3 * i, seed=i, temperature=i / 3)) for i in range(4)]
     found += [
-        Work(ids[:3], 2, SampleParams(length=8, guidance=1.5)),
+        Work(ids[:3], 2, SampleParams(length=8, cfg_scale=1.5)),
         Work([ids[1]], 3, SampleParams(length=12, block_length=4, policy="threshold", temperature=1.0)),
         Work([ids[3]], 2, SampleParams(length=8, pool=5, temperature=1.0)),
         Work([ids[0]], 2, SampleParams(length=8), forms=[encode_template(lm.tokenizer, lm.info, 0, [3, "5 6", 3])]),
@@ -48,13 +48,13 @@ def works(lm: oddlm.LM, *, nudges: bool = True) -> list[Work]:
     if nudges:
         found += [
             Work([ids[1]], 3, SampleParams(length=10, prompt_noise=0.5)),
-            Work([ids[2]], 2, SampleParams(length=9, prompt_noise=0.5, guidance=1.0)),
+            Work([ids[2]], 2, SampleParams(length=9, prompt_noise=0.5, cfg_scale=1.0)),
         ]
     return found
 
 
 def said(samples) -> list:
-    return [[(one.tokens, one.text, one.filled, one.base_logprobs, one.guided_logprobs) for one in group] for group in samples]
+    return [[(one.tokens, one.text, one.filled, one.base_logprobs, one.pushed_logprobs) for one in group] for group in samples]
 
 
 def tokens(samples) -> list:

@@ -51,20 +51,20 @@ class Outlook:
 
     @cached_property
     def base(self) -> Tensor:
-        """[B, L, V] suppressed, not guided; undefined where nothing was answered."""
+        """[B, L, V] suppressed, not pushed; undefined where nothing was answered."""
         never = id_tensor(self.step.never, self.answer.device)
         if self.positions is None:
             return self.answer.index_fill(-1, never, -torch.inf)
         return spread(self.answer, self.answered).index_fill_(-1, never, -torch.inf)
 
     @cached_property
-    def guided(self) -> Tensor:
+    def pushed_logits(self) -> Tensor:
         """[B, L, V]."""
         if self.pushed is None:
             return self.base
         if self.pushed.push is not None:
-            guided: Tensor = self.backend.kernel.write(self.base, self.answered, self.pushed.push)
-            return guided
+            logits: Tensor = self.backend.kernel.write(self.base, self.answered, self.pushed.push)
+            return logits
         assert self.pushed.logits is not None
         return self.pushed.logits
 
@@ -98,16 +98,16 @@ def look(outlook: Outlook, guide: RunGuide | None, memory: Memory | None, seen: 
     return replace(outlook, pushed=replace(pushed, logits=_checked(pushed.logits, outlook))), pushed.memory
 
 
-def _checked(guided: Tensor, outlook: Outlook) -> Tensor:
+def _checked(pushed: Tensor, outlook: Outlook) -> Tensor:
     """What a guide gave back: of the right shape, sane, and still without the ids that are never written."""
     base, step = outlook.base, outlook.step
-    if guided.shape != base.shape:
-        raise ValueError(f"the guide returned logits {tuple(guided.shape)}, expected {tuple(base.shape)}")
-    never = id_tensor(step.never, guided.device)
-    if not guided[..., never].isneginf().all():
-        guided = guided.index_fill(-1, never, -torch.inf)
-    check_logits(guided, outlook.answered, "the guide's logits", outlook.alarm)
-    return guided
+    if pushed.shape != base.shape:
+        raise ValueError(f"the guide returned logits {tuple(pushed.shape)}, expected {tuple(base.shape)}")
+    never = id_tensor(step.never, pushed.device)
+    if not pushed[..., never].isneginf().all():
+        pushed = pushed.index_fill(-1, never, -torch.inf)
+    check_logits(pushed, outlook.answered, "the guide's logits", outlook.alarm)
+    return pushed
 
 
 def row_tiles(rows: Tensor, size: int) -> Iterator[Tensor]:
@@ -188,16 +188,16 @@ def predict(
 ) -> Prediction:
     """Gumbel-max at `temperature` (0: argmax, lowest id on ties) at every open position.
 
-    Full confidence is the softmax of the guided logits themselves, without temperature or filters; sampled confidence is
+    Full confidence is the softmax of the pushed logits themselves, without temperature or filters; sampled confidence is
     that of what tokens are drawn from.
     """
     step, full = outlook.step, confidence == "full"
     if outlook.backend.draws:
         return _draw_fused(outlook, temperature, needs)
     if outlook.backend.kernel is not None:
-        check_logits(outlook.guided, step.open, _source(outlook), outlook.alarm)  # the fused draw would have
+        check_logits(outlook.pushed_logits, step.open, _source(outlook), outlook.alarm)  # the fused draw would have
     keys = step.keys(noise.Purpose.TOKEN, step.tokens.shape[1]).flatten()
-    logits = outlook.guided
+    logits = outlook.pushed_logits
     V = logits.shape[-1]
     tokens = step.tokens.flatten().clone()
     chosen = torch.zeros_like(tokens, dtype=torch.float64)
@@ -227,7 +227,7 @@ def predict(
 
 
 def _draw_fused(outlook: Outlook, temperature: float, needs: str | None) -> Prediction:
-    """The same in one pass, by a kernel that keeps noise and guided logits to itself."""
+    """The same in one pass, by a kernel that keeps noise and pushed logits to itself."""
     step = outlook.step
     push, written = (None, None) if outlook.pushed is None else (outlook.pushed.push, outlook.pushed.logits)
     source = (outlook.answer, outlook.positions) if written is None else (written, None)

@@ -13,7 +13,7 @@ from .step import Step
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class Quota:
     """`steps` network evaluations over `length` positions, in blocks from left to right."""
 
     length: int
@@ -21,7 +21,7 @@ class Schedule:
     block_length: int
 
     @classmethod
-    def plan(cls, length: int, steps: int, block_length: int | None, *, fork: bool, remasks: bool = False) -> "Schedule":
+    def plan(cls, length: int, steps: int, block_length: int | None, *, fork: bool, remasks: bool = False) -> "Quota":
         """Check and clamp: no step may commit nothing, save where tokens are taken back."""
         length, steps = whole("length", length), whole("steps", steps)
         block_length = length if block_length is None else whole("block_length", block_length)
@@ -42,7 +42,7 @@ class Schedule:
     def steps_per_block(self) -> int:
         return self.steps * self.block_length // self.length
 
-    def quota(self, left: int, masked: int) -> int:
+    def per_step(self, left: int, masked: int) -> int:
         """Masked positions over the steps left to their block: rounded up, or down where there are more steps than tokens."""
         return masked // left if self.steps_per_block > self.block_length else -(-masked // left)
 
@@ -52,7 +52,7 @@ class Schedule:
         for index in range(self.steps):
             block, done = divmod(index, self.steps_per_block)
             masked = counts[-1] - (self.length - (block + 1) * self.block_length)  # of the open block
-            counts.append(counts[-1] - (1 if fork and index == 0 else self.quota(self.steps_per_block - done, masked)))
+            counts.append(counts[-1] - (1 if fork and index == 0 else self.per_step(self.steps_per_block - done, masked)))
         return counts
 
     def behind(self, index: int) -> int:

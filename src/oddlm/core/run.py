@@ -29,7 +29,7 @@ from .guide import Backend, Guide, RunGuide
 from .model import ModelInfo, Query
 from .policies import POLICIES
 from .process import Absorbing, Process, Remasking, Uniform
-from .quota import Schedule, quotas, select
+from .quota import Quota, quotas, select
 from .settings import Settings
 from .step import ABSENT, Decision, Denoised, History, Memory, Policy, Prediction, Proposal, Step, StepEvent
 
@@ -43,7 +43,7 @@ class Plan:
     run: str
     settings: Settings
     info: ModelInfo
-    schedule: Schedule
+    quota: Quota
     total: int  # steps at most
     counts: tuple[int, ...] | None  # masked positions of every sample before each step, where that is known
     ends: Tensor  # the step before which each block of each sample is written
@@ -154,7 +154,7 @@ class State:
             m = int(self.answered.sum(dim=1).max())  # waits for a GPU, which is less than a head on all positions
         else:
             m = plan.counts[self.index]
-            m -= 0 if plan.guide is not None else plan.schedule.behind(self.index)
+            m -= 0 if plan.guide is not None else plan.quota.behind(self.index)
         if m == self.tokens.shape[1]:
             return None
         return self.answered.byte().argsort(dim=1, descending=True, stable=True)[:, :m].contiguous()
@@ -210,21 +210,21 @@ def begin(
     settings.check(info)
     policy = POLICIES.build(settings.policy)
     parallel, remasks = (bool(getattr(policy, name, False)) for name in ("parallel", "remasks"))
-    schedule = Schedule.plan(settings.length, settings.steps, settings.block_length, fork=settings.fork, remasks=remasks)
-    _check_blocks(info, schedule)
+    quota = Quota.plan(settings.length, settings.steps, settings.block_length, fork=settings.fork, remasks=remasks)
+    _check_blocks(info, quota)
     left, lengths = lay_prompts(prompts, settings.n, info)
-    B, L = len(left), schedule.length
+    B, L = len(left), quota.length
     answers, given = lay_templates(templates, settings.n, L, len(prompts), info)
     masked = torch.ones(B, L, dtype=torch.bool, device=left.device) if given is None else ~given
-    blocks = Blocks.lay(masked, schedule.block_length, lengths, info.align)
-    ends = schedule.ends(blocks)
+    blocks = Blocks.lay(masked, quota.block_length, lengths, info.align)
+    ends = quota.ends(blocks)
     aligned = len(blocks.ids) == 1
     seeds = noise.seed_tensor(settings.seed, len(prompts), left.device)
     made_with = {
         "model": info.identity,
         "length": L,
-        "steps": schedule.steps,
-        "block_length": schedule.block_length,
+        "steps": quota.steps,
+        "block_length": quota.block_length,
         "prompts": [[int(t) for t in p] for p in prompts],
         "seed": seeds.tolist(),
         "templates": None if templates is None else [list(t) for t in templates],
@@ -243,9 +243,9 @@ def begin(
         run=uuid.uuid4().hex,
         settings=settings,
         info=info if settings.prompt_noise else replace(info, embedding=None),  # a state is light
-        schedule=schedule,
-        total=schedule.steps if aligned else int(ends[:, -1].max()),
-        counts=None if parallel or given is not None or not aligned else tuple(schedule.counts(fork=settings.fork)),
+        quota=quota,
+        total=quota.steps if aligned else int(ends[:, -1].max()),
+        counts=None if parallel or given is not None or not aligned else tuple(quota.counts(fork=settings.fork)),
         ends=ends,
         policy=policy,
         parallel=parallel,
@@ -379,7 +379,7 @@ def _quota(plan: Plan, step: Step) -> Tensor | int:
     """How many positions a step commits, or would in place of a fork."""
     if plan.counts is not None and not (plan.settings.fork and step.index == 0):
         return plan.counts[step.index] - plan.counts[step.index + 1]
-    return quotas(step, plan.ends, down=plan.schedule.steps_per_block > plan.schedule.block_length)
+    return quotas(step, plan.ends, down=plan.quota.steps_per_block > plan.quota.block_length)
 
 
 def _fork(plan: Plan, outlook: Outlook) -> tuple[Prediction, Decision]:
@@ -387,7 +387,7 @@ def _fork(plan: Plan, outlook: Outlook) -> tuple[Prediction, Decision]:
     tokens, commit = fork_cells(outlook.base, outlook.step, plan.settings.fork_temperature)
     prediction = plan.predict(outlook)
     tokens = torch.where(commit, tokens, prediction.tokens)
-    confidence = torch.where(commit, probability(outlook.guided, tokens, commit), prediction.confidence)
+    confidence = torch.where(commit, probability(outlook.pushed_logits, tokens, commit), prediction.confidence)
     return replace(prediction, tokens=tokens, confidence=confidence, logprobs=None), Decision(commit)
 
 
@@ -405,7 +405,7 @@ def _settled(state: State) -> State:
     if state.index >= plan.total:
         return replace(state, done=True)
     known = plan.counts is not None
-    if known and not (plan.stops and state.index % plan.schedule.steps_per_block == 0 and state.index):
+    if known and not (plan.stops and state.index % plan.quota.steps_per_block == 0 and state.index):
         return state
     if plan.stops:
         state = _stopped(state)
@@ -436,10 +436,10 @@ def _process(info: ModelInfo, never: tuple[int, ...], remasks: bool) -> Process:
     return Remasking(info.mask_id) if remasks else Absorbing(info.mask_id)
 
 
-def _check_blocks(info: ModelInfo, schedule: Schedule) -> None:
+def _check_blocks(info: ModelInfo, quota: Quota) -> None:
     """A network that is causal over blocks cannot write across the border of two."""
-    own, asked = info.block_length, schedule.block_length
-    if own is not None and own % asked and (asked < schedule.length or asked > own):
+    own, asked = info.block_length, quota.block_length
+    if own is not None and own % asked and (asked < quota.length or asked > own):
         raise ValueError(
             f"{info.identity} is block-causal, in blocks of {own} tokens, and {asked} were to be written as one block: "
             f"give block_length={own} or a divisor of it"

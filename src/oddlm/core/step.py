@@ -78,8 +78,8 @@ class Prediction:
     confidence: Tensor  # [B, L] float64: probability of the chosen token, in the full or the sampled distribution
     margin: Tensor | None = None  # [B, L] likeliest minus second likeliest
     entropy: Tensor | None = None  # [B, L] nats
-    logits: Tensor | None = None  # [B, L, V] guided; None where a fused kernel never writes them
-    logprobs: tuple[Tensor, Tensor] | None = None  # [B, L] base and guided, of the tokens; where a fused kernel knows them
+    logits: Tensor | None = None  # [B, L, V] pushed; None where a fused kernel never writes them
+    logprobs: tuple[Tensor, Tensor] | None = None  # [B, L] base and pushed, of the tokens; where a fused kernel knows them
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,16 +105,16 @@ class Choice:
     tokens: Tensor  # [B, L]
     commit: Tensor  # [B, L] bool
     base_probability: Tensor  # [B, L]
-    guided_probability: Tensor  # [B, L]
+    pushed_probability: Tensor  # [B, L]
 
 
 @dataclass(frozen=True, slots=True)
 class Top:
-    """The likeliest tokens of a position under the guided distribution, likeliest first."""
+    """The likeliest tokens of a position under the pushed distribution, likeliest first."""
 
     tokens: Tensor  # [B, L, 5]
     base_probability: Tensor
-    guided_probability: Tensor
+    pushed_probability: Tensor
 
 
 class StepLogits(Protocol):
@@ -126,7 +126,7 @@ class StepLogits(Protocol):
     def base(self) -> Tensor: ...
 
     @property
-    def guided(self) -> Tensor: ...
+    def pushed_logits(self) -> Tensor: ...
 
 
 @dataclass(frozen=True)
@@ -146,21 +146,21 @@ class StepEvent:
 
     @property
     def base_logits(self) -> Tensor:
-        """[B, L, V] suppressed, not guided; undefined at committed positions."""
+        """[B, L, V] suppressed, not pushed; undefined at committed positions."""
         return self.logits.base
 
     @property
-    def guided_logits(self) -> Tensor:
-        return self.logits.guided
+    def pushed_logits(self) -> Tensor:
+        return self.logits.pushed_logits
 
     @cached_property
     def logprobs(self) -> tuple[Tensor, Tensor]:
-        """[B, L] float64, base and guided: log-probability of each token that this step commits, 0 elsewhere."""
+        """[B, L] float64, base and pushed: log-probability of each token that this step commits, 0 elsewhere."""
         if self.prediction.logprobs is not None:
-            base, guided = (x.where(self.commit, 0.0) for x in self.prediction.logprobs)
-            return base, guided
+            base, pushed = (x.where(self.commit, 0.0) for x in self.prediction.logprobs)
+            return base, pushed
         base = self._logprobs(self.base_logits)
-        return base, base if self.guided_logits is self.base_logits else self._logprobs(self.guided_logits)
+        return base, base if self.pushed_logits is self.base_logits else self._logprobs(self.pushed_logits)
 
     @cached_property
     def chosen(self) -> Choice:
@@ -176,26 +176,26 @@ class StepEvent:
 
     @cached_property
     def top(self) -> Top:
-        ranked = self._guided.sort(dim=-1, descending=True, stable=True)
+        ranked = self._pushed.sort(dim=-1, descending=True, stable=True)
         tokens = ranked.indices[..., :5]
         return Top(tokens, self._base.gather(-1, tokens), ranked.values[..., :5])
 
     @cached_property
     def entropy(self) -> Tensor:
-        """[B, L] nats, of the guided distribution at open positions."""
-        entropy: Tensor = torch.special.entr(self._guided).sum(dim=-1)
+        """[B, L] nats, of the pushed distribution at open positions."""
+        entropy: Tensor = torch.special.entr(self._pushed).sum(dim=-1)
         return entropy
 
     @cached_property
     def force(self) -> Tensor:
         """[B, L]: Euclidean size of the push on a position's logits, over everything that is masked."""
-        push: Tensor = (self.guided_logits - self.base_logits).nan_to_num(nan=0.0)  # -inf stays -inf: no push
+        push: Tensor = (self.pushed_logits - self.base_logits).nan_to_num(nan=0.0)  # -inf stays -inf: no push
         force: Tensor = push.double().norm(dim=-1)
         return force.where(self.step.masked, 0.0)
 
     @cached_property
-    def _guided(self) -> Tensor:
-        return self._probabilities(self.guided_logits)
+    def _pushed(self) -> Tensor:
+        return self._probabilities(self.pushed_logits)
 
     @cached_property
     def _base(self) -> Tensor:
@@ -212,8 +212,8 @@ class StepEvent:
         return result
 
     def _choice(self, tokens: Tensor, commit: Tensor) -> Choice:
-        base, guided = (p.gather(-1, tokens[..., None]).squeeze(-1) for p in (self._base, self._guided))
-        return Choice(tokens, commit, base, guided)
+        base, pushed = (p.gather(-1, tokens[..., None]).squeeze(-1) for p in (self._base, self._pushed))
+        return Choice(tokens, commit, base, pushed)
 
 
 class Tokenizer(Protocol):
@@ -225,7 +225,7 @@ class Tokenizer(Protocol):
 @dataclass(frozen=True, slots=True)
 class Sample:
     """One answer. The log-probabilities are those of each token at the step that wrote it, at temperature 1 and without
-    filters: under the network (base) and after guidance (guided).
+    filters: under the network (base) and after guidance (pushed).
 
     Of a template, `text` is what was written into its holes, and `filled` the whole of it.
     """
@@ -236,7 +236,7 @@ class Sample:
     tokens: tuple[int, ...]  # all `length` of them
     commit_steps: tuple[int, ...]
     base_logprobs: tuple[float, ...]
-    guided_logprobs: tuple[float, ...]
+    pushed_logprobs: tuple[float, ...]
     seed: int  # of the prompt: the same seed and index give the same sample
     finish_reason: Literal["stop", "length"]  # an end token was written, or not
     nfe: int  # network evaluations of its own; what a pool cost beside it is not in it

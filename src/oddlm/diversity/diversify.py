@@ -13,7 +13,7 @@ from ..core.choose import check_logits
 from ..core.model import ModelInfo
 from ..core.step import Step
 from ..kernels import dispatch
-from ..kernels.reference import Objective
+from ..kernels.contract import Objective
 from ..presets import FEATURE, GRADIENT
 from .features import Feature, Pooling
 from .memory import Explored
@@ -58,7 +58,7 @@ def diversify(
         objective=objective,
         feature=feature,
         alpha=alpha,
-        schedule="constant",
+        alpha_schedule="constant",
         duplicates=duplicates,
         tolerance=tolerance,
         gradient=gradient,
@@ -88,7 +88,7 @@ def diversify(
         seeds=noise.seed_tensor(seed, len(logits) // n, logits.device),
         protected=tuple(protected),
     )
-    return running.guided(logits, here, record)
+    return running.pushed_logits(logits, here, record)
 
 
 def _check_batch(logits: Tensor, tokens: Tensor, masked: Tensor, n: int | None, protected: Collection[int]) -> int:

@@ -18,7 +18,7 @@ from torch.nn.functional import pad
 from ..checks import ids, one_of, whole
 from ..core.noise import Purpose
 from ..kernels.closed_form import truncate
-from ..kernels.reference import Pull
+from ..kernels.contract import Pull
 from ..registry import Registry
 from .maps import meanings, signs
 

@@ -14,10 +14,10 @@ from ..core.guide import Backend, Pushed
 from ..core.model import ModelInfo
 from ..core.step import Memory, Step
 from ..kernels import dispatch
+from ..kernels.contract import Objective, Repel
 from ..kernels.directions import Duplicates, extend
-from ..kernels.reference import Objective, Repel
-from ..presets import ALPHA, FEATURE, GRADIENT, OBJECTIVE, SCHEDULE, expanded
-from .alpha import SCHEDULES, AlphaSchedule
+from ..presets import ALPHA, ALPHA_SCHEDULE, FEATURE, GRADIENT, OBJECTIVE, expanded
+from .alpha import ALPHA_SCHEDULES, AlphaSchedule
 from .features import FEATURES, Feature, Pooling, build_feature
 from .memory import Explored, Form
 from .objectives import OBJECTIVES, build_objective, need_of, slope_of, weigh_of
@@ -35,7 +35,7 @@ class Repulsion:
     objective: odd, odd_sequential, dpp, random_probe, none, or "auto" (default), which is {"name": "odd", "enough": 0.5};
     feature: max_pool (default), mean_pool, positional or ngrams; both also as {"name": ..., option: ...}, a dotted path, or a
     function. alpha (default 4): how far the most moved position of a sample moves (with gradient="raw": the bare step size).
-    schedule (default linear): how alpha falls over the steps. duplicates: what
+    alpha_schedule (default linear): how alpha falls over the steps. duplicates: what
     happens to a sample whose unit feature lies within `tolerance` (default 1e-3) of the span of the earlier ones: "break"
     (default) pushes it along a seeded random direction, "skip" leaves it. protected ids and the embedding come from the model
     unless given here.
@@ -50,7 +50,7 @@ class Repulsion:
     objective: str | Mapping[str, Any] | Objective = OPEN
     feature: str | Mapping[str, Any] | Pooling | Feature = FEATURE
     alpha: float = OPEN
-    schedule: str | Mapping[str, Any] | AlphaSchedule = SCHEDULE
+    alpha_schedule: str | Mapping[str, Any] | AlphaSchedule = ALPHA_SCHEDULE
     duplicates: DuplicateMode | None = None
     tolerance: float | None = None
     gradient: Gradient = GRADIENT
@@ -68,7 +68,7 @@ class Repulsion:
             object.__setattr__(self, name, settled[name])
         build_objective(self.objective)
         build_feature(self.feature)
-        SCHEDULES.build(self.schedule)
+        ALPHA_SCHEDULES.build(self.alpha_schedule)
         finite("alpha", self.alpha)
         for name, value, allowed in (
             ("duplicates", self.duplicates, get_args(DuplicateMode)),
@@ -154,11 +154,11 @@ class Repulsion:
 
     @torch.no_grad()
     def __call__(self, logits: Tensor, step: Step) -> Tensor:
-        """Guided logits of one step by itself; the input is not changed, and comes back itself where there is nothing to do."""
+        """The pushed logits of one step by itself; the input is not changed, and comes back itself where there is nothing to do."""
         info = ModelInfo(logits.shape[-1], None, step.protected, embedding=self.embedding)
         backend = dispatch.choose(logits.device, logits.dtype, asked=self.backend, forms=self.forms)
         guide = self.begin(info, backend, None, resumes=False)
-        return logits if guide is None else guide.guided(logits, step)
+        return logits if guide is None else guide.pushed_logits(logits, step)
 
 
 def _traced() -> list[str]:
@@ -193,13 +193,13 @@ class Repelling:
         result, memory = self._run(call, logits, step, memory)
         return Pushed(None, result, memory) if self.fused else Pushed(result.flatten(0, 1), None, memory)
 
-    def guided(self, logits: Tensor, step: Step, record: Explored | None = None) -> Tensor:
+    def pushed_logits(self, logits: Tensor, step: Step, record: Explored | None = None) -> Tensor:
         """The pushed logits [B, S, V] themselves; what is explored goes into `record`, too."""
         result, memory = self._run(self._kernel.repel, logits, step, record)
         if record is not None and memory is not None:
             record.feature, record.steps = memory.feature, memory.steps
-        guided: Tensor = result.flatten(0, 1)
-        return guided
+        pushed: Tensor = result.flatten(0, 1)
+        return pushed
 
     def to(self, device: torch.device, backend: Backend) -> "Repelling":
         assert isinstance(backend, dispatch.Backend)
@@ -239,7 +239,7 @@ class Repelling:
 
     @cached_property
     def _schedule(self) -> AlphaSchedule:
-        return SCHEDULES.build(self.repulsion.schedule)
+        return ALPHA_SCHEDULES.build(self.repulsion.alpha_schedule)
 
     @cached_property
     def _kernel(self) -> Any:

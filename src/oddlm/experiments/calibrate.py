@@ -53,7 +53,7 @@ def _done(bench: Bench, batch: Batch) -> Any:
 def _kind(spec: RunSpec) -> tuple[Any, ...]:
     """What the time of a group depends on."""
     params = spec.params
-    shape = (spec.drawn, params.length, params.steps, repr(params.objective), params.guidance)
+    shape = (spec.drawn, params.length, params.steps, repr(params.objective), params.cfg_scale)
     return (spec.model, spec.loading, spec.task, *shape)
 
 

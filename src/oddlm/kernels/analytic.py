@@ -7,23 +7,26 @@ import torch
 from torch import Tensor
 
 from . import reference
-from .reference import Batch, Repel, by_groups
+from .batching import by_groups
+from .contract import Batch, Repel
 
-CELLS = 1 << 21  # of logits in a pass on a CPU: a handful of arrays of that size are held
+ELEMENTS = 1 << 21  # of logits in a pass on a CPU: a handful of arrays of that size are held
 
 
 def repel(
     logits: Tensor, tokens: Tensor, masked: Tensor, alpha: Tensor, earlier: Tensor | None, how: Repel
 ) -> tuple[Tensor, Tensor | None]:
     """The same contract as `reference.repel`, for features with a trace and objectives with a slope."""
-    cells = reference.CELLS if logits.is_cuda else CELLS  # a GPU waits in every pass: no more of them than autograd makes
-    return by_groups(_push, _features, cells, logits, tokens, masked, alpha, earlier, how)
+    elements = (
+        reference.ELEMENTS if logits.is_cuda else ELEMENTS
+    )  # a GPU waits in every pass: no more of them than autograd makes
+    return by_groups(_push, _features, elements, logits, tokens, masked, alpha, earlier, how)
 
 
 def _push(
-    guided: Tensor, logits: Tensor, tokens: Tensor, masked: Tensor, alpha: Tensor, earlier: Tensor | None, how: Repel
+    pushed: Tensor, logits: Tensor, tokens: Tensor, masked: Tensor, alpha: Tensor, earlier: Tensor | None, how: Repel
 ) -> Tensor | None:
-    """Write the pushed `logits` into `guided`; the directions added, where wanted."""
+    """Write the pushed `logits` into `pushed`; the directions added, where wanted."""
     assert how.trace is not None
     assert how.slope is not None
     canvas = _soft_canvas(logits, tokens, masked)
@@ -41,7 +44,7 @@ def _push(
     if not how.raw_gradient:
         largest = gradient.norm(dim=-1).amax(dim=-1)
         force = force / largest.clamp(min=1e-8).where(largest > 0, 1.0)
-    torch.sub(logits, gradient.mul_(force[..., None, None]), out=guided)
+    torch.sub(logits, gradient.mul_(force[..., None, None]), out=pushed)
     return batch.directions.vectors if how.remember else None
 
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from ..core.noise import tile_elements
+from .contract import Batch, Repel
 from .directions import Duplicates, extend, find_directions
-from .reference import Batch, Repel
 
 TILE_ELEMENTS = 1 << 20
 
@@ -45,25 +45,25 @@ def repel(
     logits: Tensor, tokens: Tensor, masked: Tensor, alpha: Tensor, earlier: Tensor | None, how: Repel
 ) -> tuple[Tensor, Tensor | None]:
     """The same contract as `reference.repel`, for max-pooled probabilities and objectives with a slope."""
-    guided = torch.empty_like(logits, memory_format=torch.contiguous_format)
+    pushed = torch.empty_like(logits, memory_format=torch.contiguous_format)
     if not masked.all():
-        guided.copy_(logits)  # committed rows stay
+        pushed.copy_(logits)  # committed rows stay
     if not how.sequential:
-        return guided, _push(guided, logits, tokens, masked, alpha, earlier, how)
+        return pushed, _push(pushed, logits, tokens, masked, alpha, earlier, how)
     keep = Duplicates("skip", how.duplicates.tolerance)
     for k in range(logits.shape[1]):
         one, mine = slice(k, k + 1), how.for_sample(k)
-        _push(guided[:, one], logits[:, one], tokens[:, one], masked[:, one], alpha[:, one], earlier, mine)
-        after, _ = _observe_all(guided[:, one], tokens[:, one], masked[:, one], mine, _buffers(logits[:, one], masked[:, one]))
+        _push(pushed[:, one], logits[:, one], tokens[:, one], masked[:, one], alpha[:, one], earlier, mine)
+        after, _ = _observe_all(pushed[:, one], tokens[:, one], masked[:, one], mine, _buffers(logits[:, one], masked[:, one]))
         earlier = extend(earlier, find_directions(after, earlier, keep, mine.noise).vectors)
     assert earlier is not None
-    return guided, earlier[:, -logits.shape[1] :]
+    return pushed, earlier[:, -logits.shape[1] :]
 
 
 def _push(
-    guided: Tensor, logits: Tensor, tokens: Tensor, masked: Tensor, alpha: Tensor, earlier: Tensor | None, how: Repel
+    pushed: Tensor, logits: Tensor, tokens: Tensor, masked: Tensor, alpha: Tensor, earlier: Tensor | None, how: Repel
 ) -> Tensor | None:
-    """Write the pushed rows of `logits` [G, n, S, V] into `guided`; the directions added, where wanted."""
+    """Write the pushed rows of `logits` [G, n, S, V] into `pushed`; the directions added, where wanted."""
     G, n, S, V = logits.shape
     buffers = _buffers(logits, masked)
     features, seen = _observe_all(logits, tokens, masked, how, buffers)
@@ -71,7 +71,7 @@ def _push(
     assert how.slope is not None
     batch = Batch(features, quality, earlier, how.duplicates, how.noise)
     by_feature, by_quality = how.slope(batch)
-    into, x, by_feature = guided.view(-1, S, V), logits.flatten(0, 1), by_feature.view(-1, V)
+    into, x, by_feature = pushed.view(-1, S, V), logits.flatten(0, 1), by_feature.view(-1, V)
     by_quality, alpha = by_quality.flatten(), how.eased(alpha, batch).flatten()
     for rows, some in zip(seen, _samples(masked, V), strict=True):
         _update(into[some], x[some], by_feature[some], by_quality[some], alpha[some], rows, how, buffers)
@@ -147,13 +147,13 @@ def _gather(logits: Tensor, position: Tensor, valid: Tensor, into: Tensor) -> Te
     return rows if valid.all() else rows.masked_fill_(~valid[..., None], 0.0)
 
 
-def _write(guided: Tensor, position: Tensor, valid: Tensor, rows: Tensor) -> None:
+def _write(pushed: Tensor, position: Tensor, valid: Tensor, rows: Tensor) -> None:
     """The inverse of `_gather`."""
     if valid.all():
-        guided[torch.arange(len(guided), device=guided.device)[:, None], position] = rows.to(guided.dtype)
+        pushed[torch.arange(len(pushed), device=pushed.device)[:, None], position] = rows.to(pushed.dtype)
     else:
         sample, row = valid.nonzero(as_tuple=True)
-        guided[sample, position[sample, row]] = rows[sample, row].to(guided.dtype)
+        pushed[sample, position[sample, row]] = rows[sample, row].to(pushed.dtype)
 
 
 def _row_type(rows: int) -> torch.dtype:
@@ -207,7 +207,7 @@ def truncate(x: Tensor, k: int) -> Tensor:
 
 
 def _update(
-    guided: Tensor,
+    pushed: Tensor,
     logits: Tensor,
     by_feature: Tensor,
     by_quality: Tensor,
@@ -216,7 +216,7 @@ def _update(
     how: Repel,
     buffers: Tensor,
 ) -> None:
-    """Second pass: write the pushed rows; guided and logits [T, S, V], by_feature [T, V], by_quality and alpha [T]."""
+    """Second pass: write the pushed rows; pushed and logits [T, S, V], by_feature [T, V], by_quality and alpha [T]."""
     T, M = rows.valid.shape
     V = logits.shape[-1]
     owner, peak, protected = rows.owner.long(), rows.peak, how.protected_on(logits.device)
@@ -253,4 +253,4 @@ def _update(
         x.scatter_add_(1, here.clamp(0, x.shape[1] - 1), owned[:, None].where(inside, 0.0).to(x.dtype))
         x.scatter_(2, top, exact)
         x[..., protected] = held
-        _write(guided, rows.position[:, part], rows.valid[:, part], x)
+        _write(pushed, rows.position[:, part], rows.valid[:, part], x)

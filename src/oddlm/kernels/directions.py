@@ -29,7 +29,7 @@ class Duplicates:
 @dataclass(frozen=True, slots=True)
 class Directions:
     vectors: Tensor  # [G, n, D]: orthonormal, zero where a sample was skipped
-    guided: Tensor  # [G, n] bool: has a direction, and somebody to be unlike
+    pushed: Tensor  # [G, n] bool: has a direction, and somebody to be unlike
     duplicate: Tensor  # [G, n] bool: said nothing new
     residual: Tensor  # [G, n]: length of what of the unit feature the samples before it did not say, 0 to 1
 

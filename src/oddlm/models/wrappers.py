@@ -89,7 +89,7 @@ class ClassifierFree(Wrapper):
     @property
     def info(self) -> ModelInfo:
         own = super().info
-        return replace(own, name=f"{own.name} with guidance {self.scale:g}", passes=2 * own.passes)
+        return replace(own, name=f"{own.name} with cfg_scale {self.scale:g}", passes=2 * own.passes)
 
     def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor, **aside: Tensor) -> Tensor:
         given = self.model(tokens, start, prompt_lengths, **aside)

@@ -20,7 +20,7 @@ from torch import Tensor
 from ..core.canvas import Template as Form
 from ..core.model import Query, Session
 from ..core.step import Observer
-from ..lm import LM, Drawing, Samples, guided_model
+from ..lm import LM, Drawing, Samples, with_cfg
 from ..models.wrappers import ClassifierFree
 from ..params import SampleParams
 from ..selection import keep
@@ -87,7 +87,7 @@ class Run:
 
     drawing: Drawing
     query: Query
-    guided: ClassifierFree | None
+    cfg: ClassifierFree | None
     session: Session | None
     observe: Observer | None
 
@@ -95,10 +95,10 @@ class Run:
     def begin(cls, lm: LM, work: Work, network: Passes, send: Callable[[Any], None]) -> "Run":
         params = work.params
         drawing = Drawing(lm, work.prompts, work.drawn, params, params.seed, forms=work.forms)
-        query, model = drawing.query, guided_model(lm.model, params)
+        query, model = drawing.query, with_cfg(lm.model, params)
         assert query is not None
-        guided = model if isinstance(model, ClassifierFree) and params.guidance else None
-        return cls(drawing, query, guided, network.session(model, query), None if work.watch is None else work.watch(send))
+        cfg = model if isinstance(model, ClassifierFree) and params.cfg_scale else None
+        return cls(drawing, query, cfg, network.session(model, query), None if work.watch is None else work.watch(send))
 
     def take(self, logits: Tensor) -> bool:
         """A step; is there a next one?"""
@@ -145,7 +145,7 @@ class Job:
     @property
     def ask(self) -> Ask:
         assert self.run is not None
-        return Ask(self.run.query, self.take, self.run.guided, self.run.session)
+        return Ask(self.run.query, self.take, self.run.cfg, self.run.session)
 
     def take(self, logits: Tensor) -> None:
         assert self.run is not None

@@ -170,10 +170,10 @@ def _spots(event: StepEvent) -> list[list[Spot]]:
     columns = zip(
         *(position.tolist() for position in where),
         *(choice[where].tolist() for choice in (chosen.commit, plain.commit, chosen.tokens, plain.tokens)),
-        *(_short(p[where]) for p in (chosen.guided_probability, chosen.base_probability)),
-        *(_short(p[where]) for p in (plain.guided_probability, plain.base_probability)),
+        *(_short(p[where]) for p in (chosen.pushed_probability, chosen.base_probability)),
+        *(_short(p[where]) for p in (plain.pushed_probability, plain.base_probability)),
         top.tokens[where].tolist(),
-        *(_short(p[where]) for p in (top.guided_probability, top.base_probability)),
+        *(_short(p[where]) for p in (top.pushed_probability, top.base_probability)),
         strict=True,
     )
     for row, position, guided, bare, token, other, p, base, q, other_base, likely, after, before in columns:

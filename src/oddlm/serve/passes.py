@@ -37,12 +37,12 @@ class Ask:
 
     query: Query
     take: Callable[[Tensor], None]
-    guided: ClassifierFree | None = None
+    cfg: ClassifierFree | None = None
     session: Session | None = None
 
     @property
     def queries(self) -> tuple[Query, ...]:
-        return (self.query,) if self.guided is None else (self.query, self.guided.blind(self.query))
+        return (self.query,) if self.cfg is None else (self.query, self.cfg.blind(self.query))
 
 
 class Shape(NamedTuple):
@@ -347,7 +347,7 @@ class SharedPasses(Passes):
             parts = [one.result()[some] for one, some in call.parts]
             with self._clock():
                 found.append(self.part.finish(parts, call.query, call.shape))
-        return found[0] if ask.guided is None else ask.guided.extrapolate(*found)
+        return found[0] if ask.cfg is None else ask.cfg.extrapolate(*found)
 
     def _note(self, shape: Shape) -> None:
         if shape not in self._exact and shape not in self._seen and len(self._seen) + len(self._exact) < SHAPES:

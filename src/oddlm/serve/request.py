@@ -5,7 +5,7 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..core.quota import Schedule
+from ..core.quota import Quota
 from ..core.step import Observer
 from ..diversity.features import FEATURE_OPTIONS
 from ..lm import LM, check_params, encode_template
@@ -133,7 +133,7 @@ def sample_params(settings: ServeSettings, given: Mapping[str, Any]) -> SamplePa
         steps = params.steps or params.length
         if steps > params.length:
             raise ValueError(f"steps {steps} are more than the {params.length} tokens to write: a step writes at least one")
-        Schedule.plan(params.length, steps, params.block_length, fork=params.forks)
+        Quota.plan(params.length, steps, params.block_length, fork=params.forks)
         check_params(params)
     except ValueError as error:
         raise ApiError(400, str(error)) from None

@@ -16,7 +16,12 @@ from typing import Any, Protocol, get_args
 
 from ...params import PUSH, SampleParams, check_fields, json_or_text, parse_json, read_toml
 
-DEFAULT = ("alpha=0,1..128:log", "temperature=0..1.5", "objective=odd,odd_sequential,dpp", "schedule=linear,constant,cosine")
+DEFAULT = (
+    "alpha=0,1..128:log",
+    "temperature=0..1.5",
+    "objective=odd,odd_sequential,dpp",
+    "alpha_schedule=linear,constant,cosine",
+)
 _FIRST = ("alpha", "objective")  # they decide what else matters
 DIGITS = 3  # of a number out of a range: more would say nothing
 _RANGE = re.compile(r"(.+?)\.\.(.+?)(:log)?")

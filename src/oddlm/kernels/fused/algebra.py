@@ -87,13 +87,13 @@ def residual(inner, basis, inner_basis, start, size, upto, N, P: tl.constexpr, T
 
 @triton.jit(do_not_specialize=["n", "h", "N"])
 def find_directions(
-    inner, basis, inner_basis, guided, duplicate, residuals, n, h, N, tolerance,
+    inner, basis, inner_basis, pushed, duplicate, residuals, n, h, N, tolerance,
     BREAK: tl.constexpr, P: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """Gram-Schmidt in the coordinates of the rows [features; draws; earlier], one group per program.
 
     inner [N, N] their inner products; basis [h + n, N] coefficients and inner_basis = basis @ inner, whose first h rows are
-    there already; guided, duplicate and residuals [n] as in `Coordinates`.
+    there already; pushed, duplicate and residuals [n] as in `Coordinates`.
     """
     group = tl.program_id(0).to(tl.int64)
     inner += group * N * N
@@ -119,7 +119,7 @@ def find_directions(
         scale = tl.where(new, 1.0 / tl.maximum(left, 1e-12), 0.0)
         tl.store(basis + (h + k) * N + axis, x * scale, mask=axis < N)
         tl.store(inner_basis + (h + k) * N + axis, y * scale, mask=axis < N)
-        tl.store(guided + group * n + k, (new & (others > 0)).to(tl.uint8))
+        tl.store(pushed + group * n + k, (new & (others > 0)).to(tl.uint8))
         tl.store(duplicate + group * n + k, same.to(tl.uint8))
         others += new.to(tl.int32)
         tl.debug_barrier()

@@ -13,9 +13,8 @@ from torch import Tensor
 
 from ...core.noise import Purpose, normal
 from ...core.step import Step
-from ..coordinates import Coordinates
+from ..contract import Coordinates, Repel
 from ..directions import Duplicates, extend
-from ..reference import Repel
 from . import algebra
 from . import passes as device
 from .arrays import Columns, Drawn, Push, Rows, columns_of
@@ -44,8 +43,8 @@ def repel(
 ) -> tuple[Tensor, Tensor | None]:
     """The same contract as `closed_form.repel`."""
     push, added = plan(logits, tokens, masked, alpha, earlier, how)
-    guided = write(logits.flatten(0, 1), masked.flatten(0, 1), push)
-    return guided.view(logits.shape), added
+    pushed = write(logits.flatten(0, 1), masked.flatten(0, 1), push)
+    return pushed.view(logits.shape), added
 
 
 def plan(
@@ -122,13 +121,13 @@ def draw(
 def write(logits: Tensor, masked: Tensor, push: Push) -> Tensor:
     """The pushed logits [B, S, V] themselves; committed rows as they were."""
     B, S, V = logits.shape
-    guided = logits.clone(memory_format=torch.contiguous_format)
+    pushed = logits.clone(memory_format=torch.contiguous_format)
     block = _block(V, 2048)
     with _current(logits):
         device.write_rows[(B * S, triton.cdiv(V, block))](
-            guided, S * V, V, _flat(masked), push.columns.flags, *_of(push, logits), guided, S, V=V, BLOCK=block, num_warps=8
+            pushed, S * V, V, _flat(masked), push.columns.flags, *_of(push, logits), pushed, S, V=V, BLOCK=block, num_warps=8
         )
-    return guided
+    return pushed
 
 
 def _plan(
@@ -239,14 +238,14 @@ def _coordinates(rows: Tensor, quality: Tensor, n: int, rule: Duplicates) -> Coo
     if h:
         basis[:, :h] = torch.eye(N, dtype=torch.float64, device=rows.device)[2 * n :]
         inner_basis[:, :h] = inner[:, 2 * n :]
-    guided, duplicate = torch.empty(2, G, n, dtype=torch.bool, device=rows.device)
+    pushed, duplicate = torch.empty(2, G, n, dtype=torch.bool, device=rows.device)
     residual = torch.empty(G, n, dtype=torch.float64, device=rows.device)
     many = N > 64
     algebra.find_directions[(G,)](
-        inner, basis, inner_basis, _flat(guided), _flat(duplicate), residual, n, h, N, rule.tolerance,
+        inner, basis, inner_basis, _flat(pushed), _flat(duplicate), residual, n, h, N, rule.tolerance,
         BREAK=rule.mode == "break", P=max(triton.next_power_of_2(N), 16), TILE=32 if many else 16, num_warps=8 if many else 4,
     )  # fmt: skip
-    return Coordinates(inner, quality, basis[:, h:], guided, duplicate, residual, rule)
+    return Coordinates(inner, quality, basis[:, h:], pushed, duplicate, residual, rule)
 
 
 def _vectors(found: Coordinates, rows: Tensor, V: int) -> Tensor:

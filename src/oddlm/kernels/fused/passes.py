@@ -344,15 +344,15 @@ def draw_tokens(
         rest = tl.sum(sum1 * weight + others, axis=0)
         total = 1.0 + rest.to(tl.float64)
         chosen = (tl.max(tl.where(this, value, -float("inf")), axis=0) - peak).to(tl.float64)
-        guided = chosen - tl.log(total)
+        after = chosen - tl.log(total)
         tl.store(largest + row, peak_or_nan(peak, rest))
         tl.store(confidence + row, tl.exp(chosen) / total)
-        tl.store(logprob + row, guided)
+        tl.store(logprob + row, after)
         if PUSHED:
             chosen_base = (tl.max(tl.where(this, base, -float("inf")), axis=0) - a).to(tl.float64)
             tl.store(base_logprob + row, chosen_base - tl.log(1.0 + tl.load(push_rest + row).to(tl.float64)))
         else:
-            tl.store(base_logprob + row, guided)
+            tl.store(base_logprob + row, after)
         if NEEDS == 1:
             second = tl.max(tl.where(lane == winner, more, top), axis=0)
             tl.store(extra + row, (1.0 - tl.exp((second - peak).to(tl.float64))) / total)
@@ -366,9 +366,9 @@ def draw_tokens(
 def write_rows(
     logits, stride_sample, stride_position, masked, table,
     push_largest, push_likeliest, at_peak, even, force, pull, owner, stride_pull,
-    guided, S, V: tl.constexpr, BLOCK: tl.constexpr,
+    out, S, V: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The pushed logits written out, for those who ask; `guided` [samples, S, V] contiguous holds the others already."""
+    """The pushed logits written out, for those who ask; `out` [samples, S, V] contiguous holds the others already."""
     row = tl.program_id(0).to(tl.int64)
     if tl.load(masked + row) != 0:
         sample, position = row // S, (row % S).to(tl.int32)
@@ -378,4 +378,4 @@ def write_rows(
         x = load_logits(logits + sample * stride_sample + (row % S) * stride_position, column, inside)
         y = pushed(x, column, inside, position, a, b, c, d, e, pull + sample * stride_pull, owner + sample * stride_pull)
         y = tl.where((load_flags(table, column, inside) & PROTECTED) != 0, x, y)
-        tl.store(guided + row * V + column, y.to(guided.dtype.element_ty), mask=inside)
+        tl.store(out + row * V + column, y.to(out.dtype.element_ty), mask=inside)
