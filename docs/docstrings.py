@@ -34,7 +34,11 @@ class Readable(griffe.Extension):
 def _field(value: str) -> tuple[str | None, str] | None:
     """The default and the description of pydantic's `Field(default, description=...)`."""
     call = ast.parse(value, mode="eval").body
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.func.id != "Field":
+    if (
+        not isinstance(call, ast.Call)
+        or not isinstance(call.func, ast.Name)
+        or call.func.id != "Field"
+    ):
         return None
     about = next((k.value for k in call.keywords if k.arg == "description"), None)
     if not isinstance(about, ast.Constant):

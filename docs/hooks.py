@@ -5,6 +5,7 @@ ordinary link. A file outside docs/ is published under `repository/`, and the li
 """
 
 import re
+from collections.abc import Callable
 from os.path import relpath
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -47,14 +48,15 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
     def inside(link: re.Match[str]) -> str:
         target = _resolved(repository, link[1])
-        if target is None or target.startswith("docs/") and own == repository.removeprefix("docs/"):
+        at_home = repository == f"docs/{own}" and str(target).startswith("docs/")
+        if target is None or at_home:
             return link[1]
         return relpath(_site_path(target), PurePosixPath(own).parent)
 
     return outside_fences(markdown, lambda text: LINK.sub(inside, text))
 
 
-def outside_fences(markdown: str, change: Any) -> str:
+def outside_fences(markdown: str, change: Callable[[str], str]) -> str:
     """The text with its prose changed, and its code blocks as they are."""
     parts, end = [], 0
     for fence in FENCE.finditer(markdown):
@@ -68,9 +70,7 @@ def _linked(pages: list[tuple[str, str]]) -> list[str]:
     found: dict[str, None] = {}
     while pages:
         path, content = pages.pop()
-        targets: list[str] = []
-        outside_fences(content, lambda text: targets.extend(LINK.findall(text)) or "")  # noqa: B023
-        for link in targets:
+        for link in LINK.findall(FENCE.sub("", content)):
             target = _resolved(path, link)
             if target is None or target.startswith("docs/") or target in found:
                 continue

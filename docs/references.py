@@ -15,7 +15,9 @@ from oddlm import presets
 from oddlm.cli import app
 from oddlm.params import Loading, RunSpec, SampleParams
 
-FACTS = re.compile(r"^(?P<text>.*?)(?:  \[(?P<facts>[^\[\]]*)\])?$", re.DOTALL)  # `Help.  [default: 2]`
+FACTS = re.compile(
+    r"^(?P<text>.*?)(?:  \[(?P<facts>[^\[\]]*)\])?$", re.DOTALL
+)  # `Help.  [default: 2]`
 EXAMPLE = re.compile(r"^Example: ", re.MULTILINE)
 COMMENT = re.compile(r"^    (\w+): .*?#\s*(.+)$", re.MULTILINE)  # of a field in its class
 
@@ -39,7 +41,10 @@ def _plain(text: str) -> str:
 
 def cli_page() -> str:
     root = get_command(app)
-    parts = ["# Command line\n", "Made from the command line itself; `oddlm COMMAND --help` prints the same.\n"]
+    parts = [
+        "# Command line\n",
+        "Made from the command line itself; `oddlm COMMAND --help` prints the same.\n",
+    ]
     found = list(commands(root))
     parts.append(table("command", "what it does", rows=[_command_row(*one) for one in found]))
     parts += [_command(name, command) for name, command in found]
@@ -67,7 +72,11 @@ def _command(name: str, command: Any) -> str:
     context = command.make_context(name, [], resilient_parsing=True)
     about, *examples = EXAMPLE.split(command.help)
     usage = command.get_usage(context).removeprefix("Usage: ")
-    parts = [f"## `{name}` {{#{name.replace(' ', '-')}}}\n", _plain(about).strip() + "\n", f"```text\n{usage}\n```\n"]
+    parts = [
+        f"## `{name}` {{#{name.replace(' ', '-')}}}\n",
+        _plain(about).strip() + "\n",
+        f"```text\n{usage}\n```\n",
+    ]
     parts += [f"Example:\n\n```sh\n{' '.join(example.split())}\n```\n" for example in examples]
     panels: dict[str, list[list[str]]] = {}
     for parameter in command.get_params(context):
@@ -78,20 +87,26 @@ def _command(name: str, command: Any) -> str:
         panel = getattr(parameter, "rich_help_panel", None) or usual
         panels.setdefault(panel, []).append(_parameter_row(*record))
     for panel, rows in panels.items():
-        parts.append(f"**{panel}**\n\n" + table("name", "value", "default", "what it does", rows=rows))
+        parts.append(
+            f"**{panel}**\n\n" + table("name", "value", "default", "what it does", rows=rows)
+        )
     return "\n".join(parts)
 
 
 def _parameter_row(names: str, text: str) -> list[str]:
-    """Of what the help of a command says: `--n <int range>`, `Samples per problem.  [default: 16; x>=1]`."""
+    """A row of a table from a record such as (`--n <int range>`, `Samples.  [default: 16; x>=1]`)."""
     name, _, value = names.partition(" ")
     found = FACTS.match(text)
     assert found is not None
     facts = dict(_fact(fact) for fact in (found["facts"] or "").split("; ") if fact)
     value = value.replace(" range", "").strip("<>")
-    bounds = facts.get("range", "").replace("x>=", "≥ ").replace("x<=", "≤ ").replace("<=x<=", " to ")
+    bounds = (
+        facts.get("range", "").replace("x>=", "≥ ").replace("x<=", "≤ ").replace("<=x<=", " to ")
+    )
     default = "required" if "required" in facts else _code(facts.get("default", ""))
-    about = _plain(found["text"]) + (f" Environment: `{facts['env var']}`." if "env var" in facts else "")
+    about = _plain(found["text"]) + (
+        f" Environment: `{facts['env var']}`." if "env var" in facts else ""
+    )
     return [f"`{name.rstrip(',')}`", f"{_code(value)} {_plain(bounds)}".strip(), default, about]
 
 
@@ -109,19 +124,25 @@ def _code(text: str) -> str:
 
 # Settings.
 
+PIECE_PAGES = ("policy", "objective", "feature", "selector")  # of docs/extend
+SETTINGS_ABOUT = """Made from the code. A setting has the same name and default in Python, on the
+command line, in a sweep's `[params]` and in a request to the server.
+"""
+NAMED_ABOUT = """A setting that names a piece takes a name, a table with options such as
+`{"name": "odd", "enough": 0.6}`, or a dotted path.
+"""
+
 
 def settings_page() -> str:
-    named = {name: f"[`{name}`](../extend/{page}.md)" for name, page in PIECE_PAGES.items()}
+    named = {name: f"[`{name}`](../extend/{name}.md)" for name in PIECE_PAGES}
     return "\n".join(
         [
             "# Settings\n",
-            "Made from the code. A setting has the same name and default in Python, on the command line, in a sweep's "
-            "`[params]` and in a request to the server.\n",
+            SETTINGS_ABOUT,
             "## Settings of the sampler {#sampleparams}\n",
             "The fields of `oddlm.SampleParams`.\n",
             model_table(SampleParams, named),
-            "A setting that names a piece takes a name, a table with options such as "
-            '`{"name": "odd", "enough": 0.6}`, or a dotted path.\n',
+            NAMED_ABOUT,
             "## Presets\n",
             "A preset is expanded on input. Settings given next to it win.\n",
             table("preset", "settings", "what it is", rows=preset_rows()),
@@ -129,25 +150,23 @@ def settings_page() -> str:
             "What the settings that name a piece can name; `oddlm names` prints the same.\n",
             table("setting", "name", "options", "what it does", rows=piece_rows()),
             "## A run {#runspec}\n",
-            "The fields of `oddlm.RunSpec`: one setting of the sampler on one task. Its id is a hash of them.\n",
-            model_table(RunSpec, {"params": "[`params`](#sampleparams)", "loading": "[`loading`](#loading)"}),
+            "The fields of `oddlm.RunSpec`: one setting on one task. Its id is a hash of them.\n",
+            model_table(
+                RunSpec, {"params": "[`params`](#sampleparams)", "loading": "[`loading`](#loading)"}
+            ),
             "## Loading a model {#loading}\n",
-            "The part of `oddlm.load`'s options that may change samples, and so is part of a run.\n",
+            "The options of `oddlm.load` that may change samples, and so are part of a run.\n",
             model_table(Loading),
         ]
     )
 
 
-PIECE_PAGES = {"policy": "policy", "objective": "objective", "feature": "feature", "selector": "selector"}
-
-
 def model_table(model: type[BaseModel], names: Mapping[str, str] | None = None) -> str:
-    schema = model.model_json_schema()
-    return schema_table(schema, schema.get("$defs", {}), names)
+    return schema_table(model.model_json_schema(), names)
 
 
 def schema_table(
-    schema: Mapping[str, Any], known: Mapping[str, Any], names: Mapping[str, str] | None = None, anchors: bool = False
+    schema: Mapping[str, Any], names: Mapping[str, str] | None = None, anchors: bool = False
 ) -> str:
     """The fields of a JSON schema."""
     rows = []
@@ -157,17 +176,17 @@ def schema_table(
         default = field.get("default", None if not required and not nested else ...)
         shown = "required" if required else "" if default is ... else f"`{json.dumps(default)}`"
         about = _plain(field.get("description", ""))
-        rows.append([(names or {}).get(name, f"`{name}`"), kind_of(field, known, anchors), shown, about])
+        rows.append([(names or {}).get(name, f"`{name}`"), kind_of(field, anchors), shown, about])
     return table("name", "type", "default", "what it is", rows=rows)
 
 
-def kind_of(field: Mapping[str, Any], known: Mapping[str, Any], anchors: bool = False) -> str:
+def kind_of(field: Mapping[str, Any], anchors: bool = False) -> str:
     """The type of a field in words, with its range."""
     if "$ref" in field:
         name = field["$ref"].rpartition("/")[2]
         return f"[`{name}`](#{name.lower()})" if anchors else f"`{name}`"
     if ways := field.get("anyOf") or field.get("oneOf") or field.get("allOf"):
-        kinds = dict.fromkeys(kind_of(way, known, anchors) for way in ways if way.get("type") != "null")
+        kinds = dict.fromkeys(kind_of(way, anchors) for way in ways if way.get("type") != "null")
         return " or ".join(kinds) + (", or null" if {"type": "null"} in ways else "")
     if "const" in field:
         return f"`{json.dumps(field['const'])}`"
@@ -175,7 +194,8 @@ def kind_of(field: Mapping[str, Any], known: Mapping[str, Any], anchors: bool = 
         return " or ".join(f"`{json.dumps(one)}`" for one in field["enum"])
     kind = field.get("type", "anything")
     if kind == "array":
-        return f"list of {kind_of(field['items'], known, anchors).replace(', or null', '/null')}" if "items" in field else "list"
+        inner = kind_of(field["items"], anchors) if "items" in field else "anything"
+        return f"list of {inner.replace(', or null', '/null')}"
     return f"{kind}{_range(field)}"
 
 
@@ -193,9 +213,15 @@ def _number(value: float) -> str:
 
 
 def preset_rows() -> list[list[str]]:
-    stand_for = {"auto": presets.AUTO, **presets.PRESETS} if hasattr(presets, "AUTO") else presets.PRESETS
+    stand_for = (
+        {"auto": presets.AUTO, **presets.PRESETS} if hasattr(presets, "AUTO") else presets.PRESETS
+    )
     return [
-        [f"`{name}`", ", ".join(f"`{key}={value!r}`" for key, value in settings.items()), _plain(presets.ABOUT[name])]
+        [
+            f"`{name}`",
+            ", ".join(f"`{key}={value!r}`" for key, value in settings.items()),
+            _plain(presets.ABOUT[name]),
+        ]
         for name, settings in stand_for.items()
     ]
 
@@ -206,7 +232,9 @@ def piece_rows() -> list[list[str]]:
     rows = []
     for field, registry in PIECES.items():
         for name in registry.names:
-            options = ", ".join(f"`{key}={value!r}`" for key, value in registry.options(name).items())
+            options = ", ".join(
+                f"`{key}={value!r}`" for key, value in registry.options(name).items()
+            )
             about = (registry.find(name).__doc__ or "").partition("\n")[0]
             rows.append([f"`{field}`", f"`{name}`", options, _plain(about)])
     return rows
@@ -224,22 +252,30 @@ def http_page() -> str:
         _plain(document["info"]["description"]) + "\n",
         "Made from the server's OpenAPI document, which a server gives at `/openapi.json`.\n",
     ]
-    found = [(path, method, one) for path, ways in document["paths"].items() for method, one in ways.items()]
+    found = [
+        (path, method, one)
+        for path, ways in document["paths"].items()
+        for method, one in ways.items()
+    ]
     rows = [[f"[`{m.upper()} {p}`](#{_anchor(m, p)})", _first_line(one)] for p, m, one in found]
     parts.append(table("request", "what it does", rows=rows))
-    parts += [_operation(path, method, one, schemas, shared) for path, method, one in found]
+    parts += [_operation(path, method, one) for path, method, one in found]
     parts.append("## Schemas\n")
     for name in sorted(schemas):
         schema = schemas[name]
         parts.append(f"### {name}\n")
         parts.append(_plain(schema.get("description", "")) + "\n")
-        own = {key: value for key, value in schema.get("properties", {}).items() if key not in shared}
+        own = {
+            key: value for key, value in schema.get("properties", {}).items() if key not in shared
+        }
         if own != schema.get("properties", {}) and name != "SampleParams":
-            parts.append("Every [setting of the sampler](settings.md#sampleparams) is a field, too, and may be left out.\n")
+            parts.append(
+                "Every [setting of the sampler](settings.md#sampleparams) is an optional field, too.\n"
+            )
         if name == "SampleParams":
             parts.append("The [settings of the sampler](settings.md#sampleparams).\n")
         elif own:
-            parts.append(schema_table({**schema, "properties": own}, schemas, anchors=True))
+            parts.append(schema_table({**schema, "properties": own}, anchors=True))
     return "\n".join(parts)
 
 
@@ -249,7 +285,9 @@ def openapi() -> dict[str, Any]:
     from oddlm.serve.settings import ServeSettings
 
     with TemporaryDirectory() as store:  # a server with a store answers for runs, too
-        return create_app(oddlm.load("toy"), ServeSettings(model="toy", store=Path(store))).openapi()
+        return create_app(
+            oddlm.load("toy"), ServeSettings(model="toy", store=Path(store))
+        ).openapi()
 
 
 def _anchor(method: str, path: str) -> str:
@@ -260,27 +298,31 @@ def _first_line(operation: Mapping[str, Any]) -> str:
     return _plain(operation.get("description", operation.get("summary", "")).partition("\n")[0])
 
 
-def _operation(path: str, method: str, one: Mapping[str, Any], schemas: Mapping[str, Any], shared: set[str]) -> str:
+def _operation(path: str, method: str, one: Mapping[str, Any]) -> str:
     parts = [f"## `{method.upper()} {path}` {{#{_anchor(method, path)}}}\n"]
     parts.append(_plain(one.get("description", "")) + "\n")
     if parameters := one.get("parameters"):
         rows = []
         for parameter in parameters:
             schema = parameter["schema"]
-            default = "required" if parameter["required"] else f"`{json.dumps(schema.get('default'))}`"
-            rows.append([f"`{parameter['name']}`", parameter["in"], kind_of(schema, schemas), default])
+            default = (
+                "required" if parameter["required"] else f"`{json.dumps(schema.get('default'))}`"
+            )
+            rows.append([f"`{parameter['name']}`", parameter["in"], kind_of(schema), default])
         parts.append(table("parameter", "in", "type", "default", rows=rows))
     if body := one.get("requestBody"):
-        parts.append(f"Body: {_content(body['content'], schemas)}.\n")
-    answers = [[status, _content(answer.get("content", {}), schemas)] for status, answer in one["responses"].items()]
+        parts.append(f"Body: {_content(body['content'])}.\n")
+    answers = [
+        [status, _content(answer.get("content", {}))] for status, answer in one["responses"].items()
+    ]
     parts.append(table("status", "answer", rows=answers))
     return "\n".join(parts)
 
 
-def _content(content: Mapping[str, Any], schemas: Mapping[str, Any]) -> str:
+def _content(content: Mapping[str, Any]) -> str:
     told = []
     for media, one in content.items():
-        kind = kind_of(one["schema"], schemas, True) if "$ref" in json.dumps(one.get("schema", {})) else ""
+        kind = kind_of(one["schema"], True) if "$ref" in json.dumps(one.get("schema", {})) else ""
         told.append(f"{kind} (`{media}`)" if kind and "event-stream" not in media else f"`{media}`")
     return " or ".join(told)
 
@@ -288,6 +330,10 @@ def _content(content: Mapping[str, Any], schemas: Mapping[str, Any]) -> str:
 # The store.
 
 SQL_TABLES = ("runs", "problems", "samples")
+STORE_ABOUT = """Made from the code. A store is a folder of runs. A run is a folder that is named by
+its id and holds these files. A `.jsonl` file has one line per problem.
+[Runs and the store](../concepts/runs-and-store.md) explains how they are written.
+"""
 
 
 def store_page() -> str:
@@ -303,16 +349,16 @@ def store_page() -> str:
     }
     parts = [
         "# Store\n",
-        "Made from the code. A store is a folder of runs, and a run is a folder that is named by its id and holds these "
-        "files. A `.jsonl` file has one line per problem. [Runs and the store](../concepts/runs-and-store.md) explains "
-        "how they are written.\n",
+        STORE_ABOUT,
     ]
     for name, models in files.items():
         parts.append(f"## `{name}`\n")
         for model in models:
             if len(models) > 1:
                 parts.append(f"### {model.__name__}\n")
-            parts.append(f"{_plain(inspect.cleandoc(_own_doc(model)))}\n" if _own_doc(model) else "")
+            parts.append(
+                f"{_plain(inspect.cleandoc(_own_doc(model)))}\n" if _own_doc(model) else ""
+            )
             parts.append(_commented_table(model))
     parts += ["## SQL\n", "`oddlm runs sql` answers queries over these tables.\n"]
     for name, rows in sql_tables().items():
@@ -327,10 +373,14 @@ def _own_doc(model: type[BaseModel]) -> str:
 def _commented_table(model: type[BaseModel]) -> str:
     """The fields of a model whose descriptions are comments in its source."""
     schema = model.model_json_schema(mode="serialization")
-    comments = {name: text for base in model.__mro__[-3::-1] for name, text in COMMENT.findall(_source(base))}
+    comments = {
+        name: text
+        for base in model.__mro__[-3::-1]
+        for name, text in COMMENT.findall(_source(base))
+    }
     for name, field in schema["properties"].items():
         field.setdefault("description", comments.get(name, ""))
-    return schema_table(schema, schema.get("$defs", {}))
+    return schema_table(schema)
 
 
 def _source(model: type) -> str:

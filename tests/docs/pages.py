@@ -9,10 +9,21 @@ from textwrap import dedent
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
-FENCE = re.compile(r"^([ \t]*)(`{3,})(?:(\w+)[ ]*(.*?))?[ ]*\n(.*?)^\1\2[ \t]*$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(
+    r"^([ \t]*)(`{3,})(?:(\w+)[ ]*(.*?))?[ ]*\n(.*?)^\1\2[ \t]*$", re.MULTILINE | re.DOTALL
+)
 MARKER = re.compile(r"(?<=[{\s])\.([\w-]+)")
 TITLE = re.compile(r'title="([^"]+)"')
-MARKERS = {"needs-hub", "needs-gpu", "needs-network", "needs-server", "slow", "fresh", "in-package", "output"}
+MARKERS = {
+    "needs-hub",
+    "needs-gpu",
+    "needs-network",
+    "needs-server",
+    "slow",
+    "fresh",
+    "in-package",
+    "output",
+}
 NOT_RUN = MARKERS - {"fresh", "needs-hub"}
 LANGUAGES = {"console", "json", "jsonl", "python", "sh", "shell", "text", "toml"}
 

@@ -1,4 +1,7 @@
-"""The code blocks of README and docs/ are run: a page's Python as one program, its commands in an empty folder."""
+"""The code blocks of README and docs/ are run.
+
+The Python of a page is one program, and its commands run in an empty folder.
+"""
 
 import ast
 import json
@@ -30,7 +33,12 @@ LOADED = re.compile(r'(oddlm\.load\(\s*")([\w.-]+/[\w.-]+)(")')
 BESIDE = ("grids", "experiments", "examples", "benchmarks", "recipes")  # what a checkout has
 HARMLESS = {"cat", "cd", "echo", "head", "ls", "mkdir", "printf", "tail"}
 SERVERS = {"serve"}  # commands that do not end
-STAND_INS = {"llada": layout.write_llada, "dream": layout.write_dream, "diffucoder": layout.write_dream, "qwen3": layout.write_qwen3}
+STAND_INS = {
+    "llada": layout.write_llada,
+    "dream": layout.write_dream,
+    "diffucoder": layout.write_dream,
+    "qwen3": layout.write_qwen3,
+}
 GENERATE = set(oddlm.LM.generate.__annotations__) | set(SampleSettings.__annotations__) | {"n"}
 
 
@@ -47,7 +55,7 @@ def test_fences_are_known(page):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """An empty folder beside a checkout's own, to run a page in; what is imported from it is forgotten again."""
+    """A folder to run a page in, with those of a checkout; its modules are forgotten again."""
     for name in BESIDE:
         if (ROOT / name).exists():
             (tmp_path / name).symlink_to(ROOT / name)
@@ -83,7 +91,9 @@ def somebodys_loop() -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("page", [page for page, blocks in BLOCKS.items() if any(b.run for b in blocks)])
+@pytest.mark.parametrize(
+    "page", [page for page, blocks in BLOCKS.items() if any(b.run for b in blocks)]
+)
 def test_page_runs(page, folder, page_module, capsys):
     names = vars(page_module)
     for block in BLOCKS[page]:
@@ -103,7 +113,9 @@ def test_page_runs(page, folder, page_module, capsys):
                 names.clear()
                 names["__name__"] = page_module.__name__
             if "oddlm.diversify(" in block.text:
-                names.update({name: value for name, value in somebodys_loop().items() if name not in names})
+                names.update(
+                    {name: value for name, value in somebodys_loop().items() if name not in names}
+                )
             run_python(block, names, capsys)
 
 
@@ -112,7 +124,9 @@ def run_python(block: Block, names: dict[str, Any], capsys) -> None:
     exec(compile(block.text, block.where, "exec"), names)
     printed = iter(capsys.readouterr().out.splitlines())
     for expected in PRINTED.findall(block.text):
-        assert expected in printed, f"{block.where}: {expected!r} was not printed"  # behind the one before it
+        assert expected in printed, (
+            f"{block.where}: {expected!r} was not printed"
+        )  # behind the one before it
 
 
 def run_with_stand_ins(block: Block, names: dict[str, Any], folder: Path) -> None:
@@ -155,7 +169,9 @@ def run_in_shell(line: str, block: Block, folder: Path) -> None:
         command.write_text(f'#!/bin/sh\nexec {sys.executable} -P -m oddlm "$@"\n')
         command.chmod(0o755)
     around = {**os.environ, "PATH": f"{command.parent}:{os.environ['PATH']}"}
-    done = subprocess.run(["bash", "-ec", line], capture_output=True, text=True, env=around, timeout=120, check=False)
+    done = subprocess.run(
+        ["bash", "-ec", line], capture_output=True, text=True, env=around, timeout=120, check=False
+    )
     assert done.returncode == 0, f"{block.where}: {line}\n{done.stderr}"
 
 
@@ -163,13 +179,19 @@ def check_foreign(line: str, block: Block) -> None:
     """pip, make and python are not run, but what they name is there."""
     words = line.split("#")[0].replace("'", "").replace('"', "").split()
     if words[0] == "make":
-        targets = set(re.findall(r"^([\w-]+(?: [\w-]+)*):(?!=)", (ROOT / "Makefile").read_text(), re.MULTILINE))
+        targets = set(
+            re.findall(
+                r"^([\w-]+(?: [\w-]+)*):(?!=)", (ROOT / "Makefile").read_text(), re.MULTILINE
+            )
+        )
         known = {target for line in targets for target in line.split()}
         assert set(words[1:]) <= known, f"{block.where}: {line}"
     elif words[:2] == ["pip", "install"]:
         project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
         for extras in re.findall(r"\[([\w,-]+)\]", line):
-            assert set(extras.split(",")) <= set(project["optional-dependencies"]), f"{block.where}: {line}"
+            assert set(extras.split(",")) <= set(project["optional-dependencies"]), (
+                f"{block.where}: {line}"
+            )
     elif words[0] in ("python", "python3"):
         assert (ROOT / words[1]).is_file(), f"{block.where}: {line}"
     else:
@@ -207,14 +229,24 @@ def check_names(block: Block) -> None:
             module = import_module(str(node.module))
             for one in node.names:
                 assert hasattr(module, one.name), f"{block.where}: {node.module} has no {one.name}"
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "oddlm":
+        if (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id == "oddlm"
+        ):
             assert hasattr(oddlm, node.attr), f"{block.where}: oddlm has no {node.attr}"
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("sample", "generate"):
+        if (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and node.func.attr in ("sample", "generate")
+        ):
             unknown = {keyword.arg for keyword in node.keywords if keyword.arg} - GENERATE
             assert not unknown, f"{block.where}: {node.func.attr} has no {sorted(unknown)}"
 
 
-@pytest.mark.parametrize("block", [b for b in ALL if b.language in ("toml", "json", "jsonl")], ids=by_id)
+@pytest.mark.parametrize(
+    "block", [b for b in ALL if b.language in ("toml", "json", "jsonl")], ids=by_id
+)
 def test_data_is_well_formed(block):
     if block.language == "toml":
         tomllib.loads(block.text)
@@ -231,19 +263,25 @@ def test_a_wrong_output_is_seen(page_module, capsys):
         run_python(WRONG, vars(page_module), capsys)
 
 
-@pytest.mark.parametrize("line", ["oddlm eval countdown --colour red", "oddlm evaluate countdown", "oddlm eval"])
+@pytest.mark.parametrize(
+    "line", ["oddlm eval countdown --colour red", "oddlm evaluate countdown", "oddlm eval"]
+)
 def test_a_wrong_command_is_seen(line):
     with pytest.raises(AssertionError, match=r"page\.md:1"):
         check_command(line.split(), WRONG)
 
 
-@pytest.mark.parametrize("line", ["make nothing", "pip install 'oddlm[nothing]'", "python nothing.py", "rm -rf x"])
+@pytest.mark.parametrize(
+    "line", ["make nothing", "pip install 'oddlm[nothing]'", "python nothing.py", "rm -rf x"]
+)
 def test_a_wrong_foreign_command_is_seen(line):
     with pytest.raises(AssertionError, match=r"page\.md:1"):
         check_foreign(line, WRONG)
 
 
-@pytest.mark.parametrize("text", ["oddlm.lode('toy')", "from oddlm.tasks import nothing", "lm.sample('x', alhpa=1)"])
+@pytest.mark.parametrize(
+    "text", ["oddlm.lode('toy')", "from oddlm.tasks import nothing", "lm.sample('x', alhpa=1)"]
+)
 def test_a_wrong_name_is_seen(text):
     with pytest.raises(AssertionError, match=r"page\.md:1"):
         check_names(Block("page.md", 1, "python", "", text))

@@ -1,4 +1,4 @@
-"""Relative links and anchors of README and the other pages at the root; `mkdocs build --strict` checks those of docs/."""
+"""Relative links and anchors outside docs/; `mkdocs build --strict` checks those of docs/."""
 
 import re
 import unicodedata
@@ -31,7 +31,13 @@ def broken(path: Path, text: str) -> list[str]:
             continue
         name, _, anchor = link.partition("#")
         target = (path.parent / name).resolve() if name else path
-        content = text if target == path else target.read_text() if target.suffix == ".md" and target.is_file() else ""
+        content = (
+            text
+            if target == path
+            else target.read_text()
+            if target.suffix == ".md" and target.is_file()
+            else ""
+        )
         there = not name or (target.exists() and target.is_relative_to(ROOT))
         if not there or (anchor and anchor not in anchors(content)):
             found.append(link)

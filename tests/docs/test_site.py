@@ -16,8 +16,25 @@ from oddlm.presets import PRESETS
 
 from .pages import DOCS
 
-LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "video": "src", "audio": "src", "embed": "src"}
-LINKS_THAT_LOAD = {"stylesheet", "icon", "preload", "prefetch", "preconnect", "dns-prefetch", "modulepreload", "manifest"}
+LOADED = {
+    "script": "src",
+    "img": "src",
+    "iframe": "src",
+    "source": "src",
+    "video": "src",
+    "audio": "src",
+    "embed": "src",
+}
+LINKS_THAT_LOAD = {
+    "stylesheet",
+    "icon",
+    "preload",
+    "prefetch",
+    "preconnect",
+    "dns-prefetch",
+    "modulepreload",
+    "manifest",
+}
 OUTSIDE = re.compile(r"^(?:[a-z][a-z0-9+.-]*:)?//", re.IGNORECASE)
 
 
@@ -34,7 +51,9 @@ class Resources(HTMLParser):
             self.found.append(given.get(LOADED[tag]) or "")
         if tag == "link" and LINKS_THAT_LOAD & set((given.get("rel") or "").split()):
             self.found.append(given.get("href") or "")
-        self.found += [part.split()[0] for part in (given.get("srcset") or "").split(",") if part.strip()]
+        self.found += [
+            part.split()[0] for part in (given.get("srcset") or "").split(",") if part.strip()
+        ]
 
 
 def resources(html: str) -> list[str]:
@@ -44,7 +63,8 @@ def resources(html: str) -> list[str]:
 
 
 def test_resources_from_elsewhere_are_seen():
-    page = '<link rel="stylesheet" href="https://x.example/a.css"><script src="//x.example/a.js"></script><a href="https://x">'
+    sheet = '<link rel="stylesheet" href="https://x.example/a.css">'
+    page = sheet + '<script src="//x.example/a.js"></script><a href="https://x.example">'
     assert [bool(OUTSIDE.match(one)) for one in resources(page)] == [True, True]
 
 
@@ -56,11 +76,15 @@ def test_no_page_loads_anything_from_elsewhere(site):
         assert found, page
         assert not [one for one in found if OUTSIDE.match(one)], page
         here = [one.split("?")[0] for one in found if one and not one.startswith(("data:", "#"))]
-        missing = [one for one in here if not (page.parent / one).exists() and page.name != "404.html"]
+        missing = [
+            one for one in here if not (page.parent / one).exists() and page.name != "404.html"
+        ]
         assert not missing, page
     for sheet in site.rglob("*.css"):
         text = sheet.read_text()
-        found = re.findall(r"url\(['\"]?([^'\")]+)", text) + re.findall(r"@import\s+['\"]([^'\"]+)", text)
+        found = re.findall(r"url\(['\"]?([^'\")]+)", text) + re.findall(
+            r"@import\s+['\"]([^'\"]+)", text
+        )
         assert not [one for one in found if OUTSIDE.match(one)], sheet
 
 
@@ -72,7 +96,9 @@ def commands(group, before="oddlm") -> list[str]:
     found = []
     for name, command in group.commands.items():
         inner = commands(command, f"{before} {name}") if hasattr(command, "commands") else []
-        found += [f"{before} {name}", *inner] if not inner or command.invoke_without_command else inner
+        found += (
+            [f"{before} {name}", *inner] if not inner or command.invoke_without_command else inner
+        )
     return found
 
 
@@ -83,7 +109,13 @@ def test_every_command_and_option_is_in_the_reference(site):
     assert len(names) > 15
     for name in names:
         assert f'id="{name.replace(" ", "-")}"' in html
-    options = {option for command in root.commands.values() for p in command.params for option in p.opts if option[:2] == "--"}
+    options = {
+        option
+        for command in root.commands.values()
+        for p in command.params
+        for option in p.opts
+        if option[:2] == "--"
+    }
     assert len(options) > 40
     assert not [option for option in options if f"<code>{option}</code>" not in html]
 
@@ -93,8 +125,14 @@ def test_every_setting_is_in_the_reference(site):
     fields = [*SampleParams.model_fields, *RunSpec.model_fields, *Loading.model_fields]
     assert not [field for field in fields if f"<code>{field}</code>" not in html]
     text = text_of(site / "reference/settings.html").replace("&quot;", '"')
-    described = [field for model in (SampleParams, RunSpec, Loading) for field in model.model_fields.values()]
-    defaults = [json.dumps(f.default) for f in described if not f.is_required() and f.default_factory is None]
+    described = [
+        field for model in (SampleParams, RunSpec, Loading) for field in model.model_fields.values()
+    ]
+    defaults = [
+        json.dumps(f.default)
+        for f in described
+        if not f.is_required() and f.default_factory is None
+    ]
     assert not [default for default in defaults if default not in text]
     pieces = [*PRESETS, *(name for registry in PIECES.values() for name in registry.names)]
     assert not [name for name in pieces if f"<code>{name}</code>" not in html]
@@ -113,7 +151,11 @@ def test_every_path_of_the_server_is_in_the_reference(site):
 
 def test_every_public_name_is_on_one_page(site):
     pages = sorted((DOCS / "reference/api").glob("*.md"))
-    found = [name for page in pages for name in re.findall(r"^::: oddlm\.(\w+)", page.read_text(), re.MULTILINE)]
+    found = [
+        name
+        for page in pages
+        for name in re.findall(r"^::: oddlm\.(\w+)", page.read_text(), re.MULTILINE)
+    ]
     assert sorted(found) == sorted(oddlm.__all__)
     html = "".join((site / "reference/api" / f"{page.stem}.html").read_text() for page in pages)
     assert not [name for name in found if f'id="oddlm.{name}"' not in html]
@@ -123,13 +165,20 @@ def test_the_changelog_is_that_of_the_repository(site):
     text = text_of(site / "changelog.html")
     headings = re.findall(r"^## (.*)$", (DOCS.parent / "CHANGELOG.md").read_text(), re.MULTILINE)
     assert headings
-    assert all(heading.replace("[", "").replace("]", "").split(" ")[0] in text for heading in headings)
+    assert all(
+        heading.replace("[", "").replace("]", "").split(" ")[0] in text for heading in headings
+    )
 
 
 @pytest.mark.parametrize("width", [390, 1280])
 @pytest.mark.parametrize("dark", [False, True])
 def test_pages_open_from_disk(site, browse, width, dark):
-    for path in ("index.html", "reference/settings.html", "reference/api/product.html", "contributing.html"):
+    for path in (
+        "index.html",
+        "reference/settings.html",
+        "reference/api/product.html",
+        "contributing.html",
+    ):
         page = browse((site / path).as_uri(), width=width, dark=dark)
         assert page.locator("h1").first.is_visible()
         assert page.evaluate("document.documentElement.scrollWidth") <= width, path
