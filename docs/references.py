@@ -94,7 +94,7 @@ def _command(name: str, command: Any) -> str:
 
 
 def _parameter_row(names: str, text: str) -> list[str]:
-    """A row of a table from a record such as (`--n <int range>`, `Samples.  [default: 16; x>=1]`)."""
+    """A row from a record such as (`--n <int range>`, `Samples.  [default: 16; x>=1]`)."""
     name, _, value = names.partition(" ")
     found = FACTS.match(text)
     assert found is not None
@@ -270,7 +270,7 @@ def http_page() -> str:
         }
         if own != schema.get("properties", {}) and name != "SampleParams":
             parts.append(
-                "Every [setting of the sampler](settings.md#sampleparams) is an optional field, too.\n"
+                "Every [setting](settings.md#sampleparams) of the sampler is an optional field.\n"
             )
         if name == "SampleParams":
             parts.append("The [settings of the sampler](settings.md#sampleparams).\n")
