@@ -5,7 +5,7 @@ READY := $(VENV)/.ready
 # $(call install,package): where that needs no password
 install = { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -qq -y $(1) >/dev/null; }
 
-.PHONY: demo test lint soak docs docs-serve clean sandbox postgres browser
+.PHONY: demo test lint soak docs docs-serve results clean sandbox postgres browser
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt | sandbox
@@ -47,6 +47,9 @@ docs: $(READY)  ## build the documentation in site/
 
 docs-serve: $(READY)  ## show the documentation, rebuilt on every change
 	$(BIN)/mkdocs serve --watch src --watch CHANGELOG.md
+
+results: $(READY)  ## write docs/results.md and the figures on other pages from results/
+	$(BIN)/python recipes/results/page.py
 
 clean:
 	rm -rf $(VENV) build dist site

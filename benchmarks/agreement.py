@@ -1,13 +1,15 @@
-"""The same samples on CPU and GPU: the mini model on countdown with four numbers, float32 against float32, bfloat16 beside.
+"""The same samples on CPU and GPU: the mini model on countdown with four numbers, float32 against
+float32, bfloat16 beside.
 
     python benchmarks/agreement.py generate --device cpu --out cpu.json
     python benchmarks/agreement.py generate --device cuda --out gpu.json
-    python benchmarks/agreement.py generate --device cuda --dtype bfloat16 --rounds 8 --out gpu16.json
-    python benchmarks/agreement.py compare cpu.json gpu.json gpu16.json
+    python benchmarks/agreement.py generate --device cuda --dtype bfloat16 --rounds 8 --out
+    gpu16.json python benchmarks/agreement.py compare cpu.json gpu.json gpu16.json
 
-The networks of the two devices round differently, and one token that falls the other way changes what is written after it. So
-tokens are compared as whole samples, those of the first round. Pass@16 is compared problem by problem, each the mean over its
-rounds, which have other seeds. `--head float32` computes the logits of a bfloat16 network in float32.
+The networks of the two devices round differently, and one token that falls the other way changes
+what is written after it. So tokens are compared as whole samples, those of the first round. Pass@16
+is compared problem by problem, each the mean over its rounds, which have other seeds.
+`--head float32` computes the logits of a bfloat16 network in float32.
 """
 
 import argparse
@@ -24,7 +26,14 @@ from oddlm.models.mini import Mini
 from oddlm.models.transformer import Transformer
 from oddlm.tasks import countdown
 
-SETTINGS: dict[str, Any] = {"length": 24, "steps": 12, "temperature": 0.5, "objective": "odd", "alpha": 8.0, "fork": False}
+SETTINGS: dict[str, Any] = {
+    "length": 24,
+    "steps": 12,
+    "temperature": 0.5,
+    "objective": "odd",
+    "alpha": 8.0,
+    "fork": False,
+}
 N = 16
 
 
@@ -36,9 +45,14 @@ def generate(args: argparse.Namespace) -> None:
     lm, rounds = LM(model, model.tokenizer), []
     for i in range(args.rounds):
         seeds = [i * 1_000_000 + j for j in range(len(problems))]
-        found = lm.generate([countdown.prompt(p) for p in problems], n=N, seeds=seeds, progress=False, **SETTINGS)
+        found = lm.generate(
+            [countdown.prompt(p) for p in problems], n=N, seeds=seeds, progress=False, **SETTINGS
+        )
         rounds.append(
-            [[countdown.score(p, s.text).correct for s in samples] for p, samples in zip(problems, found, strict=True)]
+            [
+                [countdown.score(p, s.text).correct for s in samples]
+                for p, samples in zip(problems, found, strict=True)
+            ]
         )
         if i == 0:
             tokens = [[s.tokens for s in samples] for samples in found]
@@ -56,7 +70,9 @@ def compare(args: argparse.Namespace) -> None:
     runs = [json.loads(Path(path).read_text()) for path in args.files]
     count, common = len(runs[0]["tokens"]), min(len(run["rounds"]) for run in runs)
     print(f"mini, countdown-4, {count} problems, n={N}, {common} rounds, {SETTINGS}\n")
-    print("| run | samples as in the first | problems alike | Pass@1 | Pass@16 | each round | Pass@16 less the first, 95 % |")
+    print(
+        "| run | samples as in the first | problems alike | Pass@1 | Pass@16 | each round | Pass@16 less the first, 95 % |"
+    )
     print("|---|---|---|---|---|---|---|")
     results = [np.array(run["rounds"][:common]) for run in runs]  # [rounds, problems, samples]
     before = results[0].any(axis=2).mean(axis=0)
@@ -68,11 +84,15 @@ def compare(args: argparse.Namespace) -> None:
         half = 1.96 * change.std(ddof=1) / count**0.5
         each = " ".join(f"{100 * share:.1f}" for share in solved.mean(axis=1))
         passes = f"{result.mean():.1%} | {solved.mean():.1%} | {each} | {100 * change.mean():+.1f} ± {100 * half:.1f} points"
-        print(f"| {run['device']} {run['dtype']} | {same.mean():.2%} | {same.all(axis=1).mean():.1%} | {passes} |")
+        print(
+            f"| {run['device']} {run['dtype']} | {same.mean():.2%} | {same.all(axis=1).mean():.1%} | {passes} |"
+        )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     commands = parser.add_subparsers(required=True)
     making = commands.add_parser("generate")
     making.add_argument("--device", default="cpu")

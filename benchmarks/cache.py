@@ -3,10 +3,10 @@
     python benchmarks/cache.py [--device cuda] [--problems 200] [--seeds 3]
     python benchmarks/cache.py --shape 8b --device cuda
 
-The first: countdown on the mini model. "tokens changed" and both Pass rates are against no cache with the same block length and
-the same seeds; Pass rates are means over problems and seeds with the 95 % interval of the difference, paired by problem. Speed
-is the time without a cache over the time with one (on a CPU: processor time), the median over seeds of runs made one after the
-other.
+The first: countdown on the mini model. "tokens changed" and both Pass rates are against no cache
+with the same block length and the same seeds; Pass rates are means over problems and seeds with the
+95 % interval of the difference, paired by problem. Speed is the time without a cache over the time
+with one (on a CPU: processor time), the median over seeds of runs made one after the other.
 The second: time alone, on an untrained network of that shape (mini, 8b) with a long canvas.
 """
 
@@ -64,24 +64,47 @@ def seconds(call: Any, device: str) -> tuple[float, Any]:
 def accuracy(device: str, problems: int, seeds: int, blocks: Sequence[int], steps: int) -> None:
     rows = countdown.load(split="test", count=problems, seed=1)
     prompts = [countdown.prompt(p) for p in rows]
-    models = {name: oddlm.load("mini", device=device, **options) for name, options in CACHES.items()}
+    models = {
+        name: oddlm.load("mini", device=device, **options) for name, options in CACHES.items()
+    }
     for lm in models.values():  # warm up
-        lm.generate(prompts, N, max_batch=4096, length=LENGTH, block_length=LENGTH, steps=2, progress=False)
-    print(f"countdown, {problems} problems, {seeds} seeds, n={N}, length {LENGTH}, {steps} steps, temperature 0.5, eos late\n")
-    print("| method | block length | cache | tokens changed | Pass@1 | against none | Pass@16 | against none | speed |")
+        lm.generate(
+            prompts, N, max_batch=4096, length=LENGTH, block_length=LENGTH, steps=2, progress=False
+        )
+    print(
+        f"countdown, {problems} problems, {seeds} seeds, n={N}, length {LENGTH}, {steps} steps, temperature 0.5, eos late\n"
+    )
+    print(
+        "| method | block length | cache | tokens changed | Pass@1 | against none | Pass@16 | against none | speed |"
+    )
     print("|---|---|---|---|---|---|---|---|---|")
     for method, options in METHODS.items():
         for block in blocks:
-            settings = {**options, "length": LENGTH, "steps": steps, "block_length": block, "temperature": 0.5, "eos": "late"}
+            settings = {
+                **options,
+                "length": LENGTH,
+                "steps": steps,
+                "block_length": block,
+                "temperature": 0.5,
+                "eos": "late",
+            }
             runs = defaultdict(list)
             for seed, (name, lm) in product(range(seeds), models.items()):
-                call = partial(lm.generate, prompts, N, max_batch=4096, seed=seed, progress=False, **settings)
+                call = partial(
+                    lm.generate, prompts, N, max_batch=4096, seed=seed, progress=False, **settings
+                )
                 took, groups = seconds(call, device)
                 tokens = np.array([[sample.tokens for sample in group] for group in groups])
-                right = [[countdown.score(p, s.text).correct for s in own] for p, own in zip(rows, groups, strict=True)]
+                right = [
+                    [countdown.score(p, s.text).correct for s in own]
+                    for p, own in zip(rows, groups, strict=True)
+                ]
                 runs[name].append((took, tokens, right))
             for name in CACHES:
-                print(f"| {method} | {block} | {name} | {compared(runs[name], runs['none'])} |", flush=True)
+                print(
+                    f"| {method} | {block} | {name} | {compared(runs[name], runs['none'])} |",
+                    flush=True,
+                )
 
 
 def compared(own: list[Any], none: list[Any]) -> str:
@@ -91,7 +114,10 @@ def compared(own: list[Any], none: list[Any]) -> str:
     for rate in (pass_at_1, lambda right: pass_at_k(right, N)):
         mine, theirs = (np.mean([rate(run[2]) for run in some], axis=0) for some in (own, none))
         difference, low, high = (100 * x for x in paired_interval(mine, theirs))
-        cells += [f"{100 * mine.mean():.1f}", "" if own is none else f"{difference:+.1f} [{low:+.1f}, {high:+.1f}]"]
+        cells += [
+            f"{100 * mine.mean():.1f}",
+            "" if own is none else f"{difference:+.1f} [{low:+.1f}, {high:+.1f}]",
+        ]
     speed = statistics.median(b[0] / a[0] for a, b in zip(own, none, strict=True))
     return " | ".join([*cells, f"{speed:.2f}x"])
 
@@ -106,9 +132,20 @@ def speed(shape: str, device: str, repeats: int) -> None:
         network = Transformer(config)
     torch.set_default_dtype(default)
     tokens = list(range(5, 5 + prompt))
-    settings = {"n": N, "length": length, "steps": steps, "block_length": block, "temperature": 1.0, "progress": False}
-    print(f"untrained network of shape {shape}, {dtype}, n={N}, prompt {prompt}, length {length} by {block}, {steps} steps")
-    print("\n| cache | time per step | speed | positions computed | peak memory |\n|---|---|---|---|---|")
+    settings = {
+        "n": N,
+        "length": length,
+        "steps": steps,
+        "block_length": block,
+        "temperature": 1.0,
+        "progress": False,
+    }
+    print(
+        f"untrained network of shape {shape}, {dtype}, n={N}, prompt {prompt}, length {length} by {block}, {steps} steps"
+    )
+    print(
+        "\n| cache | time per step | speed | positions computed | peak memory |\n|---|---|---|---|---|"
+    )
     times, counts, peaks = defaultdict(list), {}, {}
     for repeat in range(repeats + 1):
         for name, options in CACHES.items():
@@ -119,11 +156,16 @@ def speed(shape: str, device: str, repeats: int) -> None:
             if repeat:
                 times[name].append(took / steps)
             counts[name] = model.opened.computed
-            peaks[name] = "" if device == "cpu" else f"{torch.cuda.max_memory_allocated() / 2**30:.1f} GiB"
+            peaks[name] = (
+                "" if device == "cpu" else f"{torch.cuda.max_memory_allocated() / 2**30:.1f} GiB"
+            )
     for name, own in times.items():
         ratio = statistics.median(b / a for a, b in zip(own, times["none"], strict=True))
         share = counts[name] / counts["none"]
-        print(f"| {name} | {1e3 * statistics.median(own):.1f} ms | {ratio:.2f}x | {share:.1%} | {peaks[name]} |", flush=True)
+        print(
+            f"| {name} | {1e3 * statistics.median(own):.1f} ms | {ratio:.2f}x | {share:.1%} | {peaks[name]} |",
+            flush=True,
+        )
 
 
 class Watched(Native):
@@ -135,7 +177,9 @@ class Watched(Native):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--problems", type=int, default=200)
     parser.add_argument("--seeds", type=int, default=3)
@@ -144,7 +188,11 @@ def main() -> None:
     parser.add_argument("--shape", choices=list(SHAPES), help="time alone, on an untrained network")
     parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args()
-    where = torch.cuda.get_device_name() if args.device != "cpu" else f"CPU, {torch.get_num_threads()} threads"
+    where = (
+        torch.cuda.get_device_name()
+        if args.device != "cpu"
+        else f"CPU, {torch.get_num_threads()} threads"
+    )
     print(f"{where}, torch {torch.__version__}\n")
     if args.device != "cpu":  # small tiles suit the caches of a CPU
         closed_form.TILE_ELEMENTS = noise.TILE_ELEMENTS = 1 << 27

@@ -3,12 +3,13 @@
     python benchmarks/diversify.py [--repeats 3] [--objective odd]
     python benchmarks/diversify.py --features [--repeats 3] [--objective odd]
 
-Memory is the peak of a process that calls diversify less the peak of one that only holds the logits and a copy of them (the
-result), the smallest of three processes each. Times are medians; "softmaxes" says how many softmaxes over the same logits one
-call costs, in the same process.
+Memory is the peak of a process that calls diversify less the peak of one that only holds the logits
+and a copy of them (the result), the smallest of three processes each. Times are medians;
+"softmaxes" says how many softmaxes over the same logits one call costs, in the same process.
 
-With --features: every feature at the size of the mini model, both ways in turn in one process with one thread. Times are
-medians of CPU time; memory is how far the resident set rises above what it was before the call (Linux), less the result.
+With --features: every feature at the size of the mini model, both ways in turn in one process with
+one thread. Times are medians of CPU time; memory is how far the resident set rises above what it
+was before the call (Linux), less the result.
 """
 
 import argparse
@@ -67,7 +68,9 @@ def median_s(call: Callable[[], Any], repeats: int) -> float:
     return statistics.median(times)
 
 
-def child(case: tuple[int, int, int, int, float], backend: str, objective: str, repeats: int) -> None:
+def child(
+    case: tuple[int, int, int, int, float], backend: str, objective: str, repeats: int
+) -> None:
     groups, n, S, V, share = case
     g = torch.Generator().manual_seed(0)
     for kernel in BACKENDS:  # what loading and first calls take is no kernel's memory
@@ -75,42 +78,76 @@ def child(case: tuple[int, int, int, int, float], backend: str, objective: str, 
         oddlm.diversify(small, small[..., 0].long(), small[..., 0] < 1, alpha=1.0, backend=kernel)
     logits = torch.empty(groups * n, S, V).normal_(0, 3, generator=g)
     tokens = torch.randint(0, V, (groups * n, S), generator=g)
-    masked = (torch.rand(S, generator=g).argsort() < round(share * S)).expand(groups * n, S).contiguous()
+    masked = (
+        (torch.rand(S, generator=g).argsort() < round(share * S)).expand(groups * n, S).contiguous()
+    )
     if backend == "none":
         result = {"seconds": median_s(logits.clone, 1), "softmax": 0.0}
     else:
 
         def call() -> torch.Tensor:
-            return oddlm.diversify(logits, tokens, masked, alpha=16.0, n=n, objective=objective, backend=backend)
+            return oddlm.diversify(
+                logits, tokens, masked, alpha=16.0, n=n, objective=objective, backend=backend
+            )
 
         seconds = median_s(call, repeats)
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        result = {"seconds": seconds, "softmax": median_s(lambda: logits.softmax(dim=-1), repeats), "peak": peak}
+        result = {
+            "seconds": seconds,
+            "softmax": median_s(lambda: logits.softmax(dim=-1), repeats),
+            "peak": peak,
+        }
     result.setdefault("peak", resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     print(json.dumps(result))
 
 
-def measure(case: tuple[int, int, int, int, float], backend: str, objective: str, repeats: int) -> dict[str, float]:
-    """Of three processes the middle time and the smallest peak: what the allocator wastes is no kernel's need."""
-    command = [sys.executable, __file__, "--child", json.dumps([case, backend]), "--objective", objective]
+def measure(
+    case: tuple[int, int, int, int, float], backend: str, objective: str, repeats: int
+) -> dict[str, float]:
+    """Of three processes the middle time and the smallest peak: what the allocator wastes is no
+    kernel's need.
+    """
+    command = [
+        sys.executable,
+        __file__,
+        "--child",
+        json.dumps([case, backend]),
+        "--objective",
+        objective,
+    ]
     command += ["--repeats", str(repeats)]
-    runs = [json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout) for _ in range(3)]
+    runs = [
+        json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
+        for _ in range(3)
+    ]
     middle: dict[str, float] = sorted(runs, key=lambda r: r["seconds"])[1]
     return {**middle, "peak": min(r["peak"] for r in runs)}
 
 
 def kernel_table(objective: str, repeats: int) -> None:
-    print(f"objective {objective}, float32, {torch.get_num_threads()} threads, torch {torch.__version__}\n")
-    print("| groups x n, S, V | masked | reference | closed form | faster | extra memory: reference | closed form | ratio |")
+    print(
+        f"objective {objective}, float32, {torch.get_num_threads()} threads, torch {torch.__version__}\n"
+    )
+    print(
+        "| groups x n, S, V | masked | reference | closed form | faster | extra memory: reference | closed form | ratio |"
+    )
     print("|---|---|---|---|---|---|---|---|")
     for case in CASES:
         groups, n, S, V, share = case
-        none, reference, closed = (measure(case, b, objective, repeats) for b in ("none", *BACKENDS))
+        none, reference, closed = (
+            measure(case, b, objective, repeats) for b in ("none", *BACKENDS)
+        )
         extra = [(r["peak"] - none["peak"]) / 1024 for r in (reference, closed)]
-        cost = [f"{r['seconds'] * 1e3:.0f} ms = {r['seconds'] / r['softmax']:.1f} softmaxes" for r in (reference, closed)]
+        cost = [
+            f"{r['seconds'] * 1e3:.0f} ms = {r['seconds'] / r['softmax']:.1f} softmaxes"
+            for r in (reference, closed)
+        ]
         faster = f"{reference['seconds'] / closed['seconds']:.1f}x"
         memory = f"{extra[0]:.0f} MiB | {extra[1]:.0f} MiB | 1/{extra[0] / max(extra[1], 1):.0f}"
-        print(f"| {groups} x {n}, {S}, {V} | {share:.0%} | {cost[0]} | {cost[1]} | {faster} | {memory} |", flush=True)
+        print(
+            f"| {groups} x {n}, {S}, {V} | {share:.0%} | {cost[0]} | {cost[1]} | {faster} | {memory} |",
+            flush=True,
+        )
 
 
 def share_table(objective: str) -> None:
@@ -122,14 +159,18 @@ def share_table(objective: str) -> None:
     for backend in BACKENDS:
         guide, spent = oddlm.Repulsion(objective, alpha=16, backend=backend), [0.0]
 
-        def timed(logits: torch.Tensor, step: oddlm.Step, guide: Any = guide, spent: list[float] = spent) -> torch.Tensor:
+        def timed(
+            logits: torch.Tensor, step: oddlm.Step, guide: Any = guide, spent: list[float] = spent
+        ) -> torch.Tensor:
             began = time.perf_counter()
             guided: torch.Tensor = guide(logits, step)
             spent[0] += time.perf_counter() - began
             return guided
 
         def run(timed: Any = timed) -> None:
-            oddlm.denoise(model, [[5, 6, 7]], n=16, length=32, steps=32, temperature=1.0, guide=timed)
+            oddlm.denoise(
+                model, [[5, 6, 7]], n=16, length=32, steps=32, temperature=1.0, guide=timed
+            )
 
         run()
         spent[0] = 0.0
@@ -137,7 +178,10 @@ def share_table(objective: str) -> None:
         for _ in range(5):
             run()
         whole = time.perf_counter() - began
-        print(f"| {backend} | {whole / 5 * 1e3:.0f} ms | {spent[0] / 5 * 1e3:.0f} ms | {spent[0] / whole:.0%} |", flush=True)
+        print(
+            f"| {backend} | {whole / 5 * 1e3:.0f} ms | {spent[0] / 5 * 1e3:.0f} ms | {spent[0] / whole:.0%} |",
+            flush=True,
+        )
 
 
 def rise_mib(call: Callable[[], Any]) -> float:
@@ -165,30 +209,48 @@ def feature_table(objective: str, repeats: int) -> None:
     groups, n, S, V, H = MINI
     g = torch.Generator().manual_seed(0)
     logits = torch.empty(groups * n, S, V).normal_(0, 3, generator=g)
-    tokens, masked = torch.randint(0, V, (groups * n, S), generator=g), torch.rand(groups * n, S, generator=g) < 0.6
+    tokens, masked = (
+        torch.randint(0, V, (groups * n, S), generator=g),
+        torch.rand(groups * n, S, generator=g) < 0.6,
+    )
     embedding = torch.randn(V, H, generator=g)
     result = logits.numel() * logits.element_size() / 2**20
     size = f"{groups} x {n}, S = {S}, V = {V}, H = {H}, 60% masked"
     print(f"objective {objective}, {size}, float32, 1 thread, torch {torch.__version__}\n")
-    print("| feature | reference | without autograd | faster | extra memory: reference | without autograd |")
+    print(
+        "| feature | reference | without autograd | faster | extra memory: reference | without autograd |"
+    )
     print("|---|---|---|---|---|---|")
     for feature in FEATURES:
 
         def push(backend: str, feature: dict[str, Any] = feature) -> None:
-            options = {"alpha": 16.0, "n": n, "objective": objective, "feature": feature, "embedding": embedding}
+            options = {
+                "alpha": 16.0,
+                "n": n,
+                "objective": objective,
+                "feature": feature,
+                "embedding": embedding,
+            }
             oddlm.diversify(logits, tokens, masked, backend=backend, **options)  # type: ignore[arg-type]
 
         calls = [partial(push, backend) for backend in BACKENDS]
         turns = [[cpu_s(call) for call in calls] for _ in range(repeats + 1)][1:]
         slow, fast = (statistics.median(seconds) for seconds in zip(*turns, strict=True))
         extra = [min(rise_mib(call) for _ in range(2)) - result for call in calls]
-        name = ", ".join([feature["name"], *(f"{k} {v}" for k, v in feature.items() if k != "name")])
+        name = ", ".join(
+            [feature["name"], *(f"{k} {v}" for k, v in feature.items() if k != "name")]
+        )
         memory = f"{extra[0]:.0f} MiB | {extra[1]:.0f} MiB"
-        print(f"| {name} | {slow * 1e3:.0f} ms | {fast * 1e3:.0f} ms | {slow / fast:.1f}x | {memory} |", flush=True)
+        print(
+            f"| {name} | {slow * 1e3:.0f} ms | {fast * 1e3:.0f} ms | {slow / fast:.1f}x | {memory} |",
+            flush=True,
+        )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--objective", default="odd", choices=["odd", "odd_sequential", "dpp"])
     parser.add_argument("--features", action="store_true", help="compare features instead of sizes")

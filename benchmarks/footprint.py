@@ -1,8 +1,10 @@
-"""What the weights of an 8B network take: computed from shapes, and, with --device, made and measured there.
+"""What the weights of an 8B network take: computed from shapes, and, with --device, made and
+measured there.
 
     python benchmarks/footprint.py [--device cuda]
 
-"peak" is the most that was allocated while random weights arrived one parameter at a time, as a loader does it.
+"peak" is the most that was allocated while random weights arrived one parameter at a time, as a
+loader does it.
 """
 
 import argparse
@@ -38,7 +40,10 @@ def filled(config: TransformerConfig, quantize: str | None, device: str) -> Tran
 @torch.no_grad()
 def step_ms(network: Transformer, device: str) -> float:
     """One forward pass of 16 x (64 + 64) positions."""
-    tokens, lengths = torch.randint(1000, (16, 128), device=device), torch.full((16,), 64, device=device)
+    tokens, lengths = (
+        torch.randint(1000, (16, 128), device=device),
+        torch.full((16,), 64, device=device),
+    )
     for repeat in range(6):
         if repeat == 1:  # the first warms up
             torch.cuda.synchronize()
@@ -49,11 +54,19 @@ def step_ms(network: Transformer, device: str) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", help="a GPU on which to make them too")
     args = parser.parse_args()
-    measured = f" | on {torch.cuda.get_device_name(args.device)} | peak | 16 x 128 positions |" if args.device else " |"
-    print(f"| shape | weights in | embedding | each block | head | in all | two GPUs of 12 GiB{measured}")
+    measured = (
+        f" | on {torch.cuda.get_device_name(args.device)} | peak | 16 x 128 positions |"
+        if args.device
+        else " |"
+    )
+    print(
+        f"| shape | weights in | embedding | each block | head | in all | two GPUs of 12 GiB{measured}"
+    )
     print("|---" * (7 + 3 * bool(args.device)) + "|")
     for name, config in SHAPES.items():
         for quantize in (None, *QUANTIZATIONS):
@@ -70,7 +83,9 @@ def main() -> None:
                 network = filled(config, quantize, args.device)
                 stored = (torch.cuda.memory_allocated(args.device) - before) / GIB
                 peak = (torch.cuda.max_memory_allocated(args.device) - before) / GIB
-                row += f" | {stored:.2f} GiB | {peak:.2f} GiB | {step_ms(network, args.device):.0f} ms"
+                row += (
+                    f" | {stored:.2f} GiB | {peak:.2f} GiB | {step_ms(network, args.device):.0f} ms"
+                )
                 del network
             print(f"{row} |", flush=True)
 

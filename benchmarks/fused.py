@@ -1,11 +1,13 @@
-"""The fused kernels alone, on a GPU: plain sampling and ODD, on logits of a LLaDA-sized vocabulary, no network.
+"""The fused kernels alone, on a GPU: plain sampling and ODD, on logits of a LLaDA-sized vocabulary,
+no network.
 
     python benchmarks/fused.py [--repeats 20] [--profile] [--hot]
 
-Times are medians of CUDA events around one step's guide and sampling, captured in a graph and replayed, so that they are the
-device's own; "host" is what launching it takes without one. The floor is the bytes of the masked logits, read once
-(plain) or three times (ODD), over the bandwidth that a copy reaches in the same run. With --hot large matrix products run
-before each step, as a network's would: the chip then clocks lower.
+Times are medians of CUDA events around one step's guide and sampling, captured in a graph and
+replayed, so that they are the device's own; "host" is what launching it takes without one. The
+floor is the bytes of the masked logits, read once (plain) or three times (ODD), over the bandwidth
+that a copy reaches in the same run. With --hot large matrix products run before each step, as a
+network's would: the chip then clocks lower.
 """
 
 import argparse
@@ -30,7 +32,9 @@ V = 126464
 INFO = ModelInfo(V, 0, (1, 2))
 
 
-def median_ms(call: Callable[[], Any], repeats: int, before: Callable[[], Any] | None = None) -> float:
+def median_ms(
+    call: Callable[[], Any], repeats: int, before: Callable[[], Any] | None = None
+) -> float:
     for _ in range(3):
         call()
     torch.cuda.synchronize()
@@ -48,7 +52,9 @@ def median_ms(call: Callable[[], Any], repeats: int, before: Callable[[], Any] |
 
 
 def replay(call: Callable[[], Any]) -> Callable[[], None]:
-    """The same as a CUDA graph: that it can be captured also says that nothing in it waits for the host."""
+    """The same as a CUDA graph: that it can be captured also says that nothing in it waits for the
+    host.
+    """
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         call()
@@ -100,18 +106,33 @@ def step_of(n: int, S: int, share: float) -> Step:
     masked = torch.rand(n, S, device="cuda", generator=g) <= share
     tokens = torch.randint(0, V, (n, S), device="cuda", generator=g)
     seeds = torch.zeros(1, dtype=torch.int64, device="cuda")
-    return Step(0, 64, tokens, Blocks(torch.zeros_like(tokens[:1]), 1, masked), n, 0, seeds, False, (1, 2), (0,))
+    return Step(
+        0,
+        64,
+        tokens,
+        Blocks(torch.zeros_like(tokens[:1]), 1, masked),
+        n,
+        0,
+        seeds,
+        False,
+        (1, 2),
+        (0,),
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("--profile", action="store_true", help="Also the time of every kernel.")
     parser.add_argument("--hot", action="store_true", help="Matrix products before each step.")
     arguments = parser.parse_args()
     speed, before = bandwidth(), matrix_products() if arguments.hot else None
     name = torch.cuda.get_device_name()
-    print(f"{name}, torch {torch.__version__}, triton {triton.__version__}; a copy moves {speed / 1e9:.2f} TB/s\n")
+    print(
+        f"{name}, torch {torch.__version__}, triton {triton.__version__}; a copy moves {speed / 1e9:.2f} TB/s\n"
+    )
     print("| n, S, masked | what | ms | host ms | floor ms | GB read | extra MiB |")
     print("|---|---|---|---|---|---|---|")
     guides = {
@@ -126,7 +147,12 @@ def main() -> None:
             step = step_of(n, S, share)
             cells = int(step.masked.sum()) * V * 2
             for what, guide in guides.items():
-                if what not in ("plain", "odd") and (n, S, share, temperature) != (16, 64, 1.0, 1.0):
+                if what not in ("plain", "odd") and (n, S, share, temperature) != (
+                    16,
+                    64,
+                    1.0,
+                    1.0,
+                ):
                     continue
 
                 asked = {} if guide is None else {"asked": guide.backend, "forms": guide.forms}
@@ -142,13 +168,20 @@ def main() -> None:
                 ) -> Any:
                     outlook = Outlook(logits, None, step.masked, step, Alarm(patient=True), backend)
                     outlook, _ = look(outlook, running, None, step)
-                    return predict(outlook, temperature=temperature, top_k=None, top_p=None, needs=None)
+                    return predict(
+                        outlook, temperature=temperature, top_k=None, top_p=None, needs=None
+                    )
 
                 read = cells * (1 if guide is None else 3)
                 repeats = arguments.repeats if "torch" not in what else 3
-                took = median_ms(replay(call) if what in ("plain", "odd") else call, repeats, before)
+                took = median_ms(
+                    replay(call) if what in ("plain", "odd") else call, repeats, before
+                )
                 figures = f"{took:.3f} | {host_ms(call):.2f} | {read / speed:.3f} | {read / 1e9:.2f} | {extra_mib(call):.0f}"
-                print(f"| {n}, {S}, {share:.0%}, temperature {temperature:g} | {what} | {figures} |", flush=True)
+                print(
+                    f"| {n}, {S}, {share:.0%}, temperature {temperature:g} | {what} | {figures} |",
+                    flush=True,
+                )
                 if arguments.profile and what == "odd" and (share, temperature) == (1.0, 1.0):
                     profile(call)
 
@@ -158,7 +191,12 @@ def profile(call: Callable[[], Any]) -> None:
     with torch.profiler.profile(activities=activities) as seen:
         call()
         torch.cuda.synchronize()
-    print(seen.key_averages().table(sort_by="cuda_time_total", row_limit=22, max_name_column_width=60), flush=True)
+    print(
+        seen.key_averages().table(
+            sort_by="cuda_time_total", row_limit=22, max_name_column_width=60
+        ),
+        flush=True,
+    )
 
 
 if __name__ == "__main__":

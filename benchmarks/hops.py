@@ -1,8 +1,10 @@
-"""The way of a text: calls and files of this package between `LM.generate` and the network, and the drawn token.
+"""The way of a text: calls and files of this package between `LM.generate` and the network, and the
+drawn token.
 
     python benchmarks/hops.py
 
-A stack is what stands between the two; "entered" counts every function of the package that one step of a run enters.
+A stack is what stands between the two; "entered" counts every function of the package that one step
+of a run enters.
 """
 
 import sys
@@ -30,7 +32,9 @@ def stack() -> list[str]:
         if name := where(frame):
             found.append(name)
         frame = frame.f_back  # type: ignore[assignment]
-    return found[: next(i for i, name in enumerate(found) if name.endswith("lm.py:generate")) + 1][::-1]
+    return found[: next(i for i, name in enumerate(found) if name.endswith("lm.py:generate")) + 1][
+        ::-1
+    ]
 
 
 def watch(frame: FrameType, event: str, argument: Any) -> None:
@@ -54,4 +58,6 @@ files = {name.partition(":")[0] for found in stacks.values() for name in found}
 for what, found in stacks.items():
     print(f"to the {what}: {len(found)} calls\n  " + "\n  ".join(found))
 print(f"{len(files)} files: {', '.join(sorted(files))}")
-print(f"a step enters {twelve - len(entered)} functions of the package, {len(set(entered))} different ones in a run")
+print(
+    f"a step enters {twelve - len(entered)} functions of the package, {len(set(entered))} different ones in a run"
+)

@@ -1,7 +1,9 @@
-"""What a step costs the host: kernels launched and milliseconds of Python, without waiting for the GPU.
+"""What a step costs the host: kernels launched and milliseconds of Python, without waiting for the
+GPU.
 
-python benchmarks/host.py                            # on a GPU; a small network, so that the host is what takes long
-PYTHONPATH=/other/checkout/src python benchmarks/host.py   # the same figures of another commit
+python benchmarks/host.py                            # on a GPU; a small network, so that the host
+is what takes long PYTHONPATH=/other/checkout/src python benchmarks/host.py   # the same figures of
+another commit
 """
 
 import statistics
@@ -20,13 +22,17 @@ STEPS = 32
 
 def model() -> Native:
     torch.manual_seed(0)
-    network = Transformer(TransformerConfig(126464, width=128, layers=2, heads=2, hidden=256)).to("cuda", torch.bfloat16)
+    network = Transformer(TransformerConfig(126464, width=128, layers=2, heads=2, hidden=256)).to(
+        "cuda", torch.bfloat16
+    )
     return Native(network, name="small", mask_id=0, end_ids=(1, 2))
 
 
 def host_ms(**options: object) -> float:
     """The median time from one step to the next; nothing in between waits for the device."""
-    run = oddlm.denoise_steps(NETWORK, [[5] * 20], n=16, length=64, steps=STEPS, temperature=1.0, **options)
+    run = oddlm.denoise_steps(
+        NETWORK, [[5] * 20], n=16, length=64, steps=STEPS, temperature=1.0, **options
+    )
     marks = []
     for _ in run:
         marks.append(time.perf_counter())
@@ -36,7 +42,9 @@ def host_ms(**options: object) -> float:
 def launches(**options: object) -> float:
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as profiled:
         host_ms(**options)
-    return sum(event.count for event in profiled.key_averages() if "LaunchKernel" in event.key) / STEPS
+    return (
+        sum(event.count for event in profiled.key_averages() if "LaunchKernel" in event.key) / STEPS
+    )
 
 
 NETWORK = model()

@@ -1,10 +1,12 @@
-"""Does the scorer catch wrong programs? Runs every one-change mutant of HumanEval's canonical solutions.
+"""Does the scorer catch wrong programs? Runs every one-change mutant of HumanEval's canonical
+solutions.
 
     python benchmarks/humaneval_mutants.py [--boundary] [--every N] [--workers 2]
 
-A mutant changes one operator, one constant or one comparison (to its opposite; with --boundary, < to <= and the like). Prints
-the killed share and lists the survivors. Every survivor is run once more in one plain process, program and tests together, as
-HumanEval's own harness does: one that passes there too is an equivalent program or a gap in HumanEval's tests, not in ours.
+A mutant changes one operator, one constant or one comparison (to its opposite; with --boundary, <
+to <= and the like). Prints the killed share and lists the survivors. Every survivor is run once
+more in one plain process, program and tests together, as HumanEval's own harness does: one that
+passes there too is an equivalent program or a gap in HumanEval's tests, not in ours.
 """
 
 import argparse
@@ -57,7 +59,9 @@ class Mutant:
 
 
 def mutants(problem: Problem, *, boundary: bool = False) -> Iterator[Mutant]:
-    """Every program that differs from the canonical solution in one place of the function asked for."""
+    """Every program that differs from the canonical solution in one place of the function asked
+    for.
+    """
     tests = problem.target
     swaps = SWAPS | (BOUNDARY if boundary else OPPOSITE)
     tree = ast.parse(tests.prompt + tests.canonical_solution)
@@ -70,10 +74,14 @@ def mutants(problem: Problem, *, boundary: bool = False) -> Iterator[Mutant]:
 
 
 def _sites(tree: ast.Module, entry_point: str, swaps: Swaps) -> list[ast.AST]:
-    function = next(n for n in reversed(tree.body) if isinstance(n, ast.FunctionDef) and n.name == entry_point)
+    function = next(
+        n for n in reversed(tree.body) if isinstance(n, ast.FunctionDef) and n.name == entry_point
+    )
     body = function.body[1:] if ast.get_docstring(function) is not None else function.body
     skipped = {id(n) for n in _descriptions(body)}
-    return [n for part in body for n in ast.walk(part) if id(n) not in skipped and _changeable(n, swaps)]
+    return [
+        n for part in body for n in ast.walk(part) if id(n) not in skipped and _changeable(n, swaps)
+    ]
 
 
 def _descriptions(body: list[ast.stmt]) -> Iterator[ast.AST]:
@@ -89,7 +97,9 @@ def _descriptions(body: list[ast.stmt]) -> Iterator[ast.AST]:
 
 def _changeable(node: ast.AST, swaps: Swaps) -> bool:
     match node:
-        case ast.BinOp(op=op) | ast.BoolOp(op=op) | ast.AugAssign(op=op) | ast.Compare(ops=[op, *_]):
+        case (
+            ast.BinOp(op=op) | ast.BoolOp(op=op) | ast.AugAssign(op=op) | ast.Compare(ops=[op, *_])
+        ):
             return type(op) in swaps
         case ast.Constant(value=value):
             return isinstance(value, bool | int | float | str)
@@ -107,7 +117,9 @@ def _change(node: ast.AST, swaps: Swaps) -> None:
         case ast.Constant(value=str()):
             node.value = "" if node.value else "x"
         case ast.Constant(value=int() | float()):
-            node.value = 0 if node.value == 1 else node.value + 1  # as PIT's inline-constant mutator
+            node.value = (
+                0 if node.value == 1 else node.value + 1
+            )  # as PIT's inline-constant mutator
 
 
 def survives(mutant: Mutant) -> tuple[bool, str]:
@@ -118,16 +130,25 @@ def passes_plainly(mutant: Mutant) -> bool:
     """Program and tests in one unguarded process. Only for survivors, which are known to end."""
     tests = mutant.problem.target
     program = f"{mutant.source}\n{tests.test}\ncheck({tests.entry_point})\n"
-    return subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, timeout=60).returncode == 0
+    return (
+        subprocess.run(
+            [sys.executable, "-I", "-c", program], capture_output=True, timeout=60
+        ).returncode
+        == 0
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--boundary", action="store_true", help="change < to <= instead of to >=")
     parser.add_argument("--every", type=int, default=1, help="only every Nth mutant")
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     options = parser.parse_args()
-    chosen = [mutant for problem in TASK.load() for mutant in mutants(problem, boundary=options.boundary)][:: options.every]
+    chosen = [
+        mutant for problem in TASK.load() for mutant in mutants(problem, boundary=options.boundary)
+    ][:: options.every]
     with ThreadPoolExecutor(options.workers) as pool:
         results = list(pool.map(survives, chosen))
         survivors = [mutant for mutant, (passed, _) in zip(chosen, results, strict=True) if passed]
@@ -135,7 +156,9 @@ def main() -> None:
     for mutant, passed in zip(survivors, plain, strict=True):
         print(f"survives {'' if passed else 'HERE ONLY '} {mutant.problem.id:14} {mutant.change}")
     killed, unexplained = len(chosen) - len(survivors), sum(not detail for _, detail in results)
-    print(f"{len(chosen)} mutants, {killed} killed ({killed / len(chosen):.1%}), {unexplained} without a reason")
+    print(
+        f"{len(chosen)} mutants, {killed} killed ({killed / len(chosen):.1%}), {unexplained} without a reason"
+    )
     print(f"{len(survivors)} survivors, {sum(plain)} of them pass in one plain process too")
 
 

@@ -1,12 +1,15 @@
-"""Sweeps killed at random moments and started again by the same command: is anything lost, doubled or changed?
+"""Sweeps killed at random moments and started again by the same command: is anything lost, doubled
+or changed?
 
-    python benchmarks/kills.py [--kills 20] [--executors inline local ray] [--out benchmarks/results/kills.md]
+    python benchmarks/kills.py [--kills 20] [--executors inline local ray] [--out
+    benchmarks/results/kills.md]
 
-12 settings on 12 problems of the toy model (`tests.own_task.SLOW`: to score a text takes 0.1 s). A row draws alone, scores
-alone what the row above has drawn, or does both. SIGKILL comes within 0.3 s of some new record, every fourth time at any moment
-of the start-up; with local workers every fifth kills a worker instead, and on Ray a raylet is killed as well, once per row, for
-good. Then the command is started until it says that all is done. Records are compared with those of an undisturbed run, all but
-times.
+12 settings on 12 problems of the toy model (`tests.own_task.SLOW`: to score a text takes 0.1 s). A
+row draws alone, scores alone what the row above has drawn, or does both. SIGKILL comes within 0.3 s
+of some new record, every fourth time at any moment of the start-up; with local workers every fifth
+kills a worker instead, and on Ray a raylet is killed as well, once per row, for good. Then the
+command is started until it says that all is done. Records are compared with those of an undisturbed
+run, all but times.
 """
 
 import argparse
@@ -50,7 +53,16 @@ WAIT_S = 300.0
 TIMES = {"seconds", "score_seconds", "draw_seconds"}
 STAGES = {"draw": ("--only", "draw"), "score": ("--only", "score"), "both": ()}
 COLUMNS = (
-    *("executor", "stages", "kills", "of a worker", "during start-up", "drawn, not scored", "torn lines", "raylets killed"),
+    *(
+        "executor",
+        "stages",
+        "kills",
+        "of a worker",
+        "during start-up",
+        "drawn, not scored",
+        "torn lines",
+        "raylets killed",
+    ),
     *("starts", "processes left", "records equal"),
 )
 
@@ -73,8 +85,23 @@ class Row:
     trouble: list[str] = field(default_factory=list)
 
     def line(self) -> str:
-        cells = (self.executor, self.stage, self.kills, self.workers, self.early, self.unscored, self.torn, self.raylets)
-        return "| " + " | ".join(map(str, (*cells, self.starts, self.left, "yes" if self.equal else "**no**"))) + " |"
+        cells = (
+            self.executor,
+            self.stage,
+            self.kills,
+            self.workers,
+            self.early,
+            self.unscored,
+            self.torn,
+            self.raylets,
+        )
+        return (
+            "| "
+            + " | ".join(
+                map(str, (*cells, self.starts, self.left, "yes" if self.equal else "**no**"))
+            )
+            + " |"
+        )
 
 
 def lines(store: Path, name: str) -> int:
@@ -88,18 +115,24 @@ def torn(store: Path) -> int:
 
 def added(store: Path, stage: str) -> int:
     """Grows with every record that this stage makes."""
-    return (lines(store, DRAWN) if stage != "score" else 0) + (lines(store, SCORES) if stage != "draw" else 0)
+    return (lines(store, DRAWN) if stage != "score" else 0) + (
+        lines(store, SCORES) if stage != "draw" else 0
+    )
 
 
 def equal(mine: Path, theirs: Path, *, scored: bool) -> bool:
-    """Records by run and problem, all but times; one that is there twice is an error of the store. The means of a summary may
-    differ in their last digit, because records are added up in the order in which they came.
+    """Records by run and problem, all but times; one that is there twice is an error of the store.
+    The means of a summary may differ in their last digit, because records are added up in the order
+    in which they came.
     """
     one, other = Store(mine), Store(theirs)
     if sorted(one.ids()) != sorted(other.ids()):
         return False
     for a, b in ((one.read(name), other.read(name)) for name in one.ids()):
-        first, second = ({record.problem: record.model_dump(exclude=TIMES) for record in run.records} for run in (a, b))
+        first, second = (
+            {record.problem: record.model_dump(exclude=TIMES) for record in run.records}
+            for run in (a, b)
+        )
         if first != second or (scored and not (a.complete and b.complete and means(a) == means(b))):
             return False
     return True
@@ -107,16 +140,35 @@ def equal(mine: Path, theirs: Path, *, scored: bool) -> bool:
 
 def means(run: Run) -> dict[str, str]:
     assert run.summary is not None
-    return {name: f"{value:.9g}" for name, value in {**(run.summary.passed or {}), **run.summary.diversity}.items() if value}
+    return {
+        name: f"{value:.9g}"
+        for name, value in {**(run.summary.passed or {}), **run.summary.diversity}.items()
+        if value
+    }
 
 
 def start(grid: Path, store: Path, executor: str, stage: str) -> Process:
     """In a session of its own, by which the processes it leaves are known."""
-    command = [sys.executable, "-m", "oddlm", "sweep", str(grid), "--store", str(store), "--executor", executor]
+    command = [
+        sys.executable,
+        "-m",
+        "oddlm",
+        "sweep",
+        str(grid),
+        "--store",
+        str(store),
+        "--executor",
+        executor,
+    ]
     errors = (store.parent / "errors.txt").open("ab")
     with errors:
         return subprocess.Popen(
-            [*command, *STAGES[stage]], cwd=ROOT, env=ENV, start_new_session=True, stdout=subprocess.DEVNULL, stderr=errors
+            [*command, *STAGES[stage]],
+            cwd=ROOT,
+            env=ENV,
+            start_new_session=True,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
         )
 
 
@@ -155,8 +207,12 @@ def end(process: Process, row: Row) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def kill_often(row: Row, grid: Path, store: Path, executor: str, kills: int, raylets: list[int]) -> Process | None:
-    """Start and kill until that was done so often; the driver that is left where the last was a worker."""
+def kill_often(
+    row: Row, grid: Path, store: Path, executor: str, kills: int, raylets: list[int]
+) -> Process | None:
+    """Start and kill until that was done so often; the driver that is left where the last was a
+    worker.
+    """
     process = None
     while row.kills < kills:
         if process is None:
@@ -166,8 +222,14 @@ def kill_often(row: Row, grid: Path, store: Path, executor: str, kills: int, ray
         before = added(store, row.stage)
         if row.start_s and row.kills % 4 == 3 and time.monotonic() - began < 1:
             time.sleep(row.randomness.uniform(0, row.start_s))
-        elif not wait_until(lambda known=before: added(store, row.stage) > known, process, f"{row.executor}, {row.stage}"):
-            row.trouble.append(f"a sweep ended with status {process.returncode} after {row.kills} kills")
+        elif not wait_until(
+            lambda known=before: added(store, row.stage) > known,
+            process,
+            f"{row.executor}, {row.stage}",
+        ):
+            row.trouble.append(
+                f"a sweep ended with status {process.returncode} after {row.kills} kills"
+            )
             return None
         else:
             row.start_s = row.start_s or time.monotonic() - began
@@ -176,7 +238,11 @@ def kill_often(row: Row, grid: Path, store: Path, executor: str, kills: int, ray
             os.kill(raylets.pop(), signal.SIGKILL)
             row.raylets += 1
             continue
-        workers = [one for one in psutil.Process(process.pid).children() if "spawn_main" in " ".join(one.cmdline())]
+        workers = [
+            one
+            for one in psutil.Process(process.pid).children()
+            if "spawn_main" in " ".join(one.cmdline())
+        ]
         row.kills += 1
         row.early += added(store, row.stage) == before
         row.unscored += lines(store, DRAWN) > lines(store, SCORES)
@@ -206,7 +272,9 @@ def finish(row: Row, grid: Path, store: Path, executor: str, process: Process | 
 def cluster() -> Iterator[dict[str, Any]]:
     """Two raylets on this machine."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    process = subprocess.Popen([sys.executable, str(CLUSTER), "2"], cwd=CLUSTER.parent, env=ENV, text=True, **pipes)
+    process = subprocess.Popen(
+        [sys.executable, str(CLUSTER), "2"], cwd=CLUSTER.parent, env=ENV, text=True, **pipes
+    )
     try:
         yield json.loads(next(line for line in process.stdout or () if line.startswith("{")))
     finally:
@@ -220,17 +288,32 @@ def rows(name: str, home: Path, kills: int, whole: Path) -> Iterator[Row]:
         store = home / name / ("both" if stage == "both" else "apart")
         store.parent.mkdir(exist_ok=True)
         with cluster() if name == "ray" else nullcontext({"address": "", "raylets": []}) as found:
-            executor = {"local": "local:workers=2", "ray": f"ray:address={found['address']}"}.get(name, name)
-            finish(row, grid, store, executor, kill_often(row, grid, store, executor, kills, found["raylets"][1:]))
+            executor = {"local": "local:workers=2", "ray": f"ray:address={found['address']}"}.get(
+                name, name
+            )
+            finish(
+                row,
+                grid,
+                store,
+                executor,
+                kill_often(row, grid, store, executor, kills, found["raylets"][1:]),
+            )
         drawn_alone = home / "undisturbed-drawn" if stage == "draw" else whole
         row.equal = equal(store, drawn_alone, scored=stage != "draw")
         yield row
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--kills", type=int, default=20, help="per row")
-    parser.add_argument("--executors", nargs="+", default=["inline", "local", "ray"], choices=["inline", "local", "ray"])
+    parser.add_argument(
+        "--executors",
+        nargs="+",
+        default=["inline", "local", "ray"],
+        choices=["inline", "local", "ray"],
+    )
     parser.add_argument("--out", type=Path, help="a file for the table, beside standard output")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="kills-") as folder:

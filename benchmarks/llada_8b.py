@@ -1,9 +1,12 @@
-"""An 8B LLaDA from disk to samples: random weights in the published layout, loaded and sampled from.
+"""An 8B LLaDA from disk to samples: random weights in the published layout, loaded and sampled
+from.
 
-    python benchmarks/llada_8b.py --folder /scratch/llada [--tiny] [--out benchmarks/results/llada-8b.md]
+    python benchmarks/llada_8b.py --folder /scratch/llada [--tiny] [--out
+    benchmarks/results/llada-8b.md]
 
-The weights say nothing; their shapes, files and types are those of LLaDA-8B. Plain and ODD sampling, 16 x 64 tokens in 32 steps
-behind a prompt of 150 tokens. Time per step is the median over the steps after the first; peak memory is what torch allocated.
+The weights say nothing; their shapes, files and types are those of LLaDA-8B. Plain and ODD
+sampling, 16 x 64 tokens in 32 steps behind a prompt of 150 tokens. Time per step is the median over
+the steps after the first; peak memory is what torch allocated.
 """
 
 import argparse
@@ -40,16 +43,24 @@ def write_checkpoint(folder: Path, config: dict[str, Any], device: str, shards: 
     shapes: dict[str, tuple[int, ...]] = {}
     for name, parameter in network.state_dict().items():
         sources = LLADA.sources(keys, name)
-        shapes |= {source: (parameter.shape[0] // len(sources), *parameter.shape[1:]) for source in sources}
+        shapes |= {
+            source: (parameter.shape[0] // len(sources), *parameter.shape[1:]) for source in sources
+        }
     names, where, size = list(shapes), {}, 0
     for shard in range(shards):
         own = names[shard * len(names) // shards : (shard + 1) * len(names) // shards]
         file = f"model-{shard + 1:05}-of-{shards:05}.safetensors"
-        tensors = {n: torch.randn(shapes[n], device=device, dtype=torch.bfloat16) * 0.02 for n in own}
+        tensors = {
+            n: torch.randn(shapes[n], device=device, dtype=torch.bfloat16) * 0.02 for n in own
+        }
         size += sum(t.nbytes for t in tensors.values())
-        save_file({n: t.cpu() for n, t in tensors.items()}, folder / file, metadata={"format": "pt"})
+        save_file(
+            {n: t.cpu() for n, t in tensors.items()}, folder / file, metadata={"format": "pt"}
+        )
         where |= dict.fromkeys(own, file)
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {"total_size": size}, "weight_map": where}))
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps({"metadata": {"total_size": size}, "weight_map": where})
+    )
     (folder / "config.json").write_text(json.dumps(config))
     words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(1000)}, unk_token="w0"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
@@ -88,7 +99,14 @@ def measure(folder: Path, device: str, quantize: str | None) -> list[str]:
     rows = []
     prompt = " ".join(f"w{i}" for i in range(PROMPT))
     for objective in ("none", "odd"):
-        shape = {"length": LENGTH, "steps": STEPS, "objective": objective, "alpha": 8.0, "fork": False, "progress": False}
+        shape = {
+            "length": LENGTH,
+            "steps": STEPS,
+            "objective": objective,
+            "alpha": 8.0,
+            "fork": False,
+            "progress": False,
+        }
         lm.generate(prompt, N, **{**shape, "steps": 1})  # warms up
         if device == "cuda":
             torch.cuda.reset_peak_memory_stats()
@@ -97,7 +115,14 @@ def measure(folder: Path, device: str, quantize: str | None) -> list[str]:
         assert len(samples) == N
         peak = torch.cuda.max_memory_allocated() / GB if device == "cuda" else float("nan")
         total = clock.ends[-1] - clock.ends[0]
-        cells = [quantize or "bf16", objective, f"{loaded:.1f} s", f"{held:.1f} GB", f"{loading:.1f} GB", f"{peak:.1f} GB"]
+        cells = [
+            quantize or "bf16",
+            objective,
+            f"{loaded:.1f} s",
+            f"{held:.1f} GB",
+            f"{loading:.1f} GB",
+            f"{peak:.1f} GB",
+        ]
         rows.append(f"| {' | '.join(cells)} | {clock.step_ms:.1f} ms | {total:.2f} s |")
         print(rows[-1], flush=True)
     return rows
@@ -105,9 +130,18 @@ def measure(folder: Path, device: str, quantize: str | None) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--folder", type=Path, required=True, help="where the checkpoint is written; removed at the end")
-    parser.add_argument("--tiny", action="store_true", help="a network of two narrow layers, to see that this runs")
-    parser.add_argument("--quantize", nargs="*", default=[], choices=QUANTIZATIONS, help="measure these, too")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        required=True,
+        help="where the checkpoint is written; removed at the end",
+    )
+    parser.add_argument(
+        "--tiny", action="store_true", help="a network of two narrow layers, to see that this runs"
+    )
+    parser.add_argument(
+        "--quantize", nargs="*", default=[], choices=QUANTIZATIONS, help="measure these, too"
+    )
     parser.add_argument("--out", type=Path, help="write the table there")
     args = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"

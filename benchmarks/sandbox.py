@@ -2,8 +2,8 @@
 
     python benchmarks/sandbox.py [--workers 2] [--rounds 3]
 
-Scores the canonical solutions over threads; then as many empty programs (one function, one call), which cost nothing but the
-start and end of their two processes.
+Scores the canonical solutions over threads; then as many empty programs (one function, one call),
+which cost nothing but the start and end of their two processes.
 """
 
 import argparse
@@ -39,14 +39,21 @@ def per_second(work: Callable[[Any], bool], items: Sequence[Any], workers: int) 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--workers", type=int, default=os.cpu_count())
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
     problems = TASK.load()
-    rates = [[per_second(work, problems, options.workers) for work in (canonical, empty)] for _ in range(options.rounds)]
+    rates = [
+        [per_second(work, problems, options.workers) for work in (canonical, empty)]
+        for _ in range(options.rounds)
+    ]
     solutions, starts = (median(column) for column in zip(*rates, strict=True))
-    print(f"{platform.machine()}, {os.cpu_count()} cores, {options.workers} workers, median of {options.rounds} rounds")
+    print(
+        f"{platform.machine()}, {os.cpu_count()} cores, {options.workers} workers, median of {options.rounds} rounds"
+    )
     print(f"{'programs':24} {'per second':>10} {'ms each':>8}")
     for name, rate in (("canonical solutions", solutions), ("empty programs", starts)):
         print(f"{name:24} {rate:10.1f} {1000 * options.workers / rate:8.1f}")

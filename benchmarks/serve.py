@@ -1,21 +1,25 @@
-"""Load on `oddlm serve`: many clients at once against the same requests one by one, and clients that stand in the way.
+"""Load on `oddlm serve`: many clients at once against the same requests one by one, and clients
+that stand in the way.
 
     python benchmarks/serve.py --clients 64 --n 4 --seconds 60
     python benchmarks/serve.py --stalled 1
-    python benchmarks/serve.py --engine-only --model llada-8b --device cuda --dtype bf16 --clients 32 --pass-rows 4,8,16,32
+    python benchmarks/serve.py --engine-only --model llada-8b --device cuda --dtype bf16 --clients
+    32 --pass-rows 4,8,16,32
 
-Starts a server on a free loopback port. Every distinct request is first sent alone, then by many clients at random for the
-given time, then alone again; the two times alone, before and after, are what throughput is compared with, by the clock and by
-the server's processor time (which other programs on the machine disturb less). Prints how many answers came back, how many of
-them are token for token those of the same request alone, and the server's memory.
+Starts a server on a free loopback port. Every distinct request is first sent alone, then by many
+clients at random for the given time, then alone again; the two times alone, before and after, are
+what throughput is compared with, by the clock and by the server's processor time (which other
+programs on the machine disturb less). Prints how many answers came back, how many of them are token
+for token those of the same request alone, and the server's memory.
 
-With --stalled, how long a request takes beside clients that asked for as many samples as a request may have: beside so many
-that read nothing, and beside one that reads all it is sent. Each is given as a multiple of the same request alone, which is
-measured before and after in the same run.
+With --stalled, how long a request takes beside clients that asked for as many samples as a request
+may have: beside so many that read nothing, and beside one that reads all it is sent. Each is given
+as a multiple of the same request alone, which is measured before and after in the same run.
 
-With --engine-only the clients talk to the engine in this process, without HTTP (and without what that needs installed); --model
-is then a known model or one of the shapes of `oddlm bench`, with random weights. Prints requests per second, latencies, and the
-share of the time in which the network was at work.
+With --engine-only the clients talk to the engine in this process, without HTTP (and without what
+that needs installed); --model is then a known model or one of the shapes of `oddlm bench`, with
+random weights. Prints requests per second, latencies, and the share of the time in which the
+network was at work.
 """
 
 import argparse
@@ -56,15 +60,39 @@ def requests(model: str, n: int, length: int, steps: int) -> list[dict]:
     """Prompts of several lengths, temperatures and forces; every request has its own seed."""
     task = find_task("countdown")
     prompts = [task.prompt(problem) for problem in task.problems(limit=POOL)]
-    shape = {"model": model, "n": n, "max_tokens": length, "steps": steps, "eos": "late", "objective": "odd", "fork": False}
-    varied = [{"temperature": 0.25 * (i % 5), "alpha": float(8 * (i % 3)), "seed": i} for i in range(POOL)]
-    return [{"prompt": prompt, **shape, **some} for prompt, some in zip(prompts, varied, strict=True)]
+    shape = {
+        "model": model,
+        "n": n,
+        "max_tokens": length,
+        "steps": steps,
+        "eos": "late",
+        "objective": "odd",
+        "fork": False,
+    }
+    varied = [
+        {"temperature": 0.25 * (i % 5), "alpha": float(8 * (i % 3)), "seed": i} for i in range(POOL)
+    ]
+    return [
+        {"prompt": prompt, **shape, **some} for prompt, some in zip(prompts, varied, strict=True)
+    ]
 
 
 @contextmanager
 def server(model: str, *options: str):
     """A server of its own process: (process, address)."""
-    command = [sys.executable, "-m", "oddlm", "serve", "--model", model, "--port", "0", "--timeout", "600", *options]
+    command = [
+        sys.executable,
+        "-m",
+        "oddlm",
+        "serve",
+        "--model",
+        model,
+        "--port",
+        "0",
+        "--timeout",
+        "600",
+        *options,
+    ]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         line = process.stdout.readline()
@@ -88,12 +116,22 @@ def cpu_s(pid: int) -> float:
 
 def said(answer: dict, request: dict) -> list[tuple] | None:
     """The choices; None where the answer is not complete."""
-    choices = [(c["text"], c["finish_reason"]) for c in answer["choices"] if isinstance(c["text"], str) and c["finish_reason"]]
-    complete = len(choices) == request["n"] and answer["usage"]["completion_tokens"] >= 0 and answer["oddlm"]["nfe"] > 0
+    choices = [
+        (c["text"], c["finish_reason"])
+        for c in answer["choices"]
+        if isinstance(c["text"], str) and c["finish_reason"]
+    ]
+    complete = (
+        len(choices) == request["n"]
+        and answer["usage"]["completion_tokens"] >= 0
+        and answer["oddlm"]["nfe"] > 0
+    )
     return choices if complete else None
 
 
-async def one_by_one(client: "httpx.AsyncClient", pool: list[dict], alone: dict[int, list], pid: int) -> tuple[float, float]:
+async def one_by_one(
+    client: "httpx.AsyncClient", pool: list[dict], alone: dict[int, list], pid: int
+) -> tuple[float, float]:
     """Every request of the pool alone; seconds per request, by the clock and of the processor."""
     began, cpu = time.perf_counter(), cpu_s(pid)
     for i, request in enumerate(pool):
@@ -105,7 +143,9 @@ async def one_by_one(client: "httpx.AsyncClient", pool: list[dict], alone: dict[
     return (time.perf_counter() - began) / len(pool), (cpu_s(pid) - cpu) / len(pool)
 
 
-async def load(client: "httpx.AsyncClient", pool: list[dict], clients: int, seconds: float, pid: int) -> dict:
+async def load(
+    client: "httpx.AsyncClient", pool: list[dict], clients: int, seconds: float, pid: int
+) -> dict:
     """Clients that send one request after the other."""
     import httpx
 
@@ -140,7 +180,13 @@ async def load(client: "httpx.AsyncClient", pool: list[dict], clients: int, seco
     await asyncio.gather(*(one_client(seed) for seed in range(clients)))
     elapsed = time.perf_counter() - began
     watcher.cancel()
-    return {"statuses": dict(statuses), "answers": answers, "memory": memory, "elapsed": elapsed, "cpu": cpu_s(pid) - cpu}
+    return {
+        "statuses": dict(statuses),
+        "answers": answers,
+        "memory": memory,
+        "elapsed": elapsed,
+        "cpu": cpu_s(pid) - cpu,
+    }
 
 
 async def pause(client: "httpx.AsyncClient") -> float:
@@ -166,16 +212,30 @@ async def measure(url: str, pid: int, pool: list[dict], clients: int, seconds: f
     quarter = max(1, len(memory) // 4)
     n = pool[0]["n"]
     together, alone_rate = n * len(answers) / found["elapsed"], n / ((before + after) / 2)
-    cpu_together, cpu_alone = found.pop("cpu") / max(1, n * len(answers)), (cpu_before + cpu_after) / 2 / n
+    cpu_together, cpu_alone = (
+        found.pop("cpu") / max(1, n * len(answers)),
+        (cpu_before + cpu_after) / 2 / n,
+    )
     return {
         "clients": clients,
         **found,
         "answers": len(answers),
         "complete": sum(choices is not None for _, choices in answers) / max(1, len(answers)),
         "identical": sum(choices == alone[i] for i, choices in answers) / max(1, len(answers)),
-        "memory_mb": {"first_quarter": max(memory[:quarter]), "last_quarter": max(memory[-quarter:])},
-        "samples_per_s": {"one_by_one": alone_rate, "together": together, "ratio": together / alone_rate},
-        "cpu_s_per_sample": {"one_by_one": cpu_alone, "together": cpu_together, "ratio": cpu_alone / max(cpu_together, 1e-9)},
+        "memory_mb": {
+            "first_quarter": max(memory[:quarter]),
+            "last_quarter": max(memory[-quarter:]),
+        },
+        "samples_per_s": {
+            "one_by_one": alone_rate,
+            "together": together,
+            "ratio": together / alone_rate,
+        },
+        "cpu_s_per_sample": {
+            "one_by_one": cpu_alone,
+            "together": cpu_together,
+            "ratio": cpu_alone / max(cpu_together, 1e-9),
+        },
         "one_by_one_s": {"before": before, "after": after},
         "tried_s": tried,
         "passes": _metric(metrics, "oddlm_network_passes"),
@@ -183,7 +243,9 @@ async def measure(url: str, pid: int, pool: list[dict], clients: int, seconds: f
 
 
 def _metric(metrics: str, name: str) -> float:
-    return float(next(line.split()[1] for line in metrics.splitlines() if line.startswith(f"{name} ")))
+    return float(
+        next(line.split()[1] for line in metrics.splitlines() if line.startswith(f"{name} "))
+    )
 
 
 def gauge(url: str, name: str) -> float:
@@ -204,7 +266,9 @@ def watcher(url: str, request: dict, *, reads: bool):
         head = ["POST /v1/denoise HTTP/1.1", f"Host: {host}", "Content-Type: application/json"]
         head.append(f"Content-Length: {len(content)}")
         raw.sendall("\r\n".join([*head, "", ""]).encode() + content)
-        reader = threading.Thread(target=lambda: all(iter(lambda: raw.recv(1 << 20), b"")) if reads else None)
+        reader = threading.Thread(
+            target=lambda: all(iter(lambda: raw.recv(1 << 20), b"")) if reads else None
+        )
         reader.start()
         yield
         raw.shutdown(socket.SHUT_RDWR)
@@ -247,8 +311,15 @@ def beside(url: str, request: dict, large: dict, stalled: int, times: int) -> di
         wait("oddlm_rows_in_flight", large["n"])
         busy = ask()
     alone = (before + between) / 2
-    found = {"alone_s": {"before": before, "between": between}, "stalled": stalled, "stalled_rows_after": still}
-    return found | {name: {"s": taken, "ratio": taken / alone} for name, taken in (("unread", away), ("busy", busy))}
+    found = {
+        "alone_s": {"before": before, "between": between},
+        "stalled": stalled,
+        "stalled_rows_after": still,
+    }
+    return found | {
+        name: {"s": taken, "ratio": taken / alone}
+        for name, taken in (("unread", away), ("busy", busy))
+    }
 
 
 class Ids:
@@ -262,20 +333,34 @@ class Ids:
 
 
 def engine_works(given: argparse.Namespace) -> tuple[LM, list[Work]]:
-    """The model, and requests with prompts of several lengths; of a real model those that clients send otherwise."""
+    """The model, and requests with prompts of several lengths; of a real model those that clients
+    send otherwise.
+    """
     if given.model not in SHAPES:
         lm = load_lm(given.model, **({} if given.device is None else {"device": given.device}))
         bodies = requests(given.model, given.n, given.length, given.steps)[: given.pool]
         prompts = [lm.tokenizer.encode(body["prompt"]) for body in bodies]
-        settings = [{k: v for k, v in body.items() if k not in ("model", "n", "max_tokens", "prompt")} for body in bodies]
+        settings = [
+            {k: v for k, v in body.items() if k not in ("model", "n", "max_tokens", "prompt")}
+            for body in bodies
+        ]
     else:
         device = chosen_device(given.device)
         dtype = given.dtype or ("bf16" if device.type == "cuda" else "fp32")
         lm = LM(build_model(given.model, device, dtype, "none"), Ids())
         chooser = random.Random(0)
-        prompts = [[5 + chooser.randrange(1000) for _ in range(chooser.randrange(32, 161))] for _ in range(given.pool)]
-        settings = [{"steps": given.steps, "temperature": 0.25 * (i % 5), "seed": i} for i in range(given.pool)]
-        settings = [one | {"alpha": float(8 * (i % 3)), "objective": "odd", "fork": False} for i, one in enumerate(settings)]
+        prompts = [
+            [5 + chooser.randrange(1000) for _ in range(chooser.randrange(32, 161))]
+            for _ in range(given.pool)
+        ]
+        settings = [
+            {"steps": given.steps, "temperature": 0.25 * (i % 5), "seed": i}
+            for i in range(given.pool)
+        ]
+        settings = [
+            one | {"alpha": float(8 * (i % 3)), "objective": "odd", "fork": False}
+            for i, one in enumerate(settings)
+        ]
     made = [SampleParams(length=given.length, **one) for one in settings]
     return lm, [Work([ids], given.n, params) for ids, params in zip(prompts, made, strict=True)]
 
@@ -331,7 +416,14 @@ def measure_engine(given: argparse.Namespace) -> dict:
     if lm.info.device.type == "cpu":
         torch.set_num_threads(1)
     sizes = [int(size) for size in given.pass_rows.split(",")]
-    engine = Engine(lm, sizes=sizes, workers=workers, max_rows=given.max_rows, max_queue=1 << 20, timeout_s=float(WAIT_S))
+    engine = Engine(
+        lm,
+        sizes=sizes,
+        workers=workers,
+        max_rows=given.max_rows,
+        max_queue=1 << 20,
+        timeout_s=float(WAIT_S),
+    )
     engine.start()
     try:
         return asyncio.run(load_engine(engine, works, given.clients, given.seconds))
@@ -340,18 +432,34 @@ def measure_engine(given: argparse.Namespace) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", help="default: mini; with --stalled toy, as that measures waiting, not the network")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--model",
+        help="default: mini; with --stalled toy, as that measures waiting, not the network",
+    )
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--n", type=int, default=4)
     parser.add_argument("--seconds", type=float, default=60.0)
     parser.add_argument("--length", type=int, default=24)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--pool", type=int, default=POOL, help="distinct requests, at most 32")
-    parser.add_argument("--serve", default="", help="further options of `oddlm serve`, in one string")
-    parser.add_argument("--stalled", type=int, default=0, help="clients that read nothing; measures waiting, not load")
-    parser.add_argument("--times", type=int, default=9, help="with --stalled: how often each is measured")
-    parser.add_argument("--engine-only", action="store_true", help="the engine in this process, without HTTP")
+    parser.add_argument(
+        "--serve", default="", help="further options of `oddlm serve`, in one string"
+    )
+    parser.add_argument(
+        "--stalled",
+        type=int,
+        default=0,
+        help="clients that read nothing; measures waiting, not load",
+    )
+    parser.add_argument(
+        "--times", type=int, default=9, help="with --stalled: how often each is measured"
+    )
+    parser.add_argument(
+        "--engine-only", action="store_true", help="the engine in this process, without HTTP"
+    )
     parser.add_argument("--device", help="with --engine-only, as are the next")
     parser.add_argument("--dtype", help="of a shape's random weights")
     parser.add_argument("--pass-rows", default="4,8,16")
@@ -364,7 +472,13 @@ def main() -> None:
         return
     given.model = given.model or ("toy" if given.stalled else "mini")
     if given.stalled:
-        large = {"model": given.model, "prompt": "1,2,3,4,5\n", "n": 64, "max_tokens": 224, "seed": 0}
+        large = {
+            "model": given.model,
+            "prompt": "1,2,3,4,5\n",
+            "n": 64,
+            "max_tokens": 224,
+            "seed": 0,
+        }
         request = requests(given.model, given.n, given.length, given.steps)[0]
         patient = ["--send-timeout", str(WAIT_S), "--timeout", str(WAIT_S)]
         with server(given.model, *patient, *given.serve.split()) as (_, url):
@@ -372,7 +486,11 @@ def main() -> None:
         return
     pool = requests(given.model, given.n, given.length, given.steps)[: given.pool]
     with server(given.model, *given.serve.split()) as (process, url):
-        print(json.dumps(asyncio.run(measure(url, process.pid, pool, given.clients, given.seconds)), indent=1))
+        print(
+            json.dumps(
+                asyncio.run(measure(url, process.pid, pool, given.clients, given.seconds)), indent=1
+            )
+        )
 
 
 if __name__ == "__main__":

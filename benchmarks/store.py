@@ -1,10 +1,12 @@
 """Millions of stored samples: seconds and memory of writing, listing, querying and reporting them.
 
-    python benchmarks/store.py [--samples 1000000 10000000] [--folder /tmp] [--out benchmarks/results/store.md]
+    python benchmarks/store.py [--samples 1000000 10000000] [--folder /tmp] [--out
+    benchmarks/results/store.md]
 
-Runs of 200 problems with 16 samples each, over settings and seeds, so that `oddlm report` has a real table to make. Texts are
-as long as GSM8K's answers. A part of every store is written through `Store.open`, and timed; the rest is put there as bytes, in
-the same format. Every figure is of a process of its own, start-up and imports included; memory is the peak of its resident set.
+Runs of 200 problems with 16 samples each, over settings and seeds, so that `oddlm report` has a
+real table to make. Texts are as long as GSM8K's answers. A part of every store is written through
+`Store.open`, and timed; the rest is put there as bytes, in the same format. Every figure is of a
+process of its own, start-up and imports included; memory is the peak of its resident set.
 """
 
 import argparse
@@ -24,7 +26,8 @@ import numpy as np
 
 from oddlm.experiments.stages import summary
 from oddlm.metrics import BATCH_METRICS
-from oddlm.params import RunSpec, SampleParams
+from oddlm.params import SampleParams
+from oddlm.spec import RunSpec
 from oddlm.store import DRAWN, SCORES, SPEC, SUMMARY, Drawn, DrawnSample, Scored, Spec, Store
 
 N, PROBLEMS, SEEDS = 16, 200, 8
@@ -41,21 +44,46 @@ QUERIES = (
 
 def settings() -> list[SampleParams]:
     """Plain sampling, and four objectives at growing alphas, at every temperature."""
-    axes = [("none", 0.0), *((name, 2.0**i) for i in range(1, 9) for name in ("odd", "dpp", "odd_sequential", "random_probe"))]
+    axes = [
+        ("none", 0.0),
+        *(
+            (name, 2.0**i)
+            for i in range(1, 9)
+            for name in ("odd", "dpp", "odd_sequential", "random_probe")
+        ),
+    ]
     shape = {"fork": False, "length": 64, "steps": 32}
-    return [SampleParams(objective=o, alpha=a, temperature=t, **shape) for o, a in axes for t in TEMPERATURES]
+    return [
+        SampleParams(objective=o, alpha=a, temperature=t, **shape)
+        for o, a in axes
+        for t in TEMPERATURES
+    ]
 
 
 def specs(samples: int) -> list[RunSpec]:
     """As many runs as hold so many samples: more seeds where the settings do not suffice."""
     runs, params = -(-samples // (PROBLEMS * N)), settings()
     seeds = range(max(SEEDS, -(-runs // len(params))))
-    known = {"model": "made-up", "model_digest": "0" * 64, "task": "gsm8k", "task_version": 1, "scorer_version": "1", "n": N}
+    known = {
+        "model": "made-up",
+        "model_digest": "0" * 64,
+        "task": "gsm8k",
+        "task_version": 1,
+        "scorer_version": "1",
+        "n": N,
+    }
     return [RunSpec(**known, params=p, seed=s) for p in params for s in seeds][:runs]
 
 
 def drawn() -> list[Drawn]:
-    numbers = {"length": 60, "size": 64, "ends": 4, "finish_reason": "stop", "nfe": 32, "logprob": -31.25}
+    numbers = {
+        "length": 60,
+        "size": 64,
+        "ends": 4,
+        "finish_reason": "stop",
+        "nfe": 32,
+        "logprob": -31.25,
+    }
     samples = tuple(DrawnSample(index=i, text=f"{WORDS} {i}", **numbers) for i in range(N))
     shared = {"digest": "0" * 64, "prompt": WORDS, "nfe": 32, "seconds": 1.5, "samples": samples}
     return [Drawn(problem=f"p/{i}", seed=i, **shared) for i in range(PROBLEMS)]
@@ -64,7 +92,12 @@ def drawn() -> list[Drawn]:
 def scores(seed: int) -> Iterator[Scored]:
     """Of a run that is as good as its seed says."""
     rng = np.random.default_rng(seed)
-    shared = {"diversity": dict.fromkeys(BATCH_METRICS, 0.5), "nfe": 32, "draw_seconds": 1.5, "seconds": 0.01}
+    shared = {
+        "diversity": dict.fromkeys(BATCH_METRICS, 0.5),
+        "nfe": 32,
+        "draw_seconds": 1.5,
+        "seconds": 0.01,
+    }
     share = rng.uniform(0.05, 0.3)
     for problem in range(PROBLEMS):
         right = (rng.random(N) < share).tolist()
@@ -79,7 +112,9 @@ def scores(seed: int) -> Iterator[Scored]:
 
 
 def append(folder: Path, samples: int, together: int) -> None:
-    """Runs written as the driver writes them; prints the seconds that this took, without making the records."""
+    """Runs written as the driver writes them; prints the seconds that this took, without making the
+    records.
+    """
     store, seconds = Store(folder), 0.0
     for seed, spec in enumerate(specs(samples)[:APPENDED]):
         records, verdicts = drawn(), list(scores(seed))
@@ -95,20 +130,25 @@ def append(folder: Path, samples: int, together: int) -> None:
 
 def put(folder: Path, runs: Sequence[RunSpec]) -> None:
     """The same runs as bytes: every line is what the store writes, but is made once."""
-    lines = b"".join(record.model_dump_json(exclude_none=True).encode() + b"\n" for record in drawn())
+    lines = b"".join(
+        record.model_dump_json(exclude_none=True).encode() + b"\n" for record in drawn()
+    )
     verdicts = [list(scores(seed)) for seed in range(100)]
     scored = [b"".join(one.model_dump_json().encode() + b"\n" for one in some) for some in verdicts]
     for number, spec in enumerate(runs):
         if (home := folder / spec.id).exists():
             continue
         home.mkdir(parents=True)
-        (home / SPEC).write_text(Spec(id=spec.id, problems=PROBLEMS, spec=spec).model_dump_json() + "\n")
+        (home / SPEC).write_text(
+            Spec(id=spec.id, problems=PROBLEMS, spec=spec).model_dump_json() + "\n"
+        )
         (home / DRAWN).write_bytes(lines)
         (home / SCORES).write_bytes(scored[number % 100])
         (home / SUMMARY).write_text(summary(spec, verdicts[number % 100]).model_dump_json() + "\n")
 
 
-# A process begins with its parent's peak, so that of this one, with all its imports, must not start the others.
+# A process begins with its parent's peak, so that of this one, with all its imports, must not start
+# the others.
 LAUNCH = """
 import json, os, subprocess, sys
 from time import perf_counter
@@ -150,13 +190,20 @@ def table(samples: int, home: Path, repeats: int) -> Iterator[str]:
     appended = []
     for together in TOGETHER:  # the last of them stays a part of the store
         where = store if together == TOGETHER[-1] else home / f"together-{together}"
-        used, said = measure(__file__, "--append", str(where), "--samples", str(samples), "--together", str(together))
+        used, said = measure(
+            __file__, "--append", str(where), "--samples", str(samples), "--together", str(together)
+        )
         seconds = float(said)
         rate = f"{own * N / seconds:,.0f} samples/s, {2 * own / together / seconds:,.0f} calls/s"
         name = f"append {own * N:,} samples, {together} record{'s' * (together > 1)} per call"
-        appended.append(f"| {name}: {rate} | {seconds:.1f} | {used.cpu:.1f} | {used.megabytes:,.0f} |")
+        appended.append(
+            f"| {name}: {rate} | {seconds:.1f} | {used.cpu:.1f} | {used.megabytes:,.0f} |"
+        )
     put(store, runs)
-    sizes = {name: sum(path.stat().st_size for path in store.glob(f"*/{name}")) for name in (DRAWN, SCORES)}
+    sizes = {
+        name: sum(path.stat().st_size for path in store.glob(f"*/{name}"))
+        for name in (DRAWN, SCORES)
+    }
     yield (
         f"\n## {len(runs) * PROBLEMS * N:,} samples\n\n{len(runs):,} runs; drawn.jsonl {sizes[DRAWN] / 1e9:.2f} GB, "
         f"scores.jsonl {sizes[SCORES] / 1e9:.2f} GB\n\n| what | seconds | CPU seconds | peak MB |\n|---|---:|---:|---:|"
@@ -164,7 +211,10 @@ def table(samples: int, home: Path, repeats: int) -> Iterator[str]:
     yield from appended
     commands = {
         "oddlm runs": ("runs", "--store", str(store)),
-        **{f'oddlm runs sql "{query}"': ("runs", "--store", str(store), "sql", query) for query in QUERIES},
+        **{
+            f'oddlm runs sql "{query}"': ("runs", "--store", str(store), "sql", query)
+            for query in QUERIES
+        },
         "oddlm report": ("report", str(store), "--out", str(home / "report")),
     }
     for name, command in commands.items():
@@ -179,9 +229,15 @@ def table(samples: int, home: Path, repeats: int) -> Iterator[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--samples", type=int, nargs="+", default=[1_000_000, 10_000_000])
-    parser.add_argument("--folder", type=Path, help="where the stores are made, and deleted; a sample takes 500 bytes")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        help="where the stores are made, and deleted; a sample takes 500 bytes",
+    )
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--out", type=Path, help="a file for the tables, beside standard output")
     parser.add_argument("--note", default="", help="a sentence about the machine, for the file")

@@ -1,10 +1,11 @@
-"""Does the sandbox judge right? Hostile programs contained, right programs and reference solutions passed.
+"""Does the sandbox judge right? Hostile programs contained, right programs and reference solutions
+passed.
 
     python benchmarks/verdicts.py [--mbpp FILE] [--workers 2]
 
-The cases are those of tests/sandbox/cases.py. For each hostile one it also says whether plain Python
-would be fooled: program and tests in one process, in a sandbox of its own. HumanEval comes with the
-extra `tasks`, MBPP from the hub or from FILE.
+The cases are those of tests/sandbox/cases.py. For each hostile one it also says whether plain
+Python would be fooled: program and tests in one process, in a sandbox of its own. HumanEval comes
+with the extra `tasks`, MBPP from the hub or from FILE.
 """
 
 import argparse
@@ -26,7 +27,9 @@ def fools_plain_python(case: Case) -> bool:
     """Run program and tests as one program, inside the candidate's walls."""
     both = f"{case.program}\n{case.tests}"
     program = f"def whole():\n    exec({both!r}, {{'__name__': 'plain'}})\n    return 1"
-    return run_python(program, "assert whole() == 1", limits=Limits(timeout_s=min(case.timeout_s, 5.0))).passed
+    return run_python(
+        program, "assert whole() == 1", limits=Limits(timeout_s=min(case.timeout_s, 5.0))
+    ).passed
 
 
 def passes(task: Task, problem: Problem, solution: str) -> Verdict:
@@ -42,7 +45,9 @@ def show(title: str, verdicts: Sequence[tuple[str, Verdict]], wanted: bool) -> N
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--mbpp", type=Path, help="mbpp.jsonl; default: the hub")
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
@@ -50,20 +55,33 @@ def main() -> None:
     with ThreadPoolExecutor(options.workers) as pool:
         hostile = list(pool.map(Case.judge, HOSTILE.values()))
         show("hostile programs contained", list(zip(HOSTILE, hostile, strict=True)), wanted=False)
-        print(f"    of these, plain Python is fooled by {sum(pool.map(fools_plain_python, HOSTILE.values()))}")
+        print(
+            f"    of these, plain Python is fooled by {sum(pool.map(fools_plain_python, HOSTILE.values()))}"
+        )
         right = list(pool.map(Case.judge, RIGHT.values()))
         show("right programs judged right", list(zip(RIGHT, right, strict=True)), wanted=True)
         references: list[tuple[str, Task, list[Problem], Callable[[Problem], str]]] = []
         humaneval, mbpp = find_task("humaneval"), find_task("mbpp")
-        references.append(("HumanEval", humaneval, humaneval.problems(), lambda p: p.target.canonical_solution))
+        references.append(
+            ("HumanEval", humaneval, humaneval.problems(), lambda p: p.target.canonical_solution)
+        )
         try:
-            references.append(("MBPP", mbpp, mbpp.problems(data=options.mbpp, split="all"), lambda p: p.target.solution))
+            references.append(
+                (
+                    "MBPP",
+                    mbpp,
+                    mbpp.problems(data=options.mbpp, split="all"),
+                    lambda p: p.target.solution,
+                )
+            )
         except ValueError as error:
             print(f"MBPP is left out: {error}")
         for name, task, problems, solution in references:
             verdicts = list(pool.map(lambda p, t=task, s=solution: passes(t, p, s(p)), problems))
             show(
-                f"reference solutions of {name} passed", list(zip((p.id for p in problems), verdicts, strict=True)), wanted=True
+                f"reference solutions of {name} passed",
+                list(zip((p.id for p in problems), verdicts, strict=True)),
+                wanted=True,
             )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Browser, sync_playwright
 
-HERE = Path(__file__).parent
+ASSETS = Path(__file__).parent / "assets"
 SIZES = {1280: 1000, 390: 844}
 
 
@@ -54,11 +54,11 @@ def main() -> None:
             for theme in ("light", "dark"):
                 how = {"width": width, "dark": theme == "dark"}
                 hover = "#diverse .samples .changed >> nth=-1" if width > 600 else None
-                picture(browser, url, HERE / f"explorer-{width}-{theme}.png", hover=hover, click=[], **how)
+                picture(browser, url, ASSETS / f"explorer-{width}-{theme}.png", hover=hover, click=[], **how)
                 picture(
                     browser,
                     f"{url}/runs",
-                    HERE / f"runs-{width}-{theme}.png",
+                    ASSETS / f"runs-{width}-{theme}.png",
                     hover=None,
                     click=["#table button >> nth=0"],
                     **how,

@@ -1,6 +1,5 @@
 """The reference pages, made from the code when the site is built."""
 
-import inspect
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -13,13 +12,13 @@ from typer.main import get_command
 
 from oddlm import presets
 from oddlm.cli import app
-from oddlm.params import Loading, RunSpec, SampleParams
+from oddlm.params import SampleParams
+from oddlm.spec import Loading, RunSpec
 
 FACTS = re.compile(
     r"^(?P<text>.*?)(?:  \[(?P<facts>[^\[\]]*)\])?$", re.DOTALL
 )  # `Help.  [default: 2]`
 EXAMPLE = re.compile(r"^Example: ", re.MULTILINE)
-COMMENT = re.compile(r"^    (\w+): .*?#\s*(.+)$", re.MULTILINE)  # of a field in its class
 
 
 def table(*columns: str, rows: list[list[str]]) -> str:
@@ -213,16 +212,13 @@ def _number(value: float) -> str:
 
 
 def preset_rows() -> list[list[str]]:
-    stand_for = (
-        {"auto": presets.AUTO, **presets.PRESETS} if hasattr(presets, "AUTO") else presets.PRESETS
-    )
     return [
         [
             f"`{name}`",
-            ", ".join(f"`{key}={value!r}`" for key, value in settings.items()),
+            ", ".join(f"`{k}={v!r}`" for k, v in given.items()),
             _plain(presets.ABOUT[name]),
         ]
-        for name, settings in stand_for.items()
+        for name, given in presets.PRESETS.items()
     ]
 
 
@@ -327,79 +323,8 @@ def _content(content: Mapping[str, Any]) -> str:
     return " or ".join(told)
 
 
-# The store.
-
-SQL_TABLES = ("runs", "problems", "samples")
-STORE_ABOUT = """Made from the code. A store is a folder of runs. A run is a folder that is named by
-its id and holds these files. A `.jsonl` file has one line per problem.
-[Runs and the store](../concepts/runs-and-store.md) explains how they are written.
-"""
-
-
-def store_page() -> str:
-    from oddlm.store import records
-
-    files = {
-        "spec.json": [records.Spec],
-        "drawn.jsonl": [records.Drawn, records.DrawnSample],
-        "scores.jsonl": [records.Scored],
-        "failures.jsonl": [records.Failure],
-        "environment.json": [records.Environment],
-        "summary.json": [records.Summary],
-    }
-    parts = [
-        "# Store\n",
-        STORE_ABOUT,
-    ]
-    for name, models in files.items():
-        parts.append(f"## `{name}`\n")
-        for model in models:
-            if len(models) > 1:
-                parts.append(f"### {model.__name__}\n")
-            parts.append(
-                f"{_plain(inspect.cleandoc(_own_doc(model)))}\n" if _own_doc(model) else ""
-            )
-            parts.append(_commented_table(model))
-    parts += ["## SQL\n", "`oddlm runs sql` answers queries over these tables.\n"]
-    for name, rows in sql_tables().items():
-        parts += [f"### `{name}`\n", table("column", "type", rows=rows)]
-    return "\n".join(parts)
-
-
-def _own_doc(model: type[BaseModel]) -> str:
-    return vars(model).get("__doc__") or ""
-
-
-def _commented_table(model: type[BaseModel]) -> str:
-    """The fields of a model whose descriptions are comments in its source."""
-    schema = model.model_json_schema(mode="serialization")
-    comments = {
-        name: text
-        for base in model.__mro__[-3::-1]
-        for name, text in COMMENT.findall(_source(base))
-    }
-    for name, field in schema["properties"].items():
-        field.setdefault("description", comments.get(name, ""))
-    return schema_table(schema)
-
-
-def _source(model: type) -> str:
-    return inspect.getsource(model) if model.__module__.startswith("oddlm.") else ""
-
-
-def sql_tables() -> dict[str, list[list[str]]]:
-    """The columns of every table, as the database itself tells them of an empty store."""
-    from oddlm import Store
-    from oddlm.store.query import sql
-
-    with TemporaryDirectory() as folder:
-        rows = {name: sql(Store(Path(folder)), f"describe {name}").rows for name in SQL_TABLES}
-    return {name: [[f"`{row[0]}`", f"`{row[1]}`"] for row in found] for name, found in rows.items()}
-
-
 PAGES: Mapping[str, Callable[[], str]] = {
     "cli": cli_page,
     "settings": settings_page,
     "http": http_page,
-    "store": store_page,
 }

@@ -1,7 +1,9 @@
-"""Two runs over an inference engine of one's own; one of them is pickled halfway and finished in another process.
+"""Two runs over an inference engine of one's own; one of them is pickled halfway and finished in
+another process.
 
-The core never calls a network. It says what it wants to know (`state.query`), and whoever has logits hands them over
-(`oddlm.advance`). Here that is a thread which takes queries from a queue and answers all that are waiting in one pass.
+The core never calls a network. It says what it wants to know (`state.query`), and whoever has
+logits hands them over (`oddlm.advance`). Here that is a thread which takes queries from a queue and
+answers all that are waiting in one pass.
 
     python examples/own_engine.py
 """
@@ -24,7 +26,14 @@ WAIT = 0.005  # seconds that a pass waits for company
 PROMPTS = [[5, 6, 7], [8, 9]]
 RUNS = {
     "diverse": {"n": 8, "length": 24, "steps": 12, "guide": oddlm.Repulsion(alpha=8)},
-    "blocks": {"n": 4, "length": 32, "steps": 32, "block_length": 8, "policy": "threshold", "temperature": 0},
+    "blocks": {
+        "n": 4,
+        "length": 32,
+        "steps": 32,
+        "block_length": 8,
+        "policy": "threshold",
+        "temperature": 0,
+    },
 }
 
 
@@ -61,7 +70,9 @@ class Engine:
 
     @torch.no_grad()
     def _answer(self, queries: list[oddlm.Query]) -> list[Tensor]:
-        """One pass. Canvases are aligned on the right, so runs of different lengths differ in their padding alone."""
+        """One pass. Canvases are aligned on the right, so runs of different lengths differ in their
+        padding alone.
+        """
         width = max(query.tokens.shape[1] for query in queries)
         tokens, padding = [], []
         for query in queries:
@@ -71,7 +82,10 @@ class Engine:
         logits = self.network(torch.cat(tokens), torch.cat(padding))
         self.passes += 1
         parts = logits.split([len(query.tokens) for query in queries])
-        return [part[:, width - query.tokens.shape[1] + query.start :] for part, query in zip(parts, queries, strict=True)]
+        return [
+            part[:, width - query.tokens.shape[1] + query.start :]
+            for part, query in zip(parts, queries, strict=True)
+        ]
 
 
 def toy_engine() -> tuple[Engine, oddlm.ModelInfo]:
@@ -93,9 +107,13 @@ def main() -> None:
     done, moved = {}, None
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         while states:
-            asked = {name: engine.ask(state.query) for name, state in states.items()}  # both, before waiting for either
+            asked = {
+                name: engine.ask(state.query) for name, state in states.items()
+            }  # both, before waiting for either
             for name, answer in asked.items():
-                states[name], event = oddlm.advance(states[name], answer.result(), query=states[name].query)
+                states[name], event = oddlm.advance(
+                    states[name], answer.result(), query=states[name].query
+                )
                 print(f"{name}: step {event.step.index} wrote {int(event.commit.sum())} tokens")
             if moved is None and states["blocks"].index == 6:
                 moved = pool.submit(finish, pickle.dumps(states.pop("blocks")))

@@ -3,8 +3,9 @@
     def test_something(browse):
         page = browse(path.as_uri(), width=390, dark=True)
 
-What a page complains of in its console, and every request that leaves this machine, fails the test when it ends; a test that
-expects complaints takes them out of `browse.complaints`, or calls `browse.expect_failed_loads`.
+What a page complains of in its console, and every request that leaves this machine, fails the test
+when it ends; a test that expects complaints takes them out of `browse.complaints`, or calls
+`browse.expect_failed_loads`.
 """
 
 import os
@@ -37,18 +38,30 @@ class Browse:
     failed_loads: int = 0  # each of which the browser complains of, a little later
     contexts: list["BrowserContext"] = field(default_factory=list)
 
-    def __call__(self, url: str, *, width: int = 1280, height: int = 800, dark: bool = False) -> "Page":
+    def __call__(
+        self, url: str, *, width: int = 1280, height: int = 800, dark: bool = False
+    ) -> "Page":
         context = self.browser.new_context(
-            viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light", reduced_motion="reduce"
+            viewport={"width": width, "height": height},
+            color_scheme="dark" if dark else "light",
+            reduced_motion="reduce",
         )
         self.contexts.append(context)
         context.on("request", lambda request: self.requests.append(request.url))
         context.on("response", lambda response: self._note_failure(response.status >= 400))
-        context.on("requestfailed", lambda request: self._note_failure(request.failure != "net::ERR_ABORTED"))
+        context.on(
+            "requestfailed",
+            lambda request: self._note_failure(request.failure != "net::ERR_ABORTED"),
+        )
         page = context.new_page()
         page.set_default_timeout(WAIT_S * 1000)
         page.on("pageerror", lambda error: self.complaints.append(f"uncaught: {error}"))
-        page.on("console", lambda said: self.complaints.append(said.text) if said.type in ("error", "warning") else None)
+        page.on(
+            "console",
+            lambda said: (
+                self.complaints.append(said.text) if said.type in ("error", "warning") else None
+            ),
+        )
         page.goto(url)
         return page
 
@@ -56,7 +69,9 @@ class Browse:
         self.failed_loads += failed
 
     def expect_failed_loads(self, *words: str) -> None:
-        """Take out what the browser notes of answers of 400 and more or of servers that are gone, with one of these words."""
+        """Take out what the browser notes of answers of 400 and more or of servers that are gone,
+        with one of these words.
+        """
         page = self.contexts[-1].pages[-1]
         until = time.monotonic() + WAIT_S
         while len(self.complaints) < max(1, self.failed_loads):
@@ -71,17 +86,23 @@ class Browse:
     @property
     def left_the_host(self) -> list[str]:
         parts = [(urlsplit(url), url) for url in self.requests]
-        return [url for part, url in parts if part.scheme not in HERE and part.hostname not in HOSTS]
+        return [
+            url for part, url in parts if part.scheme not in HERE and part.hostname not in HOSTS
+        ]
 
 
-@pytest.fixture(scope="module")  # Playwright's event loop runs while it is open: asyncio.run elsewhere would be refused
+@pytest.fixture(
+    scope="module"
+)  # Playwright's event loop runs while it is open: asyncio.run elsewhere would be refused
 def chromium() -> Iterator["Browser"]:
     from playwright.sync_api import sync_playwright
 
     path = next((found for name in NAMES if (found := shutil.which(name))), None)
     if path is None:
         pytest.fail("the tests of pages need Chromium: sudo apt-get install chromium")
-    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []  # which Chromium refuses to have as root
+    arguments = (
+        ["--no-sandbox"] if os.geteuid() == 0 else []
+    )  # which Chromium refuses to have as root
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=arguments)
         yield browser

@@ -1,4 +1,6 @@
-"""Shared by all tests: hypothesis profiles, one thread per worker, a toy network in float64, a browser."""
+"""Shared by all tests: hypothesis profiles, one thread per worker, a toy network in float64, a
+browser.
+"""
 
 import os
 
@@ -13,8 +15,12 @@ from .browser import browse, chromium
 __all__ = ["browse", "chromium", "toy"]
 
 SLOW_STARTS = [HealthCheck.too_slow, HealthCheck.data_too_large]
-settings.register_profile("default", max_examples=60, deadline=None, derandomize=True, suppress_health_check=SLOW_STARTS)
-settings.register_profile("soak", max_examples=2000, deadline=None, suppress_health_check=SLOW_STARTS)
+settings.register_profile(
+    "default", max_examples=60, deadline=None, derandomize=True, suppress_health_check=SLOW_STARTS
+)
+settings.register_profile(
+    "soak", max_examples=2000, deadline=None, suppress_health_check=SLOW_STARTS
+)
 settings.load_profile("default")
 
 if "PYTEST_XDIST_WORKER" in os.environ:
@@ -30,4 +36,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if not torch.cuda.is_available():
         for item in items:
             if "gpu" in item.keywords:
-                item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU; its log is in benchmarks/results"))
+                item.add_marker(
+                    pytest.mark.skip(reason="needs an NVIDIA GPU; its log is in benchmarks/results")
+                )

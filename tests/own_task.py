@@ -1,4 +1,6 @@
-"""Tasks for tests: an answer is right where the numbers in it add up to something even; and a landscape whose best is known."""
+"""Tasks for tests: an answer is right where the numbers in it add up to something even; and a
+landscape whose best is known.
+"""
 
 import math
 import os
@@ -36,8 +38,9 @@ SLOW = Task(name="slow", load=load, prompt=prompt, score=score_slowly, length=6)
 
 
 class Hills:
-    """Two tokens, whatever the prompt: the first is right with logit 0 against one wrong with 2, the second with 4 against 30
-    wrong ones with 0. Too cold, and the first is wrong; too hot, and the second is.
+    """Two tokens, whatever the prompt: the first is right with logit 0 against one wrong with 2,
+    the second with 4 against 30 wrong ones with 0. Too cold, and the first is wrong; too hot, and
+    the second is.
     """
 
     mask_id, vocab_size, end_ids = 49, 50, (1,)
@@ -61,7 +64,10 @@ class Hills:
 
 
 def load_sides(*, split: str = "test", limit: int | None = None) -> list[Problem]:
-    return [Problem(f"hills/{split}/{i}", f"t{i + 5} t{sum(map(ord, split)) % 40}", None) for i in range(24)][:limit]
+    return [
+        Problem(f"hills/{split}/{i}", f"t{i + 5} t{sum(map(ord, split)) % 40}", None)
+        for i in range(24)
+    ][:limit]
 
 
 def load_the_same(*, split: str = "test") -> list[Problem]:
@@ -78,7 +84,9 @@ def score_hills_slowly(problem: Problem, text: str) -> Score:
 
 
 HILLS = Task(name="hills", load=load_sides, prompt=prompt, score=score_hills, length=2)
-SLOW_HILLS = Task(name="slow_hills", load=load_sides, prompt=prompt, score=score_hills_slowly, length=2)
+SLOW_HILLS = Task(
+    name="slow_hills", load=load_sides, prompt=prompt, score=score_hills_slowly, length=2
+)
 LEAKY = Task(name="leaky", load=load_the_same, prompt=prompt, score=score, length=2)
 
 

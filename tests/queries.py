@@ -15,7 +15,13 @@ def canvas(info: ModelInfo, prompts: list[list[int]], n: int, length: int) -> tu
 
 
 def query(
-    info: ModelInfo, tokens: Tensor, lengths: Tensor, length: int, block_length: int, number: int = 0, **aside: Tensor
+    info: ModelInfo,
+    tokens: Tensor,
+    lengths: Tensor,
+    length: int,
+    block_length: int,
+    number: int = 0,
+    **aside: Tensor,
 ) -> Query:
     """What a run on this canvas would ask; whatever is no MASK is written."""
     start = tokens.shape[1] - length

@@ -15,6 +15,10 @@ def is_coupled(objective: str) -> bool:
     return getattr(PIECES["objective"].build(objective), "coupled", False)
 
 
-CLOSED = [name for name in PUSHING if slope_of(PIECES["objective"].build(name)) is not None]  # need no autograd
-FUSED = [name for name in PUSHING if weigh_of(PIECES["objective"].build(name)) is not None]  # run as fused kernels
+CLOSED = [
+    name for name in PUSHING if slope_of(PIECES["objective"].build(name)) is not None
+]  # need no autograd
+FUSED = [
+    name for name in PUSHING if weigh_of(PIECES["objective"].build(name)) is not None
+]  # run as fused kernels
 UNCOUPLED = [name for name in PUSHING if not is_coupled(name)]

@@ -10,26 +10,35 @@ from oddlm.experiments.grid import read_grid
 from oddlm.experiments.run import Asked, Plan, Result, make_plan, run_plan
 from oddlm.experiments.stages import task_of
 from oddlm.experiments.work import Options
-from oddlm.params import RunSpec
+from oddlm.spec import RunSpec
 from oddlm.store import Record, Store
 from oddlm.tasks import Problem
 
 TIMES = {"seconds", "score_seconds", "draw_seconds"}
 
 
-def asked(spec: RunSpec, problems: Sequence[Problem] | None = None, *, limit: int | None = None) -> Asked:
+def asked(
+    spec: RunSpec, problems: Sequence[Problem] | None = None, *, limit: int | None = None
+) -> Asked:
     task = task_of(spec)
     found = problems if problems is not None else task.problems(limit=limit, split=spec.split)
     return Asked(spec, tuple(found))
 
 
-def carry_out(plan: Plan, store: Store | Path, *, options: Options | None = None, **more: Any) -> Result:
+def carry_out(
+    plan: Plan, store: Store | Path, *, options: Options | None = None, **more: Any
+) -> Result:
     with closing(InlineExecutor(options or Options())) as executor:
         return run_plan(plan, store if isinstance(store, Store) else Store(store), executor, **more)
 
 
 def run(
-    store: Store | Path, spec: RunSpec, problems: Sequence[Problem] | None = None, *, limit: int | None = None, **more: Any
+    store: Store | Path,
+    spec: RunSpec,
+    problems: Sequence[Problem] | None = None,
+    *,
+    limit: int | None = None,
+    **more: Any,
 ) -> list[Record]:
     """The records of a run, in the order of its problems; what fails or is damaged is a ValueError."""
     one = asked(spec, problems, limit=limit)
@@ -51,9 +60,14 @@ def content(records: Sequence[Record]) -> list[dict]:
 
 
 def stored(store: Path) -> dict[str, dict[str, dict]]:
-    """By run and problem, all but how long it took; a record that is there twice is an error of `read`."""
+    """By run and problem, all but how long it took; a record that is there twice is an error of
+    `read`.
+    """
     found = Store(store)
-    return {name: {one["problem"]: one for one in content(found.read(name).records)} for name in found.ids()}
+    return {
+        name: {one["problem"]: one for one in content(found.read(name).records)}
+        for name in found.ids()
+    }
 
 
 def drawn(store: Path) -> int:

@@ -45,7 +45,9 @@ def test_out_of_memory_says_what_to_lower(guide):
         def __call__(self, *args):
             raise torch.cuda.OutOfMemoryError("CUDA out of memory")
 
-    with pytest.raises(ValueError, match="out of memory with 6 samples of 1024 positions over 2048 tokens") as error:
+    with pytest.raises(
+        ValueError, match="out of memory with 6 samples of 1024 positions over 2048 tokens"
+    ) as error:
         denoise(Full(vocab_size=2048), [[5], [6]], n=3, length=1024, steps=2, guide=guide)
     said = str(error.value)
     assert "Lower n" in said
@@ -64,7 +66,9 @@ def test_out_of_memory_knows_what_a_row_of_our_networks_takes():
         def session(self, query):
             return self.model.session
 
-    network = Transformer(TransformerConfig(vocab_size=64, width=128, layers=1, heads=2, hidden=1024))
+    network = Transformer(
+        TransformerConfig(vocab_size=64, width=128, layers=1, heads=2, hidden=1024)
+    )
     model = Later(Full(network, name="full", mask_id=0, end_ids=()), 2)
     with pytest.raises(ValueError, match=r"the 2 samples it sees at a time, each about 1\.3 MiB$"):
         denoise(model, [[5] * 35], n=3, length=64, steps=2)

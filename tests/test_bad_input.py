@@ -1,4 +1,6 @@
-"""Every bad argument is refused before any work, by an error that names it and says what is allowed."""
+"""Every bad argument is refused before any work, by an error that names it and says what is
+allowed.
+"""
 
 import math
 import re
@@ -44,18 +46,30 @@ DENOISE = [
     ({"prompts": [[1, [2]]]}, "prompts[0] must be a flat sequence of token ids"),
     ({"prompts": [[1], None]}, "prompts[1] must be a flat sequence of token ids"),
     ({"guide": Repulsion(protected=[10])}, "protected holds 10, outside the vocabulary 0..9"),
-    ({"guide": Repulsion(feature={"name": "max_pool", "ignore_ids": [10]})}, "feature ignore_ids holds 10, outside"),
-    ({"guide": Repulsion(feature={"name": "max_pool", "space": "embedding"})}, "needs embedding of shape [10, H], got None"),
+    (
+        {"guide": Repulsion(feature={"name": "max_pool", "ignore_ids": [10]})},
+        "feature ignore_ids holds 10, outside",
+    ),
+    (
+        {"guide": Repulsion(feature={"name": "max_pool", "space": "embedding"})},
+        "needs embedding of shape [10, H], got None",
+    ),
     (
         {"policy": "lowconfidence"},
         "unknown policy 'lowconfidence'; known: entropy, entropy_bound, factor, low_confidence, margin",
     ),
-    ({"policy": {"name": "threshold", "treshold": 0.5}}, "policy 'threshold' has no option 'treshold'; options: threshold"),
+    (
+        {"policy": {"name": "threshold", "treshold": 0.5}},
+        "policy 'threshold' has no option 'treshold'; options: threshold",
+    ),
     ({"policy": {"threshold": 0.5}}, "has no 'name'; known: entropy"),
     ({"policy": 7}, "policy must be a name, a mapping with a name, or a function, not 7"),
     ({"block_length": 3}, "block_length 3 does not divide length 8; allowed: 1, 2, 4, 8"),
     ({"block_length": 0}, "block_length must be an integer >= 1, not 0"),
-    ({"block_length": 2, "steps": 6}, "steps 6 do not divide evenly over 4 blocks; use a multiple of 4"),
+    (
+        {"block_length": 2, "steps": 6},
+        "steps 6 do not divide evenly over 4 blocks; use a multiple of 4",
+    ),
     ({"top_k": 0}, "top_k must be an integer >= 1, not 0"),
     ({"top_p": 0.0}, "top_p must lie in (0, 1] or be None, not 0.0"),
     ({"top_p": 1.5}, "top_p must lie in (0, 1] or be None, not 1.5"),
@@ -71,7 +85,9 @@ DENOISE = [
 ]
 
 
-@pytest.mark.parametrize(("change", "message"), DENOISE, ids=[message[:60] for _, message in DENOISE])
+@pytest.mark.parametrize(
+    ("change", "message"), DENOISE, ids=[message[:60] for _, message in DENOISE]
+)
 @pytest.mark.parametrize("door", [denoise, denoise_steps])
 def test_denoise(door, change, message):
     arguments = {"prompts": [[3]], **GOOD, **change}
@@ -100,7 +116,8 @@ def test_a_model_that_contradicts_itself(toy):
 
 
 @pytest.mark.parametrize(
-    ("value", "whole_row", "what"), [(math.nan, False, "NaN"), (math.inf, False, "+inf"), (-math.inf, True, "nothing but -inf")]
+    ("value", "whole_row", "what"),
+    [(math.nan, False, "NaN"), (math.inf, False, "+inf"), (-math.inf, True, "nothing but -inf")],
 )
 def test_bad_logits_are_named_by_row_and_position(value, whole_row, what):
     logits = torch.zeros(4, 8, 10)
@@ -123,7 +140,9 @@ def test_bad_logits_are_named_by_row_and_position(value, whole_row, what):
 def test_numpy_integers_and_arrays_are_integers(toy):
     plain = denoise(toy, [[5, 6]], n=2, length=8, steps=4, seed=3)
     prompts = [np.array([5, 6], dtype=np.uint16)]
-    numpy = denoise(toy, prompts, n=np.int64(2), length=np.int32(8), steps=np.int64(4), seed=np.int64(3))
+    numpy = denoise(
+        toy, prompts, n=np.int64(2), length=np.int32(8), steps=np.int64(4), seed=np.int64(3)
+    )
     assert torch.equal(plain.tokens, numpy.tokens)
 
 
@@ -133,8 +152,12 @@ def test_what_a_guide_returns_is_checked(toy):
 
     assert (denoise(toy, [[5]], guide=wants_mask, **GOOD).tokens != toy.mask_id).all()
     allowed = torch.tensor([0, 1, 2, *range(50, 59)])
-    assert torch.isin(denoise(toy, [[5]], guide=wants_mask, suppress=range(3, 50), **GOOD).tokens, allowed).all()
-    with pytest.raises(ValueError, match=re.escape("the guide returned logits (2, 8, 59), expected (2, 8, 60)")):
+    assert torch.isin(
+        denoise(toy, [[5]], guide=wants_mask, suppress=range(3, 50), **GOOD).tokens, allowed
+    ).all()
+    with pytest.raises(
+        ValueError, match=re.escape("the guide returned logits (2, 8, 59), expected (2, 8, 60)")
+    ):
         denoise(toy, [[5]], guide=lambda logits, step: logits[..., 1:], **GOOD)
     with pytest.raises(ValueError, match="the guide's logits hold NaN"):
         denoise(toy, [[5]], guide=lambda logits, step: logits * math.nan, policy="random", **GOOD)
@@ -145,7 +168,11 @@ def test_a_guide_that_returns_nan_is_named(toy):
         denoise(toy, [[5]], guide=lambda logits, step: logits * math.nan, **GOOD)
 
 
-LOGITS, TOKENS, MASKED = torch.zeros(4, 3, 10), torch.zeros(4, 3, dtype=torch.long), torch.ones(4, 3, dtype=torch.bool)
+LOGITS, TOKENS, MASKED = (
+    torch.zeros(4, 3, 10),
+    torch.zeros(4, 3, dtype=torch.long),
+    torch.ones(4, 3, dtype=torch.bool),
+)
 DIVERSIFY = [
     (
         {"objective": "od"},
@@ -155,36 +182,78 @@ DIVERSIFY = [
         {"objective": {"name": "odd", "qualty": "none"}},
         "objective 'odd' has no option 'qualty'; options: normalize, quality, q",
     ),
-    ({"objective": {"name": "odd", "quality": "no"}}, "objective quality must be one of grad, detached, none, not 'no'"),
-    ({"objective": {"name": "dpp", "kernel": "rbf"}}, "objective kernel must be one of authors, paper, not 'rbf'"),
+    (
+        {"objective": {"name": "odd", "quality": "no"}},
+        "objective quality must be one of grad, detached, none, not 'no'",
+    ),
+    (
+        {"objective": {"name": "dpp", "kernel": "rbf"}},
+        "objective kernel must be one of authors, paper, not 'rbf'",
+    ),
     ({"objective": {"name": "odd", "enough": 0}}, "objective enough must be above 0, or None"),
-    ({"objective": {"name": "odd", "enough": "1"}}, "objective enough must be a finite number >= 0, not '1'"),
-    ({"objective": {"name": "odd_sequential", "enough": math.inf}}, "objective enough must be a finite number >= 0, not inf"),
-    ({"objective": {"name": "dpp", "enough": 0.5}}, "objective 'dpp' has no option 'enough'; options: normalize"),
+    (
+        {"objective": {"name": "odd", "enough": "1"}},
+        "objective enough must be a finite number >= 0, not '1'",
+    ),
+    (
+        {"objective": {"name": "odd_sequential", "enough": math.inf}},
+        "objective enough must be a finite number >= 0, not inf",
+    ),
+    (
+        {"objective": {"name": "dpp", "enough": 0.5}},
+        "objective 'dpp' has no option 'enough'; options: normalize",
+    ),
     ({"objective": "no_such_module.thing"}, "objective 'no_such_module.thing' cannot be imported"),
     ({"objective": "math.no_such_thing"}, "objective 'math.no_such_thing' cannot be imported"),
-    ({"feature": "maxpool"}, "unknown feature 'maxpool'; known: max_pool, mean_pool, ngrams, positional"),
+    (
+        {"feature": "maxpool"},
+        "unknown feature 'maxpool'; known: max_pool, mean_pool, ngrams, positional",
+    ),
     ({"feature": {"name": "max_pool", "rank": 0}}, "feature rank must be an integer >= 1, not 0"),
-    ({"feature": {"name": "max_pool", "rank": 1025}}, "feature rank must be at most 1024, not 1025"),
+    (
+        {"feature": {"name": "max_pool", "rank": 1025}},
+        "feature rank must be at most 1024, not 1025",
+    ),
     ({"feature": {"name": "ngrams", "size": 2.5}}, "feature size must be an integer >= 1, not 2.5"),
-    ({"feature": {"name": "ngrams", "size": 10**9}}, "feature size must be at most 1024, not 1000000000"),
+    (
+        {"feature": {"name": "ngrams", "size": 10**9}},
+        "feature size must be at most 1024, not 1000000000",
+    ),
     ({"feature": {"name": "ngrams", "order": 1}}, "feature order must be 2 or 3, not 1"),
-    ({"feature": {"name": "mean_pool", "size": 8}}, "feature 'mean_pool' has no option 'size'; options: none"),
-    ({"feature": {"name": "max_pool", "space": "semantic"}}, "'semantic' needs embedding of shape [10, H], got None"),
-    ({"preset": "paper", "backend": "closed_form"}, "backend 'closed_form' needs a feature with a trace (max_pool, mean_pool"),
+    (
+        {"feature": {"name": "mean_pool", "size": 8}},
+        "feature 'mean_pool' has no option 'size'; options: none",
+    ),
+    (
+        {"feature": {"name": "max_pool", "space": "semantic"}},
+        "'semantic' needs embedding of shape [10, H], got None",
+    ),
+    (
+        {"arithmetic": "published", "backend": "closed_form"},
+        "backend 'closed_form' needs a feature with a trace (max_pool, mean_pool",
+    ),
     ({"feature": {"name": "max_pool", "topk": 3}}, "feature 'max_pool' has no option 'topk'"),
     ({"feature": {"name": "max_pool", "top_k": 0}}, "feature top_k must be an integer >= 1, not 0"),
-    ({"feature": {"name": "max_pool", "space": "logits"}}, "feature space must be one of probs, embedding, semantic"),
-    ({"feature": {"name": "max_pool", "space": "embedding"}}, "needs embedding of shape [10, H], got None"),
-    ({"feature": {"name": "max_pool", "ignore_ids": [10]}}, "feature ignore_ids holds 10, outside the vocabulary 0..9"),
+    (
+        {"feature": {"name": "max_pool", "space": "logits"}},
+        "feature space must be one of probs, embedding, semantic",
+    ),
+    (
+        {"feature": {"name": "max_pool", "space": "embedding"}},
+        "needs embedding of shape [10, H], got None",
+    ),
+    (
+        {"feature": {"name": "max_pool", "ignore_ids": [10]}},
+        "feature ignore_ids holds 10, outside the vocabulary 0..9",
+    ),
     ({"alpha": -1.0}, "alpha must be a finite number >= 0, not -1.0"),
     ({"alpha": math.nan}, "alpha must be a finite number >= 0, not nan"),
     ({"alpha": math.inf}, "alpha must be a finite number >= 0, not inf"),
     ({"duplicates": "drop"}, "duplicates must be one of break, skip, not 'drop'"),
     ({"tolerance": 1.0}, "tolerance must lie in [0, 1), not 1.0"),
     ({"gradient": "sign"}, "gradient must be one of normalized, raw, not 'sign'"),
-    ({"preset": "authors"}, "preset must be one of paper, not 'authors'"),
-    ({"preset": "paper", "duplicates": "break"}, "preset 'paper' fixes duplicates and tolerance"),
+    ({"arithmetic": "authors"}, "arithmetic must be one of exact, published, not 'authors'"),
+    ({"arithmetic": "published", "duplicates": "break"}, "arithmetic 'published' fixes duplicates"),
     ({"n": 3}, "n must divide the batch of 4 rows, not 3"),
     ({"n": 0}, "n must be an integer >= 1, not 0"),
     ({"n": 2.0}, "n must be an integer >= 1, not 2.0"),
@@ -192,25 +261,48 @@ DIVERSIFY = [
     ({"history": Explored()}, "history has no step 0; it holds 0 steps"),
     ({"alpha": "16"}, "alpha must be a finite number >= 0, not '16'"),
     ({"objective": "math.pi"}, "objective 'math.pi' is no function but 3.14"),
-    ({"logits": torch.zeros(4, 3, 10).to(torch.float8_e4m3fn)}, "logits must be float64, float32, bfloat16, float16 of shape"),
+    (
+        {"logits": torch.zeros(4, 3, 10).to(torch.float8_e4m3fn)},
+        "logits must be float64, float32, bfloat16, float16 of shape",
+    ),
     ({"protected": [10]}, "protected holds 10, outside the vocabulary 0..9"),
     ({"seed": [1]}, "seed must be one integer or one per group: got 1 for 2 groups"),
-    ({"logits": LOGITS[0]}, "logits must be float64, float32, bfloat16, float16 of shape [B, S, V], not torch.float32 (3, 10)"),
+    (
+        {"logits": LOGITS[0]},
+        "logits must be float64, float32, bfloat16, float16 of shape [B, S, V], not torch.float32 (3, 10)",
+    ),
     ({"logits": LOGITS.long()}, "of shape [B, S, V], not torch.int64"),
     ({"tokens": TOKENS[:2]}, "tokens must have shape (4, 3) like logits, not (2, 3)"),
     ({"tokens": TOKENS.double()}, "tokens must be int64 or int32, not torch.float64"),
     ({"masked": MASKED[:, :2]}, "masked must have shape (4, 3) like logits, not (4, 2)"),
     ({"masked": MASKED.long()}, "masked must be bool, not torch.int64"),
-    ({"masked": ~MASKED, "tokens": TOKENS + 10}, "tokens holds a committed id outside the vocabulary 0..9"),
-    ({"masked": ~MASKED, "tokens": TOKENS - 1}, "tokens holds a committed id outside the vocabulary 0..9"),
+    (
+        {"masked": ~MASKED, "tokens": TOKENS + 10},
+        "tokens holds a committed id outside the vocabulary 0..9",
+    ),
+    (
+        {"masked": ~MASKED, "tokens": TOKENS - 1},
+        "tokens holds a committed id outside the vocabulary 0..9",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("change", "message"), DIVERSIFY, ids=[message[:60] for _, message in DIVERSIFY])
+@pytest.mark.parametrize(
+    ("change", "message"), DIVERSIFY, ids=[message[:60] for _, message in DIVERSIFY]
+)
 def test_diversify(change, message):
-    arguments = {"logits": LOGITS, "tokens": TOKENS, "masked": MASKED, "alpha": 1.0, "n": 2, **change}
+    arguments = {
+        "logits": LOGITS,
+        "tokens": TOKENS,
+        "masked": MASKED,
+        "alpha": 1.0,
+        "n": 2,
+        **change,
+    }
     with pytest.raises(ValueError, match=re.escape(message)):
-        diversify(arguments.pop("logits"), arguments.pop("tokens"), arguments.pop("masked"), **arguments)
+        diversify(
+            arguments.pop("logits"), arguments.pop("tokens"), arguments.pop("masked"), **arguments
+        )
 
 
 def test_a_mask_id_outside_the_vocabulary_may_stand_where_masked():
@@ -221,12 +313,27 @@ def test_a_mask_id_outside_the_vocabulary_may_stand_where_masked():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"feature": {"name": "max_pool", "space": "x"}}, "feature space must be one of probs, embedding, semantic"),
-        ({"objective": {"name": "odd", "quality": "no"}}, "objective quality must be one of grad, detached, none, not 'no'"),
-        ({"feature": torch.sum, "backend": "closed_form"}, "backend 'closed_form' needs a feature with a trace"),
-        ({"alpha_schedule": "linea"}, "unknown alpha schedule 'linea'; known: constant, cosine, linear, paper"),
+        (
+            {"feature": {"name": "max_pool", "space": "x"}},
+            "feature space must be one of probs, embedding, semantic",
+        ),
+        (
+            {"objective": {"name": "odd", "quality": "no"}},
+            "objective quality must be one of grad, detached, none, not 'no'",
+        ),
+        (
+            {"feature": torch.sum, "backend": "closed_form"},
+            "backend 'closed_form' needs a feature with a trace",
+        ),
+        (
+            {"alpha_schedule": "linea"},
+            "unknown alpha schedule 'linea'; known: constant, cosine, linear, paper",
+        ),
         ({"objective": "od"}, "unknown objective 'od'; known: dpp"),
-        ({"feature": {"name": "positional", "size": 3}}, "feature 'positional' has no option 'size'; options: scale"),
+        (
+            {"feature": {"name": "positional", "size": 3}},
+            "feature 'positional' has no option 'size'; options: scale",
+        ),
     ],
 )
 def test_repulsion_refuses_when_it_is_made(settings, message):

@@ -19,7 +19,9 @@ from oddlm.models.native import Native
 
 from .queries import query
 
-COST = Cost("a", "bf16", 4, 8, 4, 1.0, 1.0, 1.1, 10.0, 9.0, 11.0, 20, 100.0, 8.0, 1.0, 2.0, 3.0, 0.5)
+COST = Cost(
+    "a", "bf16", 4, 8, 4, 1.0, 1.0, 1.1, 10.0, 9.0, 11.0, 20, 100.0, 8.0, 1.0, 2.0, 3.0, 0.5
+)
 
 
 def test_the_papers_grid():
@@ -36,7 +38,10 @@ def test_the_papers_grid():
 def test_claims():
     costs = [COST, replace(COST, steps=8, overhead=13.0), replace(COST, n=16, odd_extra_mib=32.0)]
     flat, memory = claims(costs)
-    assert flat == "flat in the number of steps: the overhead differs by 3.0 points (median), 3.0 at most"
+    assert (
+        flat
+        == "flat in the number of steps: the overhead differs by 3.0 points (median), 3.0 at most"
+    )
     assert memory == "memory grows with n: 2.00 to 2.00 MiB a sample"
     other = replace(COST, model="b", odd_extra_mib=12.0)
     independent, memory = claims([*costs, other])[1:]
@@ -46,9 +51,14 @@ def test_claims():
 
 def test_aims_stand_beside_what_has_them():
     assert aims_table([COST]) == ""
-    cell = replace(COST, model="llada-8b", n=16, length=64, odd_ms=79.0, overhead=1.2, odd_extra_mib=12.0)
+    cell = replace(
+        COST, model="llada-8b", n=16, length=64, odd_ms=79.0, overhead=1.2, odd_extra_mib=12.0
+    )
     line = aims_table([cell, COST]).splitlines()[-1]
-    assert line == "| 16, 64 | 111.2 / 122.6 | 79.0 | at most 80: met | +1.20 % | at most 1 %: missed | 12 | at most 64: met |"
+    assert (
+        line
+        == "| 16, 64 | 111.2 / 122.6 | 79.0 | at most 80: met | +1.20 % | at most 1 %: missed | 12 | at most 64: met |"
+    )
     assert len(grid_cells("aims")) == 4
 
 
@@ -56,12 +66,16 @@ def test_flops_of_a_network_by_torchs_own_count():
     model = build_model("tiny", torch.device("cpu"), "float32", "none")
     tokens, lengths = torch.zeros(3, 50 + 8, dtype=torch.long), torch.full((3,), 50)
     for asked in (8, 3):
-        first = query(model.info, tokens, lengths, 8, 8, positions=torch.arange(asked).expand(3, -1))
+        first = query(
+            model.info, tokens, lengths, 8, 8, positions=torch.arange(asked).expand(3, -1)
+        )
         session = model.session(first)
         with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
             session(first)
         assert network_flops(model.network.config, 3, 50, 8, asked) == counter.get_total_flops()
-    assert network_flops(model.network.config, 3, 50, 8) == network_flops(model.network.config, 3, 50, 8, 8)
+    assert network_flops(model.network.config, 3, 50, 8) == network_flops(
+        model.network.config, 3, 50, 8, 8
+    )
 
 
 def test_the_network_alone_answers_for_as_many_positions_as_the_samplers_ask(monkeypatch):
@@ -87,9 +101,33 @@ def test_quantised_shapes_can_be_built():
 
 
 def test_a_small_run(tmp_path):
-    command = ["bench", "overhead", "--model", "tiny", "--n", "2", "--length", "4", "--steps", "2,4", "--repeats", "2"]
+    command = [
+        "bench",
+        "overhead",
+        "--model",
+        "tiny",
+        "--n",
+        "2",
+        "--length",
+        "4",
+        "--steps",
+        "2,4",
+        "--repeats",
+        "2",
+    ]
     done = CliRunner().invoke(
-        app, [*command, "--device", "cpu", "--dtype", "float32", "--compile", "none", "--out", str(tmp_path)]
+        app,
+        [
+            *command,
+            "--device",
+            "cpu",
+            "--dtype",
+            "float32",
+            "--compile",
+            "none",
+            "--out",
+            str(tmp_path),
+        ],
     )
     assert done.exit_code == 0, done.output
     assert "| tiny fp32 | 2 | 4 | 2 |" in done.output
@@ -124,11 +162,15 @@ def test_bad_input(options, said):
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 
 
-@pytest.mark.parametrize(("name", "axes"), [("overhead", 2), ("overhead-models", 2), ("overhead-paper", 3)])
+@pytest.mark.parametrize(
+    ("name", "axes"), [("overhead", 2), ("overhead-models", 2), ("overhead-paper", 3)]
+)
 def test_the_overhead_is_drawn_from_a_table(monkeypatch, tmp_path, name, axes):
     """Per cent over what the cells differ in, all intervals inside, a dashed zero, plain numbers."""
     drawn = []
-    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, path, **_: drawn.append(figure))
+    monkeypatch.setattr(
+        "matplotlib.figure.Figure.savefig", lambda figure, path, **_: drawn.append(figure)
+    )
     table = RESULTS / f"{name}-h200.csv"
     done = CliRunner().invoke(app, ["bench", "draw", str(table), "--out", str(tmp_path / "o.png")])
     assert done.exit_code == 0, done.output
@@ -140,9 +182,15 @@ def test_the_overhead_is_drawn_from_a_table(monkeypatch, tmp_path, name, axes):
     assert low <= min(c.overhead_low for c in costs) <= max(c.overhead_high for c in costs) <= high
     for panel in figure.axes:
         assert (panel.lines[0].get_linestyle(), *panel.lines[0].get_ydata()) == ("--", 0, 0)
-        assert sum(len(line.get_xdata()) for line in panel.lines if line.get_marker() == "o") == len(costs)
+        assert sum(
+            len(line.get_xdata()) for line in panel.lines if line.get_marker() == "o"
+        ) == len(costs)
     figure.draw_without_rendering()
-    told = [text.get_text() for panel in figure.axes for text in (*panel.get_xticklabels(), *figure.axes[0].get_yticklabels())]
+    told = [
+        text.get_text()
+        for panel in figure.axes
+        for text in (*panel.get_xticklabels(), *figure.axes[0].get_yticklabels())
+    ]
     assert all(re.fullmatch(r"[-\u2212]?[0-9.]+", text) for text in told)
 
 

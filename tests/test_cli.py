@@ -14,14 +14,24 @@ from oddlm.tasks.base import task_names
 
 
 def run(*arguments: str, module: bool = False) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "oddlm"] if module else [str(Path(sys.executable).with_name("oddlm"))]
-    return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=900, check=False)
+    command = (
+        [sys.executable, "-m", "oddlm"]
+        if module
+        else [str(Path(sys.executable).with_name("oddlm"))]
+    )
+    return subprocess.run(
+        [*command, *arguments], capture_output=True, text=True, timeout=900, check=False
+    )
 
 
 def test_both_spellings_are_one_command():
     for module in (False, True):
         done = run("--version", module=module)
-        assert (done.returncode, done.stdout, done.stderr) == (0, f"oddlm {oddlm.__version__}\n", "")
+        assert (done.returncode, done.stdout, done.stderr) == (
+            0,
+            f"oddlm {oddlm.__version__}\n",
+            "",
+        )
 
 
 def test_no_arguments_teach():
@@ -30,7 +40,20 @@ def test_no_arguments_teach():
 
 
 @pytest.mark.parametrize(
-    "command", ["demo", "names", "tasks", "problems", "score", "eval", "sample", "generate", "runs", "serve", "record"]
+    "command",
+    [
+        "demo",
+        "names",
+        "tasks",
+        "problems",
+        "score",
+        "eval",
+        "sample",
+        "generate",
+        "runs",
+        "serve",
+        "record",
+    ],
 )
 def test_help(command):
     done = run(command, "--help")
@@ -52,7 +75,12 @@ def test_demo_of_the_mini_model(tmp_path):
     done = run("demo", "--seconds", "1", "--picture", str(picture))
     assert done.returncode == 0, done.stderr
     assert "nan" not in done.stdout
-    for word in ("countdown, 4 numbers: 1 problem", "compositions of 3 operations: 1 problem", "dpp", "Pass@16"):
+    for word in (
+        "countdown, 4 numbers: 1 problem",
+        "compositions of 3 operations: 1 problem",
+        "dpp",
+        "Pass@16",
+    ):
         assert word in done.stdout
     assert done.stdout.count("No conclusion from 1 problem") == 2
     assert "minus plain" not in done.stdout
@@ -64,12 +92,22 @@ def test_demo_of_the_mini_model(tmp_path):
 
 def test_demo_of_an_unknown_model():
     done = run("demo", "--model", "maxi")
-    assert (done.returncode, done.stderr) == (2, "oddlm: no demo for model 'maxi'; known: mini, toy\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "oddlm: no demo for model 'maxi'; known: mini, toy\n",
+    )
 
 
 def test_names_lists_everything_with_options():
     done = run("names")
-    for word in ("odd_sequential", "low_confidence", "max_pool", "cosine", "quality", "threshold=0.9"):
+    for word in (
+        "odd_sequential",
+        "low_confidence",
+        "max_pool",
+        "cosine",
+        "quality",
+        "threshold=0.9",
+    ):
         assert word in done.stdout
 
 
@@ -95,22 +133,43 @@ def test_problems_are_shown_as_a_model_sees_them():
 def test_answers_are_scored(tmp_path):
     answers, out = tmp_path / "answers.jsonl", tmp_path / "scored.jsonl"
     problems = tmp_path / "own.jsonl"
-    problems.write_text('{"id": "a", "prompt": "1 + 1 =", "target": 2}\n{"id": "b", "prompt": "2 + 2 =", "target": 4}\n')
-    answers.write_text('{"id": "a", "text": "2"}\n{"id": "a", "text": "so 3"}\n{"id": "b", "text": "\\u0000 five"}\n')
-    done = run("score", str(problems), "--scorer", "number", "--in", str(answers), "--out", str(out))
+    problems.write_text(
+        '{"id": "a", "prompt": "1 + 1 =", "target": 2}\n{"id": "b", "prompt": "2 + 2 =", "target": 4}\n'
+    )
+    answers.write_text(
+        '{"id": "a", "text": "2"}\n{"id": "a", "text": "so 3"}\n{"id": "b", "text": "\\u0000 five"}\n'
+    )
+    done = run(
+        "score", str(problems), "--scorer", "number", "--in", str(answers), "--out", str(out)
+    )
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == "1 of 3 answers right (33.3%); 1 of 2 problems with a right answer (50.0%)\n"
+    assert (
+        done.stdout == "1 of 3 answers right (33.3%); 1 of 2 problems with a right answer (50.0%)\n"
+    )
     rows = [json.loads(line) for line in out.read_text().splitlines()]
-    assert [(r["id"], r["correct"], r["answer"]) for r in rows] == [("a", True, "2"), ("a", False, "3"), ("b", False, None)]
+    assert [(r["id"], r["correct"], r["answer"]) for r in rows] == [
+        ("a", True, "2"),
+        ("a", False, "3"),
+        ("b", False, None),
+    ]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["problems", "gsm9k"], f"unknown task 'gsm9k'; known: {', '.join(task_names())}"),
-        (["problems", "gsm8k", "--protocol", "papr"], "task 'gsm8k' has no protocol 'papr'; known: 4-shot, paper"),
-        (["problems", "gsm8k", "--exclude-train"], "task 'gsm8k' has no option 'exclude_train'; options: data, limit, shots"),
-        (["problems", "gsm8k", "--data", "nowhere.jsonl"], "cannot read nowhere.jsonl: No such file"),
+        (
+            ["problems", "gsm8k", "--protocol", "papr"],
+            "task 'gsm8k' has no protocol 'papr'; known: 4-shot, paper",
+        ),
+        (
+            ["problems", "gsm8k", "--exclude-train"],
+            "task 'gsm8k' has no option 'exclude_train'; options: data, limit, shots",
+        ),
+        (
+            ["problems", "gsm8k", "--data", "nowhere.jsonl"],
+            "cannot read nowhere.jsonl: No such file",
+        ),
         (["problems", "own.jsonl"], "there is no file own.jsonl"),
         (["problems", "countdown", "--scorer", "exact"], "a scorer goes with a JSONL of your own"),
         (["problems", "countdown", "--limit", "0"], "limit must be at least 1, not 0"),
@@ -139,7 +198,8 @@ def test_a_limit_beyond_the_data_is_said_and_all_are_used():
 
 
 @pytest.mark.parametrize(
-    ("given", "spins"), [({}, "3000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None)]
+    ("given", "spins"),
+    [({}, "3000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, None)],
 )
 def test_threads_that_wait_sleep_soon_unless_told_otherwise(monkeypatch, capsys, given, spins):
     monkeypatch.setattr(os, "environ", dict(given))

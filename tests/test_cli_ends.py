@@ -28,14 +28,21 @@ def shell(script: str, folder: Path, **env: str) -> subprocess.CompletedProcess[
     """In bash, where `oddlm` is the command."""
     whole = f'oddlm() {{ {" ".join(COMMAND)} "$@"; }}\n{script}'
     place = {**ENV, "PYTHONPATH": str(ROOT), **env}
-    return subprocess.run(["bash", "-c", whole], cwd=folder, env=place, capture_output=True, text=True, check=False)
+    return subprocess.run(
+        ["bash", "-c", whole], cwd=folder, env=place, capture_output=True, text=True, check=False
+    )
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
-@pytest.mark.parametrize("command", ["problems countdown --limit 400", "names", "runs sql --json 'select * from range(99999)'"])
+@pytest.mark.parametrize(
+    "command",
+    ["problems countdown --limit 400", "names", "runs sql --json 'select * from range(99999)'"],
+)
 def test_a_reader_that_has_seen_enough(tmp_path, command, unbuffered):
     (tmp_path / "runs").mkdir()
-    done = shell(f"oddlm {command} | true; echo ${{PIPESTATUS[0]}}", tmp_path, PYTHONUNBUFFERED=unbuffered)
+    done = shell(
+        f"oddlm {command} | true; echo ${{PIPESTATUS[0]}}", tmp_path, PYTHONUNBUFFERED=unbuffered
+    )
     assert (done.stdout, done.stderr) == (f"{PIPED}\n", "")
 
 
@@ -57,7 +64,10 @@ def test_a_full_standard_output_is_one_line(tmp_path, command, unbuffered):
 
 @pytest.mark.parametrize("stream", [">&-", "2>&-", "2>/dev/full"])
 def test_streams_that_are_not_there(tmp_path, stream):
-    done = shell(f"oddlm problems countdown --limit 0 {stream}; oddlm problems countdown --limit 1 {stream}", tmp_path)
+    done = shell(
+        f"oddlm problems countdown --limit 0 {stream}; oddlm problems countdown --limit 1 {stream}",
+        tmp_path,
+    )
     assert done.returncode == 0
     assert "Traceback" not in done.stderr + done.stdout
 
@@ -107,7 +117,7 @@ def test_values_that_are_nested_too_deeply_are_one_line(oddlm, depth):  # noqa: 
     deep = "[" * depth + "]" * depth
     tune = ["tune", "tests.own_task.HILLS", "--model", "toy"]
     for command in (
-        ["sample", "t5", "--model", "toy", "--set", f"objective={deep}"],
+        ["sample", "t5", "--model", "toy", "--objective", deep],
         ["eval", "tests.own_task.TASK", "--model", "toy", "--objective", f'{{"name": {deep}}}'],
         [*tune, "--space", f"policy={deep}"],
         [*tune, "--first", f'{{"policy": {deep}}}'],
@@ -149,7 +159,9 @@ def test_sigterm_keeps_what_is_done_as_ctrl_c_does(tmp_path):
     assert 2 <= lines(tmp_path / "runs") < 24
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)]
+)
 def test_signals_that_the_caller_ignores_are_ignored(tmp_path, number):
     """As for `nohup` and jobs in the background of a script: it ends as if nothing had been sent."""
     before = signal.signal(number, signal.SIG_IGN)

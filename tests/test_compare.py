@@ -4,8 +4,10 @@ import json
 
 import pytest
 
-from oddlm.params import RunSpec, SampleParams, checked
+from oddlm.config import checked
+from oddlm.params import SampleParams
 from oddlm.report.compare import as_data, baseline, compare, covered, grid
+from oddlm.spec import RunSpec
 
 from .test_store import record
 
@@ -16,11 +18,18 @@ def params(**changes):
 
 def run(solved: list[list[bool]], seed: int = 0, **changes):
     """A run of problems whose samples are right or not."""
-    spec = checked(RunSpec, {"model": "toy", "task": "own", "n": 2, "seed": seed, "params": changes})
+    spec = checked(
+        RunSpec, {"model": "toy", "task": "own", "n": 2, "seed": seed, "params": changes}
+    )
     rows = []
     for i, verdicts in enumerate(solved):
-        plain = record(str(i), diversity={"distinct": 0.5 if changes.get("alpha") == 0 else 1.0, "none": None})
-        samples = tuple(s.model_copy(update={"correct": c}) for s, c in zip(plain.samples, verdicts, strict=True))
+        plain = record(
+            str(i), diversity={"distinct": 0.5 if changes.get("alpha") == 0 else 1.0, "none": None}
+        )
+        samples = tuple(
+            s.model_copy(update={"correct": c})
+            for s, c in zip(plain.samples, verdicts, strict=True)
+        )
         rows.append(plain.model_copy(update={"samples": samples}))
     return spec, rows
 
@@ -28,12 +37,16 @@ def run(solved: list[list[bool]], seed: int = 0, **changes):
 def told(texts: list[str], seed: int, **changes):
     """A run of one problem with these texts."""
     spec, (only,) = run([[True, False]], seed, **changes)
-    samples = tuple(s.model_copy(update={"text": text}) for s, text in zip(only.samples, texts, strict=True))
+    samples = tuple(
+        s.model_copy(update={"text": text}) for s, text in zip(only.samples, texts, strict=True)
+    )
     return spec, [only.model_copy(update={"samples": samples})]
 
 
 def test_a_grid_has_every_setting_once_and_its_baseline_before_it():
-    found = grid({"length": 8}, {"temperature": [0, 1], "objective": ["odd", "dpp"], "alpha": [0, 8, 8.0]})
+    found = grid(
+        {"length": 8}, {"temperature": [0, 1], "objective": ["odd", "dpp"], "alpha": [0, 8, 8.0]}
+    )
     told = [(p.temperature, p.objective, p.alpha) for p in found]
     assert told == [
         (0, "none", 0),
@@ -66,7 +79,10 @@ def test_numbers_by_hand():
     assert pushed.pass_n[0] == pytest.approx(3 / 4)
     assert pushed.difference.difference == pytest.approx(1 / 4)
     assert pushed.difference.low <= 1 / 4 <= pushed.difference.high
-    assert (plain.diversity, pushed.diversity) == ({"distinct": 0.5, "none": None}, {"distinct": 1.0, "none": None})
+    assert (plain.diversity, pushed.diversity) == (
+        {"distinct": 0.5, "none": None},
+        {"distinct": 1.0, "none": None},
+    )
 
 
 def test_seeds_are_averaged_and_their_spread_is_told():
@@ -77,7 +93,9 @@ def test_seeds_are_averaged_and_their_spread_is_told():
         run([[True, False], [False, False]], seed=1, alpha=8),
     ]
     plain, pushed = compare(done)
-    assert plain.pass_n == pytest.approx((0.25, 0.25))  # seeds 0.5 and 0.0: their sd is 0.354, over sqrt 2
+    assert plain.pass_n == pytest.approx(
+        (0.25, 0.25)
+    )  # seeds 0.5 and 0.0: their sd is 0.354, over sqrt 2
     assert pushed.pass_n == pytest.approx((0.75, 0.25))
     assert pushed.difference.difference == pytest.approx(0.5)
     assert len(pushed.runs) == 2
@@ -90,7 +108,12 @@ def test_each_temperature_has_its_own_baseline():
         run([[True, False]] * 3, alpha=0, temperature=1),
         run([[True, False]] * 3, alpha=8, temperature=1),
     ]
-    assert [line.difference and line.difference.difference for line in compare(done)] == [None, 1.0, None, 0.0]
+    assert [line.difference and line.difference.difference for line in compare(done)] == [
+        None,
+        1.0,
+        None,
+        0.0,
+    ]
 
 
 def test_results_are_json():
@@ -118,5 +141,8 @@ def test_what_is_new_beside_the_baseline_under_the_same_seed():
 
 
 def test_coverage_is_the_union_over_settings_and_seeds():
-    done = [run([[True, False], [False, False], [False, False]], alpha=0), run([[False, False], [False, True], [False, False]])]
+    done = [
+        run([[True, False], [False, False], [False, False]], alpha=0),
+        run([[False, False], [False, True], [False, False]]),
+    ]
     assert covered(done) == 2

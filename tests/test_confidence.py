@@ -1,14 +1,18 @@
-"""What confidence is taken from: the full distribution, or the sampled one as Dream's authors have it."""
+"""What confidence is taken from: the full distribution, or the sampled one as Dream's authors have
+it.
+"""
 
 import pytest
 import torch
 
 import oddlm
 from oddlm import ModelInfo, Repulsion, denoise
+from oddlm.config import checked
 from oddlm.models.families.published import SAMPLING
 from oddlm.models.wrappers import ClassifierFree, MicroBatch
-from oddlm.params import RunSpec, SampleParams, checked
+from oddlm.params import SampleParams
 from oddlm.serve.schema import CompletionRequest
+from oddlm.spec import RunSpec
 
 from .models import published_layout as layout
 
@@ -47,7 +51,9 @@ def table(dtype, seed=0):
 
 
 def rising():
-    """Every position is unsure, but not at temperature 0.1, and each is surer than the one before it."""
+    """Every position is unsure, but not at temperature 0.1, and each is surer than the one before
+    it.
+    """
     logits = torch.zeros(LENGTH, VOCAB)
     logits[torch.arange(LENGTH), 1 + torch.arange(LENGTH)] = torch.arange(LENGTH) / 16 + 1.125
     return logits
@@ -60,7 +66,9 @@ def published_probabilities(row, temperature, top_p, top_k):
     if top_p is not None and top_p < 1:
         order = z.argsort(descending=True, stable=True)
         mass = z[order].softmax(0).cumsum(0)
-        kept = order[[True, *(mass <= top_p)[:-1].tolist()]]  # the first token that passes top_p is the last to stay
+        kept = order[
+            [True, *(mass <= top_p)[:-1].tolist()]
+        ]  # the first token that passes top_p is the last to stay
         outside = torch.ones(len(z), dtype=torch.bool)
         outside[kept] = False
         z = z.masked_fill(outside, lowest)
@@ -92,28 +100,48 @@ CASES = [
 @pytest.mark.parametrize("guide", [None, Repulsion(alpha=8)], ids=["plain", "pushed"])
 def test_the_order_is_the_published_one(dtype, policy, temperature, top_p, top_k, guide):
     events = []
-    options = {"temperature": temperature, "top_p": top_p, "top_k": top_k, "policy": policy, "guide": guide}
+    options = {
+        "temperature": temperature,
+        "top_p": top_p,
+        "top_k": top_k,
+        "policy": policy,
+        "guide": guide,
+    }
     denoise(
-        Table(table(dtype)), [[0]], n=2, length=LENGTH, steps=LENGTH, confidence="sampled", observe=events.append, **options
+        Table(table(dtype)),
+        [[0]],
+        n=2,
+        length=LENGTH,
+        steps=LENGTH,
+        confidence="sampled",
+        observe=events.append,
+        **options,
     )
     for event in events:
         for row in range(2):
             places = event.step.open[row].nonzero().squeeze(1).tolist()
             scores = []
             for place in places:
-                p = published_probabilities(event.pushed_logits[row, place], temperature, top_p, top_k)
+                p = published_probabilities(
+                    event.pushed_logits[row, place], temperature, top_p, top_k
+                )
                 token = int(event.prediction.tokens[row, place])
                 assert p[token] > 0, "drawn from what the filters leave"
                 scores.append(published_score(policy, p, token))
                 told = event.prediction.confidence[row, place]
                 assert told == p[token].item()
-            assert event.commit[row].nonzero().tolist() == [[places[scores.index(max(scores))]]], "of equal ones the leftmost"
+            assert event.commit[row].nonzero().tolist() == [[places[scores.index(max(scores))]]], (
+                "of equal ones the leftmost"
+            )
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32], ids=["bf16", "fp32"])
 def test_saturated_positions_are_committed_from_left_to_right(dtype):
     """And without a filter that is rounding: float32 tells apart what bfloat16 cannot."""
-    model, shape = Table(rising().to(dtype)), {"n": 1, "length": LENGTH, "steps": LENGTH, "temperature": 0.1}
+    model, shape = (
+        Table(rising().to(dtype)),
+        {"n": 1, "length": LENGTH, "steps": LENGTH, "temperature": 0.1},
+    )
     full = denoise(model, [[0]], **shape, confidence="full")
     assert full.commit_step.tolist() == [list(range(LENGTH))[::-1]], "the likeliest first"
     sampled = denoise(model, [[0]], **shape, confidence="sampled", policy="low_confidence")
@@ -125,12 +153,15 @@ def test_saturated_positions_are_committed_from_left_to_right(dtype):
 
 
 def test_filters_come_after_the_temperature():
-    """At temperature 0.1 the likeliest of two tokens, 0.6 to 0.4, has 98 % and fills a nucleus of 0.9 by itself."""
+    """At temperature 0.1 the likeliest of two tokens, 0.6 to 0.4, has 98 % and fills a nucleus of
+    0.9 by itself.
+    """
     logits = torch.full((LENGTH, VOCAB), -torch.inf)
     logits[:, 4], logits[:, 5] = torch.tensor(0.6).log(), torch.tensor(0.4).log()
     shape = {"n": 100, "length": LENGTH, "steps": 1, "temperature": 0.1, "top_p": 0.9}
     drawn = {
-        rule: denoise(Table(logits), [[0]], **shape, confidence=rule).tokens.unique().tolist() for rule in ("full", "sampled")
+        rule: denoise(Table(logits), [[0]], **shape, confidence=rule).tokens.unique().tolist()
+        for rule in ("full", "sampled")
     }
     assert drawn == {"full": [4, 5], "sampled": [4]}
 
@@ -150,7 +181,14 @@ def test_cold_temperatures_and_narrow_types_overflow_nothing(temperature, dtype,
 
 def test_the_model_says_which_rule_is_its_own():
     logits = table(torch.bfloat16)
-    shape = {"n": 2, "length": LENGTH, "steps": LENGTH, "temperature": 0.2, "top_p": 0.9, "policy": "entropy"}
+    shape = {
+        "n": 2,
+        "length": LENGTH,
+        "steps": LENGTH,
+        "temperature": 0.2,
+        "top_p": 0.9,
+        "policy": "entropy",
+    }
 
     def order(model, **options):
         return denoise(model, [[0]], **shape, **options).commit_step.tolist()
@@ -168,10 +206,23 @@ def test_the_model_says_which_rule_is_its_own():
 
 @pytest.mark.parametrize("policy", ["threshold", "factor", "entropy_bound"])
 def test_a_parallel_policy_is_not_flooded(policy):
-    """It compares confidences with a bound that was meant for the full distribution; a sampled one would pass it everywhere."""
-    shape = {"n": 1, "length": LENGTH, "steps": LENGTH, "temperature": 0.1, "top_p": 0.9, "policy": policy}
+    """It compares confidences with a bound that was meant for the full distribution; a sampled one
+    would pass it everywhere.
+    """
+    shape = {
+        "n": 1,
+        "length": LENGTH,
+        "steps": LENGTH,
+        "temperature": 0.1,
+        "top_p": 0.9,
+        "policy": policy,
+    }
     logits = rising()
-    assert denoise(DreamTable(logits), [[0]], **shape).nfe == denoise(Table(logits), [[0]], **shape).nfe > 1
+    assert (
+        denoise(DreamTable(logits), [[0]], **shape).nfe
+        == denoise(Table(logits), [[0]], **shape).nfe
+        > 1
+    )
     assert denoise(DreamTable(logits), [[0]], **shape, confidence="sampled").nfe == 1
 
 
@@ -180,24 +231,38 @@ def test_unknown_rules_are_refused():
     with pytest.raises(ValueError, match="confidence must be one of full, sampled, not 'network'"):
         denoise(Table(table(torch.float32)), [[0]], **shape, confidence="network")
 
-    with pytest.raises(ValueError, match="confidence: Input should be 'full' or 'sampled', not 'network'"):
+    with pytest.raises(
+        ValueError, match="confidence: Input should be 'full' or 'sampled', not 'network'"
+    ):
         checked(SampleParams, {"confidence": "network"})
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
-    writers = {"dream": layout.write_dream, "llada": layout.write_llada, "qwen3": layout.write_qwen3}
+    writers = {
+        "dream": layout.write_dream,
+        "llada": layout.write_llada,
+        "qwen3": layout.write_qwen3,
+    }
     return {name: str(write(tmp_path_factory.mktemp(name))) for name, write in writers.items()}
 
 
 @pytest.mark.parametrize("alpha", [0, 8])
 @pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 def test_dream_decodes_from_left_to_right_where_it_is_sure(tmp_path, dtype, alpha):
-    """The published settings: entropies are all 0 at temperature 0.1, but not those of the full distribution."""
+    """The published settings: entropies are all 0 at temperature 0.1, but not those of the full
+    distribution.
+    """
     network = layout.qwen2(seed=1)
     network.lm_head.weight.data *= 8  # sure of itself
     lm = oddlm.load(str(layout.write_dream(tmp_path, network)), device="cpu", dtype=dtype)
-    published = {**SAMPLING["Dream-org/Dream-v0-Instruct-7B"], "length": 16, "objective": "odd", "alpha": alpha, "fork": False}
+    published = {
+        **SAMPLING["Dream-org/Dream-v0-Instruct-7B"],
+        "length": 16,
+        "objective": "odd",
+        "alpha": alpha,
+        "fork": False,
+    }
     published["progress"] = False
     in_order = tuple(range(16))
     (own,) = lm.generate("the end", 2, **published)
@@ -207,7 +272,9 @@ def test_dream_decodes_from_left_to_right_where_it_is_sure(tmp_path, dtype, alph
 
 
 def test_the_families_rules(folders):
-    rules = {name: oddlm.load(folder, device="cpu").model.confidence for name, folder in folders.items()}
+    rules = {
+        name: oddlm.load(folder, device="cpu").model.confidence for name, folder in folders.items()
+    }
     assert rules == {"dream": "sampled", "llada": "full", "qwen3": "full"}
     assert oddlm.load("mini").model.confidence == "full"
 
@@ -219,7 +286,10 @@ def test_a_wrapped_dream_is_sampled_as_a_native_one():
 
     def listening(input_ids):
         T = input_ids.shape[1]
-        return forward(input_ids=input_ids, attention_mask=torch.zeros(len(input_ids), 1, T, T, dtype=torch.float64))
+        return forward(
+            input_ids=input_ids,
+            attention_mask=torch.zeros(len(input_ids), 1, T, T, dtype=torch.float64),
+        )
 
     network.forward = listening
     assert oddlm.wrap(network, tokenizer, mask_id=3).model.confidence == "full"
@@ -229,9 +299,16 @@ def test_a_wrapped_dream_is_sampled_as_a_native_one():
 
 def test_a_run_that_uses_it_has_it_in_its_id():
     def run(**params):
-        return checked(RunSpec, {"model": "Dream-org/Dream-v0-Instruct-7B", "task": "gsm8k", "params": params})
+        return checked(
+            RunSpec, {"model": "Dream-org/Dream-v0-Instruct-7B", "task": "gsm8k", "params": params}
+        )
 
-    assert len({run(**params).id for params in ({}, {"confidence": "full"}, {"confidence": "sampled"})}) == 3
+    assert (
+        len(
+            {run(**params).id for params in ({}, {"confidence": "full"}, {"confidence": "sampled"})}
+        )
+        == 3
+    )
     assert run().id == run(confidence=None).id
     again = checked(RunSpec, run(confidence="sampled").model_dump(mode="json"))
     assert again.params.confidence == "sampled"

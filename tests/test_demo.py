@@ -1,4 +1,6 @@
-"""The demo's numbers are those of the rest of the package, and it concludes nothing from too little."""
+"""The demo's numbers are those of the rest of the package, and it concludes nothing from too
+little.
+"""
 
 import io
 from contextlib import closing

@@ -1,4 +1,6 @@
-"""Tokens that end a text (`end_ids`) and tokens that no guide pushes (`protected_ids`) are two things."""
+"""Tokens that end a text (`end_ids`) and tokens that no guide pushes (`protected_ids`) are two
+things.
+"""
 
 import io
 from dataclasses import replace
@@ -14,11 +16,12 @@ from oddlm.experiments.stages import draw, score
 from oddlm.lm import LM
 from oddlm.models.toy import Toy
 from oddlm.models.wrappers import ClassifierFree, MicroBatch
-from oddlm.params import RunSpec, SampleParams
+from oddlm.params import SampleParams
 from oddlm.serve.frames import frames_of, start_of
 from oddlm.serve.recording import record
 from oddlm.serve.request import encode
 from oddlm.serve.text import TextStream, usage
+from oddlm.spec import RunSpec
 from oddlm.tasks import Problem
 
 WORDS = tuple(range(3, 40))
@@ -82,15 +85,21 @@ def test_nor_what_the_server_and_the_explorer_tell(lm, samples):
     assert written == sum(len(before(sample.tokens, {1, 2})) for sample in samples)
     stream = TextStream(lm.tokenizer.decode, lm.model.end_ids, ())
     assert stream.grow([5, 6, 1, 7]) == "t5 t6"
-    assert start_of("guarded", lm.model, "t5", [5], 1, SampleParams.model_validate(SETTINGS)).end_ids == [1, 2]
+    assert start_of(
+        "guarded", lm.model, "t5", [5], 1, SampleParams.model_validate(SETTINGS)
+    ).end_ids == [1, 2]
     assert frames_of(lm, positions=False).known == {lm.model.mask_id, 1, 2}
     assert encode(lm, "t5 t6") == [5, 6]  # no control tokens, though no guide may push them
-    found = record(lm, "guarded", "t5 t6", 4, SampleParams.model_validate(SETTINGS | {"alpha": 8}), None, None)
+    found = record(
+        lm, "guarded", "t5 t6", 4, SampleParams.model_validate(SETTINGS | {"alpha": 8}), None, None
+    )
     for run in (found.plain, found.diverse):
         assert run.start.end_ids == [1, 2]
         kept = [before(sample.tokens, {1, 2}) for sample in run.end.samples]
         assert run.end.usage.completion_tokens == sum(map(len, kept))
-        assert [sample.text for sample in run.end.samples] == [lm.tokenizer.decode(tokens) for tokens in kept]
+        assert [sample.text for sample in run.end.samples] == [
+            lm.tokenizer.decode(tokens) for tokens in kept
+        ]
 
 
 def test_nor_what_the_terminal_draws(lm, samples):
@@ -117,7 +126,10 @@ class Halves(Guarded):
 def test_eos_holds_back_what_ends_a_text_alone(eos):
     model = Halves()
     ((sample,),) = LM(model, model.tokenizer).generate("t7", 1, length=8, steps=8, alpha=0, eos=eos)
-    ends, words = ([s for t, s in zip(sample.tokens, sample.commit_steps, strict=True) if t == token] for token in (5, 6))
+    ends, words = (
+        [s for t, s in zip(sample.tokens, sample.commit_steps, strict=True) if t == token]
+        for token in (5, 6)
+    )
     assert len(words) == 4
     assert len(ends) == (0 if eos == "never" else 4)
     if eos != "never":
@@ -133,7 +145,9 @@ def pushed(model, **options):
         found.update(moved.flatten(0, 1).any(dim=0).nonzero().flatten().tolist())
 
     guide = oddlm.Repulsion(alpha=8, **options)
-    oddlm.denoise(model, [[5, 6]], n=4, length=6, steps=3, temperature=1.0, guide=guide, observe=observe)
+    oddlm.denoise(
+        model, [[5, 6]], n=4, length=6, steps=3, temperature=1.0, guide=guide, observe=observe
+    )
     return found
 
 
@@ -144,7 +158,9 @@ def test_a_guide_leaves_alone_what_is_protected_and_pushes_what_is_not():
     assert 7 not in pushed(Guarded(), protected=[7])
 
 
-@pytest.mark.parametrize("around", [lambda model: model, lambda m: MicroBatch(m, 2), lambda m: ClassifierFree(m, 0.5)])
+@pytest.mark.parametrize(
+    "around", [lambda model: model, lambda m: MicroBatch(m, 2), lambda m: ClassifierFree(m, 0.5)]
+)
 def test_where_a_model_says_nothing_of_protection_its_ends_are_protected(around):
     model = Toy(vocab_size=60)
     assert model.end_ids == (1, 2)

@@ -28,4 +28,6 @@ def test_own_engine():
     assert int(passes) < len(re.findall(": step ", out))  # runs shared passes
     assert "blocks: step 5 " in out  # it was moved then, and finished elsewhere
     assert "blocks: step 6 " not in out
-    assert {"diverse: the same tokens as alone", "blocks: the same tokens as alone"} <= set(out.splitlines())
+    assert {"diverse: the same tokens as alone", "blocks: the same tokens as alone"} <= set(
+        out.splitlines()
+    )

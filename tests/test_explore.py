@@ -1,4 +1,6 @@
-"""The recipes that draw on one machine and score on another, and the numbers of docs/exploration.md."""
+"""The recipes that draw on one machine and score on another, and the numbers of
+docs/exploration.md.
+"""
 
 import argparse
 import importlib
@@ -36,7 +38,9 @@ def test_drawn_here_and_scored_there_is_what_a_run_is(recipe, tmp_path, monkeypa
         explore.main()
 
     call("--store", str(tmp_path / "here"), "--only", "draw")
-    assert [head.scored for head in map(Store(tmp_path / "here").head, Store(tmp_path / "here").ids())] == [0, 0, 0]
+    assert [
+        head.scored for head in map(Store(tmp_path / "here").head, Store(tmp_path / "here").ids())
+    ] == [0, 0, 0]
     shutil.copytree(tmp_path / "here", tmp_path / "there")
     call("--store", str(tmp_path / "there"), "--only", "score")
     call("--store", str(tmp_path / "whole"))
@@ -65,12 +69,19 @@ def test_what_was_chosen_follows_from_the_tuning_split(recipe, tmp_path, monkeyp
     assert (tmp_path / "chosen.json").read_text() == chosen
 
 
-@pytest.mark.parametrize(("more", "right", "stays"), [(0.004, 0.0, True), (0.006, 0.0, False), (0.006, -0.09, True)])
-def test_a_default_goes_only_to_what_beats_it_by_the_margin_and_keeps_the_floor(recipe, more, right, stays):
+@pytest.mark.parametrize(
+    ("more", "right", "stays"), [(0.004, 0.0, True), (0.006, 0.0, False), (0.006, -0.09, True)]
+)
+def test_a_default_goes_only_to_what_beats_it_by_the_margin_and_keeps_the_floor(
+    recipe, more, right, stays
+):
     choosing = recipe("explore", "choosing")
 
     def setting(name: str, passed: float, single: float):
-        return {task: {"params": {"name": name}, "pass@16": passed, "pass@1": single} for task in choosing.PAIR}
+        return {
+            task: {"params": {"name": name}, "pass@16": passed, "pass@1": single}
+            for task in choosing.PAIR
+        }
 
     default, plain = setting("default", 0.95, 0.4), setting("plain", 0.9, 0.4)
     rival = setting("rival", 0.95 + more, 0.4 + right)
@@ -80,7 +91,11 @@ def test_a_default_goes_only_to_what_beats_it_by_the_margin_and_keeps_the_floor(
 def test_the_package_has_taken_what_was_chosen(recipe):
     explore = recipe("explore", "explore")
     for task in explore.PAIR:
-        runs = {run.method: run.spec.params for run in explore.report_runs() if run.task == task and not run.variant}
+        runs = {
+            run.method: run.spec.params
+            for run in explore.report_runs()
+            if run.task == task and not run.variant
+        }
         for name, preset in (("default", None), ("careful", "careful")):
             shape = {key: getattr(runs[name], key) for key in ("length", "steps", "eos")}
             given = {**shape, **({"preset": preset} if preset else {})}

@@ -35,16 +35,22 @@ def folder(tmp_path):
     return tmp_path
 
 
-def oddlm(folder: Path, *arguments: str, jail: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+def oddlm(
+    folder: Path, *arguments: str, jail: Sequence[str] = ()
+) -> subprocess.CompletedProcess[str]:
     command = [*jail, sys.executable, "-m", "oddlm", *arguments]
-    return subprocess.run(command, cwd=folder, env=ENV, capture_output=True, text=True, check=False, timeout=600)
+    return subprocess.run(
+        command, cwd=folder, env=ENV, capture_output=True, text=True, check=False, timeout=600
+    )
 
 
 def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-@pytest.mark.parametrize(("command", "option"), [(SCORE, "--out"), (GENERATE, "--out"), (EVAL, "--json")])
+@pytest.mark.parametrize(
+    ("command", "option"), [(SCORE, "--out"), (GENERATE, "--out"), (EVAL, "--json")]
+)
 def test_commands_write_through_links(folder, command, option):
     (folder / "real").mkdir()
     (folder / "real" / "old").write_text("old")
@@ -57,7 +63,9 @@ def test_commands_write_through_links(folder, command, option):
     assert names(folder / "real") == {"old", "new"}
 
 
-@pytest.mark.parametrize(("command", "option"), [(SCORE, "--out"), (GENERATE, "--out"), (EVAL, "--json")])
+@pytest.mark.parametrize(
+    ("command", "option"), [(SCORE, "--out"), (GENERATE, "--out"), (EVAL, "--json")]
+)
 def test_standard_output_carries_nothing_but_what_was_asked_for(folder, command, option):
     done = oddlm(folder, *command, option, "/dev/stdout", jail=OWN_DEV)
     assert done.returncode == 0, done.stderr
@@ -100,7 +108,9 @@ def test_a_pipe_without_a_reader_is_waited_for(tmp_path, monkeypatch):
     read: list[bytes] = []
     reader = threading.Thread(target=lambda: read.append((tmp_path / "pipe").read_bytes()))
     told: list[str] = []
-    monkeypatch.setattr(warnings, "warn", lambda message, **_: (told.append(message), reader.start()))
+    monkeypatch.setattr(
+        warnings, "warn", lambda message, **_: (told.append(message), reader.start())
+    )
     write_whole(tmp_path / "pipe", b"x" * 200_000)
     assert told == [f"nobody reads the pipe {tmp_path / 'pipe'} yet: waiting for a reader"]
     reader.join()
@@ -139,7 +149,9 @@ def test_an_existing_file_keeps_its_mode_and_owner(tmp_path):
         write_whole(path, b"new")
         found = path.stat()
         assert stat.S_IMODE(found.st_mode) == mode
-        assert (found.st_uid, found.st_gid) == ((12, 34) if os.geteuid() == 0 else (os.geteuid(), os.getegid()))
+        assert (found.st_uid, found.st_gid) == (
+            (12, 34) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
+        )
     before = os.umask(0o027)
     try:
         write_whole(tmp_path / "fresh", b"new")
@@ -162,11 +174,16 @@ def jailed(code: str, *jail: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_file_in_a_folder_that_cannot_be_written(tmp_path):
-    """Its folder is read-only, or the file is mounted by itself, as containers do: it is written in place."""
+    """Its folder is read-only, or the file is mounted by itself, as containers do: it is written in
+    place.
+    """
     inside = tmp_path / "inside"
     inside.mkdir()
     path = inside / "file"
-    for jail in (["--ro-bind", str(inside), str(inside), "--bind", str(path), str(path)], ["--bind", str(path), str(path)]):
+    for jail in (
+        ["--ro-bind", str(inside), str(inside), "--bind", str(path), str(path)],
+        ["--bind", str(path), str(path)],
+    ):
         path.write_text("old, and longer")
         done = jailed(WRITE.format(path=str(path), times=1), *jail)
         assert (done.returncode, done.stderr) == (0, "")
@@ -181,7 +198,10 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path):
     code = f"open('{disk}/file', 'w').write('old')\ntry: {WRITE}\nexcept ValueError as error: print(error)\n{look}"
     code = code.replace("{disk}", str(disk)).format(path=f"{disk}/file", times=1 << 20)
     done = jailed(code, "--size", str(1 << 18), "--tmpfs", str(disk))
-    assert done.stdout.splitlines() == [f"cannot write {disk}/file: {os.strerror(errno.ENOSPC)}", "file 3"], done.stderr
+    assert done.stdout.splitlines() == [
+        f"cannot write {disk}/file: {os.strerror(errno.ENOSPC)}",
+        "file 3",
+    ], done.stderr
 
 
 @pytest.mark.parametrize("call", ["fsync", "fchmod", "write", "replace"])

@@ -25,10 +25,19 @@ EXPLORERS = [
 
 
 @pytest.mark.parametrize("objective", [*UNCOUPLED, "none", {"name": "odd", "enough": 0.9}], ids=str)
-@pytest.mark.parametrize(("explorer", "temperature"), [({}, 0.0), *((one, 1.0) for one in EXPLORERS)], ids=str)
+@pytest.mark.parametrize(
+    ("explorer", "temperature"), [({}, 0.0), *((one, 1.0) for one in EXPLORERS)], ids=str
+)
 def test_sixteen_and_sixteen_are_a_batch_of_thirty_two(toy, objective, explorer, temperature):
     guide = Repulsion(objective, alpha=16, duplicates="break", remember="exact")
-    options = {"guide": guide, "temperature": temperature, "seed": 5, "length": 8, "steps": 4, **explorer}
+    options = {
+        "guide": guide,
+        "temperature": temperature,
+        "seed": 5,
+        "length": 8,
+        "steps": 4,
+        **explorer,
+    }
     whole = denoise(toy, PROMPTS, n=32, **options)
     first = denoise(toy, PROMPTS, n=16, **options)
     second = denoise(toy, PROMPTS, n=16, history=first.history, **options)
@@ -59,7 +68,9 @@ def test_a_history_of_some_prompts(toy):
 def test_micro_batches_are_the_same_model(toy):
     options = {"guide": Repulsion(alpha=16, remember="exact"), "temperature": 1.0, "n": 4, **SHAPE}
     first = denoise(toy, [[5]], **options)
-    plain, micro = (denoise(m, [[5]], history=first.history, **options) for m in (toy, MicroBatch(toy, 3)))
+    plain, micro = (
+        denoise(m, [[5]], history=first.history, **options) for m in (toy, MicroBatch(toy, 3))
+    )
     assert torch.equal(plain.tokens, micro.tokens)
 
 
@@ -87,7 +98,15 @@ def test_one_record_for_reading_and_writing():
         rows = slice(first, first + 2)
         for i in range(2):
             history = explored if first else None
-            push = diversify(logits[rows], tokens[rows], masked[rows], alpha=8.0, step=i, history=history, record=explored)
+            push = diversify(
+                logits[rows],
+                tokens[rows],
+                masked[rows],
+                alpha=8.0,
+                step=i,
+                history=history,
+                record=explored,
+            )
             parts[i].append(push)
     for i in range(2):
         torch.testing.assert_close(torch.cat(parts[i]), whole[i])
@@ -106,7 +125,9 @@ def test_without_memory_the_second_batch_would_repeat_the_first(toy):
 @pytest.mark.parametrize(("peaked", "share"), [(20, 0.2), (1, 0.51)])
 def test_sparse_memory_loses_what_it_says_and_stays_orthonormal(peaked, share):
     g = torch.Generator().manual_seed(0)
-    rows = torch.linalg.qr(torch.randn(4000, 6, generator=g).double().abs() ** peaked)[0].mT.contiguous()
+    rows = torch.linalg.qr(torch.randn(4000, 6, generator=g).double().abs() ** peaked)[
+        0
+    ].mT.contiguous()
     rows[3] = 0.0
     packed = Sparse.pack(rows)
     again = packed.unpack()
@@ -119,19 +140,30 @@ def test_sparse_memory_loses_what_it_says_and_stays_orthonormal(peaked, share):
 
 def test_sparse_memory_knows_duplicates(toy):
     """A sample like a remembered one must not pass for new: its residual stays below the tolerance."""
-    options = {"guide": Repulsion(alpha=16, remember="sparse", duplicates="skip"), "temperature": 0.0, "n": 2, **SHAPE}
+    options = {
+        "guide": Repulsion(alpha=16, remember="sparse", duplicates="skip"),
+        "temperature": 0.0,
+        "n": 2,
+        **SHAPE,
+    }
     first = denoise(toy, [[5]], **options)
     again = denoise(toy, [[5]], history=first.history, **options)
     assert torch.equal(first.tokens, again.tokens)
-    exact = denoise(toy, [[5]], **{**options, "guide": Repulsion(alpha=16, remember="exact", duplicates="skip")})
+    exact = denoise(
+        toy, [[5]], **{**options, "guide": Repulsion(alpha=16, remember="exact", duplicates="skip")}
+    )
     assert first.history.memory.nbytes < exact.history.memory.nbytes == 6 * 2 * toy.vocab_size * 8
 
 
 @pytest.mark.parametrize(("exponent", "share"), [(1.0, 0.51), (2.5, 0.02)])
 def test_memory_at_the_vocabulary_of_llada(exponent, share):
-    """Zipf's law over 126464 tokens at 16 positions: n * V * 8 bytes exactly, at most half of it sparse."""
+    """Zipf's law over 126464 tokens at 16 positions: n * V * 8 bytes exactly, at most half of it
+    sparse.
+    """
     g = torch.Generator().manual_seed(0)
-    ranks = torch.stack([torch.randperm(126464, generator=g) for _ in range(4 * 16)]).view(4, 16, -1)
+    ranks = torch.stack([torch.randperm(126464, generator=g) for _ in range(4 * 16)]).view(
+        4, 16, -1
+    )
     logits = -exponent * (1.0 + ranks).log()
     tokens, masked = torch.zeros(4, 16, dtype=torch.long), torch.ones(4, 16, dtype=torch.bool)
     sizes = {}
@@ -151,15 +183,25 @@ def test_diversify_goes_on_too():
     tokens[4], masked[4] = tokens[1], masked[1]
     whole = diversify(logits, tokens, masked, alpha=8.0, step=3, seed=9)
     first, explored = slice(0, 3), Explored()
-    parts = [diversify(logits[first], tokens[first], masked[first], alpha=8.0, step=3, seed=9, record=explored)]
+    parts = [
+        diversify(
+            logits[first], tokens[first], masked[first], alpha=8.0, step=3, seed=9, record=explored
+        )
+    ]
     rest = slice(3, 6)
-    parts.append(diversify(logits[rest], tokens[rest], masked[rest], alpha=8.0, step=3, seed=9, history=explored))
+    parts.append(
+        diversify(
+            logits[rest], tokens[rest], masked[rest], alpha=8.0, step=3, seed=9, history=explored
+        )
+    )
     torch.testing.assert_close(torch.cat(parts), whole)
     assert explored.samples_at(3) == 3
     with pytest.raises(ValueError, match="history has no step 4; it holds 1 steps"):
         diversify(logits[rest], tokens[rest], masked[rest], alpha=8.0, step=4, history=explored)
     with pytest.raises(ValueError, match="history was made with 1 prompts, not 3"):
-        diversify(logits[rest], tokens[rest], masked[rest], alpha=8.0, step=3, n=1, history=explored)
+        diversify(
+            logits[rest], tokens[rest], masked[rest], alpha=8.0, step=3, n=1, history=explored
+        )
 
 
 @pytest.mark.parametrize(
@@ -171,23 +213,48 @@ def test_diversify_goes_on_too():
         ({"seed": 1}, "history was made with seed [0], not [1]"),
         ({"prompts": [[5, 7]]}, "history was made with prompts [[5, 6]], not [[5, 7]]"),
         ({"model": Toy(vocab_size=60, seed=5)}, "not toy (60, 32, 8, 4.0, 5)"),
-        ({"model": ClassifierFree(Toy(vocab_size=60), 2.0)}, "not toy (60, 32, 8, 4.0, 0) with cfg_scale 2"),
-        ({"guide": Repulsion(feature="mean_pool")}, "history was made with feature max_pool {'space': 'probs', 'top_k': None"),
-        ({"guide": Repulsion(feature={"name": "max_pool", "top_k": 5})}, "'top_k': None, 'ignore_ids': []}, not max_pool"),
+        (
+            {"model": ClassifierFree(Toy(vocab_size=60), 2.0)},
+            "not toy (60, 32, 8, 4.0, 0) with cfg_scale 2",
+        ),
+        (
+            {"guide": Repulsion(feature="mean_pool")},
+            "history was made with feature max_pool {'space': 'probs', 'top_k': None",
+        ),
+        (
+            {"guide": Repulsion(feature={"name": "max_pool", "top_k": 5})},
+            "'top_k': None, 'ignore_ids': []}, not max_pool",
+        ),
         ({"guide": Repulsion("dpp")}, "objective 'dpp' couples all samples of a batch"),
-        ({"guide": Repulsion(preset="paper")}, "preset 'paper' has no memory of earlier batches"),
-        ({"policy": "threshold"}, "a parallel policy ends at steps of its own: it cannot go on from a history"),
+        (
+            {"guide": Repulsion.preset("paper")},
+            "arithmetic 'published' has no memory of earlier batches",
+        ),
+        (
+            {"policy": "threshold"},
+            "a parallel policy ends at steps of its own: it cannot go on from a history",
+        ),
     ],
     ids=lambda x: x[:40] if isinstance(x, str) else "-".join(x),
 )
 def test_a_history_that_does_not_fit(toy, change, message):
-    options = {"model": toy, "prompts": [[5, 6]], "n": 2, "guide": Repulsion(alpha=16, remember="exact"), **SHAPE}
+    options = {
+        "model": toy,
+        "prompts": [[5, 6]],
+        "n": 2,
+        "guide": Repulsion(alpha=16, remember="exact"),
+        **SHAPE,
+    }
     history = denoise(
-        options["model"], options["prompts"], **{k: v for k, v in options.items() if k not in ("model", "prompts")}
+        options["model"],
+        options["prompts"],
+        **{k: v for k, v in options.items() if k not in ("model", "prompts")},
     )
     arguments = {**options, **change}
     with pytest.raises(ValueError, match=re.escape(message)):
-        denoise(arguments.pop("model"), arguments.pop("prompts"), history=history.history, **arguments)
+        denoise(
+            arguments.pop("model"), arguments.pop("prompts"), history=history.history, **arguments
+        )
 
 
 def test_memory_that_cannot_be(toy):
@@ -197,7 +264,10 @@ def test_memory_that_cannot_be(toy):
         Repulsion(remember="half")
     with pytest.raises(ValueError, match="form must be one of exact, sparse, not 'half'"):
         Explored("half")
-    with pytest.raises(ValueError, match="a parallel policy ends at steps of its own: there is no history to remember"):
+    with pytest.raises(
+        ValueError,
+        match="a parallel policy ends at steps of its own: there is no history to remember",
+    ):
         denoise(toy, [[5]], n=2, guide=Repulsion(remember="exact"), policy="threshold", **SHAPE)
     forgetful = denoise(toy, [[5]], n=2, guide=Repulsion(alpha=16), **SHAPE)
     with pytest.raises(ValueError, match="history holds no directions: make the first batch with"):

@@ -1,4 +1,6 @@
-"""The plan of the house: who may import whom, what starts without torch, and how outsiders add to it."""
+"""The plan of the house: who may import whom, what starts without torch, and how outsiders add to
+it.
+"""
 
 import shutil
 import subprocess
@@ -30,6 +32,7 @@ TORCHLESS = [
     "oddlm.experiments.tune.space",
     "oddlm.report.cells",
     "oddlm.report.page",
+    "oddlm.report.result_files",
     "oddlm.report.write",
     "oddlm.report.released_runs",
     "oddlm.serve.settings",
@@ -40,7 +43,9 @@ def lint(folder: Path) -> subprocess.CompletedProcess[str]:
     """The contract of pyproject.toml on the package in a folder."""
     code = f"import sys; sys.path.insert(0, {str(folder)!r}); from importlinter.cli import lint_imports_command as main; main()"
     config = ["--config", str(ROOT / "pyproject.toml"), "--no-cache"]
-    return subprocess.run([sys.executable, "-c", code, *config], cwd=folder, capture_output=True, text=True)
+    return subprocess.run(
+        [sys.executable, "-c", code, *config], cwd=folder, capture_output=True, text=True
+    )
 
 
 def test_rooms_import_those_below_them():
@@ -51,13 +56,23 @@ def test_rooms_import_those_below_them():
 @pytest.mark.parametrize(
     ("file", "line", "told"),
     [
-        ("core/run.py", "from ..kernels import dispatch", "oddlm.core is not allowed to import oddlm.kernels"),
-        ("store/query.py", "from ..report.compare import compare", "oddlm.store is not allowed to import oddlm.report"),
+        (
+            "core/run.py",
+            "from ..kernels import dispatch",
+            "oddlm.core is not allowed to import oddlm.kernels",
+        ),
+        (
+            "store/query.py",
+            "from ..report.compare import compare",
+            "oddlm.store is not allowed to import oddlm.report",
+        ),
         ("attic.py", "import json", "oddlm.attic"),
     ],
 )
 def test_the_contract_sees_a_wrong_import_and_a_new_room(tmp_path, file, line, told):
-    shutil.copytree(SRC, tmp_path / "oddlm", ignore=shutil.ignore_patterns("__pycache__", "*.safetensors"))
+    shutil.copytree(
+        SRC, tmp_path / "oddlm", ignore=shutil.ignore_patterns("__pycache__", "*.safetensors")
+    )
     path = tmp_path / "oddlm" / file
     path.write_text((path.read_text() if path.exists() else "") + f"\n{line}\n")
     done = lint(tmp_path)
@@ -118,13 +133,17 @@ def test_an_outside_package_adds_pieces_by_dotted_path(tmp_path, monkeypatch):
     assert model.scale == 2.0
     policy = {"name": "somebodys_package.pieces:bigger_last", "slope": 2.0}
     guides = [
-        oddlm.Repulsion({"name": "somebodys_package.pieces.spread", "power": 2.0}, alpha=8, duplicates="skip"),
+        oddlm.Repulsion(
+            {"name": "somebodys_package.pieces.spread", "power": 2.0}, alpha=8, duplicates="skip"
+        ),
         oddlm.Repulsion("odd", feature="somebodys_package.pieces.first_position", alpha=8),
     ]
     plain = oddlm.denoise(model, [[3]], n=4, length=6, steps=6, policy=policy, temperature=1.0)
     assert plain.commit_step.tolist() == [[5, 4, 3, 2, 1, 0]] * 4
     for guide in guides:
-        diverse = oddlm.denoise(model, [[3]], n=4, length=6, steps=6, policy=policy, temperature=1.0, guide=guide)
+        diverse = oddlm.denoise(
+            model, [[3]], n=4, length=6, steps=6, policy=policy, temperature=1.0, guide=guide
+        )
         assert diverse.tokens.tolist() != plain.tokens.tolist()
     with pytest.raises(ValueError, match="has no option 'weight'; options: power"):
         oddlm.Repulsion({"name": "somebodys_package.pieces.spread", "weight": 2.0})
@@ -134,9 +153,13 @@ def test_models_by_name():
     from oddlm.models import load_model
 
     assert load_model("toy", vocab_size=50).vocab_size == 50
-    with pytest.raises(ValueError, match="unknown model 'toi'; known: mini, toy, or the dotted path"):
+    with pytest.raises(
+        ValueError, match="unknown model 'toi'; known: mini, toy, or the dotted path"
+    ):
         load_model("toi")
     with pytest.raises(ValueError, match=r"model 'oddlm\.nothing\.here' cannot be imported"):
         load_model("oddlm.nothing.here")
-    with pytest.raises(ValueError, match=r"model 'builtins\.dict' is a dict without mask_id, vocab_size, end_ids"):
+    with pytest.raises(
+        ValueError, match=r"model 'builtins\.dict' is a dict without mask_id, vocab_size, end_ids"
+    ):
         load_model("builtins.dict")

@@ -1,4 +1,6 @@
-"""The network answers for masked positions alone where their number is known, and nobody reads what it says of others."""
+"""The network answers for masked positions alone where their number is known, and nobody reads what
+it says of others.
+"""
 
 from dataclasses import replace
 from functools import partial
@@ -27,7 +29,12 @@ RUNS = [
     {},
     {"policy": "random", "block_length": 4},
     {"policy": "margin", "fork": True, "guide": Repulsion(alpha=8)},
-    {"policy": "entropy", "block_length": 6, "guide": Repulsion("odd_sequential", alpha=8), "order_temperature": 0.5},
+    {
+        "policy": "entropy",
+        "block_length": 6,
+        "guide": Repulsion("odd_sequential", alpha=8),
+        "order_temperature": 0.5,
+    },
     {"guide": Repulsion("dpp", alpha=8, backend="reference"), "suppress": [3], "top_k": 5},
     {"guide": Repulsion(alpha=8, feature="mean_pool"), "suppress_confidence": [1], "steps": 12},
     {"guide": Repulsion({"name": "odd", "enough": 0.5}), "prompt_noise": 0.5},
@@ -38,7 +45,9 @@ RUNS = [
 
 def model(shape="plain", dtype=torch.float64, **options):
     torch.manual_seed(0)
-    network = Transformer(TransformerConfig(VOCAB, width=32, layers=2, heads=4, hidden=48, **SHAPES[shape])).to(dtype)
+    network = Transformer(
+        TransformerConfig(VOCAB, width=32, layers=2, heads=4, hidden=48, **SHAPES[shape])
+    ).to(dtype)
     for parameter in network.parameters():  # as initialised, all logits are nearly alike
         torch.nn.init.normal_(parameter, std=0.25)
     return Native(network, name="tiny", mask_id=MASK, end_ids=(1,), **options)
@@ -58,7 +67,11 @@ class Dense(Wrapper):
 
         def answer(query):
             logits = session(query)
-            return logits if self.fill is None else logits.masked_fill(~query.blocks.masked[..., None], self.fill)
+            return (
+                logits
+                if self.fill is None
+                else logits.masked_fill(~query.blocks.masked[..., None], self.fill)
+            )
 
         return answer
 
@@ -96,7 +109,9 @@ def test_so_do_models_around_models(wrap, dtype):
 
 @pytest.mark.parametrize("options", RUNS, ids=str)
 def test_the_head_runs_on_what_is_read_alone(options, monkeypatch):
-    """Everything that is masked where a guide looks at it, else the open block; samples that are done are not asked about."""
+    """Everything that is masked where a guide looks at it, else the open block; samples that are
+    done are not asked about.
+    """
     lm, seen, read = model("shift"), [], []
     head = lm.network.logits
     monkeypatch.setattr(lm.network, "logits", lambda x: seen.append(tuple(x.shape[:2])) or head(x))
@@ -147,9 +162,20 @@ def test_how_many_are_masked_is_known_beforehand(toy, length, steps, block_lengt
     def watch(event):
         masked.append(event.step.masked.sum(dim=1).tolist())
         if not (fork and event.step.index == 0):
-            assert torch.equal(quotas(event.step, quota.ends(event.step.blocks)), event.commit.sum(dim=1))
+            assert torch.equal(
+                quotas(event.step, quota.ends(event.step.blocks)), event.commit.sum(dim=1)
+            )
 
-    denoise(toy, [[5], [6]], n=2, length=length, steps=steps, block_length=block_length, fork=fork, observe=watch)
+    denoise(
+        toy,
+        [[5], [6]],
+        n=2,
+        length=length,
+        steps=steps,
+        block_length=block_length,
+        fork=fork,
+        observe=watch,
+    )
     assert masked == [[count] * 4 for count in quota.counts(fork=fork)[:-1]]
     assert quota.counts(fork=fork)[-1] == 0
 

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oddlm.metrics import BATCH_METRICS, METRICS, Lengths, batch_diversity, describe_metric, right_classes
+from oddlm.metrics import (
+    BATCH_METRICS,
+    METRICS,
+    Lengths,
+    batch_diversity,
+    describe_metric,
+    right_classes,
+)
 
 TEXTS = ["a b c", "a b c", "x y z", "a b d e"]
 LENGTHS = [Lengths(2, 4, 2), Lengths(4, 4, 0), Lengths(0, 4, 4), Lengths(1, 4, 2)]
@@ -23,7 +30,9 @@ def embed(texts):
 
 
 def test_by_hand():
-    found = batch_diversity(TEXTS, LENGTHS, CORRECT, answers=ANSWERS, embed=embed, plain=["a b c", "new"])
+    found = batch_diversity(
+        TEXTS, LENGTHS, CORRECT, answers=ANSWERS, embed=embed, plain=["a b c", "new"]
+    )
     assert set(found) == set(BATCH_METRICS)
     assert all(type(value) is float for value in found.values())
     root = np.sqrt(0.5)
@@ -52,7 +61,9 @@ def test_by_hand():
     assert 1 < found["vendi_ngram"] < 3
     # K/4 over [1,0], [1,0], [0,1], [r,r] has the eigenvalues of the 2 x 2 matrix of second moments
     eigenvalues = np.linalg.eigvalsh(np.array([[2.5, 0.5], [0.5, 1.5]]) / 4)
-    assert found["vendi_embedding"] == pytest.approx(np.exp(-(eigenvalues * np.log(eigenvalues)).sum()))
+    assert found["vendi_embedding"] == pytest.approx(
+        np.exp(-(eigenvalues * np.log(eigenvalues)).sum())
+    )
 
 
 def test_what_cannot_be_said_is_left_out():
@@ -85,11 +96,17 @@ def test_answers_differ_apart_from_their_texts(answers, distinct, distance):
     n = len(answers)
     for texts in (["same"] * n, [f"text {i}" for i in range(n)]):
         found = batch_diversity(texts, [WHOLE] * n, [False] * n, answers=answers)
-        assert (found["distinct_answers"], found["answer_distance"]) == (distinct, pytest.approx(distance))
+        assert (found["distinct_answers"], found["answer_distance"]) == (
+            distinct,
+            pytest.approx(distance),
+        )
 
 
 PROGRAMS = ["def f(x): return x\n", "def g(y):\n    return y\n"]
-FENCED = ["First thoughts.\n```python\ndef f(x): return x\n```", "Quite other words:\n```\ndef g(y):\n    return y\n```"]
+FENCED = [
+    "First thoughts.\n```python\ndef f(x): return x\n```",
+    "Quite other words:\n```\ndef g(y):\n    return y\n```",
+]
 CLOSE = ["1 2 3", "1 2 4"]
 
 
@@ -134,7 +151,9 @@ def test_properties(samples, code, order):
     def measure(some):
         texts, sizes, correct, answers = (list(column) for column in zip(*some, strict=True))
         lengths = [lengths_of(*size) for size in sizes]
-        return batch_diversity(texts, lengths, correct, code=code, answers=answers, plain=["a", "b c"])
+        return batch_diversity(
+            texts, lengths, correct, code=code, answers=answers, plain=["a", "b c"]
+        )
 
     found, n = measure(samples), len(samples)
     assert found["correct_different"] <= found["correct"] <= found["samples"] == n
@@ -146,7 +165,9 @@ def test_properties(samples, code, order):
     shares = ("distinct_2", "self_bleu", "novelty", "ended", "end_share", "answer_distance")
     assert all(0 <= found.get(key, 0) <= 1 + 1e-9 for key in shares)
     shuffled = measure(order.sample(samples, n))
-    assert {**shuffled, "correct_different": 0} == pytest.approx({**found, "correct_different": 0}, abs=1e-6)
+    assert {**shuffled, "correct_different": 0} == pytest.approx(
+        {**found, "correct_different": 0}, abs=1e-6
+    )
     assert set(found) <= set(METRICS)
 
 
@@ -154,7 +175,9 @@ def test_inputs_are_left_alone():
     texts, lengths, correct, answers = list(TEXTS), list(LENGTHS), list(CORRECT), list(ANSWERS)
     batch_diversity(texts, lengths, correct, answers=answers, plain=TEXTS)
     assert (texts, lengths, correct, answers) == (TEXTS, LENGTHS, CORRECT, ANSWERS)
-    assert batch_diversity(TEXTS, LENGTHS, np.array(CORRECT)) == batch_diversity(TEXTS, LENGTHS, CORRECT)
+    assert batch_diversity(TEXTS, LENGTHS, np.array(CORRECT)) == batch_diversity(
+        TEXTS, LENGTHS, CORRECT
+    )
 
 
 def measure_large(plain=True):
@@ -162,12 +185,16 @@ def measure_large(plain=True):
     draw = random.Random(0)
     texts = [" ".join(f"w{draw.randrange(400)}" for _ in range(256)) for _ in range(32)]
     start = time.process_time()
-    batch_diversity(texts[:16], [Lengths(256, 256, 0)] * 16, [True] * 16, plain=texts[16:] if plain else None)
+    batch_diversity(
+        texts[:16], [Lengths(256, 256, 0)] * 16, [True] * 16, plain=texts[16:] if plain else None
+    )
     return time.process_time() - start
 
 
 def count_words() -> float:
-    """Seconds to count 100 000 words, the least that statistics of texts can do: about 25 ms where a batch takes 35."""
+    """Seconds to count 100 000 words, the least that statistics of texts can do: about 25 ms where
+    a batch takes 35.
+    """
     start = time.process_time()
     found: dict[str, int] = {}
     for i in range(100_000):
@@ -181,9 +208,19 @@ def test_fast_enough():
 
 
 def test_hostile_texts():
-    texts = ["\0" * 1_000_000, "\ud800" * 100_000, "a " * 1_000_000, "", "(" * 1_000_000, "\n" * 1_000_000, "é\u0301" * 100_000]
+    texts = [
+        "\0" * 1_000_000,
+        "\ud800" * 100_000,
+        "a " * 1_000_000,
+        "",
+        "(" * 1_000_000,
+        "\n" * 1_000_000,
+        "é\u0301" * 100_000,
+    ]
     for code in (False, True):
-        found = batch_diversity(texts, [EMPTY] * 7, [True] * 7, code=code, answers=texts, plain=texts[::-1])
+        found = batch_diversity(
+            texts, [EMPTY] * 7, [True] * 7, code=code, answers=texts, plain=texts[::-1]
+        )
         assert found["distinct_texts"] == found["distinct_answers"] == 7
         assert found["novelty"] == 0
         assert np.isfinite(list(found.values())).all()
@@ -247,5 +284,7 @@ def test_names():
         "self_bleu@3",
         "",
     ):
-        with pytest.raises(ValueError, match=r"unknown metric .*; known: pass@1, pass@k, .*self_bleu"):
+        with pytest.raises(
+            ValueError, match=r"unknown metric .*; known: pass@1, pass@k, .*self_bleu"
+        ):
             describe_metric(name)

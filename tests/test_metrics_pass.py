@@ -8,7 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from oddlm.metrics import coverage, pass_at_1, pass_at_k, pass_at_k_unbiased, solutions_at_k, summarise
+from oddlm.metrics import (
+    coverage,
+    pass_at_1,
+    pass_at_k,
+    pass_at_k_unbiased,
+    solutions_at_k,
+    summarise,
+)
 
 from .tolerances import EXACT
 
@@ -31,7 +38,9 @@ def test_by_hand():
 @given(TABLES)
 def test_unbiased_is_the_mean_over_all_choices(correct):
     for k in range(1, correct.shape[1] + 1):
-        brute = [np.mean([any(choice) for choice in combinations(row, k)]) for row in correct.tolist()]
+        brute = [
+            np.mean([any(choice) for choice in combinations(row, k)]) for row in correct.tolist()
+        ]
         assert pass_at_k_unbiased(correct, k, coupled=False) == pytest.approx(brute, abs=EXACT)
 
 
@@ -74,7 +83,9 @@ def test_solutions_by_hand():
 
 
 ROWS = st.integers(2, 6).flatmap(
-    lambda n: st.lists(st.lists(st.none() | st.integers(0, 3), min_size=n, max_size=n), min_size=1, max_size=5)
+    lambda n: st.lists(
+        st.lists(st.none() | st.integers(0, 3), min_size=n, max_size=n), min_size=1, max_size=5
+    )
 )
 
 
@@ -83,7 +94,10 @@ def test_solutions_against_pass_at_k(classes):
     n = len(classes[0])
     correct = [[number is not None for number in row] for row in classes]
     counts = [solutions_at_k(classes, k) for k in range(1, n + 1)]
-    assert all((np.diff(pair, axis=0) >= 0).all() and (np.diff(pair, axis=0) <= 1).all() for pair in pairwise(counts))
+    assert all(
+        (np.diff(pair, axis=0) >= 0).all() and (np.diff(pair, axis=0) <= 1).all()
+        for pair in pairwise(counts)
+    )
     for k in range(2, n + 1):
         assert (np.minimum(counts[k - 1], 1) == pass_at_k(correct, k)).all()
         assert (counts[k - 1] <= np.sum(np.array(correct)[:, :k], axis=1)).all()
@@ -110,7 +124,9 @@ def test_bad_classes(classes, says):
 
 
 def test_coupled_samples_warn():
-    with pytest.warns(UserWarning, match="independent samples; of coupled ones .* use Pass@k of the first k"):
+    with pytest.warns(
+        UserWarning, match="independent samples; of coupled ones .* use Pass@k of the first k"
+    ):
         pass_at_k_unbiased(HAND, 2, coupled=True)
     with pytest.raises(TypeError, match="coupled"):
         pass_at_k_unbiased(HAND, 2)
@@ -153,7 +169,9 @@ def test_bad_k(k):
         lambda: solutions_at_k(CLASSES, k),
         lambda: summarise(HAND, [k]),
     ):
-        with pytest.raises(ValueError, match="k must be an integer from 1 to the 4 samples of a problem"):
+        with pytest.raises(
+            ValueError, match="k must be an integer from 1 to the 4 samples of a problem"
+        ):
             call()
 
 

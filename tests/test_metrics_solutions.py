@@ -54,13 +54,28 @@ def test_another_program(program):
     ("a", "b"),
     [
         ("import numpy as np\nx = np.ones(3)", "import numpy as n\ny = n.ones(3)"),
-        ("try:\n    f()\nexcept E as e:\n    print(e)", "try:\n    f()\nexcept E as err:\n    print(err)"),
-        ("match x:\n    case [a, *b]:\n        y = a, b", "match x:\n    case [h, *t]:\n        z = h, t"),
-        ("match x:\n    case {1: a, **r}:\n        y = a, r", "match x:\n    case {1: q, **s}:\n        y = q, s"),
+        (
+            "try:\n    f()\nexcept E as e:\n    print(e)",
+            "try:\n    f()\nexcept E as err:\n    print(err)",
+        ),
+        (
+            "match x:\n    case [a, *b]:\n        y = a, b",
+            "match x:\n    case [h, *t]:\n        z = h, t",
+        ),
+        (
+            "match x:\n    case {1: a, **r}:\n        y = a, r",
+            "match x:\n    case {1: q, **s}:\n        y = q, s",
+        ),
         ("n = 0\ndef f():\n    global n\n    n += 1", "m = 0\ndef g():\n    global m\n    m += 1"),
         ("r = [i * i for i in xs if (k := i)]", "s = [j * j for j in xs if (l := j)]"),
-        ("async def f(a, *b, c=1, **d):\n    return a, b, c, d", "async def g(p, *q, r=1, **s):\n    return p, q, r, s"),
-        ("class A:\n    def f(self, t):\n        return t", "class B:\n    def f(me, u):\n        return u"),
+        (
+            "async def f(a, *b, c=1, **d):\n    return a, b, c, d",
+            "async def g(p, *q, r=1, **s):\n    return p, q, r, s",
+        ),
+        (
+            "class A:\n    def f(self, t):\n        return t",
+            "class B:\n    def f(me, u):\n        return u",
+        ),
         ("    return a + b", "return a + b"),
         ("x = 1\n    return x", "    y = 1\n    return y"),
     ],
@@ -151,7 +166,9 @@ def test_hostile_programs_together():
 
 def test_hostile_programs_in_a_thread():
     found = []
-    thread = threading.Thread(target=lambda: found.extend(solution_classes(list(HOSTILE.values()), code=True)))
+    thread = threading.Thread(
+        target=lambda: found.extend(solution_classes(list(HOSTILE.values()), code=True))
+    )
     thread.start()
     thread.join()
     assert found
@@ -209,7 +226,9 @@ def test_greedy_in_order():
 
 def test_unreadable_programs_are_compared_by_words():
     broken = "def f(x:\n    return x + 1"
-    assert solution_classes([broken, broken.replace("x", "x "), PROGRAM, SAME["names"]], code=True) == [0, 0, 1, 1]
+    assert solution_classes(
+        [broken, broken.replace("x", "x "), PROGRAM, SAME["names"]], code=True
+    ) == [0, 0, 1, 1]
     assert solution_classes([PROGRAM, OTHER["builtin"], SAME["names"]], code=True) == [0, 1, 0]
 
 

@@ -19,7 +19,14 @@ from oddlm.metrics.texts import (
     self_bleu,
     vendi_score,
 )
-from oddlm.metrics.words import MOST_WORDS, count_ngrams, edit_distances, in_common, split_words, word_distances
+from oddlm.metrics.words import (
+    MOST_WORDS,
+    count_ngrams,
+    edit_distances,
+    in_common,
+    split_words,
+    word_distances,
+)
 
 from .growth import QUADRATIC, growth
 from .tolerances import EXACT
@@ -66,7 +73,20 @@ def slow_bleu(text, others):
 
 
 def test_words():
-    assert split_words("x_1 = f(3.5)\n# naïve 東京!") == ("x_1", "=", "f", "(", "3", ".", "5", ")", "#", "naïve", "東京", "!")
+    assert split_words("x_1 = f(3.5)\n# naïve 東京!") == (
+        "x_1",
+        "=",
+        "f",
+        "(",
+        "3",
+        ".",
+        "5",
+        ")",
+        "#",
+        "naïve",
+        "東京",
+        "!",
+    )
     assert split_words(" \n\t") == ()
     assert len(split_words("a " * 10_000)) == MOST_WORDS
 
@@ -86,11 +106,19 @@ def test_edit_distances(a, b):
 
 
 @settings(max_examples=8)
-@given(st.lists(st.lists(st.integers(0, 20).map(str), min_size=60, max_size=140).map(tuple), min_size=3, max_size=3))
+@given(
+    st.lists(
+        st.lists(st.integers(0, 20).map(str), min_size=60, max_size=140).map(tuple),
+        min_size=3,
+        max_size=3,
+    )
+)
 def test_edit_distances_of_long_texts(texts):
     """Longer than a machine word."""
     close = [*texts, (*texts[0][:50], "new", *texts[0][52:]), texts[1][1:]]
-    assert edit_distances(close, close).tolist() == [[slow_edit_distance(x, y) for y in close] for x in close]
+    assert edit_distances(close, close).tolist() == [
+        [slow_edit_distance(x, y) for y in close] for x in close
+    ]
 
 
 def common_length(a, b) -> int:
@@ -118,11 +146,18 @@ def test_words_in_common_take_a_step_per_word_whatever_they_are(text):
     assert growth(lambda both: in_common(*both), make, MOST_WORDS // 8, 8) < QUADRATIC
 
 
-HOSTILE = [lambda n: "a b c d " * (n // 4), lambda n: "a" * n, lambda n: "( " * n, lambda n: " ".join(map(str, range(n)))]
+HOSTILE = [
+    lambda n: "a b c d " * (n // 4),
+    lambda n: "a" * n,
+    lambda n: "( " * n,
+    lambda n: " ".join(map(str, range(n))),
+]
 
 
 @pytest.mark.parametrize("make", HOSTILE)
-@pytest.mark.parametrize("measure", [text_diversity, solution_classes, lambda texts: solution_classes(texts, code=True)])
+@pytest.mark.parametrize(
+    "measure", [text_diversity, solution_classes, lambda texts: solution_classes(texts, code=True)]
+)
 def test_measures_on_hostile_texts(make, measure):
     """They compare all words with all words, in a cap of words; nothing makes more of it."""
     texts = lambda n: [make(n), make(n)[::-1], make(n // 2)]  # noqa: E731
@@ -132,9 +167,15 @@ def test_measures_on_hostile_texts(make, measure):
 def test_word_distances_by_hand():
     kitten, sitting = tuple("kitten"), tuple("sitting")
     assert edit_distances([kitten], [sitting, kitten, ()]).tolist() == [[3, 0, 6]]
-    assert word_distances([kitten], [sitting, kitten, ()]) == pytest.approx(np.array([[3 / 7, 0, 1]]))
+    assert word_distances([kitten], [sitting, kitten, ()]) == pytest.approx(
+        np.array([[3 / 7, 0, 1]])
+    )
     assert word_distances([()], [()]).tolist() == [[0]]
-    assert [edit_distances(*some).shape for some in (([], [kitten]), ([kitten], []), ([], []))] == [(0, 1), (1, 0), (0, 0)]
+    assert [edit_distances(*some).shape for some in (([], [kitten]), ([kitten], []), ([], []))] == [
+        (0, 1),
+        (1, 0),
+        (0, 0),
+    ]
 
 
 def test_distinct_2_by_hand():
@@ -166,9 +207,14 @@ def test_self_bleu_by_brute_force(texts):
 def test_ngram_kernel_by_brute_force(texts):
     def cosine(x, y):
         x, y = (counts or Counter({"nothing": 1}) for counts in (x, y))
-        return sum(x[g] * y[g] for g in x) / math.sqrt(sum(v * v for v in x.values()) * sum(v * v for v in y.values()))
+        return sum(x[g] * y[g] for g in x) / math.sqrt(
+            sum(v * v for v in x.values()) * sum(v * v for v in y.values())
+        )
 
-    brute = [[np.mean([cosine(grams(x, size), grams(y, size)) for size in (1, 2)]) for y in texts] for x in texts]
+    brute = [
+        [np.mean([cosine(grams(x, size), grams(y, size)) for size in (1, 2)]) for y in texts]
+        for x in texts
+    ]
     assert ngram_kernel(texts) == pytest.approx(np.array(brute), abs=EXACT)
 
 
@@ -178,19 +224,25 @@ def test_vendi_by_hand():
     two_kinds = np.kron(np.eye(2), np.ones((3, 3)))
     assert vendi_score(two_kinds) == pytest.approx(2)
     half = np.array([[1, 0.5], [0.5, 1]])  # eigenvalues of K/2: 3/4 and 1/4
-    assert vendi_score(half) == pytest.approx(math.exp(0.75 * math.log(4 / 3) + 0.25 * math.log(4)), abs=EXACT)
+    assert vendi_score(half) == pytest.approx(
+        math.exp(0.75 * math.log(4 / 3) + 0.25 * math.log(4)), abs=EXACT
+    )
 
 
 def test_dissimilarity_by_hand():
     vectors = [[2, 0], [0, 3], [1, 1]]
-    assert mean_dissimilarity(cosine_kernel(vectors)) == pytest.approx(1 - 2 * math.sqrt(0.5) / 3, abs=EXACT)
+    assert mean_dissimilarity(cosine_kernel(vectors)) == pytest.approx(
+        1 - 2 * math.sqrt(0.5) / 3, abs=EXACT
+    )
     assert mean_dissimilarity(cosine_kernel([[1, 2], [3, 6]])) == pytest.approx(0, abs=EXACT)
     assert mean_dissimilarity(cosine_kernel([[1, 2], [-1, -2]])) == pytest.approx(2, abs=EXACT)
 
 
 def test_novelty_by_hand():
     plain = [tuple("abcd"), tuple("xy")]
-    assert novelty([tuple("abcd"), tuple("abce"), tuple("pqrs")], plain) == pytest.approx((0 + 0.25 + 1) / 3)
+    assert novelty([tuple("abcd"), tuple("abce"), tuple("pqrs")], plain) == pytest.approx(
+        (0 + 0.25 + 1) / 3
+    )
     assert novelty(plain, plain[::-1]) == 0
 
 
@@ -199,7 +251,9 @@ def test_novelty_by_brute_force(texts, plain):
     def distance(a, b):
         return slow_edit_distance(a, b) / max(len(a), len(b), 1)
 
-    assert novelty(texts, plain) == pytest.approx(np.mean([min(distance(t, p) for p in plain) for t in texts]), abs=EXACT)
+    assert novelty(texts, plain) == pytest.approx(
+        np.mean([min(distance(t, p) for p in plain) for t in texts]), abs=EXACT
+    )
 
 
 @given(BATCHES, st.randoms(use_true_random=False))
@@ -220,12 +274,16 @@ def test_bounds_and_order(texts, random):
 
 def test_a_repeated_text_makes_a_batch_less_diverse():
     repeated = [*CATS[:3], CATS[0]]
-    assert vendi_score(ngram_kernel(repeated)) < vendi_score(ngram_kernel([*CATS[:3], ("quite", "another", "line")]))
+    assert vendi_score(ngram_kernel(repeated)) < vendi_score(
+        ngram_kernel([*CATS[:3], ("quite", "another", "line")])
+    )
     assert self_bleu(repeated) > self_bleu(CATS[:3])
     assert distinct_2(repeated) < distinct_2(CATS[:3])
 
 
-@pytest.mark.parametrize("bad", [np.ones((2, 3)), np.ones(3), np.zeros((0, 0)), [[1, np.nan], [np.nan, 1]]])
+@pytest.mark.parametrize(
+    "bad", [np.ones((2, 3)), np.ones(3), np.zeros((0, 0)), [[1, np.nan], [np.nan, 1]]]
+)
 def test_not_a_kernel(bad):
     with pytest.raises(ValueError, match=r"a kernel is a finite matrix \[n, n\]"):
         vendi_score(bad)

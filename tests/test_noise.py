@@ -9,7 +9,11 @@ from oddlm.core.noise import Purpose
 from .tolerances import P_VALUE
 
 PINNED_KEYS = [237186757798809528, -6388207425837910797, 5791519133407218652]
-PINNED_BITS = [[1746816833, -443887906, -169227238], [1592248412, -220588984, -1271373577], [526319851, 542414769, -2006440042]]
+PINNED_BITS = [
+    [1746816833, -443887906, -169227238],
+    [1592248412, -220588984, -1271373577],
+    [526319851, 542414769, -2006440042],
+]
 
 
 def test_the_bits_are_pinned():
@@ -21,7 +25,13 @@ def test_the_bits_are_pinned():
 
 @pytest.mark.parametrize("change", ["seed", "sample", "step", "purpose", "position"])
 def test_every_part_of_an_address_counts(change):
-    address = {"seed": torch.tensor(3), "sample": 1, "step": 2, "purpose": Purpose.ORDER, "position": 4}
+    address = {
+        "seed": torch.tensor(3),
+        "sample": 1,
+        "step": 2,
+        "purpose": Purpose.ORDER,
+        "position": 4,
+    }
     other = address | {change: Purpose.TOKEN if change == "purpose" else address[change] + 1}
     a, b = (noise.gumbel(noise.key(**x), 1000) for x in (address, other))
     assert abs(np.corrcoef(a, b)[0, 1]) < 0.15
@@ -35,9 +45,14 @@ def test_a_row_does_not_depend_on_its_neighbours_or_on_the_size():
     assert torch.equal(together[:, :77], noise.gumbel(keys, 77))
 
 
-@pytest.mark.parametrize(("draw", "law"), [(noise.gumbel, stats.gumbel_r), (noise.normal, stats.norm)])
+@pytest.mark.parametrize(
+    ("draw", "law"), [(noise.gumbel, stats.gumbel_r), (noise.normal, stats.norm)]
+)
 def test_laws(draw, law):
-    for keys in (noise.key(torch.tensor(5), 0, 0, Purpose.DIRECTION), noise.key(torch.arange(200_000), 1, 1, Purpose.TOKEN)):
+    for keys in (
+        noise.key(torch.tensor(5), 0, 0, Purpose.DIRECTION),
+        noise.key(torch.arange(200_000), 1, 1, Purpose.TOKEN),
+    ):
         values = draw(keys, 200_000 if keys.dim() == 0 else 1).flatten().double().numpy()
         assert np.isfinite(values).all()
         assert stats.kstest(values, law.cdf).pvalue > P_VALUE

@@ -1,4 +1,6 @@
-"""Stores in which something else stands where a file should: it is named, nobody waits for it, and the other runs are there."""
+"""Stores in which something else stands where a file should: it is named, nobody waits for it, and
+the other runs are there.
+"""
 
 import json
 import os
@@ -22,9 +24,23 @@ pytestmark = pytest.mark.filterwarnings("default")  # as for a user, to whom the
 GRID = 'model = "toy"\ntask = {name = "tests.own_task.TASK", limit = 2}\nn = 2\n[params]\nalpha = [0, 8]\ntemperature = 1\n'
 GRACE_S = 600  # for what takes a second
 ROOM = 3 << 30  # bytes; what is never read needs none
-FILES = ["spec.json", "environment.json", "drawn.jsonl", "scores.jsonl", "summary.json", "failures.jsonl", "lock"]
+FILES = [
+    "spec.json",
+    "environment.json",
+    "drawn.jsonl",
+    "scores.jsonl",
+    "summary.json",
+    "failures.jsonl",
+    "lock",
+]
 KINDS = ["folder", "pipe", "zero", "full", "socket", "loop"]
-READ = ["spec.json", "environment.json", "drawn.jsonl", "scores.jsonl", "summary.json"]  # by commands that only look
+READ = [
+    "spec.json",
+    "environment.json",
+    "drawn.jsonl",
+    "scores.jsonl",
+    "summary.json",
+]  # by commands that only look
 
 
 @pytest.fixture
@@ -41,7 +57,9 @@ def bounded():
     """A process that neither waits nor reads without end."""
 
     def late(*_):
-        pytest.fail(f"it took longer than {GRACE_S} s")  # no OSError, which commands take for damage
+        pytest.fail(
+            f"it took longer than {GRACE_S} s"
+        )  # no OSError, which commands take for damage
 
     limits = resource.getrlimit(resource.RLIMIT_AS)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
@@ -78,7 +96,9 @@ def replace(path: Path, kind: str) -> None:
 def test_an_odd_file_is_named_and_the_other_run_is_shown(store, oddlm, file, kind):  # noqa: F811
     other, odd = store.ids()
     replace(store.folder / odd / file, kind)
-    begun = odd in store.ids()  # a run without a spec is none, and a link that leads nowhere is no spec
+    begun = (
+        odd in store.ids()
+    )  # a run without a spec is none, and a link that leads nowhere is no spec
     code, out, err = oddlm("runs")
     assert (code, err.count("\n")) == ((2, 1) if begun else (0, 0))
     assert (other in out, odd in out, f"{odd}/{file}" in err) == (True, False, begun)
@@ -108,7 +128,9 @@ def test_a_sweep_goes_on_with_the_other_run(store, oddlm, file, kind):  # noqa: 
     assert str(path) in message
     assert len(message.splitlines()) == 1
     assert store.read(other).complete
-    assert (path.lstat().st_mode, path.lstat().st_ino) == (before.st_mode, before.st_ino), "nothing was put in its place"
+    assert (path.lstat().st_mode, path.lstat().st_ino) == (before.st_mode, before.st_ino), (
+        "nothing was put in its place"
+    )
     code, out, err = oddlm("sweep", "grid.toml", "--dry-run", "--no-calibration")
     assert (code, "1 run complete" in out) == (0, True)
     assert err.count("\n") == (file in READ), "it says what it looked at"
@@ -121,7 +143,10 @@ def test_a_sweep_names_odd_runs_and_fails(store, oddlm):  # noqa: F811
     _, odd = store.ids()
     replace(store.folder / odd / "drawn.jsonl", "folder")
     code, out, err = oddlm("sweep", "grid.toml")
-    assert (code, err) == (1, f"oddlm: {Path('runs') / odd / 'drawn.jsonl'} is a folder, not a file: move it away\n")
+    assert (code, err) == (
+        1,
+        f"oddlm: {Path('runs') / odd / 'drawn.jsonl'} is a folder, not a file: move it away\n",
+    )
     assert "1 of 2 runs are complete" in out
 
 
@@ -136,10 +161,20 @@ def test_a_run_whose_records_are_gone_is_not_complete(store, oddlm, file):  # no
         path.unlink(missing_ok=True)
         if left is not None:
             path.write_bytes(left)
-        assert {run.spec.id: store.complete(run.spec) for run in plan.runs} == {whole: True, odd: False}
-        for command in (["runs"], ["report"], ["sweep", "grid.toml", "--dry-run", "--no-calibration"]):
+        assert {run.spec.id: store.complete(run.spec) for run in plan.runs} == {
+            whole: True,
+            odd: False,
+        }
+        for command in (
+            ["runs"],
+            ["report"],
+            ["sweep", "grid.toml", "--dry-run", "--no-calibration"],
+        ):
             told = oddlm(*command)[2]
-            assert (f"{Path('runs') / odd / file} holds {count} of the 2" in told, told.count("\n")) == (True, 1), command
+            assert (
+                f"{Path('runs') / odd / file} holds {count} of the 2" in told,
+                told.count("\n"),
+            ) == (True, 1), command
         answer = oddlm("runs", "sql", "--json", "select run, drawn, scored, complete from runs")[1]
         assert json.loads(answer) == {"run": whole, "drawn": 2, "scored": 2, "complete": True}
         (told,) = carry_out(plan, store).damaged
@@ -197,7 +232,9 @@ def copy_run(store: Store, name: str, *, seed: int) -> Path:
     """The same files as a run with another seed."""
     spec = store.head(name).spec.model_copy(update={"seed": seed})
     folder = shutil.copytree(store.folder / name, store.folder / spec.id)
-    (folder / "spec.json").write_text(Spec(id=spec.id, problems=2, spec=spec).model_dump_json() + "\n")
+    (folder / "spec.json").write_text(
+        Spec(id=spec.id, problems=2, spec=spec).model_dump_json() + "\n"
+    )
     return folder
 
 
@@ -206,14 +243,24 @@ def test_whatever_stands_in_a_file_the_others_are_shown(store, oddlm, monkeypatc
     """Every value of a file in turn becomes something else that JSON can say, in a run of its own."""
     from oddlm.report import plots
 
-    monkeypatch.delenv("COLUMNS", raising=False)  # 80 in workers of pytest-xdist, where huge numbers crowd out the ids
-    monkeypatch.setattr(plots, "draw", lambda *_: None)  # pictures take long and know cells, not files
+    monkeypatch.delenv(
+        "COLUMNS", raising=False
+    )  # 80 in workers of pytest-xdist, where huge numbers crowd out the ids
+    monkeypatch.setattr(
+        plots, "draw", lambda *_: None
+    )  # pictures take long and know cells, not files
     other, odd = store.ids()
     summary = (store.folder / odd / "summary.json").read_text()
     made = 0
     for imported in (None, "log.csv"):  # what was imported is believed without rows
-        (store.folder / odd / "summary.json").write_text(json.dumps({**json.loads(summary), "imported": imported}))
-        for place in [place for place in leaves(json.loads((store.folder / odd / file).read_text().split("\n")[0])) if place]:
+        (store.folder / odd / "summary.json").write_text(
+            json.dumps({**json.loads(summary), "imported": imported})
+        )
+        for place in [
+            place
+            for place in leaves(json.loads((store.folder / odd / file).read_text().split("\n")[0]))
+            if place
+        ]:
             for value in VALUES:
                 made += 1
                 copy = copy_run(store, odd, seed=made)
@@ -225,7 +272,9 @@ def test_whatever_stands_in_a_file_the_others_are_shown(store, oddlm, monkeypatc
                 (copy / file).write_text(json.dumps(content) + "\n" + rest)
     assert made > 50
     code, out, _ = oddlm("runs")
-    assert (code, other in out) == (0 if file in ("drawn.jsonl", "scores.jsonl") else 2, True), "records are counted, not read"
+    assert (code, other in out) == (0 if file in ("drawn.jsonl", "scores.jsonl") else 2, True), (
+        "records are counted, not read"
+    )
     code, out, _ = oddlm("runs", "sql", "select run from runs")
     assert (code, other in out) == (0, True)
     code, _, err = oddlm("report")

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oddlm.params import RunSpec, SampleParams, SampleSettings, checked
+from oddlm.config import checked
+from oddlm.params import SampleParams, SampleSettings
 from oddlm.report.compare import baseline
+from oddlm.spec import RunSpec
 
 
 def spec(**changes):
@@ -24,7 +26,13 @@ def spec(**changes):
         {"alpha": 0},
         {"objective": "none"},
         {"objective": {"name": "none"}, "alpha": 3},
-        {"alpha": 0.0, "objective": "dpp", "feature": "mean_pool", "alpha_schedule": "cosine", "preset": "paper"},
+        {
+            "alpha": 0.0,
+            "objective": "dpp",
+            "feature": "mean_pool",
+            "alpha_schedule": "cosine",
+            "arithmetic": "published",
+        },
         {"alpha": 0, "duplicates": "skip", "tolerance": 0.1, "gradient": "raw"},
     ],
 )
@@ -98,8 +106,13 @@ def test_contents_count():
 def test_the_id_outlives_the_process_and_the_file():
     one = spec(alpha=8, policy={"name": "threshold", "threshold": 0.8})
     assert checked(RunSpec, json.loads(one.model_dump_json())).id == one.id
-    code = f"from oddlm.params import *; print(RunSpec.model_validate_json({one.model_dump_json()!r}).id)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == one.id
+    code = f"from oddlm.spec import *; print(RunSpec.model_validate_json({one.model_dump_json()!r}).id)"
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == one.id
+    )
 
 
 @given(st.integers(-(2**63), 2**63 - 2), st.text(max_size=20), st.text(max_size=20))
@@ -115,15 +128,33 @@ def test_problem_seeds_depend_on_seed_and_problem_alone(seed, one, other):
     ("content", "message"),
     [
         ({"model": "toy", "taks": "x"}, "unknown field 'taks'; known: model, "),
-        ({"model": "toy", "params": {"temprature": 1}}, r"unknown field 'params\.temprature'; known: length, steps"),
+        (
+            {"model": "toy", "params": {"temprature": 1}},
+            r"unknown field 'params\.temprature'; known: length, steps",
+        ),
         ({"model": "toy", "n": 0}, "n: Input should be greater than or equal to 1, not 0"),
-        ({"model": "toy", "params": {"alpha": -1}}, r"params\.alpha: Input should be greater than or equal to 0, not -1"),
-        ({"model": "toy", "params": {"alpha": float("nan")}}, r"params\.alpha: Input should be a finite number"),
-        ({"model": "toy", "params": {"pool": 15}}, "pool must be at least n, as n of its samples are kept: 15 < 16"),
-        ({"model": "toy", "params": {"pool": 0}}, r"params\.pool: Input should be greater than or equal to 1, not 0"),
+        (
+            {"model": "toy", "params": {"alpha": -1}},
+            r"params\.alpha: Input should be greater than or equal to 0, not -1",
+        ),
+        (
+            {"model": "toy", "params": {"alpha": float("nan")}},
+            r"params\.alpha: Input should be a finite number",
+        ),
+        (
+            {"model": "toy", "params": {"pool": 15}},
+            "pool must be at least n, as n of its samples are kept: 15 < 16",
+        ),
+        (
+            {"model": "toy", "params": {"pool": 0}},
+            r"params\.pool: Input should be greater than or equal to 1, not 0",
+        ),
         ({"model": "toy", "params": {"seed": 3}}, "the seed of a run is its own field"),
         ({}, "model: Field required"),
-        ({"model": "toy", "loading": {"dtype": "bf17"}}, r"loading\.dtype: Input should be 'bf16', 'fp16', 'fp32' or 'fp64'"),
+        (
+            {"model": "toy", "loading": {"dtype": "bf17"}},
+            r"loading\.dtype: Input should be 'bf16', 'fp16', 'fp32' or 'fp64'",
+        ),
     ],
 )
 def test_a_wrong_spec_is_one_line_that_says_what_is_allowed(content, message):
@@ -157,7 +188,11 @@ def test_settings_that_do_not_go_together_are_told_without_the_others():
         ({"preset": "paper"}, {"alpha": 16}, False),
         ({"alpha": 0}, {"preset": "careful"}, True),
         ({"alpha": 0, "fork": True}, {"temperature": 1}, True),
-        ({"fork": True, "steps": 1}, {"temperature": 1}, True),  # which sampling refuses, as it does without the temperature
+        (
+            {"fork": True, "steps": 1},
+            {"temperature": 1},
+            True,
+        ),  # which sampling refuses, as it does without the temperature
     ],
 )
 def test_the_fork_goes_with_the_push(own, settings, fork):
@@ -170,12 +205,19 @@ def test_the_fork_goes_with_the_push(own, settings, fork):
 def test_plain_sampling_is_the_same_through_every_door():
     for own in ({}, {"preset": "careful"}, {"temperature": 1, "steps": 12}):
         params = SampleParams(**own)
-        assert params.with_settings({"alpha": 0}).canonical() == baseline(params) == SampleParams(**own, alpha=0).canonical()
+        assert (
+            params.with_settings({"alpha": 0}).canonical()
+            == baseline(params)
+            == SampleParams(**own, alpha=0).canonical()
+        )
 
 
 @pytest.mark.parametrize(
     ("kind", "content"),
-    [(SampleParams, {name: True}) for name in ("seed", "length", "steps", "block_length", "top_k", "pool")]
+    [
+        (SampleParams, {name: True})
+        for name in ("seed", "length", "steps", "block_length", "top_k", "pool")
+    ]
     + [(RunSpec, {"model": "toy", name: True}) for name in ("seed", "n")],
     ids=repr,
 )

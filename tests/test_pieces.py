@@ -25,7 +25,9 @@ PROMPTS = [[5, 6], [7]]
 SHAPE = {"n": 3, "length": 8, "steps": 4, "temperature": 1.0}
 
 
-def batch(seed: int, B: int = 6, S: int = 5, V: int = 23) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def batch(
+    seed: int, B: int = 6, S: int = 5, V: int = 23
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     g = torch.Generator().manual_seed(seed)
     logits = 2 * torch.randn(B, S, V, generator=g, dtype=torch.float64)
     return logits, torch.randint(0, V, (B, S), generator=g), torch.rand(B, S, generator=g) < 0.7
@@ -36,7 +38,9 @@ def test_every_piece_says_what_it_does_and_takes_its_defaults_from_json(kind):
     registry = PIECES[kind]
     assert registry.names
     for name in registry.names:
-        assert (registry.find(name).__doc__ or "").strip(), f"{kind} {name} has no description for `oddlm names`"
+        assert (registry.find(name).__doc__ or "").strip(), (
+            f"{kind} {name} has no description for `oddlm names`"
+        )
         spec = {"name": name, **registry.options(name)}
         registry.build(json.loads(json.dumps(spec)))
 
@@ -67,7 +71,9 @@ def test_every_policy_scores_a_sample_by_itself(policy):
         score = said.score if isinstance(said, Proposal) else said
         assert score.shape == event.step.tokens.shape
         assert not score[event.step.open].isnan().any()
-        assert marked or not score[event.step.open].isposinf().any(), "+inf is for policies marked parallel"
+        assert marked or not score[event.step.open].isposinf().any(), (
+            "+inf is for policies marked parallel"
+        )
         assert torch.equal(before[0], event.prediction.confidence)
         assert torch.equal(before[1], event.step.masked)
 
@@ -78,7 +84,9 @@ def test_every_policy_scores_a_sample_by_itself(policy):
 
 
 def pushed(objective, logits, tokens, masked, **options):
-    return diversify(logits, tokens, masked, objective=objective, alpha=4.0, protected=[1], seed=3, **options)
+    return diversify(
+        logits, tokens, masked, objective=objective, alpha=4.0, protected=[1], seed=3, **options
+    )
 
 
 @pytest.mark.parametrize("objective", registered.PUSHING)
@@ -90,11 +98,15 @@ def test_every_objective_pushes_and_leaves_alone_what_it_must(objective):
     assert got.isfinite().all()
     assert torch.equal(got[~masked], logits[~masked])
     assert torch.equal(got[..., 1], logits[..., 1])
-    assert (got - logits).norm(dim=-1).max() <= 4.0 + 1e-9, "alpha is how far the most moved position moves"
+    assert (got - logits).norm(dim=-1).max() <= 4.0 + 1e-9, (
+        "alpha is how far the most moved position moves"
+    )
     moved = (got - logits).flatten(1).norm(dim=1) > 1e-3
     assert moved[1:3].all()
     assert moved[4:].all(), "of each prompt, all but the first sample"
-    assert torch.equal(got, pushed(objective, logits, tokens, masked, n=3)), "the same seed gives the same push"
+    assert torch.equal(got, pushed(objective, logits, tokens, masked, n=3)), (
+        "the same seed gives the same push"
+    )
     half = pushed(objective, logits[:3], tokens[:3], masked[:3], n=3)
     torch.testing.assert_close(half, got[:3], rtol=0, atol=ORACLE)  # other prompts do not count
 
@@ -103,7 +115,9 @@ def test_every_objective_pushes_and_leaves_alone_what_it_must(objective):
 def test_an_objective_that_is_not_coupled_does_not_look_at_later_samples(objective):
     logits, tokens, masked = batch(1)
     whole = pushed(objective, logits, tokens, masked)
-    torch.testing.assert_close(pushed(objective, logits[:4], tokens[:4], masked[:4]), whole[:4], rtol=0, atol=ORACLE)
+    torch.testing.assert_close(
+        pushed(objective, logits[:4], tokens[:4], masked[:4]), whole[:4], rtol=0, atol=ORACLE
+    )
 
 
 @pytest.mark.parametrize("objective", registered.PUSHING)
@@ -113,7 +127,9 @@ def test_every_form_of_an_objective_is_the_derivative_of_its_loss(objective, fea
     for seed in range(3):
         case = batch(seed)
         expected = pushed(objective, *case, feature=feature, backend="reference")
-        torch.testing.assert_close(pushed(objective, *case, feature=feature), expected, rtol=0, atol=8 * ORACLE)
+        torch.testing.assert_close(
+            pushed(objective, *case, feature=feature), expected, rtol=0, atol=8 * ORACLE
+        )
 
 
 @pytest.mark.parametrize("feature", registered.FEATURES)
@@ -127,7 +143,9 @@ def test_every_feature_tells_texts_apart_and_knows_its_sample_alone(feature):
     assert found.isfinite().all()
     torch.testing.assert_close(built.extract(canvas[2:3], embedding=None)[1], found[2:3])
     unit = torch.nn.functional.normalize(found, dim=1)
-    assert (unit @ unit.T - torch.eye(len(unit), dtype=unit.dtype)).max() < 1 - 1e-6, "two texts have one feature"
+    assert (unit @ unit.T - torch.eye(len(unit), dtype=unit.dtype)).max() < 1 - 1e-6, (
+        "two texts have one feature"
+    )
 
 
 @pytest.mark.parametrize("schedule", registered.ALPHA_SCHEDULES)
@@ -141,7 +159,9 @@ def test_every_alpha_schedule_starts_with_at_most_alpha_and_never_rises(schedule
         assert (found <= 1 + 1e-9).all()
         assert (found.diff() <= 1e-9).all()
         for i in range(total):
-            assert math.isclose(float(factor(left[i : i + 1], total)), float(found[i])), "each row for itself"
+            assert math.isclose(float(factor(left[i : i + 1], total)), float(found[i])), (
+                "each row for itself"
+            )
 
 
 def sample(index: int, text: str) -> Sample:
@@ -194,10 +214,29 @@ def wrong_selector(samples, n):
 
 def test_a_broken_piece_is_found_without_being_listed(tmp_path):
     (tmp_path / "wrong_pieces.py").write_text(WRONG)
-    words = ["-p", "wrong_pieces", "-p", "no:cacheprovider", "-q", "-k", "wrong_", "tests/test_pieces.py", "-rf"]
+    words = [
+        "-p",
+        "wrong_pieces",
+        "-p",
+        "no:cacheprovider",
+        "-q",
+        "-k",
+        "wrong_",
+        "tests/test_pieces.py",
+        "-rf",
+    ]
     code = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]; import pytest; sys.exit(pytest.main({words!r}))"
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == 1, done.stdout + done.stderr
     failed = [line for line in done.stdout.splitlines() if line.startswith("FAILED")]
     for kind in PIECES:
-        assert any(f"wrong_{kind}" in line for line in failed), f"nothing noticed a broken {kind}:\n{done.stdout}"
+        assert any(f"wrong_{kind}" in line for line in failed), (
+            f"nothing noticed a broken {kind}:\n{done.stdout}"
+        )

@@ -28,7 +28,8 @@ def test_factor_takes_the_longest_safe_prefix(confidence, data):
     factor = data.draw(st.floats(0.01, 5))
     open_ = data.draw(st.lists(st.booleans(), min_size=len(confidence), max_size=len(confidence)))
     score = POLICIES.build({"name": "factor", "factor": factor})(
-        Prediction(torch.zeros(1), torch.tensor([confidence], dtype=torch.float64)), a_step(torch.tensor([open_]))
+        Prediction(torch.zeros(1), torch.tensor([confidence], dtype=torch.float64)),
+        a_step(torch.tensor([open_])),
     )
     ranked = sorted((p for p, o in enumerate(open_) if o), key=lambda p: -confidence[p])
     taken = 0
@@ -44,7 +45,9 @@ def test_factor_takes_the_longest_safe_prefix(confidence, data):
 def test_entropy_bound_takes_the_longest_prefix_within_the_bound(entropy, bound):
     tensor = torch.tensor([entropy], dtype=torch.float64)
     step = a_step(torch.ones(1, len(entropy), dtype=torch.bool))
-    score = POLICIES.build({"name": "entropy_bound", "bound": bound})(Prediction(tensor, tensor, entropy=tensor), step)
+    score = POLICIES.build({"name": "entropy_bound", "bound": bound})(
+        Prediction(tensor, tensor, entropy=tensor), step
+    )
     ranked = sorted(range(len(entropy)), key=lambda p: entropy[p])
     expected, spent = set(), 0.0
     for p in ranked:
@@ -72,7 +75,9 @@ def test_parallel_policies_commit_at_least_the_quota_and_differ_by_row(toy):
         assert (event.commit.sum(dim=1) >= (masked + left - 1) // left).all()
 
     policy = {"name": "threshold", "threshold": 0.1}
-    done = denoise(toy, [[5], [9, 8]], n=6, length=16, steps=8, policy=policy, temperature=0.5, observe=watch)
+    done = denoise(
+        toy, [[5], [9, 8]], n=6, length=16, steps=8, policy=policy, temperature=0.5, observe=watch
+    )
     counts = {tuple(torch.bincount(row, minlength=8).tolist()) for row in done.commit_step}
     assert done.nfe < 8
     assert len(counts) > 1
@@ -82,10 +87,17 @@ def test_margin_and_entropy_are_what_they_are_called(toy):
     def watch(event):
         p = event.pushed_logits.double().softmax(dim=-1)
         top = p.topk(2).values
-        want = {"margin": top[..., 0] - top[..., 1], "entropy": -(p * p.log().nan_to_num(neginf=0)).sum(dim=-1)}[name]
+        want = {
+            "margin": top[..., 0] - top[..., 1],
+            "entropy": -(p * p.log().nan_to_num(neginf=0)).sum(dim=-1),
+        }[name]
         got = getattr(event.prediction, name)
         torch.testing.assert_close(got[event.step.open], want[event.step.open])
-        best = (got if name == "margin" else -got).masked_fill(~event.step.open, -math.inf).argmax(dim=1)
+        best = (
+            (got if name == "margin" else -got)
+            .masked_fill(~event.step.open, -math.inf)
+            .argmax(dim=1)
+        )
         assert event.commit.gather(1, best[:, None]).all()
 
     for name in ("margin", "entropy"):
@@ -102,7 +114,15 @@ def test_random_order_is_uniform_and_its_own(toy):
 @given(st.data())
 def test_selection_is_the_stable_sort(data):
     L = data.draw(st.integers(1, 10))
-    score = torch.tensor([data.draw(st.lists(st.sampled_from([-math.inf, -1.0, 0.0, 2.0, math.inf]), min_size=L, max_size=L))])
+    score = torch.tensor(
+        [
+            data.draw(
+                st.lists(
+                    st.sampled_from([-math.inf, -1.0, 0.0, 2.0, math.inf]), min_size=L, max_size=L
+                )
+            )
+        ]
+    )
     open_ = torch.tensor([data.draw(st.lists(st.booleans(), min_size=L, max_size=L))])
     quota = data.draw(st.integers(0, int(open_.sum())))
     parallel = data.draw(st.booleans())
@@ -115,6 +135,8 @@ def test_selection_is_the_stable_sort(data):
 def test_a_policy_that_returns_nonsense_is_named(toy):
     options = {"n": 1, "length": 4, "steps": 2}
     with pytest.raises(ValueError, match="score is NaN at sample 0, position 0"):
-        denoise(toy, [[5]], policy=lambda prediction, step: prediction.confidence * math.nan, **options)
+        denoise(
+            toy, [[5]], policy=lambda prediction, step: prediction.confidence * math.nan, **options
+        )
     with pytest.raises(ValueError, match=r"scores of shape \(1,\), expected \(1, 4\)"):
         denoise(toy, [[5]], policy=lambda prediction, step: prediction.confidence[:, 0], **options)

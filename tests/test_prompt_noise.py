@@ -1,4 +1,6 @@
-"""Noise on the prompt's embeddings: each sample its own, the same in every batch, gone at the end, and none by default."""
+"""Noise on the prompt's embeddings: each sample its own, the same in every batch, gone at the end,
+and none by default.
+"""
 
 import math
 from dataclasses import replace
@@ -33,7 +35,9 @@ SHAPES = {
 
 def native(shape="llada", **options):
     torch.manual_seed(0)
-    config = TransformerConfig(vocab_size=50, width=32, layers=2, heads=4, hidden=48, **SHAPES[shape])
+    config = TransformerConfig(
+        vocab_size=50, width=32, layers=2, heads=4, hidden=48, **SHAPES[shape]
+    )
     network = Transformer(config).double()
     for parameter in network.parameters():
         torch.nn.init.normal_(parameter, std=0.25)
@@ -44,7 +48,17 @@ def step_of(model, index=0, total=8, n=2, groups=1, first_sample=0, parallel=Fal
     tokens = torch.full((n * groups, 4), model.mask_id)
     masked = torch.ones_like(tokens, dtype=torch.bool)
     seeds = torch.arange(groups) + 7
-    return Step(index, total, tokens, Blocks(torch.zeros(1, 4).long(), 1, masked), n, first_sample, seeds, parallel, (1,))
+    return Step(
+        index,
+        total,
+        tokens,
+        Blocks(torch.zeros(1, 4).long(), 1, masked),
+        n,
+        first_sample,
+        seeds,
+        parallel,
+        (1,),
+    )
 
 
 def nudge_of(model, canvas, step, scale):
@@ -69,7 +83,9 @@ def test_a_token_keeps_its_length_and_turns_by_the_scale(toy):
 
 
 def test_the_noise_is_standard_normal(toy):
-    keys = noise.key(torch.tensor([7]), torch.tensor([0]), 0, noise.Purpose.PROMPT, torch.arange(500))
+    keys = noise.key(
+        torch.tensor([7]), torch.tensor([0]), 0, noise.Purpose.PROMPT, torch.arange(500)
+    )
     drawn = noise.normal(keys, 32).flatten()
     assert stats.kstest(drawn.double().numpy(), "norm").pvalue > P_VALUE
 
@@ -80,22 +96,30 @@ def test_it_fades_like_a_quarter_of_a_cosine_and_is_gone_at_the_last_step(toy):
     expected = [math.cos(math.pi / 2 * (i + 1) / 8) for i in range(8)]
     assert [annealed(step)[0].item() for step in steps] == pytest.approx(expected)
     assert nudge_of(toy, (tokens, lengths), steps[7], 5.0).abs().max() < 1e-14
-    assert len({nudge_of(toy, (tokens, lengths), s, 1.0).sum().item() for s in steps}) == 8, "every step draws anew"
+    assert len({nudge_of(toy, (tokens, lengths), s, 1.0).sum().item() for s in steps}) == 8, (
+        "every step draws anew"
+    )
 
 
 def test_where_the_end_is_not_known_the_masked_share_is_the_clock(toy):
     step = step_of(toy, index=1, total=4, parallel=True)
     masked = torch.tensor([[True, True, True, True], [True, False, False, False]])
     expected = [math.cos(math.pi / 2 * 0.25), math.cos(math.pi / 2)]
-    assert annealed(replace(step, blocks=step.blocks.with_masked(masked))).tolist() == pytest.approx(expected, abs=1e-12)
+    assert annealed(
+        replace(step, blocks=step.blocks.with_masked(masked))
+    ).tolist() == pytest.approx(expected, abs=1e-12)
 
 
 def test_a_prompt_is_moved_alike_alone_and_beside_longer_ones(toy):
     alone = nudge_of(toy, canvas_of([5, 6], [5, 6]), step_of(toy), 1.0)
-    both = nudge_of(toy, canvas_of([5, 6], [5, 6], [7, 8, 9, 10], [7, 8, 9, 10]), step_of(toy, groups=2), 1.0)
+    both = nudge_of(
+        toy, canvas_of([5, 6], [5, 6], [7, 8, 9, 10], [7, 8, 9, 10]), step_of(toy, groups=2), 1.0
+    )
     assert torch.equal(both[:2, 2:], alone)
     assert not torch.equal(alone[0], alone[1]), "samples have noise of their own"
-    assert torch.equal(nudge_of(toy, canvas_of([5, 6]), step_of(toy, n=1, first_sample=1), 1.0)[0], alone[1])
+    assert torch.equal(
+        nudge_of(toy, canvas_of([5, 6]), step_of(toy, n=1, first_sample=1), 1.0)[0], alone[1]
+    )
 
 
 def test_large_prompts_are_walked_in_tiles_without_a_change(toy, monkeypatch):
@@ -122,13 +146,18 @@ def test_the_network_hears_the_embeddings_moved(shape):
 def test_the_toy_hears_it_too(toy):
     tokens, lengths = canvas_of([5, 6, 7])
     other, tail = torch.tensor([[5, 20, 7]]), torch.full((1, 6), toy.mask_id)
-    moved = toy(torch.cat([tokens, tail], 1), 3, lengths, nudge=toy.embedding[other] - toy.embedding[tokens])
+    moved = toy(
+        torch.cat([tokens, tail], 1), 3, lengths, nudge=toy.embedding[other] - toy.embedding[tokens]
+    )
     torch.testing.assert_close(moved, toy(torch.cat([other, tail], 1), 3, lengths))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_without_temperature_samples_part(shape):
-    still, noisy = (denoise(native(shape), PROMPTS, n=8, temperature=0.0, prompt_noise=x, **SHAPE).tokens for x in (0.0, 1.0))
+    still, noisy = (
+        denoise(native(shape), PROMPTS, n=8, temperature=0.0, prompt_noise=x, **SHAPE).tokens
+        for x in (0.0, 1.0)
+    )
     assert [len(set(map(tuple, group.tolist()))) for group in still.split(8)] == [1, 1]
     assert all(len(set(map(tuple, group.tolist()))) > 4 for group in noisy.split(8))
 
@@ -144,7 +173,9 @@ WRAPPED = {
 def test_wrappers_hand_it_on(shape, wrapped):
     options = {"n": 4, "temperature": 1.0, "prompt_noise": 0.7, "seed": [3, 4], **SHAPE}
     expected = denoise(native(shape), PROMPTS, **options).tokens
-    assert torch.equal(denoise(WRAPPED[wrapped](native(shape)), PROMPTS, **options).tokens, expected)
+    assert torch.equal(
+        denoise(WRAPPED[wrapped](native(shape)), PROMPTS, **options).tokens, expected
+    )
 
 
 def test_guidance_nudges_the_pass_that_sees_the_prompt_alone(toy):
@@ -153,7 +184,9 @@ def test_guidance_nudges_the_pass_that_sees_the_prompt_alone(toy):
     blind = torch.full_like(full, toy.mask_id)
     nudge = nudge_of(toy, (tokens, lengths), step_of(toy, n=1), 1.0)
     seen, unseen = toy(full, 3, lengths, nudge=nudge), toy(blind, 3, lengths)
-    torch.testing.assert_close(ClassifierFree(toy, 1.5)(full, 3, lengths, nudge=nudge), unseen + 2.5 * (seen - unseen))
+    torch.testing.assert_close(
+        ClassifierFree(toy, 1.5)(full, 3, lengths, nudge=nudge), unseen + 2.5 * (seen - unseen)
+    )
 
 
 def test_sample_i_is_the_same_for_every_n_and_batch(toy):
@@ -177,13 +210,18 @@ def test_none_of_it_is_the_run_as_it_was(toy):
     options = {"n": 4, "temperature": 1.0, **SHAPE}
     expected = denoise(Old(), PROMPTS, **options)
     assert torch.equal(denoise(toy, PROMPTS, prompt_noise=0.0, **options).tokens, expected.tokens)
-    with pytest.raises(ValueError, match="prompt_noise needs a model whose prompt embeddings can be nudged: mini, toy, or a"):
+    with pytest.raises(
+        ValueError,
+        match="prompt_noise needs a model whose prompt embeddings can be nudged: mini, toy, or a",
+    ):
         denoise(Old(), PROMPTS, prompt_noise=0.1, **options)
 
 
 def test_an_empty_prompt_has_nothing_to_move(toy):
     options = {"n": 2, "temperature": 1.0, **SHAPE}
-    assert torch.equal(denoise(toy, [[]], prompt_noise=1.0, **options).tokens, denoise(toy, [[]], **options).tokens)
+    assert torch.equal(
+        denoise(toy, [[]], prompt_noise=1.0, **options).tokens, denoise(toy, [[]], **options).tokens
+    )
 
 
 @pytest.mark.parametrize("cache", ["prefix", "dual"])

@@ -55,7 +55,10 @@ def made(oddlm, tmp_path):  # noqa: F811
 
 
 def test_eval_draw_sweep_and_tune_store_the_same_record_field_by_field(made):
-    runs = {name: {path.name for path in (made / name).iterdir() if (path / SPEC).exists()} for name in STORES}
+    runs = {
+        name: {path.name for path in (made / name).iterdir() if (path / SPEC).exists()}
+        for name in STORES
+    }
     (run,) = runs["sweep"]
     assert runs["tune"] == {run}
     assert run in runs["eval"], "beside its plain baseline"
@@ -75,8 +78,13 @@ def test_a_record_holds_nothing_of_another_run(made):
 
 def test_what_is_new_beside_plain_sampling_is_told_where_runs_are_compared(made):
     settings = json.loads((made / "out.json").read_text())["settings"]
-    (plain,), (pushed,) = ([one for one in settings if (one["params"]["alpha"] == 0) is flat] for flat in (True, False))
-    rows = {name: Store(made / "eval").read(one["runs"][0]).records for name, one in (("plain", plain), ("pushed", pushed))}
+    (plain,), (pushed,) = (
+        [one for one in settings if (one["params"]["alpha"] == 0) is flat] for flat in (True, False)
+    )
+    rows = {
+        name: Store(made / "eval").read(one["runs"][0]).records
+        for name, one in (("plain", plain), ("pushed", pushed))
+    }
     fresh = [
         len({s.text for s in mine.samples} - {s.text for s in other.samples})
         for mine, other in zip(rows["pushed"], rows["plain"], strict=True)
@@ -89,7 +97,10 @@ def test_what_is_new_beside_plain_sampling_is_told_where_runs_are_compared(made)
 def test_what_an_embedding_says_is_no_part_of_a_record_either(oddlm, monkeypatch):  # noqa: F811
     import numpy as np
 
-    monkeypatch.setattr("oddlm.cli.evaluate._embedder", lambda: lambda texts: np.eye(64)[[len(text) % 64 for text in texts]])
+    monkeypatch.setattr(
+        "oddlm.cli.evaluate._embedder",
+        lambda: lambda texts: np.eye(64)[[len(text) % 64 for text in texts]],
+    )
     words = ["eval", *SHAPE, "--alpha", "8"]
     assert oddlm(*words, "--store", "without")[0] == 0
     assert oddlm(*words, "--store", "with", "--embed", "--json", "out.json")[0] == 0
@@ -100,7 +111,10 @@ def test_what_an_embedding_says_is_no_part_of_a_record_either(oddlm, monkeypatch
 
 
 def test_sample_stores_what_the_driver_stores(oddlm, tmp_path):  # noqa: F811
-    assert oddlm("sample", "t5 t6", "--model", "toy", "--n", "4", "--length", "8", "--store", "a")[0] == 0
+    assert (
+        oddlm("sample", "t5 t6", "--model", "toy", "--n", "4", "--length", "8", "--store", "a")[0]
+        == 0
+    )
     (run,) = Store(Path("a")).ids()
     spec = Store(Path("a")).read(run).spec
     run_again(Path("b"), spec, [Problem("prompt", "t5 t6", None)])

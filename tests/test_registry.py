@@ -66,11 +66,15 @@ def own_folder(tmp_path):
 def installed(folder, *arguments):
     """The command as pip installs it: the current folder is not on its path."""
     command = [sys.executable, "-P", "-c", "from oddlm.cli import main; main()", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=folder)
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, cwd=folder
+    )
 
 
 def test_dotted_paths_lead_into_the_current_folder(own_folder):
-    done = installed(own_folder, "eval", "mine.tk.TASK", "--model", "toy", "--n", "2", "--alpha", "0")
+    done = installed(
+        own_folder, "eval", "mine.tk.TASK", "--model", "toy", "--n", "2", "--alpha", "0"
+    )
     assert done.returncode == 0, done.stderr
     assert "mine, toy: 1 problem" in done.stdout
 
@@ -82,7 +86,13 @@ def test_nothing_in_the_current_folder_stands_in_for_what_is_installed(own_folde
     assert installed(own_folder, "problems", "mine.tk.TASK").returncode == 0
     (own_folder / "absent.py").write_text("")
     look = "import oddlm.tasks, importlib.util; print(importlib.util.find_spec('absent'))"
-    done = subprocess.run([sys.executable, "-P", "-c", look], capture_output=True, text=True, check=True, cwd=own_folder)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", look],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=own_folder,
+    )
     assert done.stdout == "None\n"
 
 
@@ -91,8 +101,12 @@ def test_a_mistake_in_ones_own_file_is_told_with_ones_own_lines(own_folder):
     file.write_text(TASK % "")
     done = installed(own_folder, "eval", "mine.tk.TASK")
     assert done.returncode == 2
-    assert done.stderr.startswith(f"oddlm: task 'mine.tk.TASK' cannot be imported:\n  File \"{file}\", line 5, in <module>\n")
-    assert done.stderr.endswith("TypeError: Task.__init__() missing 1 required positional argument: 'length'\n")
+    assert done.stderr.startswith(
+        f"oddlm: task 'mine.tk.TASK' cannot be imported:\n  File \"{file}\", line 5, in <module>\n"
+    )
+    assert done.stderr.endswith(
+        "TypeError: Task.__init__() missing 1 required positional argument: 'length'\n"
+    )
     assert "importlib" not in done.stderr
     assert done.stderr.count("File ") == 1
 
@@ -102,13 +116,22 @@ def test_other_mistakes_in_ones_own_file(own_folder, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     for name, text, said in (
         ("slip", "x = (\n", r"(?s):\n  File .*slip\.py\", line 1\n.*SyntaxError: "),
-        ("lack", "import nowhere_at_all\n", r"(?s)lack\.py\", line 1.*No module named 'nowhere_at_all'"),
+        (
+            "lack",
+            "import nowhere_at_all\n",
+            r"(?s)lack\.py\", line 1.*No module named 'nowhere_at_all'",
+        ),
         ("none", "", "module 'none' has no attribute 'thing'"),
     ):
         (own_folder / f"{name}.py").write_text(text)
-        with pytest.raises(ValueError, match=f"shape '{name}.thing' cannot be imported: .*{said}" if name == "none" else said):
+        with pytest.raises(
+            ValueError,
+            match=f"shape '{name}.thing' cannot be imported: .*{said}" if name == "none" else said,
+        ):
             make().build(f"{name}.thing")
     before = list(sys.path)
-    with pytest.raises(ValueError, match=r"shape 'no_such\.thing' cannot be imported: No module named 'no_such'$"):
+    with pytest.raises(
+        ValueError, match=r"shape 'no_such\.thing' cannot be imported: No module named 'no_such'$"
+    ):
         make().build("no_such.thing")
     assert sys.path == before

@@ -1,4 +1,6 @@
-"""`oddlm runs score`: nothing that is drawn is drawn again, and what cannot be scored is named and left as it is."""
+"""`oddlm runs score`: nothing that is drawn is drawn again, and what cannot be scored is named and
+left as it is.
+"""
 
 import json
 import shutil
@@ -40,7 +42,9 @@ def oddlm(monkeypatch, capsys):
 @pytest.fixture
 def scorer(monkeypatch):
     """The task under another version of its scorer."""
-    return lambda version: monkeypatch.setattr(own_task, "TASK", replace(TASK, scorer_version=version))
+    return lambda version: monkeypatch.setattr(
+        own_task, "TASK", replace(TASK, scorer_version=version)
+    )
 
 
 def bytes_of(store: Store) -> dict[str, str]:
@@ -50,7 +54,10 @@ def bytes_of(store: Store) -> dict[str, str]:
 
 
 def counts(store: Store) -> list[tuple[int, int, int, bool]]:
-    return [(head.problems, head.drawn, head.scored, head.complete) for head in map(store.exact_head, store.ids())]
+    return [
+        (head.problems, head.drawn, head.scored, head.complete)
+        for head in map(store.exact_head, store.ids())
+    ]
 
 
 def times(store: Store) -> set[tuple[str, float]]:
@@ -84,7 +91,9 @@ def test_scoring_that_was_stopped_resumes_beside_its_sibling(store, scorer, oddl
     assert oddlm("runs", "score", "--all")[0] == 0
     new = store.folder / store.ids()[1]
     (new / "summary.json").unlink()
-    (new / "scores.jsonl").write_bytes((new / "scores.jsonl").read_bytes().splitlines(keepends=True)[0])
+    (new / "scores.jsonl").write_bytes(
+        (new / "scores.jsonl").read_bytes().splitlines(keepends=True)[0]
+    )
     code, out, _ = oddlm("runs", "score", "--all")
     assert (code, out) == (0, f"{new.name}\n")
     assert counts(store) == [(3, 3, 3, True)] * 2
@@ -111,7 +120,9 @@ def test_one_bad_run_does_not_hold_up_the_others(store, oddlm):
     for place in (f"{newer}/spec.json", f"{torn}/drawn.jsonl", f"{gone}/spec.json"):
         assert place in err
     after = bytes_of(store)
-    assert {path for path in before if after[path] != before[path]} <= {f"runs/{whole}/environment.json"}
+    assert {path for path in before if after[path] != before[path]} <= {
+        f"runs/{whole}/environment.json"
+    }
 
 
 def test_a_run_of_which_nothing_is_drawn_is_named(store, oddlm):
@@ -174,7 +185,11 @@ def test_a_sibling_that_cannot_be_read_is_passed_by(store, scorer):
 
 def test_prompts_that_changed_are_neither_scored_nor_taken_over(store, monkeypatch, oddlm):
     run(store, spec(), limit=2, stages=("draw",))
-    monkeypatch.setattr(own_task, "TASK", replace(TASK, scorer_version=2, prompt=lambda problem: problem.prompt + " t9"))
+    monkeypatch.setattr(
+        own_task,
+        "TASK",
+        replace(TASK, scorer_version=2, prompt=lambda problem: problem.prompt + " t9"),
+    )
     before = bytes_of(store)
     code, _, err = oddlm("runs", "score", "--all")
     assert (code, err.count("\n"), f"{store.ids()[0]}/drawn.jsonl" in err) == (1, 1, True)
@@ -188,12 +203,17 @@ def test_a_spec_that_was_edited_or_moved_is_noticed_everywhere(store, oddlm):
     name = spec().id
     path = store.folder / name / "spec.json"
     whole = path.read_text()
-    for edited in (whole.replace('"temperature":1.0', '"temperature":0.9'), whole.replace(f'"id":"{name}"', '"id":"0"')):
+    for edited in (
+        whole.replace('"temperature":1.0', '"temperature":0.9'),
+        whole.replace(f'"id":"{name}"', '"id":"0"'),
+    ):
         assert edited != whole
         path.write_text(edited)
         for command in (["runs"], ["runs", "score", "--all"], ["runs", "show", name], ["report"]):
             code, _, err = oddlm(*command)
-            assert (code > 0, err.count("\n"), f"{name}/spec.json" in err) == (True, 1, True), command
+            assert (code > 0, err.count("\n"), f"{name}/spec.json" in err) == (True, 1, True), (
+                command
+            )
     path.write_text(whole)
     shutil.move(store.folder / name, store.folder / "copy")
     assert "copy/spec.json" in oddlm("runs")[2]
@@ -201,7 +221,10 @@ def test_a_spec_that_was_edited_or_moved_is_noticed_everywhere(store, oddlm):
 
 def test_scoring_forgives_no_failure_of_drawing(store):
     run(store, spec(), limit=2, stages=("draw",))
-    failures = [Failure(problem="own/5", stage=stage, error="E: no", traceback="") for stage in ("draw", "score")]
+    failures = [
+        Failure(problem="own/5", stage=stage, error="E: no", traceback="")
+        for stage in ("draw", "score")
+    ]
     with store.open(spec(), 2) as writer:
         for failure in failures:
             writer.fail(failure)

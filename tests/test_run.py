@@ -1,4 +1,6 @@
-"""The driver: every problem is drawn, scored and stored once, whatever happens to its process, on every executor."""
+"""The driver: every problem is drawn, scored and stored once, whatever happens to its process, on
+every executor.
+"""
 
 import json
 import os
@@ -16,12 +18,13 @@ from pathlib import Path
 import pytest
 
 import oddlm
+from oddlm.config import checked
 from oddlm.experiments.executors import find_executor
 from oddlm.experiments.run import Plan, Progress, drawn_problems, identified, make_plan, run_plan
 from oddlm.experiments.stages import draw, drawing_environment, powers_of_two
 from oddlm.experiments.work import Bench, Options, Outcome, Take
 from oddlm.models.toy import Toy
-from oddlm.params import RunSpec, checked
+from oddlm.spec import RunSpec
 from oddlm.store import DamagedRunError, Record, RunHeldError, Store
 from oddlm.tasks import Problem
 
@@ -36,7 +39,11 @@ ENV = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 def spec(**changes) -> RunSpec:
-    params = {"length": 6, "alpha": changes.pop("alpha", 16), "temperature": changes.pop("temperature", 1)}
+    params = {
+        "length": 6,
+        "alpha": changes.pop("alpha", 16),
+        "temperature": changes.pop("temperature", 1),
+    }
     asked = {"model": "toy", "task": "tests.own_task.TASK", "n": 4, "params": params, **changes}
     return identified(checked(RunSpec, asked))
 
@@ -66,12 +73,16 @@ def test_every_problem_is_drawn_scored_and_stored(store):
     assert list(whole.records) == records
     for record in records:
         assert [s.index for s in record.samples] == [0, 1, 2, 3]
-        assert [s.correct for s in record.samples] == [TASK.score(None, s.text).correct for s in record.samples]
+        assert [s.correct for s in record.samples] == [
+            TASK.score(None, s.text).correct for s in record.samples
+        ]
         assert record.nfe == 6
         assert all(sample.logprob < 0 for sample in record.samples)
     right = [s.correct for record in records for s in record.samples]
     assert whole.summary.passed["pass@1"] == pytest.approx(sum(right) / len(right))
-    assert whole.summary.passed["pass@4"] == pytest.approx(sum(any(record.correct) for record in records) / 12)
+    assert whole.summary.passed["pass@4"] == pytest.approx(
+        sum(any(record.correct) for record in records) / 12
+    )
     assert 0 < whole.summary.passed["pass@1"] < whole.summary.passed["pass@4"]
     assert (whole.summary.problems, whole.summary.samples) == (12, 48)
     assert whole.complete
@@ -97,7 +108,13 @@ def test_a_larger_limit_adds_to_what_is_there(store, no_model):
     assert [(one.problems, one.fresh) for one in seen] == [(3, False), (1, True), (1, True)]
     assert many[:3] == few
     head = store.head(spec().id)
-    assert (head.complete, head.problems, head.drawn, head.scored, head.summary.problems) == (True, 5, 5, 5, 5)
+    assert (head.complete, head.problems, head.drawn, head.scored, head.summary.problems) == (
+        True,
+        5,
+        5,
+        5,
+        5,
+    )
     no_model()
     assert run(store, spec(), limit=4) == many[:4]
     assert store.head(spec().id).complete, "who asks for fewer takes nothing away"
@@ -107,7 +124,9 @@ def test_a_limit_is_no_part_of_a_run(store):
     from oddlm.experiments.grid import expand
 
     head = {"model": "toy", "task": "tests.own_task.TASK", "n": 2}
-    (few,), (many,) = (make_plan(expand({**head, "limit": limit}, "grid", {})).runs for limit in (2, 7))
+    (few,), (many,) = (
+        make_plan(expand({**head, "limit": limit}, "grid", {})).runs for limit in (2, 7)
+    )
     assert few.spec == many.spec
     assert (len(few.problems), len(many.problems)) == (2, 7)
     both = {**head, "task": [{"name": head["task"], "limit": limit} for limit in (2, 7, 4)]}
@@ -115,8 +134,12 @@ def test_a_limit_is_no_part_of_a_run(store):
     assert len(one.problems) == 7
 
 
-@pytest.mark.parametrize(("together", "most_rows", "most"), [(1, None, 4), (3, None, 12), (1, 3, 3), (3, 3, 3)])
-def test_the_network_sees_no_more_than_the_model_was_loaded_for(monkeypatch, together, most_rows, most):
+@pytest.mark.parametrize(
+    ("together", "most_rows", "most"), [(1, None, 4), (3, None, 12), (1, 3, 3), (3, 3, 3)]
+)
+def test_the_network_sees_no_more_than_the_model_was_loaded_for(
+    monkeypatch, together, most_rows, most
+):
     seen: list[int] = []
     network = Toy.__call__
 
@@ -144,7 +167,9 @@ def test_drawing_and_scoring_apart_are_both_together(store, tmp_path, no_model):
     run(store, spec(), stages=("draw",), together=5)
     head = store.head(spec().id)
     assert (head.drawn, head.scored, head.complete, head.summary) == (12, 0, False, None)
-    assert {sample.correct for record in store.records(spec().id) for sample in record.samples} == {None}
+    assert {sample.correct for record in store.records(spec().id) for sample in record.samples} == {
+        None
+    }
     shutil.copytree(store.folder, tmp_path / "elsewhere")
     no_model()
     there = Store(tmp_path / "elsewhere")
@@ -152,12 +177,17 @@ def test_drawing_and_scoring_apart_are_both_together(store, tmp_path, no_model):
     assert carry_out(plan, there, stages=("score",)).complete == 1
     assert content(there.read(spec().id).records) == content(whole)
     assert there.head(spec().id).complete
-    assert there.head(spec().id).summary.passed == Store(tmp_path / "whole").head(spec().id).summary.passed
+    assert (
+        there.head(spec().id).summary.passed
+        == Store(tmp_path / "whole").head(spec().id).summary.passed
+    )
 
 
 def test_a_mended_scorer_scores_what_was_drawn(store, monkeypatch, no_model):
     old = run(store, spec())
-    wrong = replace(TASK, scorer_version=2, score=lambda problem, text: own_task.Score(False, None, "never"))
+    wrong = replace(
+        TASK, scorer_version=2, score=lambda problem, text: own_task.Score(False, None, "never")
+    )
     monkeypatch.setattr(own_task, "TASK", wrong)
     no_model()
     plan = Plan((drawn_problems(store.head(spec(scorer_version=None).id[:8])),))
@@ -199,7 +229,9 @@ def test_an_error_in_scoring_keeps_what_was_done(store, monkeypatch):
 
 
 def test_scoring_overlaps_drawing(store, monkeypatch):
-    """The first problem is scored only when the third is drawn: who did one after the other would wait for ever."""
+    """The first problem is scored only when the third is drawn: who did one after the other would
+    wait for ever.
+    """
     from threading import Event
 
     third = Event()
@@ -256,7 +288,9 @@ def test_data_that_changed_are_not_scored(store, tmp_path):
     run(store, own, stages=("draw",))
     moved = tmp_path / "moved.jsonl"
     path.rename(moved)
-    assert len(drawn_problems(store.head(own.id), data=moved).problems) == 1, "a file that was moved is the same"
+    assert len(drawn_problems(store.head(own.id), data=moved).problems) == 1, (
+        "a file that was moved is the same"
+    )
     moved.write_text('{"prompt": "t5", "target": "t7"}\n')
     with pytest.raises(DamagedRunError, match=r"spec\.json: .* data digest"):
         drawn_problems(store.head(own.id), data=moved)
@@ -307,14 +341,21 @@ def test_the_environment_says_what_ran():
     for alpha, backend in ((0, "torch"), (4, "closed_form")):
         params = oddlm.SampleParams(alpha=alpha)
         assert drawing_environment(oddlm.load("toy"), params=params)["backend"] == backend
-    head = subprocess.run(["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True, text=True, check=False)
+    head = subprocess.run(
+        ["git", "-C", ROOT, "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+    )
     if head.returncode == 0:  # an unpacked release has no history
         assert found["git"]["oddlm"]["commit"] == head.stdout.strip()
     assert json.dumps(found)
 
 
 def test_powers_of_two():
-    assert [powers_of_two(n) for n in (1, 2, 6, 16)] == [[1], [1, 2], [1, 2, 4, 6], [1, 2, 4, 8, 16]]
+    assert [powers_of_two(n) for n in (1, 2, 6, 16)] == [
+        [1],
+        [1, 2],
+        [1, 2, 4, 6],
+        [1, 2, 4, 8, 16],
+    ]
 
 
 class Backwards:
@@ -343,7 +384,9 @@ def test_an_executor_of_ones_own(store, tmp_path):
     found = find_executor("tests.test_run.backwards:workers=3", Options())
     with closing(found) as executor:
         assert run_plan(Plan((asked(spec()),)), store, executor).complete == 1
-    assert stored(store.folder) == {spec().id: {one["problem"]: one for one in content(run(tmp_path / "b", spec()))}}
+    assert stored(store.folder) == {
+        spec().id: {one["problem"]: one for one in content(run(tmp_path / "b", spec()))}
+    }
     first = next(iter(store.records(spec().id)))
     assert first.problem == "own/11"
 
@@ -387,9 +430,23 @@ def test_an_executor_outlives_a_plan_that_was_refused(tmp_path, name):
         assert run_plan(plan, store, executor).complete == 2
 
 
-def start(store: Path, *more: str, hearing: bool = True, command: str = "eval") -> subprocess.Popen[str]:
+def start(
+    store: Path, *more: str, hearing: bool = True, command: str = "eval"
+) -> subprocess.Popen[str]:
     """hearing: Ctrl-C is not ignored, whatever the caller does."""
-    words = [sys.executable, "-m", "oddlm", command, "tests.own_task.SLOW", "--model", "toy", "--n", "4", "--alpha", "16"]
+    words = [
+        sys.executable,
+        "-m",
+        "oddlm",
+        command,
+        "tests.own_task.SLOW",
+        "--model",
+        "toy",
+        "--n",
+        "4",
+        "--alpha",
+        "16",
+    ]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     begin = interruptible if hearing else subprocess.Popen
     return begin([*words, *more, "--store", str(store)], cwd=ROOT, env=ENV, text=True, **pipes)
@@ -398,9 +455,13 @@ def start(store: Path, *more: str, hearing: bool = True, command: str = "eval") 
 lines = scored  # whole lines of all runs
 
 
-@pytest.mark.parametrize(("kills", "seeds"), [(3, "0"), pytest.param(20, "0,1,2", marks=pytest.mark.soak)])
+@pytest.mark.parametrize(
+    ("kills", "seeds"), [(3, "0"), pytest.param(20, "0,1,2", marks=pytest.mark.soak)]
+)
 def test_killed_at_random_moments_and_restarted(tmp_path, kills, seeds):
-    """Plain sampling and one setting, 12 problems of about 0.2 s each; every kill comes up to 0.3 s after some record."""
+    """Plain sampling and one setting, 12 problems of about 0.2 s each; every kill comes up to 0.3 s
+    after some record.
+    """
     undisturbed, disturbed = tmp_path / "undisturbed", tmp_path / "disturbed"
     whole = start(undisturbed, "--seeds", seeds)
     _, err = whole.communicate(timeout=WAIT_S)

@@ -49,7 +49,9 @@ def rows(done: oddlm.Denoised) -> list[tuple[int, ...]]:
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 4))
-def test_quota_is_the_even_share_the_first_steps_taking_the_rest(block_length, steps_per_block, blocks):
+def test_quota_is_the_even_share_the_first_steps_taking_the_rest(
+    block_length, steps_per_block, blocks
+):
     steps_per_block = min(steps_per_block, block_length)
     length, steps = block_length * blocks, steps_per_block * blocks
     model = Fixed(torch.randn(length, 7, generator=torch.Generator().manual_seed(0)))
@@ -130,7 +132,13 @@ def test_steps_beyond_length_are_clamped_and_said(toy):
 
 
 def test_a_prompt_gives_the_same_samples_alone_and_among_longer_ones(toy):
-    options = {"temperature": 1.0, "guide": Repulsion(alpha=16), "fork": True, "order_temperature": 0.5, **SHAPE}
+    options = {
+        "temperature": 1.0,
+        "guide": Repulsion(alpha=16),
+        "fork": True,
+        "order_temperature": 0.5,
+        **SHAPE,
+    }
     together = denoise(toy, PROMPTS, seed=[3, 4, 5], **options)
     for prompt, seed, group in zip(PROMPTS, [3, 4, 5], together.groups(), strict=True):
         assert torch.equal(denoise(toy, [prompt], seed=seed, **options).tokens, group)
@@ -139,8 +147,18 @@ def test_a_prompt_gives_the_same_samples_alone_and_among_longer_ones(toy):
 @pytest.mark.parametrize("objective", UNCOUPLED)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_sample_i_is_the_same_for_every_n_above_i(toy, objective, policy):
-    options = {"temperature": 1.0, "fork": True, "order_temperature": 0.5, "policy": policy, "length": 12, "steps": 6}
-    few, many = (denoise(toy, [[5, 6]], n=n, guide=Repulsion(objective, alpha=16), **options).tokens for n in (5, 11))
+    options = {
+        "temperature": 1.0,
+        "fork": True,
+        "order_temperature": 0.5,
+        "policy": policy,
+        "length": 12,
+        "steps": 6,
+    }
+    few, many = (
+        denoise(toy, [[5, 6]], n=n, guide=Repulsion(objective, alpha=16), **options).tokens
+        for n in (5, 11)
+    )
     assert torch.equal(few, many[:5])
     assert len({tuple(row) for row in many.tolist()}) > 5
 
@@ -148,13 +166,16 @@ def test_sample_i_is_the_same_for_every_n_above_i(toy, objective, policy):
 def test_alpha_zero_is_plain(toy):
     plain = denoise(toy, PROMPTS, temperature=1.0, **SHAPE)
     for guide in (Repulsion(alpha=0), Repulsion("none", alpha=16), None):
-        assert torch.equal(plain.tokens, denoise(toy, PROMPTS, temperature=1.0, guide=guide, **SHAPE).tokens)
+        assert torch.equal(
+            plain.tokens, denoise(toy, PROMPTS, temperature=1.0, guide=guide, **SHAPE).tokens
+        )
 
 
 def test_odd_never_moves_sample_0(toy):
     for temperature in (0.0, 1.0):
         plain, diverse = (
-            denoise(toy, PROMPTS, temperature=temperature, guide=guide, **SHAPE) for guide in (None, Repulsion(alpha=64))
+            denoise(toy, PROMPTS, temperature=temperature, guide=guide, **SHAPE)
+            for guide in (None, Repulsion(alpha=64))
         )
         first = [0, 4, 8]
         assert torch.equal(plain.tokens[first], diverse.tokens[first])
@@ -165,9 +186,14 @@ def test_sixteen_identical_samples_part_at_temperature_zero():
     options = {"n": 16, "length": 24, "steps": 12, "temperature": 0.0}
     model = Toy()
     assert len(set(rows(denoise(model, [[5, 6, 7]], **options)))) == 1
-    broken = denoise(model, [[5, 6, 7]], guide=Repulsion(alpha=16, duplicates="break"), seed=1, **options)
+    broken = denoise(
+        model, [[5, 6, 7]], guide=Repulsion(alpha=16, duplicates="break"), seed=1, **options
+    )
     assert len(set(rows(broken))) >= 15
-    again, other = (denoise(model, [[5, 6, 7]], guide=Repulsion(alpha=16), seed=seed, **options) for seed in (1, 2))
+    again, other = (
+        denoise(model, [[5, 6, 7]], guide=Repulsion(alpha=16), seed=seed, **options)
+        for seed in (1, 2)
+    )
     assert rows(again) == rows(broken)
     assert rows(other)[1:] != rows(broken)[1:]
     skipped = denoise(model, [[5, 6, 7]], guide=Repulsion(alpha=16, duplicates="skip"), **options)
@@ -176,8 +202,12 @@ def test_sixteen_identical_samples_part_at_temperature_zero():
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
 def test_gumbel_sampling_has_the_softmax_distribution(temperature):
-    logits = torch.tensor([[2.0, 1.0, 0.5, 0.0, -0.5, -1.0, -2.0, -torch.inf, 9.0]])  # the last is MASK
-    done = denoise(Fixed(logits), [[0]], n=20_000, length=1, steps=1, temperature=temperature, seed=11)
+    logits = torch.tensor(
+        [[2.0, 1.0, 0.5, 0.0, -0.5, -1.0, -2.0, -torch.inf, 9.0]]
+    )  # the last is MASK
+    done = denoise(
+        Fixed(logits), [[0]], n=20_000, length=1, steps=1, temperature=temperature, seed=11
+    )
     counts = np.bincount(done.tokens.flatten().numpy(), minlength=9)
     expected = (logits[0, :7].double() / temperature).softmax(0).numpy() * 20_000
     assert counts[7:].sum() == 0
@@ -208,7 +238,12 @@ def test_confidences_near_one_keep_their_order():
 
 @pytest.mark.parametrize(
     ("filters", "allowed"),
-    [({"top_k": 2}, {0, 1}), ({"top_p": 0.75}, {0, 1, 2}), ({"top_p": 1e-9}, {0}), ({"top_p": 5e-324}, {0})],
+    [
+        ({"top_k": 2}, {0, 1}),
+        ({"top_p": 0.75}, {0, 1, 2}),
+        ({"top_p": 1e-9}, {0}),
+        ({"top_p": 5e-324}, {0}),
+    ],
 )
 def test_filters(filters, allowed):
     logits = torch.tensor([0.4, 0.3, 0.2, 0.1, 1e-9]).log().expand(8, -1)
@@ -217,17 +252,25 @@ def test_filters(filters, allowed):
 
 
 @pytest.mark.parametrize("size", [5, 41, 401])
-@pytest.mark.parametrize(("top_k", "top_p"), [(3, None), (100, 0.9), (None, 0.3), (None, 0.95), (None, 1.0)])
+@pytest.mark.parametrize(
+    ("top_k", "top_p"), [(3, None), (100, 0.9), (None, 0.3), (None, 0.95), (None, 1.0)]
+)
 @pytest.mark.parametrize("sharpness", [0.1, 1.0, 5.0])
 def test_filters_keep_what_a_stable_sort_puts_first(size, top_k, top_p, sharpness):
-    logits = (torch.randn(30, size, generator=torch.Generator().manual_seed(size)) * sharpness * 2).round() / 2  # with ties
+    logits = (
+        torch.randn(30, size, generator=torch.Generator().manual_seed(size)) * sharpness * 2
+    ).round() / 2  # with ties
     logits[:, : size // 3] = -torch.inf
     order = logits.sort(dim=1, descending=True, stable=True)
-    before = order.values.double().softmax(dim=1).cumsum(dim=1) - order.values.double().softmax(dim=1)
+    before = order.values.double().softmax(dim=1).cumsum(dim=1) - order.values.double().softmax(
+        dim=1
+    )
     first = torch.arange(size) < (size if top_k is None else top_k)
     inside = first & (before < (2.0 if top_p in (None, 1.0) else top_p))
     kept = filter_logits(logits, top_k, top_p).isfinite()
-    assert torch.equal(kept, torch.zeros_like(inside).scatter(1, order.indices, inside) & logits.isfinite())
+    assert torch.equal(
+        kept, torch.zeros_like(inside).scatter(1, order.indices, inside) & logits.isfinite()
+    )
 
 
 def test_suppression():
@@ -250,7 +293,16 @@ def test_suppression():
 def test_late_ids_are_late_under_every_policy(policy):
     logits = torch.randn(6, 9, generator=torch.Generator().manual_seed(1))
     logits[2:, 1] = 9.0
-    done = denoise(Fixed(logits), [[0]], n=1, length=6, steps=6, temperature=0.0, suppress_confidence=[1], policy=policy)
+    done = denoise(
+        Fixed(logits),
+        [[0]],
+        n=1,
+        length=6,
+        steps=6,
+        temperature=0.0,
+        suppress_confidence=[1],
+        policy=policy,
+    )
     assert done.commit_step[0, 2:].min() == 2
 
 
@@ -267,7 +319,9 @@ def test_order_noise_draws_the_first_position_in_proportion_to_confidence():
     """Gumbel-max on the log-confidence: position p goes first with probability confidence[p] / sum."""
     logits = torch.tensor([[3.0, 0, 0], [1.0, 0, 0], [0.5, 0, 0]])
     logits = torch.cat([logits, torch.zeros(3, 1)], dim=1)
-    done = denoise(Fixed(logits), [[0]], n=20_000, length=3, steps=3, temperature=0.0, order_temperature=1.0)
+    done = denoise(
+        Fixed(logits), [[0]], n=20_000, length=3, steps=3, temperature=0.0, order_temperature=1.0
+    )
     confidence = logits[:, :3].double().softmax(dim=1)[:, 0]
     first = np.bincount((done.commit_step == 0).long().argmax(dim=1).numpy(), minlength=3)
     assert stats.chisquare(first, (confidence / confidence.sum()).numpy() * 20_000).pvalue > P_VALUE
@@ -276,14 +330,18 @@ def test_order_noise_draws_the_first_position_in_proportion_to_confidence():
 @pytest.mark.parametrize("guide", [None, Repulsion(alpha=16)])
 def test_fork_gives_sample_j_the_jth_likeliest_cell(toy, guide):
     events: list[oddlm.StepEvent] = []
-    done = denoise(toy, [[5, 6]], n=20, length=8, steps=4, fork=True, guide=guide, observe=events.append)
+    done = denoise(
+        toy, [[5, 6]], n=20, length=8, steps=4, fork=True, guide=guide, observe=events.append
+    )
     cells = events[0].base_logits[0].log_softmax(dim=-1)
     cells[:, list(toy.end_ids)] = -torch.inf
     ranked = cells.flatten().argsort(descending=True, stable=True)[:20]
     first = events[0].commit.nonzero()
     assert first[:, 0].tolist() == list(range(20))
     assert first[:, 1].tolist() == (ranked // toy.vocab_size).tolist()
-    assert events[0].prediction.tokens[events[0].commit].tolist() == (ranked % toy.vocab_size).tolist()
+    assert (
+        events[0].prediction.tokens[events[0].commit].tolist() == (ranked % toy.vocab_size).tolist()
+    )
     assert done.nfe == 4
 
 
@@ -292,28 +350,41 @@ def first_cells(model, **options):
     events: list[oddlm.StepEvent] = []
     denoise(model, **{"length": 8, "steps": 4, "fork": True, "observe": events.append, **options})
     positions = events[0].commit.long().argmax(dim=1)
-    return list(zip(positions.tolist(), events[0].prediction.tokens[events[0].commit].tolist(), strict=True))
+    return list(
+        zip(positions.tolist(), events[0].prediction.tokens[events[0].commit].tolist(), strict=True)
+    )
 
 
 def test_a_warm_fork_draws_cells_without_replacement(toy):
-    cold, warm, hot = (first_cells(toy, prompts=[[5, 6]], n=30, fork_temperature=t, seed=2) for t in (0.0, 1.0, 500.0))
+    cold, warm, hot = (
+        first_cells(toy, prompts=[[5, 6]], n=30, fork_temperature=t, seed=2)
+        for t in (0.0, 1.0, 500.0)
+    )
     assert len(set(warm)) == len(set(hot)) == 30
-    assert len(set(cold) & set(warm)) > len(set(cold) & set(hot)), "the warmer, the less the ranks count"
+    assert len(set(cold) & set(warm)) > len(set(cold) & set(hot)), (
+        "the warmer, the less the ranks count"
+    )
     assert cold == first_cells(toy, prompts=[[5, 6]], n=30, seed=2)
-    assert first_cells(toy, prompts=[[5, 6]], n=7, fork_temperature=1.0, seed=2) == warm[:7], "the same for every n"
+    assert first_cells(toy, prompts=[[5, 6]], n=7, fork_temperature=1.0, seed=2) == warm[:7], (
+        "the same for every n"
+    )
     assert first_cells(toy, prompts=[[5, 6]], n=30, fork_temperature=1.0, seed=3) != warm
 
 
 def test_warm_forks_of_prompts_are_their_own_and_the_same_in_every_batch(toy):
     both = first_cells(toy, prompts=[[5, 6], [5, 6]], n=6, fork_temperature=1.0, seed=[2, 3])
     assert both[:6] != both[6:]
-    assert both[6:] == first_cells(MicroBatch(toy, 4), prompts=[[5, 6]], n=6, fork_temperature=1.0, seed=[3])
+    assert both[6:] == first_cells(
+        MicroBatch(toy, 4), prompts=[[5, 6]], n=6, fork_temperature=1.0, seed=[3]
+    )
 
 
 def test_a_warm_fork_draws_the_first_cell_in_proportion_to_its_probability():
     """Gumbel-max over all cells; a group is one draw of the first, sample by sample of the rest."""
     logits = torch.tensor([[2.0, 0.0, -1.0, 0.0], [1.0, 0.5, 0.0, 0.0]])
-    found = first_cells(Fixed(logits), prompts=[[0]] * 5000, n=2, length=2, steps=2, fork_temperature=1.0)
+    found = first_cells(
+        Fixed(logits), prompts=[[0]] * 5000, n=2, length=2, steps=2, fork_temperature=1.0
+    )
     cells = torch.tensor([position * 3 + token for position, token in found]).view(-1, 2)
     weights = logits[:, :3].double().softmax(dim=-1).flatten() / 2
     first = np.bincount(cells[:, 0].numpy(), minlength=6)
@@ -357,7 +428,9 @@ def test_wrappers_are_invisible(toy):
     unguided = denoise(ClassifierFree(toy, 0.0), PROMPTS, **options)
     assert torch.equal(unguided.tokens, plain.tokens)
     assert unguided.nfe == 2 * plain.nfe
-    assert not torch.equal(denoise(ClassifierFree(toy, 3.0), PROMPTS, **options).tokens, plain.tokens)
+    assert not torch.equal(
+        denoise(ClassifierFree(toy, 3.0), PROMPTS, **options).tokens, plain.tokens
+    )
 
 
 def test_classifier_free_guidance_is_the_extrapolation(toy):
@@ -366,13 +439,17 @@ def test_classifier_free_guidance_is_the_extrapolation(toy):
     blind = tokens.clone()
     blind[:, :3] = toy.mask_id
     with_prompt, without = toy(tokens, 3, lengths), toy(blind, 3, lengths)
-    torch.testing.assert_close(ClassifierFree(toy, 1.5)(tokens, 3, lengths), without + 2.5 * (with_prompt - without))
+    torch.testing.assert_close(
+        ClassifierFree(toy, 1.5)(tokens, 3, lengths), without + 2.5 * (with_prompt - without)
+    )
 
 
 def test_guidance_leaves_impossible_tokens_impossible():
     logits = torch.randn(12, 9, generator=torch.Generator().manual_seed(0))
     logits[:, 3] = -torch.inf
-    done = denoise(ClassifierFree(Fixed(logits), 1.0), [[1]], n=20, temperature=2.0, length=12, steps=6)
+    done = denoise(
+        ClassifierFree(Fixed(logits), 1.0), [[1]], n=20, temperature=2.0, length=12, steps=6
+    )
     assert (done.tokens != 3).all()
 
 
@@ -408,7 +485,9 @@ def test_an_empty_prompt_is_unconditional(toy):
 
 def test_low_precision_logits(toy):
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
-        done = denoise(Toy(dtype=dtype), [[5, 6]], temperature=1.0, guide=Repulsion(alpha=16), **SHAPE)
+        done = denoise(
+            Toy(dtype=dtype), [[5, 6]], temperature=1.0, guide=Repulsion(alpha=16), **SHAPE
+        )
         assert (done.commit_step >= 0).all()
 
 
@@ -437,9 +516,17 @@ def test_progress_is_silent_off_a_terminal(toy, capfd):
 
 
 def test_schedule_divides_blocks_at_each_rows_own_pace():
-    """A row that a parallel policy carried into block 2 works there while its neighbour finishes block 1."""
+    """A row that a parallel policy carried into block 2 works there while its neighbour finishes
+    block 1.
+    """
     quota = Quota.plan(8, 4, 4, fork=False)
-    masked = torch.tensor([[1, 0, 1, 0, 1, 1, 1, 1], [0, 0, 0, 0, 0, 1, 1, 1], [0] * 8], dtype=torch.bool)
+    masked = torch.tensor(
+        [[1, 0, 1, 0, 1, 1, 1, 1], [0, 0, 0, 0, 0, 1, 1, 1], [0] * 8], dtype=torch.bool
+    )
     blocks = Blocks.lay(masked, 4, torch.zeros(3, dtype=torch.long), "answer")
     assert quota.ends(blocks).tolist() == [[2, 4]]
-    assert blocks.open.long().tolist() == [[1, 0, 1, 0, 0, 0, 0, 0], [0, 0, 0, 0, 0, 1, 1, 1], [0] * 8]
+    assert blocks.open.long().tolist() == [
+        [1, 0, 1, 0, 0, 0, 0, 0],
+        [0, 0, 0, 0, 0, 1, 1, 1],
+        [0] * 8,
+    ]

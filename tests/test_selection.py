@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 import oddlm
 from oddlm import LM, Sample
+from oddlm.config import checked
 from oddlm.experiments.run import check_spec, identified
 from oddlm.metrics.words import split_words, word_distances
-from oddlm.params import RunSpec, checked
 from oddlm.selection import SELECTORS, keep
+from oddlm.spec import RunSpec
 from oddlm.store import Store
 
 from .runs import run
@@ -46,7 +47,10 @@ def test_k_centre_by_hand():
     assert chosen("k_centre", samples[:2], 2) == [0, 1], "where all are alike the first come first"
 
 
-@given(st.lists(st.lists(st.sampled_from("abcd"), max_size=5).map(" ".join), min_size=1, max_size=9), st.data())
+@given(
+    st.lists(st.lists(st.sampled_from("abcd"), max_size=5).map(" ".join), min_size=1, max_size=9),
+    st.data(),
+)
 def test_k_centre_is_a_farthest_point_each_time(texts, data):
     n = data.draw(st.integers(1, len(texts)))
     found = list(SELECTORS.find("k_centre")([sample(i, text) for i, text in enumerate(texts)], n))
@@ -61,16 +65,29 @@ def test_k_centre_is_a_farthest_point_each_time(texts, data):
 
 
 def test_the_most_confident_are_the_likeliest_texts():
-    samples = [sample(i, logprobs=p) for i, p in enumerate([(-3.0, -1.0), (-1.0, -1.0), (-4.0, 0.0), (-0.5, -0.25)])]
+    samples = [
+        sample(i, logprobs=p)
+        for i, p in enumerate([(-3.0, -1.0), (-1.0, -1.0), (-4.0, 0.0), (-0.5, -0.25)])
+    ]
     assert chosen("most_confident", samples, 3) == [3, 1, 0]
 
 
 def test_a_pool_keeps_n_of_its_samples_with_their_places(lm):
     whole = lm.generate(["t5 t6", "t7"], n=12, **SETTINGS)
-    for group, kept in zip(whole, lm.generate(["t5 t6", "t7"], n=4, pool=12, **SETTINGS), strict=True):
+    for group, kept in zip(
+        whole, lm.generate(["t5 t6", "t7"], n=4, pool=12, **SETTINGS), strict=True
+    ):
         assert [one.index for one in kept] == chosen("k_centre", group, 4)
         assert list(kept) == [group[one.index] for one in kept]
-    assert len({tuple(one.index for one in kept) for kept in lm.generate(["t5 t6", "t7"], n=4, pool=12, **SETTINGS)}) == 2
+    assert (
+        len(
+            {
+                tuple(one.index for one in kept)
+                for kept in lm.generate(["t5 t6", "t7"], n=4, pool=12, **SETTINGS)
+            }
+        )
+        == 2
+    )
 
 
 def test_fewer_are_the_first_of_more_and_batches_do_not_count(lm):
@@ -85,7 +102,10 @@ def test_kept_samples_are_farther_apart_than_the_first(lm):
         return word_distances(words, words)[np.triu_indices(len(group), 1)].min()
 
     settings = SETTINGS | {"temperature": 0.5, "eos": "never"}
-    pairs = [(lm.generate(p, n=4, pool=16, **settings)[0], lm.generate(p, n=4, **settings)[0]) for p in ("t5 t6", "t7", "t9")]
+    pairs = [
+        (lm.generate(p, n=4, pool=16, **settings)[0], lm.generate(p, n=4, **settings)[0])
+        for p in ("t5 t6", "t7", "t9")
+    ]
     assert all(apart(kept) > apart(first) for kept, first in pairs)
 
 
@@ -106,9 +126,18 @@ def test_a_selector_of_ones_own(lm):
     ("wrong", "message"),
     [
         ({"pool": 3}, "pool must be at least n, as n of its samples are kept: 3 < 4"),
-        ({"pool": 8, "selector": "kcentre"}, "unknown selector 'kcentre'; known: first, k_centre, most_confident"),
-        ({"pool": 8, "selector": {"name": "first", "k": 2}}, "selector 'first' has no option 'k'; options: none"),
-        ({"pool": 8, "until": lambda one: True}, "until looks at samples as they come, a pool is chosen from at the end"),
+        (
+            {"pool": 8, "selector": "kcentre"},
+            "unknown selector 'kcentre'; known: first, k_centre, most_confident",
+        ),
+        (
+            {"pool": 8, "selector": {"name": "first", "k": 2}},
+            "selector 'first' has no option 'k'; options: none",
+        ),
+        (
+            {"pool": 8, "until": lambda one: True},
+            "until looks at samples as they come, a pool is chosen from at the end",
+        ),
     ],
     ids=lambda x: x if isinstance(x, str) else ",".join(x),
 )
@@ -122,7 +151,9 @@ def test_bad_input_is_refused_before_any_work(lm, wrong, message):
 
 def test_a_run_that_cannot_be_is_refused_before_the_model_is_loaded():
     with pytest.raises(ValueError, match="unknown selector 'kcentre'"):
-        check_spec(checked(RunSpec, {"model": "toy", "params": {"pool": 32, "selector": "kcentre"}}))
+        check_spec(
+            checked(RunSpec, {"model": "toy", "params": {"pool": 32, "selector": "kcentre"}})
+        )
     spec = checked(RunSpec, {"model": "toy", "params": {"pool": 32}})
     with pytest.raises(ValueError, match="pool must be at least n"):
         check_spec(spec.model_copy(update={"n": 64}))
@@ -132,7 +163,9 @@ def test_a_run_that_cannot_be_is_refused_before_the_model_is_loaded():
 @pytest.mark.parametrize("together", [1, 5])
 def test_a_record_tells_what_was_spent(tmp_path, pool, nfe, together):
     params = {"length": 6, "alpha": 0, "temperature": 1, "pool": pool}
-    spec = identified(checked(RunSpec, {"model": "toy", "task": "tests.own_task.TASK", "n": 4, "params": params}))
+    spec = identified(
+        checked(RunSpec, {"model": "toy", "task": "tests.own_task.TASK", "n": 4, "params": params})
+    )
     store = Store(tmp_path / "runs")
     records = run(store, spec, together=together)
     assert {record.nfe for record in records} == {nfe}

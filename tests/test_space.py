@@ -4,8 +4,9 @@ from random import Random
 
 import pytest
 
+from oddlm.config import checked
 from oddlm.experiments.tune.space import DEFAULT, draw, read_settings, read_space
-from oddlm.params import SampleParams, checked
+from oddlm.params import SampleParams
 
 
 class Dice:
@@ -32,9 +33,18 @@ def test_the_default_draws_plain_sampling_and_every_kind_of_push():
     space = read_space(DEFAULT, {})
     drawn = [draw(space, {"length": 8}, Dice(seed)) for seed in range(60)]
     assert all(checked(SampleParams, settings).length == 8 for settings in drawn)
-    assert {settings.get("objective") for settings in drawn} == {None, "odd", "odd_sequential", "dpp"}
+    assert {settings.get("objective") for settings in drawn} == {
+        None,
+        "odd",
+        "odd_sequential",
+        "dpp",
+    }
     for settings in drawn:
-        assert (settings["alpha"] == 0) == ("objective" not in settings) == ("alpha_schedule" not in settings)
+        assert (
+            (settings["alpha"] == 0)
+            == ("objective" not in settings)
+            == ("alpha_schedule" not in settings)
+        )
         assert settings["alpha"] == 0 or 1 <= settings["alpha"] <= 128
     dice = Dice(0)
     draw(space, {}, dice)
@@ -46,7 +56,13 @@ def test_every_syntax(tmp_path):
     (tmp_path / "space.toml").write_text(
         '[space]\nalpha = "0,2..32:log"\nfork = [true, false]\npolicy = ["margin", {name = "threshold", threshold = 0.8}]\n'
     )
-    given = [str(tmp_path / "space.toml"), "steps=4..8", "eos=free,late", "top_p=0.9", 'feature=["max_pool"]']
+    given = [
+        str(tmp_path / "space.toml"),
+        "steps=4..8",
+        "eos=free,late",
+        "top_p=0.9",
+        'feature=["max_pool"]',
+    ]
     space = {axis.name: axis for axis in read_space(given, {})}
     assert str(space["alpha"]) == "alpha=0,2..32:log"
     assert space["fork"].values == (True, False)
@@ -55,7 +71,10 @@ def test_every_syntax(tmp_path):
     drawn = [draw(tuple(space.values()), {}, Dice(seed)) for seed in range(40)]
     assert {settings["steps"] for settings in drawn} == {4, 5, 6, 7, 8}
     assert all(isinstance(settings["steps"], int) for settings in drawn)
-    assert {str(settings["policy"]) for settings in drawn} == {"margin", "{'name': 'threshold', 'threshold': 0.8}"}
+    assert {str(settings["policy"]) for settings in drawn} == {
+        "margin",
+        "{'name': 'threshold', 'threshold': 0.8}",
+    }
 
 
 def test_numbers_have_three_digits_and_stay_inside():
@@ -95,7 +114,9 @@ def test_what_can_be_drawn_can_be_told():
     space = {axis.name: axis for axis in read_space(given, {})}
     for seed in range(40):
         drawn = draw(tuple(space.values()), {}, Dice(seed))
-        told = {k: v for name, value in drawn.items() for k, v in space[name].suggested(value).items()}
+        told = {
+            k: v for name, value in drawn.items() for k, v in space[name].suggested(value).items()
+        }
         assert draw(tuple(space.values()), {}, Told(told)) == drawn
 
 
@@ -118,7 +139,11 @@ def test_what_is_not_in_the_space(axis, value):
 
 
 def test_settings_in_words_and_in_json():
-    assert read_settings("alpha=8, fork=true,policy=margin") == {"alpha": 8, "fork": True, "policy": "margin"}
+    assert read_settings("alpha=8, fork=true,policy=margin") == {
+        "alpha": 8,
+        "fork": True,
+        "policy": "margin",
+    }
     assert read_settings('{"policy": {"name": "threshold", "threshold": 0.8}}') == {
         "policy": {"name": "threshold", "threshold": 0.8}
     }
@@ -135,15 +160,24 @@ def test_settings_in_words_and_in_json():
     ("given", "message"),
     [
         ([], "the space is empty: give at least one NAME=LOW"),
-        (["alfa=1..2"], "unknown setting 'alfa' in the space; known: length, steps, block_length, temperature"),
+        (
+            ["alfa=1..2"],
+            "unknown setting 'alfa' in the space; known: length, steps, block_length, temperature",
+        ),
         (["seed=1,2"], "unknown setting 'seed'"),
-        (["temperature=2..1"], r"temperature: the low end of a range must lie below its high end, not 2\.\.1"),
+        (
+            ["temperature=2..1"],
+            r"temperature: the low end of a range must lie below its high end, not 2\.\.1",
+        ),
         (["temperature=1..1"], "the low end of a range must lie below"),
         (["temperature=nan..1"], "the low end of a range must lie below"),
         (["temperature=a..b"], r"temperature: a range is LOW\.\.HIGH in numbers, not a\.\.b"),
         (["alpha=-1"], "alpha: Input should be greater than or equal to 0, not -1"),
         (["alpha=-1..8"], "alpha: Input should be greater than or equal to 0, not -1.0"),
-        (["alpha=0..8:log"], "alpha: a log scale begins above 0, not at 0; 0 can stand beside it: alpha=0,1..8:log"),
+        (
+            ["alpha=0..8:log"],
+            "alpha: a log scale begins above 0, not at 0; 0 can stand beside it: alpha=0,1..8:log",
+        ),
         (["alpha=0,1..2,4..8"], "alpha has two ranges"),
         (["alpha=1,1"], "alpha has the value 1 twice"),
         (["alpha="], "alpha needs values"),
@@ -165,7 +199,11 @@ def test_bad_spaces(given, message):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [("x = 1", r"must hold one table, \[space\]"), ("[space]", "the space is empty"), ("[space", "space.toml is not TOML: ")],
+    [
+        ("x = 1", r"must hold one table, \[space\]"),
+        ("[space]", "the space is empty"),
+        ("[space", "space.toml is not TOML: "),
+    ],
 )
 def test_bad_files(tmp_path, content, message):
     (tmp_path / "space.toml").write_text(content)

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oddlm.params import RunSpec, checked
+from oddlm.config import checked
+from oddlm.spec import RunSpec
 from oddlm.store import Drawn, DrawnSample, Record, Scored, Store, StoreError, Summary, Writer
 from oddlm.store.query import sql
 
@@ -20,15 +21,40 @@ SPEC = checked(RunSpec, {"model": "toy", "task": "own", "n": 2, "params": {"obje
 
 
 def drawn(name: str, text: str = "t1", **changes) -> Drawn:
-    shape = {"length": 2, "size": 2, "ends": 0, "finish_reason": "length", "nfe": 4, "logprob": -1.5}
+    shape = {
+        "length": 2,
+        "size": 2,
+        "ends": 0,
+        "finish_reason": "length",
+        "nfe": 4,
+        "logprob": -1.5,
+    }
     samples = tuple(DrawnSample(index=i, text=f"{text} {i}", **shape) for i in range(2))
-    fields = {"problem": name, "digest": "d", "prompt": "p", "seed": 2**63 - 1, "nfe": 4, "seconds": 0.5}
+    fields = {
+        "problem": name,
+        "digest": "d",
+        "prompt": "p",
+        "seed": 2**63 - 1,
+        "nfe": 4,
+        "seconds": 0.5,
+    }
     return Drawn(**{**fields, "samples": samples, **changes})
 
 
 def scored(name: str, **changes) -> Scored:
-    fields = {"problem": name, "correct": (False, True), "solutions": (None, 0), "nfe": 4, "draw_seconds": 0.5, "seconds": 0.1}
-    columns = {"answers": (None, "x"), "details": ("d", "d"), "diversity": {"distinct": 1.0, "nothing": float("nan")}}
+    fields = {
+        "problem": name,
+        "correct": (False, True),
+        "solutions": (None, 0),
+        "nfe": 4,
+        "draw_seconds": 0.5,
+        "seconds": 0.1,
+    }
+    columns = {
+        "answers": (None, "x"),
+        "details": ("d", "d"),
+        "diversity": {"distinct": 1.0, "nothing": float("nan")},
+    }
     return Scored(**{**fields, **columns, **changes})
 
 
@@ -42,7 +68,14 @@ def add(run: Writer, *names: str) -> None:
         run.score(scored(name))
 
 
-SUMMARY = Summary(id=SPEC.id, problems=2, samples=4, seconds=1.2, passed={"pass@1": 0.5, "pass@2": 1.0}, diversity={})
+SUMMARY = Summary(
+    id=SPEC.id,
+    problems=2,
+    samples=4,
+    seconds=1.2,
+    passed={"pass@1": 0.5, "pass@2": 1.0},
+    diversity={},
+)
 
 
 @pytest.fixture
@@ -133,7 +166,10 @@ def test_a_folder_that_was_copied_in_part_is_refused_and_left_alone(finished, fi
     assert (path.read_bytes() if path.exists() else None) == left
     (path.parent / "summary.json").unlink()
     if file == "drawn.jsonl":
-        with pytest.raises(StoreError, match=rf"{path} holds .* and scores.jsonl"), finished.open(SPEC, 2):
+        with (
+            pytest.raises(StoreError, match=rf"{path} holds .* and scores.jsonl"),
+            finished.open(SPEC, 2),
+        ):
             pass
     else:
         with finished.open(SPEC, 2) as run:
@@ -142,10 +178,18 @@ def test_a_folder_that_was_copied_in_part_is_refused_and_left_alone(finished, fi
 
 def test_a_folder_whose_spec_was_not_copied_is_refused(finished):
     (finished.folder / SPEC.id / "spec.json").unlink()
-    before = sorted((path.name, path.read_bytes()) for path in (finished.folder / SPEC.id).iterdir() if path.name != "lock")
+    before = sorted(
+        (path.name, path.read_bytes())
+        for path in (finished.folder / SPEC.id).iterdir()
+        if path.name != "lock"
+    )
     with pytest.raises(StoreError, match=r"spec\.json is gone"), finished.open(SPEC, 2):
         pass
-    after = sorted((path.name, path.read_bytes()) for path in (finished.folder / SPEC.id).iterdir() if path.name != "lock")
+    after = sorted(
+        (path.name, path.read_bytes())
+        for path in (finished.folder / SPEC.id).iterdir()
+        if path.name != "lock"
+    )
     assert after == before
 
 
@@ -157,7 +201,12 @@ def test_another_scorer_takes_over_what_is_drawn(finished):
         assert (run.digests, run.scored) == (digests, set())
         assert run.drawn(["a"]) == [drawn("a")]
     head = finished.head(other.id)
-    assert (head.drawn, head.scored, head.complete, head.starts) == (2, 0, False, ({"python": "3"},))
+    assert (head.drawn, head.scored, head.complete, head.starts) == (
+        2,
+        0,
+        False,
+        ({"python": "3"},),
+    )
     assert finished.read(SPEC.id).complete
 
 
@@ -181,12 +230,22 @@ def edit(store: Store, file: str, change) -> None:
     path.write_text(change(path.read_text()))
 
 
-@pytest.mark.parametrize("file", ["spec.json", "drawn.jsonl", "scores.jsonl", "summary.json", "environment.json"])
-@pytest.mark.parametrize(("version", "age"), [("1", "an older"), ("3", "a newer"), ("null", "an older")])
+@pytest.mark.parametrize(
+    "file", ["spec.json", "drawn.jsonl", "scores.jsonl", "summary.json", "environment.json"]
+)
+@pytest.mark.parametrize(
+    ("version", "age"), [("1", "an older"), ("3", "a newer"), ("null", "an older")]
+)
 def test_another_schema_is_refused_and_left_alone(finished, file, version, age):
-    edit(finished, file, lambda text: text.replace('"schema_version":2', f'"schema_version":{version}'))
+    edit(
+        finished,
+        file,
+        lambda text: text.replace('"schema_version":2', f'"schema_version":{version}'),
+    )
     before = (finished.folder / SPEC.id / file).read_bytes()
-    with pytest.raises(StoreError, match=rf"{file}.*: schema \w+, from {age} oddlm \(this one reads 2\)"):
+    with pytest.raises(
+        StoreError, match=rf"{file}.*: schema \w+, from {age} oddlm \(this one reads 2\)"
+    ):
         finished.read(SPEC.id)
     if file in ("spec.json", "drawn.jsonl", "scores.jsonl"):
         with pytest.raises(StoreError, match=f"from {age} oddlm"), finished.open(SPEC, 2):
@@ -213,7 +272,9 @@ def test_a_problem_that_is_there_twice_is_named(finished):
 
 def test_a_spec_with_a_typo_is_named(finished):
     edit(finished, "spec.json", lambda text: text.replace('"temperature"', '"temprature"'))
-    with pytest.raises(StoreError, match=r"spec\.json: .*unknown field 'spec\.params\.temprature'; known: length"):
+    with pytest.raises(
+        StoreError, match=r"spec\.json: .*unknown field 'spec\.params\.temprature'; known: length"
+    ):
         finished.read(SPEC.id)
 
 
@@ -226,7 +287,9 @@ def test_a_spec_that_was_edited_is_refused(finished):
 def test_one_writer_at_a_time(store):
     with (
         store.open(SPEC, 2),
-        pytest.raises(StoreError, match=f"run {SPEC.id} is being written by process {os.getpid()} on"),
+        pytest.raises(
+            StoreError, match=f"run {SPEC.id} is being written by process {os.getpid()} on"
+        ),
         store.open(SPEC, 2),
     ):
         pass
@@ -238,7 +301,7 @@ def test_a_lock_dies_with_its_process(store):
     code = f"""
 import os, signal
 from pathlib import Path
-from oddlm.params import RunSpec
+from oddlm.spec import RunSpec
 from oddlm.store import Store
 with Store(Path({str(store.folder)!r})).open(RunSpec.model_validate_json({SPEC.model_dump_json()!r}), 2):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -271,11 +334,26 @@ for attempt in (lambda s: s.check(), lambda s: s.open(SPEC, 2).__enter__()):
 
 def test_a_folder_that_cannot_be_written(finished):
     folder = finished.folder
-    command = ["bwrap", "--dev-bind", "/", "/", "--ro-bind", str(folder), str(folder), sys.executable, "-c"]
-    done = subprocess.run([*command, READ_ONLY.format(folder=folder)], capture_output=True, text=True, check=True)
+    command = [
+        "bwrap",
+        "--dev-bind",
+        "/",
+        "/",
+        "--ro-bind",
+        str(folder),
+        str(folder),
+        sys.executable,
+        "-c",
+    ]
+    done = subprocess.run(
+        [*command, READ_ONLY.format(folder=folder)], capture_output=True, text=True, check=True
+    )
     first, second = done.stdout.splitlines()
     assert first == f"cannot write {folder}: Read-only file system; what was finished is kept"
-    assert second == f"cannot write {folder}/{SPEC.id}/lock: Read-only file system; what was finished is kept"
+    assert (
+        second
+        == f"cannot write {folder}/{SPEC.id}/lock: Read-only file system; what was finished is kept"
+    )
 
 
 FULL = """
@@ -299,11 +377,27 @@ shutil.copytree(store.folder, "{saved}")
 def test_a_full_disk_keeps_every_finished_problem(tmp_path):
     disk, saved = tmp_path / "disk", tmp_path / "saved"
     disk.mkdir()
-    command = ["bwrap", "--dev-bind", "/", "/", "--size", str(1 << 18), "--tmpfs", str(disk), sys.executable, "-c"]
-    done = subprocess.run([*command, FULL.format(disk=disk, saved=saved)], capture_output=True, text=True, check=True)
+    command = [
+        "bwrap",
+        "--dev-bind",
+        "/",
+        "/",
+        "--size",
+        str(1 << 18),
+        "--tmpfs",
+        str(disk),
+        sys.executable,
+        "-c",
+    ]
+    done = subprocess.run(
+        [*command, FULL.format(disk=disk, saved=saved)], capture_output=True, text=True, check=True
+    )
     count, message = done.stdout.strip().split(" ", 1)
     assert int(count) > 10
-    assert message == f"cannot write {disk}/{SPEC.id}/drawn.jsonl: No space left on device; what was finished is kept"
+    assert (
+        message
+        == f"cannot write {disk}/{SPEC.id}/drawn.jsonl: No space left on device; what was finished is kept"
+    )
     with Store(saved).open(SPEC, 1000) as run:
         assert len(run.digests) == int(count)
         run.draw(drawn(count))
@@ -323,10 +417,12 @@ def test_files_are_for_everybody_to_read(finished):
 
 
 def test_queries(finished):
-    assert sql(finished, "select run, task, n, objective, problems, drawn, scored, complete from runs").rows == (
-        (SPEC.id, "own", 2, "odd", 2, 2, 2, True),
-    )
-    assert sql(finished, "select problem, n, correct, seed from problems order by problem").rows == (
+    assert sql(
+        finished, "select run, task, n, objective, problems, drawn, scored, complete from runs"
+    ).rows == ((SPEC.id, "own", 2, "odd", 2, 2, 2, True),)
+    assert sql(
+        finished, "select problem, n, correct, seed from problems order by problem"
+    ).rows == (
         ("a", 2, 1, 2**63 - 1),
         ("b", 2, 1, 2**63 - 1),
     )
@@ -339,7 +435,9 @@ def test_queries(finished):
 def test_a_run_that_is_being_written_can_be_asked(store):
     with store.open(SPEC, 2) as run:
         add(run, "a")
-        assert sql(store, "select drawn, scored, problems, complete from runs").rows == ((1, 1, 2, False),)
+        assert sql(store, "select drawn, scored, problems, complete from runs").rows == (
+            (1, 1, 2, False),
+        )
 
 
 @pytest.mark.parametrize(

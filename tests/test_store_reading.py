@@ -1,4 +1,6 @@
-"""A part of a file is read as the whole would be: statistics without texts, queries without columns that nobody names."""
+"""A part of a file is read as the whole would be: statistics without texts, queries without columns
+that nobody names.
+"""
 
 import math
 
@@ -25,7 +27,9 @@ def partly(store):  # noqa: F811
 def test_statistics_are_those_of_the_scores(finished):  # noqa: F811
     whole, slim = list(finished.scores(SPEC.id)), list(finished.statistics(SPEC.id))
     names = Statistics.model_fields.keys()
-    assert [one.model_dump() for one in slim] == [one.model_dump(include=set(names)) for one in whole]
+    assert [one.model_dump() for one in slim] == [
+        one.model_dump(include=set(names)) for one in whole
+    ]
     assert names & {"answers", "details"} == set()
 
 
@@ -84,21 +88,41 @@ NARROW = {
         "problem",
         "solution",
     },
-    "select problem, n, correct, n * 0.5 from problems order by 1 desc": {"problem", "n", "correct"},
+    "select problem, n, correct, n * 0.5 from problems order by 1 desc": {
+        "problem",
+        "n",
+        "correct",
+    },
     "select diversity->>'distinct', score_seconds from problems where seconds between 1 and 3": {
         "diversity",
         "score_seconds",
         "seconds",
     },
-    "select a.problem, b.index from problems a join samples b using (run, problem) order by 1, b.index": {"problem", "index"},
+    "select a.problem, b.index from problems a join samples b using (run, problem) order by 1, b.index": {
+        "problem",
+        "index",
+    },
     "select problem from problems where exists (select 1 from samples s where s.problem = problems.problem and s.correct)": {
         "problem",
         "correct",
     },
     "select problem from samples union select model from runs order by 1": {"problem", "model"},
-    "select case when correct is null then 'open' else answer end x from samples order by x": {"correct", "answer"},
-    "select rank() over (partition by problem order by seconds, index) from samples": {"problem", "seconds", "index"},
-    "select task, alpha, drawn, scored, complete from runs": {"task", "alpha", "drawn", "scored", "complete"},
+    "select case when correct is null then 'open' else answer end x from samples order by x": {
+        "correct",
+        "answer",
+    },
+    "select rank() over (partition by problem order by seconds, index) from samples": {
+        "problem",
+        "seconds",
+        "index",
+    },
+    "select task, alpha, drawn, scored, complete from runs": {
+        "task",
+        "alpha",
+        "drawn",
+        "scored",
+        "complete",
+    },
 }
 WHOLE = [
     "select * from samples order by all",
@@ -147,10 +171,14 @@ def test_texts_that_nobody_names_are_not_read(partly):
     path = partly.folder / SPEC.id / "drawn.jsonl"
     path.write_text(path.read_text().replace('"t1 0"', "[1, 2]"))
     assert sql(partly, "select count(*), count(correct) from samples").rows == ((6, 4),)
-    assert ("[1,2]",) in [(row[0].replace(" ", ""),) for row in sql(partly, "select text from samples").rows]
+    assert ("[1,2]",) in [
+        (row[0].replace(" ", ""),) for row in sql(partly, "select text from samples").rows
+    ]
 
 
-@pytest.mark.parametrize("question", ["describe samples", "describe select text, n from samples, runs", "show tables"])
+@pytest.mark.parametrize(
+    "question", ["describe samples", "describe select text, n from samples, runs", "show tables"]
+)
 def test_who_describes_reads_nothing(partly, monkeypatch, question):
     found = sql(partly, question)
     monkeypatch.setattr(query, "_used", lambda _: None)
@@ -161,11 +189,16 @@ def test_who_describes_reads_nothing(partly, monkeypatch, question):
 
 
 def test_samples_that_are_not_scored_are_rows(partly):
-    assert sql(partly, "select problem, correct from samples where correct is null").rows == (("c", None), ("c", None))
+    assert sql(partly, "select problem, correct from samples where correct is null").rows == (
+        ("c", None),
+        ("c", None),
+    )
     assert sql(partly, "select count(*), count(correct) from samples").rows == ((6, 4),)
 
 
-@pytest.mark.parametrize("question", ["select txt from samples", "select n from samples", "select text + from samples"])
+@pytest.mark.parametrize(
+    "question", ["select txt from samples", "select n from samples", "select text + from samples"]
+)
 def test_a_wrong_name_is_told_with_all_right_ones(partly, monkeypatch, question):
     with pytest.raises(StoreError) as found:
         sql(partly, question)

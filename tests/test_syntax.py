@@ -6,7 +6,8 @@ import sys
 
 from oddlm.syntax import parse
 
-# A collection that lets another thread in is what a finalizer does now and then; here every one does.
+# A collection that lets another thread in is what a finalizer does now and then; here every one
+# does.
 THREADS = """
 import ast, gc, time
 from concurrent.futures import ThreadPoolExecutor

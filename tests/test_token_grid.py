@@ -1,6 +1,7 @@
 """Tokens of a grid of settings, written down once: a rewrite of the sampler changes none of them.
 
-    python -m tests.test_token_grid     # writes them anew, where the numerics themselves are to change
+    python -m tests.test_token_grid     # writes them anew, where the numerics themselves are to
+    change
 
 All settings are explicit, so a change of a default changes nothing here.
 """
@@ -38,7 +39,11 @@ def settings() -> list[Setting]:
     }
     grid = [dict(zip(axes, point, strict=True)) for point in itertools.product(*axes.values())]
     alone = ("dpp", *PARALLEL)  # what goes on from no history
-    grid = [one for one in grid if not (one["history"] and {one["policy"], one["objective"]} & set(alone))]
+    grid = [
+        one
+        for one in grid
+        if not (one["history"] and {one["policy"], one["objective"]} & set(alone))
+    ]
     more = [
         {"top_k": 3},
         {"top_p": 0.8},
@@ -54,22 +59,39 @@ def settings() -> list[Setting]:
         {"feature": "positional"},
         {"feature": "ngrams"},
         {"alpha_schedule": "constant"},
-        {"preset": "paper"},
+        {"arithmetic": "published"},
     ]
     base = {"temperature": 0.7, "block_length": LENGTH, "fork": False, "history": False}
     pairs = itertools.product(("low_confidence", "entropy", "threshold"), ("none", "odd"), more)
-    return grid + [base | {"policy": policy, "objective": objective} | one for policy, objective, one in pairs]
+    return grid + [
+        base | {"policy": policy, "objective": objective} | one for policy, objective, one in pairs
+    ]
 
 
 def tokens(model: Toy, setting: Setting) -> np.ndarray:
     given = dict(setting)
-    pieces = {name: given.pop(name) for name in ("objective", "feature", "alpha_schedule", "preset") if name in given}
-    pieces |= {"objective": {"name": "odd", "enough": 0.5}} if pieces["objective"] == "odd" and "preset" not in pieces else {}
+    pieces = {
+        name: given.pop(name)
+        for name in ("objective", "feature", "alpha_schedule", "arithmetic")
+        if name in given
+    }
+    pieces |= (
+        {"objective": {"name": "odd", "enough": 0.5}}
+        if pieces["objective"] == "odd" and "arithmetic" not in pieces
+        else {}
+    )
     again = given.pop("history")
     guide = None
     if pieces["objective"] != "none":
         guide = Repulsion(alpha=6.0, backend="auto", remember="exact" if again else None, **pieces)
-    options = {"n": N, "length": LENGTH, "steps": LENGTH, "confidence": "full", "seed": 3, "progress": False} | given
+    options = {
+        "n": N,
+        "length": LENGTH,
+        "steps": LENGTH,
+        "confidence": "full",
+        "seed": 3,
+        "progress": False,
+    } | given
     done = denoise(model, PROMPTS, guide=guide, **options)
     if again:
         done = denoise(model, PROMPTS, guide=guide, history=done.history, **options)
@@ -86,7 +108,9 @@ def written() -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("policy", POLICIES)
-def test_tokens_are_those_that_were_written_down(toy: Toy, written: dict[str, np.ndarray], policy: str, step: int) -> None:
+def test_tokens_are_those_that_were_written_down(
+    toy: Toy, written: dict[str, np.ndarray], policy: str, step: int
+) -> None:
     for setting in [one for one in settings() if one["policy"] == policy][::step]:
         assert np.array_equal(tokens(toy, setting), written[json.dumps(setting)]), setting
 
@@ -94,7 +118,9 @@ def test_tokens_are_those_that_were_written_down(toy: Toy, written: dict[str, np
 def main() -> None:
     model = Toy(vocab_size=60, dtype=torch.float64)
     found = np.stack([tokens(model, setting) for setting in settings()])
-    np.savez_compressed(FILE, tokens=found, settings=json.dumps([json.dumps(setting) for setting in settings()]))
+    np.savez_compressed(
+        FILE, tokens=found, settings=json.dumps([json.dumps(setting) for setting in settings()])
+    )
     print(f"{len(found)} settings, {FILE.stat().st_size} bytes")
 
 

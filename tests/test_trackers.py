@@ -13,9 +13,10 @@ from typing import ClassVar
 
 import pytest
 
+from oddlm.config import checked
 from oddlm.experiments.run import identified
 from oddlm.experiments.trackers import TRACKERS, tracker, tracking
-from oddlm.params import RunSpec, checked
+from oddlm.spec import RunSpec
 from oddlm.store import Store
 
 from . import runs
@@ -28,7 +29,9 @@ DIARY = "tests.test_trackers.Diary"
 
 def spec(**changes) -> RunSpec:
     params = {"length": 6, "temperature": 1, "objective": "odd"}
-    return identified(checked(RunSpec, {"model": "toy", "task": RULE, "n": 4, "params": params, **changes}))
+    return identified(
+        checked(RunSpec, {"model": "toy", "task": RULE, "n": 4, "params": params, **changes})
+    )
 
 
 @pytest.fixture
@@ -46,7 +49,9 @@ def standing(rows) -> list[tuple[float, float]]:
     """(pass@1, pass@4) after each row."""
     right = [sum(row.correct) / 4 for row in rows]
     solved = [any(row.correct) for row in rows]
-    return [(sum(right[: i + 1]) / (i + 1), sum(solved[: i + 1]) / (i + 1)) for i in range(len(rows))]
+    return [
+        (sum(right[: i + 1]) / (i + 1), sum(solved[: i + 1]) / (i + 1)) for i in range(len(rows))
+    ]
 
 
 def test_tensorboard_reads_its_files_back(store, tmp_path):
@@ -56,9 +61,15 @@ def test_tensorboard_reads_its_files_back(store, tmp_path):
         rows = run(store, told, spec())
     read = EventAccumulator(str(tmp_path / "tensorboard" / spec().id)).Reload()
     assert [event.step for event in read.Scalars("pass@4")] == [1, 2, 3]
-    assert [event.value for event in read.Scalars("pass@1")] == pytest.approx([one for one, _ in standing(rows)])
-    assert [event.value for event in read.Scalars("pass@4")] == pytest.approx([four for _, four in standing(rows)])
-    assert [e.value for e in read.Scalars("distinct_texts")] == pytest.approx([r.diversity["distinct_texts"] for r in rows])
+    assert [event.value for event in read.Scalars("pass@1")] == pytest.approx(
+        [one for one, _ in standing(rows)]
+    )
+    assert [event.value for event in read.Scalars("pass@4")] == pytest.approx(
+        [four for _, four in standing(rows)]
+    )
+    assert [e.value for e in read.Scalars("distinct_texts")] == pytest.approx(
+        [r.diversity["distinct_texts"] for r in rows]
+    )
     summary = store.read(spec().id).summary
     assert read.Scalars("run/pass@4")[0].value == pytest.approx(summary.passed["pass@4"])
 
@@ -76,7 +87,9 @@ def test_mlflow_in_a_database_of_its_own(store, tmp_path, monkeypatch):
     assert found.data.tags["oddlm.run"] == spec().id
     assert found.data.params["temperature"] == "1.0"
     history = client.get_metric_history(found.info.run_id, "pass_at_4")
-    assert {(m.step, m.value) for m in history} == {(i + 1, four) for i, (_, four) in enumerate(standing(rows))}
+    assert {(m.step, m.value) for m in history} == {
+        (i + 1, four) for i, (_, four) in enumerate(standing(rows))
+    }
     assert found.data.metrics["run/pass_at_1"] == pytest.approx(standing(rows)[-1][0])
     # The database breaks in mid-run: the rows are stored all the same, and one warning says so.
     second, broken = spec(seed=1), []
@@ -87,7 +100,9 @@ def test_mlflow_in_a_database_of_its_own(store, tmp_path, monkeypatch):
             broken.append(progress)
 
     with (
-        pytest.warns(UserWarning, match="tracker mlflow failed and is switched off .*the run goes on") as said,
+        pytest.warns(
+            UserWarning, match="tracker mlflow failed and is switched off .*the run goes on"
+        ) as said,
         tracking(["mlflow"], tmp_path) as told,
     ):
         assert len(run(store, told, second, watch)) == 3
@@ -96,7 +111,9 @@ def test_mlflow_in_a_database_of_its_own(store, tmp_path, monkeypatch):
 
 
 def records(path: Path) -> Iterator[bytes]:
-    """Of W&B's own file: a header of 7 bytes, then blocks of 32 KiB of (checksum, length, kind, content), as LevelDB's log."""
+    """Of W&B's own file: a header of 7 bytes, then blocks of 32 KiB of (checksum, length, kind,
+    content), as LevelDB's log.
+    """
     data, place, part = path.read_bytes(), 7, b""
     while place + 7 <= len(data):
         if 32768 - place % 32768 < 7:
@@ -120,7 +137,12 @@ with tracking(["wandb"], Path(".")) as told:
     run(store, told, spec())
     told.start(spec(seed=7), 3)
 """
-    env = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+    env = {
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(tmp_path),
+        "PYTHONPATH": str(Path(__file__).parents[1]),
+        "OMP_NUM_THREADS": "1",
+    }
     env |= {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-W", "error::UserWarning:oddlm", "-c", code],
@@ -138,12 +160,20 @@ with tracking(["wandb"], Path(".")) as told:
     assert set(files) == {f"run-{spec().id}", f"run-{spec(seed=7).id}"}
     kept = [Record.FromString(record) for record in records(files[f"run-{spec().id}"])]
     history = [
-        {item.nested_key[0]: json.loads(item.value_json) for item in r.history.item} for r in kept if r.HasField("history")
+        {item.nested_key[0]: json.loads(item.value_json) for item in r.history.item}
+        for r in kept
+        if r.HasField("history")
     ]
     assert [(h["_step"], h["pass@1"], h["pass@4"]) for h in history] == [
-        (i + 1, pytest.approx(one), pytest.approx(four)) for i, (one, four) in enumerate(standing(rows))
+        (i + 1, pytest.approx(one), pytest.approx(four))
+        for i, (one, four) in enumerate(standing(rows))
     ]
-    config = {u.key: json.loads(u.value_json) for r in kept if r.HasField("run") for u in r.run.config.update}
+    config = {
+        u.key: json.loads(u.value_json)
+        for r in kept
+        if r.HasField("run")
+        for u in r.run.config.update
+    }
     assert (config["objective"], config["n"], config["problems"]) == ("odd", 4, 3)
     assert [r.exit.exit_code for r in kept if r.HasField("exit")] == [0]
     stopped = [Record.FromString(record) for record in records(files[f"run-{spec(seed=7).id}"])]
@@ -165,7 +195,9 @@ def test_a_full_disk_switches_one_tracker_off_and_loses_no_record(store, tmp_pat
             run(store, told, spec(), fill)
             run(store, told, spec(seed=1))
 
-    with pytest.warns(UserWarning, match="tracker tensorboard failed and is switched off .*No space left") as said:
+    with pytest.warns(
+        UserWarning, match="tracker tensorboard failed and is switched off .*No space left"
+    ) as said:
         two_runs()
     assert len(said) == 1
     assert [store.read(s.id).summary.problems for s in (spec(), spec(seed=1))] == [3, 3]
@@ -173,7 +205,9 @@ def test_a_full_disk_switches_one_tracker_off_and_loses_no_record(store, tmp_pat
 
 def test_names_and_packages(tmp_path):
     assert TRACKERS.names == ["mlflow", "tensorboard", "wandb"]
-    with pytest.raises(ValueError, match="unknown tracker 'wanb'; known: mlflow, tensorboard, wandb"):
+    with pytest.raises(
+        ValueError, match="unknown tracker 'wanb'; known: mlflow, tensorboard, wandb"
+    ):
         tracker("wanb", tmp_path)
 
 
@@ -190,7 +224,9 @@ except ValueError as error:
     print(error)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert f"tracker {name!r} needs the extra of that name: pip install 'oddlm[{name}]'" in done.stdout
+    assert (
+        f"tracker {name!r} needs the extra of that name: pip install 'oddlm[{name}]'" in done.stdout
+    )
 
 
 def test_none_is_imported_before_it_is_asked_for():
@@ -245,7 +281,10 @@ def test_one_of_ones_own(store, tmp_path, diaries):
 
 
 def test_those_before_one_that_is_refused_are_closed(tmp_path, diaries):
-    with pytest.raises(ValueError, match="unknown tracker 'wanb'"), tracking([DIARY, "wanb"], tmp_path):
+    with (
+        pytest.raises(ValueError, match="unknown tracker 'wanb'"),
+        tracking([DIARY, "wanb"], tmp_path),
+    ):
         pass
     assert [diary.events for diary in diaries] == [[("close",)]]
 
@@ -274,17 +313,57 @@ def test_a_server_that_is_not_there_is_told_at_once(tmp_path, monkeypatch):
 
 
 def test_eval_tells_them(oddlm):  # noqa: F811
-    command = ["eval", RULE, "--model", "toy", "--n", "2", "--limit", "2", "--alpha", "8", "--track", "tensorboard"]
+    command = [
+        "eval",
+        RULE,
+        "--model",
+        "toy",
+        "--n",
+        "2",
+        "--limit",
+        "2",
+        "--alpha",
+        "8",
+        "--track",
+        "tensorboard",
+    ]
     assert oddlm(*command)[0] == 0
-    assert {path.parent.name for path in Path("runs/tensorboard").glob("*/events*")} == set(Store(Path("runs")).ids())
+    assert {path.parent.name for path in Path("runs/tensorboard").glob("*/events*")} == set(
+        Store(Path("runs")).ids()
+    )
     code, out, err = oddlm("eval", RULE, "--limit", "1", "--track", "wanb")
-    assert (code, out, err) == (2, "", "oddlm: unknown tracker 'wanb'; known: mlflow, tensorboard, wandb, or a dotted path\n")
+    assert (code, out, err) == (
+        2,
+        "",
+        "oddlm: unknown tracker 'wanb'; known: mlflow, tensorboard, wandb, or a dotted path\n",
+    )
 
 
 def test_eval_tells_one_of_ones_own(oddlm, diaries):  # noqa: F811
-    assert oddlm("eval", RULE, "--model", "toy", "--n", "2", "--limit", "2", "--alpha", "8", "--track", DIARY)[0] == 0
+    assert (
+        oddlm(
+            "eval",
+            RULE,
+            "--model",
+            "toy",
+            "--n",
+            "2",
+            "--limit",
+            "2",
+            "--alpha",
+            "8",
+            "--track",
+            DIARY,
+        )[0]
+        == 0
+    )
     (diary,) = diaries
     runs = Store(Path("runs")).ids()
     assert diary.events[-1] == ("close",)
     for run in runs:  # they overlap
-        assert [event[0] for event in diary.events[:-1] if event[1] == run] == ["start", "record", "record", "finish"]
+        assert [event[0] for event in diary.events[:-1] if event[1] == run] == [
+            "start",
+            "record",
+            "record",
+            "finish",
+        ]

@@ -1,4 +1,6 @@
-"""Training: a killed run goes on bit for bit, two processes learn together, and no test problem is trained on."""
+"""Training: a killed run goes on bit for bit, two processes learn together, and no test problem is
+trained on.
+"""
 
 import json
 import os
@@ -57,8 +59,21 @@ def test_a_killed_run_goes_on_to_the_same_weights_and_log(recipe, tmp_path):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     weights = load_file(train(config, whole, device="cpu", workers=1) / "model.safetensors")
 
-    command = [sys.executable, "-m", "oddlm", "train", str(recipe), "--out", str(killed), "--device", "cpu"]
-    environment = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}  # sums depend on how they are shared out
+    command = [
+        sys.executable,
+        "-m",
+        "oddlm",
+        "train",
+        str(recipe),
+        "--out",
+        str(killed),
+        "--device",
+        "cpu",
+    ]
+    environment = {
+        **os.environ,
+        "OMP_NUM_THREADS": str(torch.get_num_threads()),
+    }  # sums depend on how they are shared out
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout is not None
         while json.loads(process.stdout.readline())["step"] < 20:
@@ -84,10 +99,27 @@ def log_of(run):
 
 
 def test_two_processes_learn_together(recipe, tmp_path):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m", "oddlm", "train"]
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "oddlm",
+        "train",
+    ]
     arguments = [str(recipe), "--out", str(tmp_path / "run"), "--device", "cpu"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=300, check=False, env=environment)
+    done = subprocess.run(
+        [*command, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env=environment,
+    )
     assert done.returncode == 0, done.stderr
     lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
     losses = [line["loss"] for line in lines if "loss" in line]
@@ -108,7 +140,9 @@ def test_the_prompt_is_kept_and_t_of_the_answer_is_masked():
 def trained_on(name, count):
     """The prompts of a sample of the shipped model's training pairs, made by its own recipe."""
     (data,) = (data for data in read_config(MINI_RECIPE).data if data.name == name)
-    ((_, (prompts, lengths, _)),) = make_pairs([data.model_copy(update={"count": count})], workers=1)
+    ((_, (prompts, lengths, _)),) = make_pairs(
+        [data.model_copy(update={"count": count})], workers=1
+    )
     pairs = zip(prompts.tolist(), lengths.tolist(), strict=True)
     return {TOKENIZER.decode(prompt[len(prompt) - length :]) for prompt, length in pairs}
 
@@ -118,13 +152,18 @@ def bucket(text):
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") % 100
 
 
-@pytest.mark.parametrize("numbers", [3, *(pytest.param(one, marks=pytest.mark.soak) for one in (4, 5))])
+@pytest.mark.parametrize(
+    "numbers", [3, *(pytest.param(one, marks=pytest.mark.soak) for one in (4, 5))]
+)
 def test_no_countdown_problem_of_the_other_sides_is_trained_on(numbers):
     seen = {in_order(prompt) for prompt in trained_on(f"countdown-{numbers}", 10_000)}
     assert len(seen) > 8_000
     assert all(bucket(text) < 90 for text in seen)
     for split, buckets in (("tune", range(90, 95)), ("test", range(95, 100))):
-        held_out = {in_order(p.prompt) for p in countdown.load(numbers=numbers, split=split, count=2000, seed=1)}
+        held_out = {
+            in_order(p.prompt)
+            for p in countdown.load(numbers=numbers, split=split, count=2000, seed=1)
+        }
         assert len(held_out) == 2000
         assert {bucket(text) for text in held_out} == set(buckets)
         assert not held_out & seen
@@ -142,15 +181,22 @@ def test_no_composition_of_the_other_sides_is_trained_on():
         random = Random(f"minicode stream {shard}")
         for _ in range(2 * 1280 // SHARDS):
             composition = grammar.draw(random, "train")
-            names[write_prompt(composition, random)] = "+".join(sorted(step.operation.name for step in composition))
+            names[write_prompt(composition, random)] = "+".join(
+                sorted(step.operation.name for step in composition)
+            )
             write_body(composition, random)
     assert prompts <= names.keys()
     seen = {names[prompt] for prompt in prompts}
     assert len(seen) > 800
     assert all(bucket(text) < 80 for text in seen)
     for options in ({"operations": None}, {"operations": 3}):
-        problems = minicode.load(**options, split="test", count=60, seed=1, unsafe=True)  # nothing is run here
-        asked = {"+".join(sorted(re.sub(r"\(.*?\)", "", p.id.removeprefix("minicode/")).split("+"))) for p in problems}
+        problems = minicode.load(
+            **options, split="test", count=60, seed=1, unsafe=True
+        )  # nothing is run here
+        asked = {
+            "+".join(sorted(re.sub(r"\(.*?\)", "", p.id.removeprefix("minicode/")).split("+")))
+            for p in problems
+        }
         assert {bucket(text) for text in asked} <= set(range(88, 100))
         assert not asked & seen
 

@@ -10,7 +10,8 @@ from rich.console import Console
 
 import oddlm
 from oddlm.cli import views
-from oddlm.params import SampleParams, checked
+from oddlm.config import checked
+from oddlm.params import SampleParams
 from oddlm.report.compare import compare
 from oddlm.store import Head
 from oddlm.store.query import Answer
@@ -104,7 +105,11 @@ def test_one_problem_has_no_interval():
 def test_the_list_of_runs_keeps_ids_whole(width, tmp_path):
     spec, _ = run([[True, False]] * 2, alpha=8)
     long = spec.model_copy(
-        update={"task": "some/very/long/path/to/problems.jsonl", "model": "somebody.package.Model", "seed": 1234}
+        update={
+            "task": "some/very/long/path/to/problems.jsonl",
+            "model": "somebody.package.Model",
+            "seed": 1234,
+        }
     )
     some = [
         Head(tmp_path / spec.id, spec, 2, 2, 2, SUMMARY, ()),
@@ -127,14 +132,22 @@ def test_pieces_put_together_are_the_text():
 @pytest.mark.parametrize(("width", "height", "n"), [(80, 24, 4), (160, 24, 16), (80, 10, 16)])
 def test_the_denoising_fits_the_terminal_and_marks_what_diversity_changed(width, height, n):
     lm = oddlm.load("toy")
-    console = Console(file=io.StringIO(), width=width, height=height, force_terminal=True, color_system="truecolor")
+    console = Console(
+        file=io.StringIO(),
+        width=width,
+        height=height,
+        force_terminal=True,
+        color_system="truecolor",
+    )
     view = views.Denoising(lm.tokenizer.decode, lm.model.end_ids, console)
     frames = []
 
     def look(event):
         frames.append(shown(view.frame(), width, height=height))
 
-    samples = lm.generate("t5 t6", n, length=24, steps=12, alpha=16, temperature=0, observe=[view, look])[0]
+    samples = lm.generate(
+        "t5 t6", n, length=24, steps=12, alpha=16, temperature=0, observe=[view, look]
+    )[0]
     for frame in frames:
         assert fits(frame, width)
         assert len(frame.splitlines()) < height
@@ -159,7 +172,12 @@ def test_plain_sampling_marks_nothing():
 def test_labels():
     told = [
         views.label(checked(SampleParams, p))
-        for p in ({"alpha": 0}, {"objective": "odd"}, {"objective": {"name": "odd", "quality": "none", "normalize": False}}, {})
+        for p in (
+            {"alpha": 0},
+            {"objective": "odd"},
+            {"objective": {"name": "odd", "quality": "none", "normalize": False}},
+            {},
+        )
     ]
     assert told == [
         *("plain T0.5", "odd + fork α4 T0.5", "odd (quality none, normalize false) + fork α4 T0.5"),

@@ -26,7 +26,11 @@ def test_ties_go_away_from_zero(value, digits, text):
 def test_signs_and_what_is_no_number():
     assert fixed(0.25, 1, "+") == "+0.3"
     assert fixed(-0.25, 1, "+") == "-0.3"
-    assert (fixed(float("nan")), fixed(float("inf"), 1, "+"), fixed(1e300, 0)[:4]) == ("nan", "+inf", "1000")
+    assert (fixed(float("nan")), fixed(float("inf"), 1, "+"), fixed(1e300, 0)[:4]) == (
+        "nan",
+        "+inf",
+        "1000",
+    )
     assert percent(0.7025) == "70.3"
 
 

@@ -1,4 +1,7 @@
-"""Waiting for what will happen, as long as it may take on a busy machine. A test that waits for a time instead is a race."""
+"""Waiting for what will happen, as long as it may take on a busy machine.
+
+A test that waits for a time instead is a race.
+"""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,7 @@
-"""What the tuning split decides: of every method one setting, and the package's two. Rows are those of results/*.json."""
+"""What the tuning split decides: of every method one setting, and the package's two.
+
+Rows are those of results/*.json.
+"""
 
 from typing import Any
 
@@ -14,8 +17,8 @@ Both = dict[str, Row]  # a setting's rows on the two tasks of the pair
 def chosen_of(tuned: list[Row], looked: list[Row], third: list[Row]) -> dict[str, Any]:
     """By task and method the settings of the report, and how the presets did on the tuning split.
 
-    Of every method the setting with the largest Pass@16 on each task. Plain sampling takes the best of the largest look it had,
-    and so does what only the third look has: ODD on a drawn fork.
+    Of every method the setting with the largest Pass@16 on each task. Plain sampling takes the best
+    of the largest look it had, and so does what only the third look has: ODD on a drawn fork.
     """
     rows = tuned + looked
     best = {(task, method): best_of(rows, task, method) for task in TASKS for method in METHODS}
@@ -23,46 +26,68 @@ def chosen_of(tuned: list[Row], looked: list[Row], third: list[Row]) -> dict[str
     presets = presets_of(pairs(rows), {task: best[task, "plain"] for task in PAIR})
     presets["default"] = held_or_beaten(presets["default"], pairs(third), plain)
     drawn = [row for row in third if "fork_temperature" in row["params"]]
-    chosen: dict[str, Any] = {task: {method: best[task, method]["params"] for method in METHODS} for task in TASKS}
-    for task, (_, _, length, _) in TASKS.items():  # where it was not tried it is as on countdown-4, but for the length
+    chosen: dict[str, Any] = {
+        task: {method: best[task, method]["params"] for method in METHODS} for task in TASKS
+    }
+    for task, (
+        _,
+        _,
+        length,
+        _,
+    ) in TASKS.items():  # where it was not tried it is as on countdown-4, but for the length
         of = task if task in PAIR else "countdown-4"
         if task in PAIR:
             chosen[task]["plain"] = plain[task]["params"]
-        ours = {"odd_drawn": best_of(drawn, of, "ours"), **{name: both[of] for name, both in presets.items()}}
+        ours = {
+            "odd_drawn": best_of(drawn, of, "ours"),
+            **{name: both[of] for name, both in presets.items()},
+        }
         for name, row in ours.items():
             chosen[task][name] = {**row["params"], "length": length, "steps": steps_of(task)}
     kept = ("method", "pass@1", "pass@16")
-    chosen["presets"] = {name: {task: {k: both[task][k] for k in kept} for task in PAIR} for name, both in presets.items()}
+    chosen["presets"] = {
+        name: {task: {k: both[task][k] for k in kept} for task in PAIR}
+        for name, both in presets.items()
+    }
     return chosen
 
 
 def presets_of(settings: list[Both], plain: Both) -> dict[str, Both]:
-    """The default: the largest mean Pass@16 over the pair whose Pass@1 lies nowhere more than FLOOR below plain sampling's. The
-    careful one: the largest mean Pass@1 that still gains GAIN on countdown-4 and loses nothing on minicode. Pass@1 and Pass@16
-    decide among equals.
+    """The default: the largest mean Pass@16 over the pair whose Pass@1 lies nowhere more than FLOOR
+    below plain sampling's. The careful one: the largest mean Pass@1 that still gains GAIN on
+    countdown-4 and loses nothing on minicode. Pass@1 and Pass@16 decide among equals.
     """
     first, second = PAIR
     gaining = [
         own
         for own in settings
-        if own[first]["pass@16"] - plain[first]["pass@16"] >= GAIN and own[second]["pass@16"] >= plain[second]["pass@16"]
+        if own[first]["pass@16"] - plain[first]["pass@16"] >= GAIN
+        and own[second]["pass@16"] >= plain[second]["pass@16"]
     ]
     return {
-        "default": max(able(settings, plain), key=lambda own: (mean(own, "pass@16"), mean(own, "pass@1"))),
+        "default": max(
+            able(settings, plain), key=lambda own: (mean(own, "pass@16"), mean(own, "pass@1"))
+        ),
         "careful": max(gaining, key=lambda own: (mean(own, "pass@1"), mean(own, "pass@16"))),
     }
 
 
 def held_or_beaten(default: Both, again: list[Both], plain: Both) -> Both:
-    """The default, unless a larger look that tried it again has a setting with MARGIN more. The margin was noted before that
-    look was drawn, that it is of the mean over the pair afterwards (docs/exploration.md, Protocol)."""
+    """The default, unless a larger look that tried it again has a setting with MARGIN more. The
+    margin was noted before that look was drawn, that it is of the mean over the pair afterwards
+    (docs/exploration.md, Protocol).
+    """
     held = next(own for own in again if own[PAIR[0]]["params"] == default[PAIR[0]]["params"])
     strongest = max(able(again, plain), key=lambda own: mean(own, "pass@16"))
     return strongest if mean(strongest, "pass@16") > mean(held, "pass@16") + MARGIN else default
 
 
 def able(settings: list[Both], plain: Both) -> list[Both]:
-    return [own for own in settings if all(own[task]["pass@1"] - plain[task]["pass@1"] >= -FLOOR for task in PAIR)]
+    return [
+        own
+        for own in settings
+        if all(own[task]["pass@1"] - plain[task]["pass@1"] >= -FLOOR for task in PAIR)
+    ]
 
 
 def best_of(rows: list[Row], task: str, method: str) -> Row:

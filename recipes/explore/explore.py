@@ -1,19 +1,22 @@
-"""The experiments behind docs/exploration.md, stage by stage. Drawing wants a GPU, the rest does not.
+"""The experiments behind docs/exploration.md, stage by stage. Drawing wants a GPU, the rest does
+not.
 
-In this folder; `plan`, `refine` and `report` draw and score runs, and what the store has is not made again:
+In this folder; `plan`, `refine` and `report` draw and score runs, and what the store has is not
+made again:
 
-    python explore.py plan --store runs --executor local:workers=7 --device cuda --compiled fixed --together 300
-    python explore.py tune --store runs     # the random search of every method: results/tune.json
-    python explore.py refine --store runs   # a second look, made like the plan; so is a third (--look third)
-    python explore.py look --store runs     # results/refine.json, results/third.json
-    python explore.py choose                # results/chosen.json, from the tuning split alone
-    python explore.py report --store runs   # the report split, made like the plan (--together 500)
-    python explore.py collect --store runs  # results/report.npz: a bit for every sample
-    python explore.py clock --problems 8    # results/timing.json: time beside plain sampling
-    python tables.py                        # every number of docs/exploration.md, and its figures
+    python explore.py plan --store runs --executor local:workers=7 --device cuda --compiled fixed
+    --together 300 python explore.py tune --store runs     # the random search of every method:
+    results/tune.json python explore.py refine --store runs   # a second look, made like the plan;
+    so is a third (--look third) python explore.py look --store runs     # results/refine.json,
+    results/third.json python explore.py choose                # results/chosen.json, from the
+    tuning split alone python explore.py report --store runs   # the report split, made like the
+    plan (--together 500) python explore.py collect --store runs  # results/report.npz: a bit for
+    every sample python explore.py clock --problems 8    # results/timing.json: time beside plain
+    sampling python tables.py                        # every number of docs/exploration.md, and its
+    figures
 
-On a GPU machine without a sandbox add `--only draw`; copy the store to one that has it, and say `--only score` there. To try
-it on a CPU, where float16 is slow:
+On a GPU machine without a sandbox add `--only draw`; copy the store to one that has it, and say
+`--only score` there. To try it on a CPU, where float16 is slow:
 
     python explore.py plan --store try --dtype fp32 --limit 2 --runs 60
     python explore.py tune --store try --dtype fp32 --limit 2 --out tried
@@ -36,6 +39,7 @@ from methods import METHODS, PAIR, TASKS, UNSAID, base_space, base_start, refine
 
 from oddlm import metrics
 from oddlm.cli.views import label
+from oddlm.config import checked
 from oddlm.core.step import Sample
 from oddlm.experiments.executors import find_executor
 from oddlm.experiments.grid import Wanted
@@ -44,8 +48,9 @@ from oddlm.experiments.stages import draw, drawing_environment
 from oddlm.experiments.tune import search as tune
 from oddlm.experiments.tune.space import read_space
 from oddlm.experiments.work import Options
-from oddlm.params import RunSpec, SampleParams, checked
+from oddlm.params import SampleParams
 from oddlm.selection import SELECTORS
+from oddlm.spec import RunSpec
 from oddlm.store import Record, Store
 from oddlm.tasks import Problem, Task, find_task
 
@@ -61,7 +66,9 @@ DEEP = ("plain", "order", "odd")  # also with 64 samples, on countdown-4, as are
 SHAKEN = (*DEEP, "odd_enough", "odd_fork")  # with settings that are off, as are the presets
 HALF = "half the steps"
 POOLS = (17, 32)
-POOLED = tuple((task, "plain") for task in ("countdown-4", "minicode"))  # drawn so often that there is a pool
+POOLED = tuple(
+    (task, "plain") for task in ("countdown-4", "minicode")
+)  # drawn so often that there is a pool
 
 
 def task_of(task: str) -> Task:
@@ -72,7 +79,14 @@ def task_of(task: str) -> Task:
 @cache
 def base_of(task: str, split: str, dtype: str) -> RunSpec:
     name, protocol, _, _ = TASKS[task]
-    what = {"model": "mini", "loading": {"dtype": dtype}, "task": name, "protocol": protocol, "split": split, "n": N}
+    what = {
+        "model": "mini",
+        "loading": {"dtype": dtype},
+        "task": name,
+        "protocol": protocol,
+        "split": split,
+        "n": N,
+    }
     return identified(checked(RunSpec, what))
 
 
@@ -95,13 +109,23 @@ def make(args: argparse.Namespace, wanted: Sequence[Wanted]) -> None:
         spec = progress.spec
         left[spec.id] -= progress.problems
         if progress.fresh and not left[spec.id]:
-            print(f"{spec.id}: {spec.task} {spec.protocol}, {label(spec.params)}, seed {spec.seed}", flush=True)
+            print(
+                f"{spec.id}: {spec.task} {spec.protocol}, {label(spec.params)}, seed {spec.seed}",
+                flush=True,
+            )
 
     options = Options(device=args.device, compiled=args.compiled, scorers=args.scorers)
     with closing(find_executor(args.executor, options)) as executor:
-        result = run_plan(runs, Store(args.store), executor, stages=stages, together=args.together, watch=tell)
-    print(f"{result.complete} of {len(runs.runs)} runs are {'drawn' if args.only == 'draw' else 'scored'} in {args.store}")
-    trouble = [*result.damaged, *(f"run {spec.id}, problem {one.problem}: {one.error}" for spec, one in result.failures)]
+        result = run_plan(
+            runs, Store(args.store), executor, stages=stages, together=args.together, watch=tell
+        )
+    print(
+        f"{result.complete} of {len(runs.runs)} runs are {'drawn' if args.only == 'draw' else 'scored'} in {args.store}"
+    )
+    trouble = [
+        *result.damaged,
+        *(f"run {spec.id}, problem {one.problem}: {one.error}" for spec, one in result.failures),
+    ]
     if trouble:
         raise SystemExit("\n".join(trouble[:20]))
 
@@ -121,34 +145,51 @@ def plan_of(task: str, method: str, dtype: str) -> tune.Plan:
     what = METHODS[method]
     fixed = {"length": TASKS[task][2], "steps": steps_of(task), "fork": False, **what.fixed}
     axes = {**base_space(task, what), **what.space}
-    space = read_space([f"{axis}={json.dumps(v) if isinstance(v, list) else v}" for axis, v in axes.items()], fixed)
+    space = read_space(
+        [f"{axis}={json.dumps(v) if isinstance(v, list) else v}" for axis, v in axes.items()], fixed
+    )
     base, first = base_of(task, "tune", dtype), (base_start(task, what),)
     return tune.Plan(base, LIMIT, fixed, space, (0,), N, {}, search="random", first=first)
 
 
 def plan(args: argparse.Namespace) -> None:
     """Trial by trial, so that what is drawn until time runs out are as many trials of every method."""
-    trials = [tune.planned(plan_of(task, method, args.dtype), TRIALS) for task in TASKS for method in METHODS]
-    make(args, [Wanted(spec, LIMIT) for place in range(TRIALS) for own in trials for spec in own[place]])
+    trials = [
+        tune.planned(plan_of(task, method, args.dtype), TRIALS)
+        for task in TASKS
+        for method in METHODS
+    ]
+    make(
+        args,
+        [Wanted(spec, LIMIT) for place in range(TRIALS) for own in trials for spec in own[place]],
+    )
 
 
 def search(args: argparse.Namespace) -> None:
-    """What came out of it, of as many trials of every method as the store has of each: results/tune.json."""
+    """What came out of it, of as many trials of every method as the store has of each:
+    results/tune.json.
+    """
     found, store = [], Store(args.store)
     for task in TASKS:
         problems = problems_of(task, "tune", fewer(LIMIT, args))
-        trials = {method: list(tried(store, task, method, problems, args.dtype)) for method in METHODS}
+        trials = {
+            method: list(tried(store, task, method, problems, args.dtype)) for method in METHODS
+        }
         count = min(map(len, trials.values()))
         for method, own in trials.items():
             different = {str(row["params"]): row for row in reversed(own[:count]) if row}.values()
-            rows = sorted(different, key=lambda row: (-row[f"pass@{N}"], -row["pass@1"], row["place"]))
+            rows = sorted(
+                different, key=lambda row: (-row[f"pass@{N}"], -row["pass@1"], row["place"])
+            )
             found += [{"task": task, "method": method, **row} for row in rows]
             told = ", ".join(f"pass@{k} {rows[0][f'pass@{k}']:.3f}" for k in (1, N)) if rows else ""
             print(f"{task:12} {method:15} {count} trials, the best {told}", flush=True)
     write_rows(args.out / "tune.json", found)
 
 
-def tried(store: Store, task: str, method: str, problems: tuple[Problem, ...], dtype: str) -> Iterator[dict[str, Any]]:
+def tried(
+    store: Store, task: str, method: str, problems: tuple[Problem, ...], dtype: str
+) -> Iterator[dict[str, Any]]:
     """The first trials, until one is missing; an empty one had settings that do not go together."""
     for place, specs in enumerate(tune.planned(plan_of(task, method, dtype), TRIALS)):
         row: dict[str, Any] = {}
@@ -175,7 +216,9 @@ class Look:
         """Whose setting, which, and its run with each seed."""
         for method, settings in self.settings(task).items():
             for place, given in enumerate(settings):
-                params = SampleParams.model_validate({**UNSAID, "steps": steps_of(task), **given}).canonical()
+                params = SampleParams.model_validate(
+                    {**UNSAID, "steps": steps_of(task), **given}
+                ).canonical()
                 base = base_of(task, "tune", dtype).model_copy(update={"params": params})
                 seeds = range(self.seeds[PAIR.index(task)])
                 yield method, place, [base.model_copy(update={"seed": seed}) for seed in seeds]
@@ -187,7 +230,15 @@ LOOKS = {"refine": Look(refined, LIMIT, (1, 1)), "third": Look(third, 500, (4, 1
 def refine(args: argparse.Namespace) -> None:
     """The runs of a look."""
     own = LOOKS[args.look]
-    make(args, [Wanted(s, own.limit) for task in PAIR for _, _, specs in own.runs(task, args.dtype) for s in specs])
+    make(
+        args,
+        [
+            Wanted(s, own.limit)
+            for task in PAIR
+            for _, _, specs in own.runs(task, args.dtype)
+            for s in specs
+        ],
+    )
 
 
 def look(args: argparse.Namespace) -> None:
@@ -199,7 +250,15 @@ def look(args: argparse.Namespace) -> None:
             right = [verdicts(store, Asked(spec, problems)) for spec in specs]
             if all(one is not None for one in right):
                 share = passed(np.concatenate([one for one in right if one is not None]))
-                found.append({"task": task, "method": method, "place": place, **share, "params": stated(specs[0].params)})
+                found.append(
+                    {
+                        "task": task,
+                        "method": method,
+                        "place": place,
+                        **share,
+                        "params": stated(specs[0].params),
+                    }
+                )
     write_rows(args.out / f"{args.look}.json", found)
 
 
@@ -209,16 +268,31 @@ def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def stated(params: SampleParams) -> dict[str, Any]:
-    usual = {name: field.default for name, field in SampleParams.model_fields.items() if name != "objective"} | UNSAID
-    return {k: v for k, v in params.model_dump(mode="json", exclude={"seed"}).items() if k not in usual or v != usual[k]}
+    usual = {
+        name: field.default
+        for name, field in SampleParams.model_fields.items()
+        if name != "objective"
+    } | UNSAID
+    return {
+        k: v
+        for k, v in params.model_dump(mode="json", exclude={"seed"}).items()
+        if k not in usual or v != usual[k]
+    }
 
 
 def choose(args: argparse.Namespace) -> None:
     """What follows from the three looks at the tuning split: results/chosen.json."""
-    looks = (json.loads((RESULTS / name).read_text()) for name in ("tune.json", "refine.json", "third.json"))
+    looks = (
+        json.loads((RESULTS / name).read_text())
+        for name in ("tune.json", "refine.json", "third.json")
+    )
     found = chosen_of(*looks)
     (RESULTS / "chosen.json").write_text(json.dumps(found, indent=1) + "\n")
-    print(json.dumps({name: [found[task][name] for task in PAIR] for name in found["presets"]}, indent=1))
+    print(
+        json.dumps(
+            {name: [found[task][name] for task in PAIR] for name in found["presets"]}, indent=1
+        )
+    )
 
 
 @dataclass(frozen=True)
@@ -241,7 +315,14 @@ def report_runs(dtype: str = DTYPE) -> Iterator[Named]:
             for method, params in chosen[task].items():
                 deep = task == "countdown-4" and method in (*DEEP, *presets) and seed in SOME
                 if method not in SLOW:
-                    yield run(task, method, "", seed, params, 64 if deep else 32 if (task, method) in POOLED else N)
+                    yield run(
+                        task,
+                        method,
+                        "",
+                        seed,
+                        params,
+                        64 if deep else 32 if (task, method) in POOLED else N,
+                    )
     for task in PAIR:
         half = {**chosen[task]["plain"], "steps": steps_of(task) // 2}
         for seed in SOME:
@@ -261,15 +342,25 @@ def shaken(params: dict[str, Any]) -> dict[str, dict[str, Any]]:
     full = SampleParams.model_validate({**UNSAID, **params})
     found: dict[str, dict[str, Any]] = {}
     if not full.plain:
-        found |= {f"alpha x {factor:g}": {**params, "alpha": full.alpha * factor} for factor in (0.25, 4.0)}
+        found |= {
+            f"alpha x {factor:g}": {**params, "alpha": full.alpha * factor}
+            for factor in (0.25, 4.0)
+        }
     if full.temperature > 0:
-        found |= {f"temperature x {f:g}": {**params, "temperature": full.temperature * f} for f in (0.5, 2.0)}
+        found |= {
+            f"temperature x {f:g}": {**params, "temperature": full.temperature * f}
+            for f in (0.5, 2.0)
+        }
     return found | {HALF: {**params, "steps": (full.steps or full.length) // 2}}
 
 
-def named(dtype: str, task: str, method: str, variant: str, seed: int, params: dict[str, Any], n: int) -> Named:
+def named(
+    dtype: str, task: str, method: str, variant: str, seed: int, params: dict[str, Any], n: int
+) -> Named:
     settings = SampleParams.model_validate({**UNSAID, **params}).canonical()
-    spec = base_of(task, tune.REPORTED, dtype).model_copy(update={"n": n, "seed": seed, "params": settings})
+    spec = base_of(task, tune.REPORTED, dtype).model_copy(
+        update={"n": n, "seed": seed, "params": settings}
+    )
     return Named(task, method, variant, seed, spec)
 
 
@@ -279,7 +370,10 @@ def report(args: argparse.Namespace) -> None:
 
 
 def clock(args: argparse.Namespace) -> None:
-    """How long each method takes beside plain sampling: all of them in turn, several times. Writes results/timing.json."""
+    """How long each method takes beside plain sampling: all of them in turn, several times.
+
+    Writes results/timing.json.
+    """
     import oddlm
 
     chosen = json.loads((RESULTS / "chosen.json").read_text())["countdown-4"]
@@ -292,10 +386,17 @@ def clock(args: argparse.Namespace) -> None:
             began = time.perf_counter()
             draw(lm, spec, task, problems)
             if turn >= 0:
-                rows.append({"method": method, "seconds": round(time.perf_counter() - began, 4), "problems": args.problems})
+                rows.append(
+                    {
+                        "method": method,
+                        "seconds": round(time.perf_counter() - began, 4),
+                        "problems": args.problems,
+                    }
+                )
     about = drawing_environment(lm)
     write_rows(
-        args.out / "timing.json", [{**row, "device": about["device"], "torch": about["versions"]["torch"]} for row in rows]
+        args.out / "timing.json",
+        [{**row, "device": about["device"], "torch": about["versions"]["torch"]} for row in rows],
     )
 
 
@@ -312,16 +413,35 @@ def collect(args: argparse.Namespace) -> None:
         records = asked.records(store)
         seconds = sum(record.seconds for record in records)
         for name, chosen in selections(run, records, all_right).items():
-            about = {"task": run.task, "method": name, "variant": run.variant, "seed": run.seed, "seconds": round(seconds, 3)}
-            meta.append({**about, "nfe": records[0].nfe, "n": chosen.shape[1], "params": stated(run.spec.params)})
+            about = {
+                "task": run.task,
+                "method": name,
+                "variant": run.variant,
+                "seed": run.seed,
+                "seconds": round(seconds, 3),
+            }
+            meta.append(
+                {
+                    **about,
+                    "nfe": records[0].nfe,
+                    "n": chosen.shape[1],
+                    "params": stated(run.spec.params),
+                }
+            )
             right.append(np.packbits(np.take_along_axis(all_right, chosen, axis=1), axis=1))
             both = zip(records, chosen, strict=True)
-            distinct.append(np.array([len({record.samples[i].text for i in own[:N]}) for record, own in both]))
+            distinct.append(
+                np.array([len({record.samples[i].text for i in own[:N]}) for record, own in both])
+            )
     arrays = {f"right{i}": x for i, x in enumerate(right)} | {
         f"distinct{i}": x.astype(np.uint8) for i, x in enumerate(distinct)
     }
     args.out.mkdir(parents=True, exist_ok=True)
-    np.savez_compressed(args.out / "report.npz", meta=np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8), **arrays)
+    np.savez_compressed(
+        args.out / "report.npz",
+        meta=np.frombuffer(json.dumps(meta).encode(), dtype=np.uint8),
+        **arrays,
+    )
     print(f"{len(meta)} runs in {args.out / 'report.npz'}")
 
 
@@ -343,12 +463,17 @@ def selections(run: Named, records: Sequence[Record], right: np.ndarray) -> dict
 
 def centres(record: Record, pool: int) -> list[int]:
     texts = [sample.text for sample in record.samples[:pool]]
-    seen = [Sample(0, i, text, (), (), (), (), record.seed, "stop", record.nfe) for i, text in enumerate(texts)]
+    seen = [
+        Sample(0, i, text, (), (), (), (), record.seed, "stop", record.nfe)
+        for i, text in enumerate(texts)
+    ]
     return list(SELECTORS.find("k_centre")(seen, N))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     stages = parser.add_subparsers(required=True)
     makers = {"plan": plan, "refine": refine, "report": report}
     readers = {"tune": search, "look": look, "collect": collect}
@@ -357,16 +482,30 @@ def main() -> None:
         own.set_defaults(stage=stage)
         if name in makers or name in readers:
             own.add_argument("--store", type=Path, required=True)
-            own.add_argument("--limit", type=int, help="no more than the first so many problems of a run, to try it")
-            own.add_argument("--dtype", default=DTYPE, help="a part of what a run is; default: that of the results")
+            own.add_argument(
+                "--limit",
+                type=int,
+                help="no more than the first so many problems of a run, to try it",
+            )
+            own.add_argument(
+                "--dtype",
+                default=DTYPE,
+                help="a part of what a run is; default: that of the results",
+            )
         if name in makers:
             own.add_argument("--runs", type=int, help="the first so many, to try it")
             own.add_argument("--only", choices=BOTH, help="one stage alone")
-            own.add_argument("--executor", default="inline", help="as for `oddlm sweep`, such as local:workers=7")
+            own.add_argument(
+                "--executor", default="inline", help="as for `oddlm sweep`, such as local:workers=7"
+            )
             own.add_argument("--device")
             own.add_argument("--compiled", choices=["fixed", "any"])
-            own.add_argument("--together", type=int, default=1, help="problems drawn at a time: many on a GPU")
-            own.add_argument("--scorers", type=int, default=2, help="answers scored at a time by each worker")
+            own.add_argument(
+                "--together", type=int, default=1, help="problems drawn at a time: many on a GPU"
+            )
+            own.add_argument(
+                "--scorers", type=int, default=2, help="answers scored at a time by each worker"
+            )
         if name in readers or name == "clock":
             own.add_argument("--out", type=Path, default=RESULTS, help="folder of the results")
         if name in ("refine", "look"):

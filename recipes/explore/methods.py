@@ -1,24 +1,36 @@
-"""The methods of docs/exploration.md, each as what it fixes and what is tuned. All share the knobs of plain sampling."""
+"""The methods of docs/exploration.md, each as what it fixes and what is tuned.
+
+All share the knobs of plain sampling.
+"""
 
 from dataclasses import dataclass, field
 from typing import Any
 
 from oddlm.tasks import find_task
 
-TASKS = {  # name: (task, protocol, tokens, which ends suit plain sampling: the start of every search)
+# name: (task, protocol, tokens, which ends suit plain sampling: the start of every search)
+TASKS = {
     "countdown-3": ("countdown", "exploration_3", 16, "late"),
     "countdown-4": ("countdown", "exploration_4", 24, "late"),
     "countdown-5": ("countdown", "exploration_5", 32, "late"),
     "minicode": ("minicode", "exploration", 64, "free"),
 }
-PAIR = ("countdown-4", "minicode")  # where there is a second and a third look, and a pool of 32 in half the steps
-UNSAID = {"alpha": 8.0, "fork": False}  # where results say nothing; the package's own defaults came out of them
+PAIR = (
+    "countdown-4",
+    "minicode",
+)  # where there is a second and a third look, and a pool of 32 in half the steps
+UNSAID = {
+    "alpha": 8.0,
+    "fork": False,
+}  # where results say nothing; the package's own defaults came out of them
 PUSH = {"alpha": "1..32:log", "alpha_schedule": ["linear", "constant", "cosine"]}
 
 
 @dataclass(frozen=True)
 class Method:
-    """fixed: settings that make it what it is; space: what is tuned besides plain sampling's knobs; start: where from."""
+    """fixed: settings that make it what it is; space: what is tuned besides plain sampling's knobs;
+    start: where from.
+    """
 
     fixed: dict[str, Any] = field(default_factory=dict)
     space: dict[str, Any] = field(default_factory=dict)
@@ -29,11 +41,15 @@ class Method:
         return "alpha" in self.space
 
 
-def _plain(fixed: dict[str, Any] | None = None, space: dict[str, Any] | None = None, **start: Any) -> Method:
+def _plain(
+    fixed: dict[str, Any] | None = None, space: dict[str, Any] | None = None, **start: Any
+) -> Method:
     return Method({"objective": "none", "alpha": 0.0, **(fixed or {})}, space or {}, start)
 
 
-def _odd(fixed: dict[str, Any] | None = None, space: dict[str, Any] | None = None, **start: Any) -> Method:
+def _odd(
+    fixed: dict[str, Any] | None = None, space: dict[str, Any] | None = None, **start: Any
+) -> Method:
     both = {"alpha": 8.0, "alpha_schedule": "linear", **start}
     objective = {} if "objective" in (space or {}) else {"objective": "odd"}
     return Method({**objective, **(fixed or {})}, {**PUSH, **(space or {})}, both)
@@ -53,7 +69,9 @@ METHODS = {
     "odd_sequential": _odd({"objective": "odd_sequential"}),
     "dpp": _odd({"objective": "dpp"}),
     "random_probe": _odd({"objective": "random_probe"}),
-    "odd_semantic": _feature({"name": "mean_pool", "space": "semantic"}, {"name": "max_pool", "space": "semantic"}),
+    "odd_semantic": _feature(
+        {"name": "mean_pool", "space": "semantic"}, {"name": "max_pool", "space": "semantic"}
+    ),
     "odd_reduced": _feature({"name": "max_pool", "rank": 128}, {"name": "max_pool", "rank": 32}),
     "odd_ngrams": _feature({"name": "ngrams"}, {"name": "ngrams", "order": 3}),
     "odd_enough": _odd(
@@ -72,7 +90,10 @@ def steps_of(task: str) -> int:
 
 
 def base_space(task: str, method: Method) -> dict[str, Any]:
-    """Plain sampling's knobs. Steps are none of them: all methods have the same network evaluations."""
+    """Plain sampling's knobs.
+
+    Steps are none of them: all methods have the same network evaluations.
+    """
     length = TASKS[task][2]
     knobs = {
         "policy": ["low_confidence", "margin", "entropy"],
@@ -84,16 +105,29 @@ def base_space(task: str, method: Method) -> dict[str, Any]:
 
 
 def base_start(task: str, method: Method) -> dict[str, Any]:
-    known = {"policy": "low_confidence", "eos": TASKS[task][3], "block_length": None, "temperature": 1.0}
+    known = {
+        "policy": "low_confidence",
+        "eos": TASKS[task][3],
+        "block_length": None,
+        "temperature": 1.0,
+    }
     return {**known, **({} if method.pushes else {"top_p": None}), **method.start}
 
 
 def refined(task: str) -> dict[str, list[dict[str, Any]]]:
-    """A second look, as many settings for plain sampling as for what the package may take as its own: around the start of all
-    searches, which nothing drawn at random has beaten by much."""
+    """A second look, as many settings for plain sampling as for what the package may take as its
+    own: around the start of all searches, which nothing drawn at random has beaten by much.
+    """
     base = {"policy": "low_confidence", "eos": TASKS[task][3], "length": TASKS[task][2]}
     plain = [
-        {**base, "objective": "none", "alpha": 0.0, "temperature": temperature, "top_p": top_p, "policy": policy}
+        {
+            **base,
+            "objective": "none",
+            "alpha": 0.0,
+            "temperature": temperature,
+            "top_p": top_p,
+            "policy": policy,
+        }
         for policy in ("low_confidence", "margin")
         for temperature in (0.75, 1.0, 1.25, 1.5)
         for top_p in (None, 0.9, 0.8)
@@ -109,12 +143,21 @@ def refined(task: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def third(task: str) -> dict[str, list[dict[str, Any]]]:
-    """A third look, the only one that is large enough to tell a point from noise: what the earlier ones liked best, and what
-    they left out, which is drawn forks, top-p and commit order together with a push. Plain sampling gets as many settings."""
+    """A third look, the only one that is large enough to tell a point from noise: what the earlier
+    ones liked best, and what they left out, which is drawn forks, top-p and commit order together
+    with a push. Plain sampling gets as many settings.
+    """
     length = TASKS[task][2]
     base = {"policy": "low_confidence", "eos": TASKS[task][3], "length": length}
     plain = [
-        {**base, "objective": "none", "alpha": 0.0, "temperature": temperature, "top_p": top_p, **other}
+        {
+            **base,
+            "objective": "none",
+            "alpha": 0.0,
+            "temperature": temperature,
+            "top_p": top_p,
+            **other,
+        }
         for other, temperatures, top_ps in (
             ({}, (0.9, 1.0, 1.1, 1.25, 1.33, 1.5), (None, 0.95, 0.9)),
             ({"policy": "margin"}, (0.9, 1.0, 1.1, 1.25, 1.4), (None, 0.9)),
@@ -128,7 +171,13 @@ def third(task: str) -> dict[str, list[dict[str, Any]]]:
     drawn = {"fork": True, "fork_temperature": 1.0}
     ours = [
         *[
-            {"objective": objective, "alpha": alpha, "temperature": temperature, **drawn, "fork_temperature": heat}
+            {
+                "objective": objective,
+                "alpha": alpha,
+                "temperature": temperature,
+                **drawn,
+                "fork_temperature": heat,
+            }
             for heat in (0.5, 1.0)
             for objective in (odd, enough)
             for temperature in (0.5, 1.0)
@@ -141,7 +190,13 @@ def third(task: str) -> dict[str, list[dict[str, Any]]]:
             for alpha in (4.0, 8.0, 12.0)
         ],
         *[
-            {"objective": objective, "alpha": alpha, "temperature": 0.5, "order_temperature": 0.3, **drawn}
+            {
+                "objective": objective,
+                "alpha": alpha,
+                "temperature": 0.5,
+                "order_temperature": 0.3,
+                **drawn,
+            }
             for objective in (odd, enough)
             for alpha in (2.0, 4.0, 8.0)
         ],

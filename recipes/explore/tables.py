@@ -52,8 +52,15 @@ class Cell:
     distinct: dict[int, np.ndarray]  # by seed, [problems]: of the first N texts
 
     def passed(self, k: int, seeds: Collection[int] | None = None) -> np.ndarray:
-        """[problems], mean over the seeds that have so many samples. Pass@1 is of the first N, whatever was drawn besides."""
-        own = [x[:, : max(k, N)] for seed, x in self.right.items() if x.shape[1] >= k and (seeds is None or seed in seeds)]
+        """[problems], mean over the seeds that have so many samples.
+
+        Pass@1 is of the first N, whatever was drawn besides.
+        """
+        own = [
+            x[:, : max(k, N)]
+            for seed, x in self.right.items()
+            if x.shape[1] >= k and (seeds is None or seed in seeds)
+        ]
         return np.mean([metrics.pass_at_k(x, k) for x in own], axis=0)
 
     def solved(self, seed: int) -> np.ndarray:
@@ -74,8 +81,12 @@ def read() -> Cells:
     cells: Cells = {}
     with np.load(RESULTS / "report.npz") as file:
         for i, about in enumerate(json.loads(file["meta"].tobytes())):
-            cell = cells.setdefault((about["task"], about["method"], about["variant"]), Cell({}, {}))
-            cell.right[about["seed"]] = np.unpackbits(file[f"right{i}"], axis=1)[:, : about["n"]].astype(bool)
+            cell = cells.setdefault(
+                (about["task"], about["method"], about["variant"]), Cell({}, {})
+            )
+            cell.right[about["seed"]] = np.unpackbits(file[f"right{i}"], axis=1)[
+                :, : about["n"]
+            ].astype(bool)
             cell.distinct[about["seed"]] = file[f"distinct{i}"]
     return cells
 
@@ -101,7 +112,9 @@ def head(*names: str) -> None:
 
 def tuning() -> None:
     rows = json.loads((RESULTS / "tune.json").read_text())
-    print("\n### Tuning split: the best trial of each method, Pass@1 / Pass@16 in per cent, and how many trials there were")
+    print(
+        "\n### Tuning split: the best trial of each method, Pass@1 / Pass@16 in per cent, and how many trials there were"
+    )
     head("method", *TASKS, "trials")
     for method in METHODS:
         own = [[r for r in rows if (r["task"], r["method"]) == (task, method)] for task in TASKS]
@@ -123,11 +136,16 @@ def looked(name: str, title: str) -> None:
         for r in rows:
             if r["method"] == method:
                 places.setdefault(r["place"], {})[r["task"]] = r
-        ranked = sorted(places.values(), key=lambda own: -sum(r["pass@16"] + r["pass@1"] / 1000 for r in own.values()))
+        ranked = sorted(
+            places.values(),
+            key=lambda own: -sum(r["pass@16"] + r["pass@1"] / 1000 for r in own.values()),
+        )
         default = [own for own in ranked[6:] if is_default(own["countdown-4"]["params"])]
         for own in [*ranked[:6], *default]:
             first, second = (own[task] for task in ("countdown-4", "minicode"))
-            params = {k: v for k, v in first["params"].items() if k not in ("length", "steps", "eos")}
+            params = {
+                k: v for k, v in first["params"].items() if k not in ("length", "steps", "eos")
+            }
             note = " (the default)" if own in default else ""
             figures = [f"{percent(r['pass@1'])} / {percent(r['pass@16'])}" for r in (first, second)]
             row(f"`{json.dumps(params)}`{note}", *figures)
@@ -140,7 +158,15 @@ def is_default(params: dict[str, Any]) -> bool:
 def main_table(cells: Cells, task: str, names: Sequence[str]) -> None:
     plain = cells[task, "plain", ""]
     print(f"\n### {task}, report split ({len(plain.passed(1))} problems, per cent)")
-    head("method", "seeds", *[f"Pass@{k}" for k in DEPTHS], "Pass@16 - plain", "Pass@1 - plain", "coverage", "different of 16")
+    head(
+        "method",
+        "seeds",
+        *[f"Pass@{k}" for k in DEPTHS],
+        "Pass@16 - plain",
+        "Pass@1 - plain",
+        "coverage",
+        "different of 16",
+    )
     for name in names:
         if (task, name, "") not in cells:
             continue
@@ -150,7 +176,10 @@ def main_table(cells: Cells, task: str, names: Sequence[str]) -> None:
             LABELS.get(name, f"**{name}**"),
             len(cell.right),
             *[percent(cell.passed(k)) for k in DEPTHS],
-            *["" if name == "plain" else against(cell.passed(k, seeds), plain.passed(k, seeds)) for k in (N, 1)],
+            *[
+                "" if name == "plain" else against(cell.passed(k, seeds), plain.passed(k, seeds))
+                for k in (N, 1)
+            ],
             percent(cell.coverage),
             f"{np.mean([*cell.distinct.values()]):.1f}",
         )
@@ -162,7 +191,10 @@ def overall(cells: Cells, names: Sequence[str]) -> None:
     for name in names:
         own = [cells[task, name, ""] for task in TASKS if (task, name, "") in cells]
         if len(own) == len(TASKS):
-            row(LABELS.get(name, f"**{name}**"), *[percent(float(np.mean([c.passed(k).mean() for c in own]))) for k in (1, N)])
+            row(
+                LABELS.get(name, f"**{name}**"),
+                *[percent(float(np.mean([c.passed(k).mean() for c in own]))) for k in (1, N)],
+            )
 
 
 def wins(cells: Cells, names: Sequence[str]) -> None:
@@ -179,7 +211,10 @@ def wins(cells: Cells, names: Sequence[str]) -> None:
             if cell is None:
                 own.append("")
                 continue
-            pairs = [(cell.solved(seed), plain.solved(seed)) for seed in cell.right.keys() & plain.right.keys()]
+            pairs = [
+                (cell.solved(seed), plain.solved(seed))
+                for seed in cell.right.keys() & plain.right.keys()
+            ]
             won, lost = np.mean([[(a & ~b).sum(), (b & ~a).sum()] for a, b in pairs], axis=0)
             own.append(f"{won:.1f}, {lost:.1f}")
         row(LABELS.get(name, f"**{name}**"), *own)
@@ -192,19 +227,40 @@ def deep(cells: Cells) -> None:
     for (task, name, variant), cell in cells.items():
         if task == "countdown-4" and not variant and cell.deep and not name.startswith("pool"):
             seeds = [seed for seed, x in cell.right.items() if x.shape[1] >= max(DEEP)]
-            gain = "" if name == "plain" else against(cell.passed(64, seeds), plain.passed(64, seeds))
-            row(LABELS.get(name, f"**{name}**"), *[percent(cell.passed(k, seeds)) for k in DEEP], gain)
+            gain = (
+                "" if name == "plain" else against(cell.passed(64, seeds), plain.passed(64, seeds))
+            )
+            row(
+                LABELS.get(name, f"**{name}**"),
+                *[percent(cell.passed(k, seeds)) for k in DEEP],
+                gain,
+            )
 
 
 def pools(cells: Cells) -> None:
-    print("\n### Over-generation on plain sampling: of a pool, 16 by k-centre, the first 16, and the oracle (all of the pool)")
-    head("task", "pool", "steps", "evaluations", "k-centre Pass@1", "Pass@16", "Pass@16 - plain", "first 16", "oracle")
+    print(
+        "\n### Over-generation on plain sampling: of a pool, 16 by k-centre, the first 16, and the oracle (all of the pool)"
+    )
+    head(
+        "task",
+        "pool",
+        "steps",
+        "evaluations",
+        "k-centre Pass@1",
+        "Pass@16",
+        "Pass@16 - plain",
+        "first 16",
+        "oracle",
+    )
     for task in TASKS:
         plain = cells[task, "plain", ""]
         for pool, variant in ((17, ""), (32, ""), (32, "half the steps")):
             if (task, f"k_centre_{pool}", variant) not in cells:
                 continue
-            kept, all_ = cells[task, f"k_centre_{pool}", variant], cells[task, f"pool_{pool}", variant]
+            kept, all_ = (
+                cells[task, f"k_centre_{pool}", variant],
+                cells[task, f"pool_{pool}", variant],
+            )
             cost = pool / N * (0.5 if variant else 1.0)
             row(
                 task,
@@ -221,8 +277,16 @@ def pools(cells: Cells) -> None:
 
 def robustness(cells: Cells) -> None:
     variants = sorted({variant for _, _, variant in cells if variant})
-    for task in sorted({task for task, name, variant in cells if variant and not name.startswith(("k_centre", "pool"))}):
-        print(f"\n### {task}: what is lost when a setting is off, Pass@16 minus that of the setting as tuned, points")
+    for task in sorted(
+        {
+            task
+            for task, name, variant in cells
+            if variant and not name.startswith(("k_centre", "pool"))
+        }
+    ):
+        print(
+            f"\n### {task}: what is lost when a setting is off, Pass@16 minus that of the setting as tuned, points"
+        )
         head("method", *variants)
         for name in dict.fromkeys(name for t, name, variant in cells if t == task and variant):
             if name.startswith(("k_centre", "pool")):
@@ -251,7 +315,10 @@ def timing() -> None:
     if not path.exists():
         return
     rows = json.loads(path.read_text())
-    by = {method: [r["seconds"] for r in rows if r["method"] == method] for method in dict.fromkeys(r["method"] for r in rows)}
+    by = {
+        method: [r["seconds"] for r in rows if r["method"] == method]
+        for method in dict.fromkeys(r["method"] for r in rows)
+    }
     about = rows[0]
     print(
         f"\n### countdown-4: seconds for {about['problems']} problems x {N} samples on {about['device']} (torch "
@@ -261,7 +328,12 @@ def timing() -> None:
     for method, seconds in by.items():
         ratios = np.array(seconds) / np.array(by["plain"])
         spread = f"x {ratios.min():.2f}, x {ratios.max():.2f}"
-        row(LABELS.get(method, f"**{method}**"), f"{np.median(seconds):.2f}", f"x {np.median(ratios):.2f}", spread)
+        row(
+            LABELS.get(method, f"**{method}**"),
+            f"{np.median(seconds):.2f}",
+            f"x {np.median(ratios):.2f}",
+            spread,
+        )
 
 
 def figures(cells: Cells, names: Sequence[str], folder: Path) -> None:
@@ -270,7 +342,10 @@ def figures(cells: Cells, names: Sequence[str], folder: Path) -> None:
     from oddlm.report.plots import COLOURS, MARKS, WIDTH, draw
 
     shown = [name for name in names if not name.startswith("k_centre")]
-    style = {name: {"color": COLOURS[i % len(COLOURS)], "marker": MARKS[i % len(MARKS)]} for i, name in enumerate(shown)}
+    style = {
+        name: {"color": COLOURS[i % len(COLOURS)], "marker": MARKS[i % len(MARKS)]}
+        for i, name in enumerate(shown)
+    }
     style["plain"] = {"color": "black", "marker": "o"}
 
     def pareto() -> Figure:
@@ -281,10 +356,16 @@ def figures(cells: Cells, names: Sequence[str], folder: Path) -> None:
                 if (task, name, "") in cells:
                     cell = cells[task, name, ""]
                     x, y = (100 * cell.passed(k).mean() for k in (1, N))
-                    big = {"s": 60, "edgecolors": "black", "zorder": 3} if name in AIMS else {"s": 22}
+                    big = (
+                        {"s": 60, "edgecolors": "black", "zorder": 3} if name in AIMS else {"s": 22}
+                    )
                     axis.scatter(x, y, label=LABELS.get(name, name), **style[name], **big)
             axis.set(title=task, xlabel="Pass@1 (%)", ylabel="Pass@16 (%)")
-        known = {label: handle for axis in axes for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)}
+        known = {
+            label: handle
+            for axis in axes
+            for handle, label in zip(*axis.get_legend_handles_labels(), strict=True)
+        }
         names = [LABELS.get(name, name) for name in shown if LABELS.get(name, name) in known]
         figure.legend([known[name] for name in names], names, loc="outside lower center", ncols=3)
         return figure
@@ -296,7 +377,12 @@ def figures(cells: Cells, names: Sequence[str], folder: Path) -> None:
             if task == "countdown-4" and not variant and cell.deep and not name.startswith("pool"):
                 ks = [k for k in DEEP if k > 1]
                 seeds = [seed for seed, x in cell.right.items() if x.shape[1] >= max(DEEP)]
-                axis.plot(ks, [100 * cell.passed(k, seeds).mean() for k in ks], label=LABELS.get(name, name), **style[name])
+                axis.plot(
+                    ks,
+                    [100 * cell.passed(k, seeds).mean() for k in ks],
+                    label=LABELS.get(name, name),
+                    **style[name],
+                )
         axis.set_xscale("log", base=2)
         axis.set_xticks([2, 4, 8, 16, 32, 64], ["2", "4", "8", "16", "32", "64"])
         axis.set(xlabel="k samples", ylabel="Pass@k (%)", title="countdown-4, report split")
@@ -309,12 +395,17 @@ def figures(cells: Cells, names: Sequence[str], folder: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--figures", type=Path, help="also draw the figures into this folder")
     args = parser.parse_args()
     tuning()
     looked("refine", "the second look: 24 settings of plain sampling and 24 of ours")
-    looked("third", "the third look: 48 settings of plain sampling and 48 of ours, four seeds on countdown-4")
+    looked(
+        "third",
+        "the third look: 48 settings of plain sampling and 48 of ours, four seeds on countdown-4",
+    )
     if not (RESULTS / "report.npz").exists():
         return
     cells = read()

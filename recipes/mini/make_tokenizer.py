@@ -1,9 +1,10 @@
-"""Make the mini model's tokenizer: numbers as single tokens, the language of minicode by BPE, any other text by bytes.
+"""Make the mini model's tokenizer: numbers as single tokens, the language of minicode by BPE, any
+other text by bytes.
 
     python recipes/mini/make_tokenizer.py
 
-Digits are read in groups of three from the right, and every group ("7", "42", "999", also "007") is one token: 1234 is "1" and
-"234".
+Digits are read in groups of three from the right, and every group ("7", "42", "999", also "007") is
+one token: 1234 is "1" and "234".
 """
 
 import json
@@ -31,11 +32,18 @@ def main() -> None:
     tokenizer.decoder = decoders.ByteLevel()
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     trainer = trainers.BpeTrainer(
-        vocab_size=WORDS, special_tokens=SPECIAL, initial_alphabet=alphabet, show_progress=False, min_frequency=20
+        vocab_size=WORDS,
+        special_tokens=SPECIAL,
+        initial_alphabet=alphabet,
+        show_progress=False,
+        min_frequency=20,
     )
     corpus = (prompt + body for prompt, body in islice(stream(), TEXTS))
     tokenizer.train_from_iterator(corpus, trainer)
-    OUT.write_text(json.dumps(with_numbers(json.loads(tokenizer.to_str())), ensure_ascii=False, indent=1) + "\n")
+    OUT.write_text(
+        json.dumps(with_numbers(json.loads(tokenizer.to_str())), ensure_ascii=False, indent=1)
+        + "\n"
+    )
     print(f"{OUT}: {Tokenizer.from_file(str(OUT)).get_vocab_size()} tokens")
 
 

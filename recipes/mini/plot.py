@@ -1,4 +1,6 @@
-"""Draw the loss curve of a run: python recipes/mini/plot.py recipes/mini/log.jsonl recipes/mini/loss.png (needs matplotlib)."""
+"""Draw the loss curve of a run: python recipes/mini/plot.py recipes/mini/log.jsonl
+recipes/mini/loss.png (needs matplotlib).
+"""
 
 import json
 import sys

@@ -41,7 +41,9 @@ def show(rows: list[Row]) -> None:
         if row["split"] == "test" and row["base"] == base:
             cells[row["method"], row["temperature"]].append(row)
     print(f"\nTest split, base policy {base}\n")
-    print(f"| method | temperature | seeds | Pass@1 | Pass@{N} | distinct | Pass@{N} minus plain, 95 % interval |")
+    print(
+        f"| method | temperature | seeds | Pass@1 | Pass@{N} | distinct | Pass@{N} minus plain, 95 % interval |"
+    )
     print("|---|---|---|---|---|---|---|")
     for temperature in sorted({t for _, t in cells}):
         for method in [m for m in METHODS if (m, temperature) in cells]:
@@ -63,7 +65,9 @@ def _with_error(values: np.ndarray) -> str:
 
 def _difference(own: list[Row], plain: list[Row]) -> str:
     """Paired by problem, averaged over seeds; the interval is a bootstrap over problems."""
-    solved = (np.mean([np.array(row["right"]) > 0 for row in some], axis=0) for some in (own, plain))
+    solved = (
+        np.mean([np.array(row["right"]) > 0 for row in some], axis=0) for some in (own, plain)
+    )
     difference, low, high = metrics.paired_interval(*solved)
     return f"{100 * difference:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
 

@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from .lm import Samples as Samples
     from .lm import load as load
     from .lm import wrap as wrap
-    from .params import RunSpec as RunSpec
     from .params import SampleParams as SampleParams
     from .sampler import begin as begin
     from .sampler import denoise as denoise
     from .sampler import denoise_steps as denoise_steps
+    from .spec import RunSpec as RunSpec
     from .store import Store as Store
     from .tasks import Problem as Problem
     from .tasks import Score as Score
@@ -55,7 +55,7 @@ _PUBLIC = {
     "Proposal": "core.step",
     "Query": "core.model",
     "Repulsion": "diversity.repulsion",
-    "RunSpec": "params",
+    "RunSpec": "spec",
     "Sample": "core.step",
     "SampleParams": "params",
     "Samples": "lm",

@@ -9,11 +9,18 @@ from pathlib import Path
 from typing import Any
 
 PACKAGE = f"{Path(__file__).parent}{os.sep}"
-NUMBERS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}  # ours, and torch's
+NUMBERS = {
+    "bf16": "bfloat16",
+    "fp16": "float16",
+    "fp32": "float32",
+    "fp64": "float64",
+}  # ours, and torch's
 
 
 def outside() -> int:
-    """The stacklevel at which a warning of who calls this points at the line outside the package that led to it."""
+    """The stacklevel at which a warning of who calls this points at the line outside the package
+    that led to it.
+    """
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
         frame, level = frame.f_back, level + 1

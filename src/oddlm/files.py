@@ -12,12 +12,16 @@ from pathlib import Path
 from typing import Any
 
 STDOUT = 1
-# The folder refuses a second file, or to put it in place of the first; the file itself may be writable all the same.
+# The folder refuses a second file, or to put it in place of the first; the file itself may be
+# writable all the same.
 NO_EXCHANGE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY)
 
 
 class OutputError(Exception):
-    """Standard output cannot be written. Not an OSError: typer and rich answer those of streams, each in its own way."""
+    """Standard output cannot be written.
+
+    Not an OSError: typer and rich answer those of streams, each in its own way.
+    """
 
     def __init__(self, error: OSError) -> None:
         super().__init__(f"cannot write to standard output: {error.strerror}")
@@ -25,11 +29,13 @@ class OutputError(Exception):
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that it holds either what it held before or the new content, whatever happens.
+    """Write a file so that it holds either what it held before or the new content, whatever
+    happens.
 
-    Links are followed and stay links. An existing file keeps its mode. What is not a regular file (a device, a pipe) is written
-    to as it is; so is a file in a folder that takes no second one, which alone may be left half written. ValueError says why a
-    file cannot be written, OutputError that it is our standard output.
+    Links are followed and stay links. An existing file keeps its mode. What is not a regular file
+    (a device, a pipe) is written to as it is; so is a file in a folder that takes no second one,
+    which alone may be left half written. ValueError says why a file cannot be written, OutputError
+    that it is our standard output.
     """
     try:
         if is_stdout(path):
@@ -51,7 +57,9 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def check_target(path: Path) -> None:
-    """ValueError for a file that `write_whole` could not write, as far as that can be told before anything is computed."""
+    """ValueError for a file that `write_whole` could not write, as far as that can be told before
+    anything is computed.
+    """
     try:
         found = _stat(path)
     except OSError as error:
@@ -98,7 +106,9 @@ def _exchange(target: Path, content: bytes, found: os.stat_result | None) -> Non
     """Write a second file and put it in place of the first."""
     part = target.with_name(f".{secrets.token_hex(8)}.part")
     try:
-        file = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if found is None else 0o600)
+        file = os.open(
+            part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if found is None else 0o600
+        )
         try:
             if found is not None:
                 with suppress(PermissionError):
@@ -138,7 +148,9 @@ def _write_into(path: Path, content: bytes) -> None:
 
 
 def _write_to_stdout(content: bytes) -> None:
-    """Behind what was printed: opened anew, a file would be written from its beginning, and a socket not at all."""
+    """Behind what was printed: opened anew, a file would be written from its beginning, and a
+    socket not at all.
+    """
     try:
         sys.stdout.flush()
         _write_all(STDOUT, content)

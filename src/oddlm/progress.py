@@ -12,14 +12,28 @@ PATIENCE_S = 2.0
 
 @contextmanager
 def step_progress(wanted: bool | None) -> Iterator[Observer]:
-    """An observer that draws the steps of a run; `wanted` None means: on a terminal, after a moment of patience."""
+    """An observer that draws the steps of a run; `wanted` None means: on a terminal, after a moment
+    of patience.
+    """
     if wanted is False or (wanted is None and not sys.stderr.isatty()):
         yield lambda _: None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
-    columns = (TextColumn("denoising"), BarColumn(), MofNCompleteColumn(), TextColumn("steps"), TimeRemainingColumn())
+    columns = (
+        TextColumn("denoising"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("steps"),
+        TimeRemainingColumn(),
+    )
     bar = Progress(*columns, console=Console(stderr=True), transient=True)
     task = bar.add_task("denoising")
     began = time.monotonic()

@@ -42,7 +42,9 @@ class Registry(Generic[F]):
         if name in self._known:
             return self._known[name]
         if not is_dotted(name):
-            raise ValueError(f"unknown {self.kind} {name!r}; known: {', '.join(self.names)}, or a dotted path")
+            raise ValueError(
+                f"unknown {self.kind} {name!r}; known: {', '.join(self.names)}, or a dotted path"
+            )
         found = find_dotted(self.kind, name)
         if not callable(found):
             raise ValueError(f"{self.kind} {name!r} is no function but {found!r}")
@@ -54,19 +56,33 @@ class Registry(Generic[F]):
             spec = {"name": spec}
         if not isinstance(spec, Mapping):
             if not callable(spec):
-                raise ValueError(f"{self.kind} must be a name, a mapping with a name, or a function, not {spec!r}")
-            if isinstance(spec, partial):  # what was declared of the function holds for it with some options, too
-                return cast("F", update_wrapper(partial(spec.func, *spec.args, **spec.keywords), spec.func))
+                raise ValueError(
+                    f"{self.kind} must be a name, a mapping with a name, or a function, not {spec!r}"
+                )
+            if isinstance(
+                spec, partial
+            ):  # what was declared of the function holds for it with some options, too
+                return cast(
+                    "F", update_wrapper(partial(spec.func, *spec.args, **spec.keywords), spec.func)
+                )
             return spec
         options = {k: v for k, v in spec.items() if k != "name"}
         if not isinstance(spec.get("name"), str):
-            raise ValueError(f"{self.kind} {dict(spec)!r} has no 'name'; known: {', '.join(self.names)}")
+            raise ValueError(
+                f"{self.kind} {dict(spec)!r} has no 'name'; known: {', '.join(self.names)}"
+            )
         function = self.find(spec["name"])
         known = self.options(spec["name"])
         if unknown := sorted(options.keys() - known.keys()):
             allowed = ", ".join(known) or "none"
-            raise ValueError(f"{self.kind} {spec['name']!r} has no option {unknown[0]!r}; options: {allowed}")
-        return cast("F", update_wrapper(partial(function, **options), function)) if options else function
+            raise ValueError(
+                f"{self.kind} {spec['name']!r} has no option {unknown[0]!r}; options: {allowed}"
+            )
+        return (
+            cast("F", update_wrapper(partial(function, **options), function))
+            if options
+            else function
+        )
 
 
 def is_dotted(name: str) -> bool:
@@ -82,7 +98,11 @@ def find_dotted(kind: str, path: str) -> Any:
     try:
         return getattr(_imported(module), attribute)
     except Exception as error:  # whatever the code of a file raises
-        frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _imports(frame.filename)]
+        frames = [
+            frame
+            for frame in traceback.extract_tb(error.__traceback__)
+            if not _imports(frame.filename)
+        ]
         told = f" {error}"
         if frames or isinstance(error, SyntaxError):
             lines = [*traceback.format_list(frames), *traceback.format_exception_only(error)]
@@ -91,8 +111,9 @@ def find_dotted(kind: str, path: str) -> Any:
 
 
 def _imported(module: str) -> ModuleType:
-    """The current folder is asked for what is nowhere else, and only then on the path: console scripts start without it, and
-    nothing that lies there may stand in for what is installed, or for an extra that is not.
+    """The current folder is asked for what is nowhere else, and only then on the path: console
+    scripts start without it, and nothing that lies there may stand in for what is installed, or for
+    an extra that is not.
     """
     try:
         return importlib.import_module(module)

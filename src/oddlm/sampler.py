@@ -48,10 +48,12 @@ class Options(TypedDict, total=False):
 
 
 def begin(model: Model | ModelInfo, prompts: Sequence[Prompt], **options: Unpack[Options]) -> State:
-    """A run at its start, for `advance`. model: the one that will answer, or what is to be known about it.
+    """A run at its start, for `advance`. model: the one that will answer, or what is to be known
+    about it.
 
-    options: the fields of `Settings`; guide (logits -> logits at every step, for instance `oddlm.Repulsion(alpha=16)`; default:
-    none, plain sampling), history and templates as in `core.run.begin`. The backend is chosen here; `state.backend` says which.
+    options: the fields of `Settings`; guide (logits -> logits at every step, for instance
+    `oddlm.Repulsion(alpha=16)`; default: none, plain sampling), history and templates as in
+    `core.run.begin`. The backend is chosen here; `state.backend` says which.
     """
     info = model if isinstance(model, ModelInfo) else info_of(model)
     guide = as_guide(options.pop("guide", None))
@@ -84,7 +86,8 @@ def denoise(
     """Draw n samples of `length` tokens for every prompt, in `steps` network evaluations.
 
     The options are those of `begin`. Observers are called with a StepEvent after every
-    step. `progress` draws a bar on stderr (None: where that is a terminal and the run takes longer than a moment).
+    step. `progress` draws a bar on stderr (None: where that is a terminal and the run takes longer
+    than a moment).
     """
     observers = (observe,) if callable(observe) else tuple(observe or ())
     run = _Run(begin(model, prompts, **options))
@@ -96,8 +99,13 @@ def denoise(
     return run.state.result
 
 
-def denoise_steps(model: Model, prompts: Sequence[Prompt], **options: Unpack[Options]) -> Generator[StepEvent, None, Denoised]:
-    """`denoise`, one step per `next()`, so that a caller can stop between two. Arguments are checked at once."""
+def denoise_steps(
+    model: Model, prompts: Sequence[Prompt], **options: Unpack[Options]
+) -> Generator[StepEvent, None, Denoised]:
+    """`denoise`, one step per `next()`, so that a caller can stop between two.
+
+    Arguments are checked at once.
+    """
     return _steps(model, _Run(begin(model, prompts, **options)))
 
 

@@ -1,4 +1,7 @@
-"""Over-generation: of a pool of samples, which to keep. A selector sees texts and probabilities, never a verdict."""
+"""Over-generation: of a pool of samples, which to keep.
+
+A selector sees texts and probabilities, never a verdict.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -9,7 +12,9 @@ from .core.step import Sample
 from .metrics.words import split_words, word_distances
 from .registry import Registry
 
-Selector = Callable[[Sequence[Sample], int], Sequence[int]]  # samples of one prompt, how many to keep -> places, best first
+Selector = Callable[
+    [Sequence[Sample], int], Sequence[int]
+]  # samples of one prompt, how many to keep -> places, best first
 
 SELECTORS: Registry[Selector] = Registry("selector")
 
@@ -28,7 +33,9 @@ def most_confident(samples: Sequence[Sample], n: int) -> Sequence[int]:
 
 @SELECTORS.register
 def k_centre(samples: Sequence[Sample], n: int) -> Sequence[int]:
-    """Sample 0, then always the one farthest from all chosen (Gonzalez 1985), by share of words to edit."""
+    """Sample 0, then always the one farthest from all chosen (Gonzalez 1985), by share of words to
+    edit.
+    """
     texts = [split_words(sample.text) for sample in samples]
     distances = word_distances(texts, texts)
     chosen, nearest = [0], distances[0]
@@ -39,9 +46,17 @@ def k_centre(samples: Sequence[Sample], n: int) -> Sequence[int]:
     return chosen
 
 
-def keep(samples: Sequence[Sample], n: int, selector: str | Mapping[str, Any] | Selector) -> list[Sample]:
+def keep(
+    samples: Sequence[Sample], n: int, selector: str | Mapping[str, Any] | Selector
+) -> list[Sample]:
     """n of the samples of one prompt, in the order in which they were chosen."""
     places = list(SELECTORS.build(selector)(samples, n))
-    if len(set(places)) != n or len(places) != n or not all(0 <= place < len(samples) for place in places):
-        raise ValueError(f"selector {selector!r} must choose {n} different places below {len(samples)}, not {places}")
+    if (
+        len(set(places)) != n
+        or len(places) != n
+        or not all(0 <= place < len(samples) for place in places)
+    ):
+        raise ValueError(
+            f"selector {selector!r} must choose {n} different places below {len(samples)}, not {places}"
+        )
     return [samples[place] for place in places]

@@ -1,4 +1,6 @@
-"""SIGTERM as Ctrl-C: `timeout`, systemd and Kubernetes end processes by it, and Python alone would run nothing more then."""
+"""SIGTERM as Ctrl-C: `timeout`, systemd and Kubernetes end processes by it, and Python alone would
+run nothing more then.
+"""
 
 import signal
 import threading
@@ -14,7 +16,9 @@ class Terminated(KeyboardInterrupt):
 
 @dataclass
 class Ending:
-    """Raises Terminated when the signal comes; a second one does not keep what is being ended from ending."""
+    """Raises Terminated when the signal comes; a second one does not keep what is being ended from
+    ending.
+    """
 
     told: bool = False
 
@@ -31,7 +35,10 @@ def unwinding() -> Iterator[Ending]:
     Who starts us with the signal ignored, or has a handler of their own, is left alone.
     """
     ending = Ending()
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+    if (
+        threading.current_thread() is not threading.main_thread()
+        or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+    ):
         yield ending
         return
     signal.signal(signal.SIGTERM, ending)

@@ -7,7 +7,8 @@ from decimal import ROUND_HALF_UP, Decimal
 
 
 def fixed(value: float, digits: int = 1, sign: str = "") -> str:
-    """`70.3` for 70.25: ties go away from zero, as in JavaScript's toFixed, so that pages and tables say the same.
+    """`70.3` for 70.25: ties go away from zero, as in JavaScript's toFixed, so that pages and
+    tables say the same.
 
     sign: "+" writes that of positive numbers, too.
     """
@@ -35,9 +36,13 @@ def named(one: str, values: Iterable[object]) -> str:
 
 def visible(text: str) -> str:
     """Control characters become pictures of themselves, so that no text can steer the terminal."""
-    if text.replace("\n", "").replace("\t", "").isprintable():  # most are, and a report shows 128,000
+    if (
+        text.replace("\n", "").replace("\t", "").isprintable()
+    ):  # most are, and a report shows 128,000
         return text
-    return "".join(c if c in "\n\t" or unicodedata.category(c)[0] != "C" else _picture(c) for c in text)
+    return "".join(
+        c if c in "\n\t" or unicodedata.category(c)[0] != "C" else _picture(c) for c in text
+    )
 
 
 def one_line(text: str) -> str:

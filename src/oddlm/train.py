@@ -1,7 +1,9 @@
-"""Train a masked diffusion language model on endless task streams: `oddlm train recipes/mini/config.toml`.
+"""Train a masked diffusion language model on endless task streams:
+`oddlm train recipes/mini/config.toml`.
 
-The prompt is kept, every answer token is masked with probability t ~ U(0, 1), and the masked ones are predicted with weight
-1/t: the bound of LLaDA (Nie et al. 2025, arXiv:2502.09992). One process, or several with torchrun.
+The prompt is kept, every answer token is masked with probability t ~ U(0, 1), and the masked ones
+are predicted with weight 1/t: the bound of LLaDA (Nie et al. 2025, arXiv:2502.09992). One process,
+or several with torchrun.
 """
 
 import json
@@ -22,14 +24,16 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 from torch.nn import functional as F
 
+from .config import read_toml
 from .models.loading.device import chosen_device
 from .models.mini import MiniTokenizer, save_checkpoint
 from .models.transformer import Transformer, TransformerConfig
-from .params import read_toml
 from .registry import Registry
 
 SHARDS = 64  # of every data set, whatever the number of processes that make them
-Columns = tuple[np.ndarray, np.ndarray, np.ndarray]  # prompts [N, prompt], their lengths [N], answers [N, length]
+Columns = tuple[
+    np.ndarray, np.ndarray, np.ndarray
+]  # prompts [N, prompt], their lengths [N], answers [N, length]
 _PIECES = re.compile(r"\d+|\D+")
 
 
@@ -46,11 +50,17 @@ class ModelConfig(Strict):
 
 class DataConfig(Strict):
     name: str
-    stream: str = Field(description="Dotted path of a function that gives (prompt, answer) pairs without end.")
+    stream: str = Field(
+        description="Dotted path of a function that gives (prompt, answer) pairs without end."
+    )
     options: dict[str, Any] = {}
-    count: int = Field(ge=1, description="Training pairs; they are masked anew every time they come.")
+    count: int = Field(
+        ge=1, description="Training pairs; they are masked anew every time they come."
+    )
     prompt: int = Field(ge=1, description="Tokens of the longest prompt.")
-    length: int = Field(ge=1, description="Tokens of the answer region; the rest of it is end tokens.")
+    length: int = Field(
+        ge=1, description="Tokens of the answer region; the rest of it is end tokens."
+    )
     batch: int = Field(ge=1)
     share: float = Field(gt=0, description="Of the steps.")
 
@@ -60,13 +70,19 @@ class TrainConfig(Strict):
     steps: int = Field(ge=1)
     learning_rate: float = Field(gt=0)
     warmup: int = Field(200, ge=0)
-    decay: float = Field(0.3, ge=0, le=1, description="Last share of the steps, over which the rate falls to 0.")
+    decay: float = Field(
+        0.3, ge=0, le=1, description="Last share of the steps, over which the rate falls to 0."
+    )
     weight_decay: float = Field(0.1, ge=0)
-    focal: float = Field(1.0, ge=0, description="Weight (1 - p)^focal on each token: easy ones count less.")
+    focal: float = Field(
+        1.0, ge=0, description="Weight (1 - p)^focal on each token: easy ones count less."
+    )
     precision: Literal["bf16", "fp32"] = "bf16"
     compile: bool = True
     log_every: int = Field(100, ge=1)
-    check_every: int = Field(1000, ge=1, description="Steps between measurements on held-out pairs.")
+    check_every: int = Field(
+        1000, ge=1, description="Steps between measurements on held-out pairs."
+    )
     checkpoint_s: float = Field(60.0, gt=0)
     model: ModelConfig
     data: list[DataConfig] = Field(min_length=1)
@@ -80,15 +96,21 @@ class Pairs:
         self.prompts, self.lengths, self.answers = (torch.from_numpy(x).to(device) for x in columns)
 
     def draw(self, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
-        rows = torch.randint(len(self.lengths), (self.config.batch,), generator=generator, device=self.lengths.device)
+        rows = torch.randint(
+            len(self.lengths), (self.config.batch,), generator=generator, device=self.lengths.device
+        )
         return self.prompts[rows].long(), self.lengths[rows].long(), self.answers[rows].long()
 
 
 def read_config(path: Path, **changes: Any) -> TrainConfig:
-    return TrainConfig.model_validate({**read_toml(path), **{k: v for k, v in changes.items() if v is not None}})
+    return TrainConfig.model_validate(
+        {**read_toml(path), **{k: v for k, v in changes.items() if v is not None}}
+    )
 
 
-def train(config: TrainConfig, out: Path, *, device: str | None = None, workers: int | None = None) -> Path:
+def train(
+    config: TrainConfig, out: Path, *, device: str | None = None, workers: int | None = None
+) -> Path:
     """Train, or go on where a killed run was; gives the folder of the finished checkpoint."""
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     usual = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
@@ -98,11 +120,21 @@ def train(config: TrainConfig, out: Path, *, device: str | None = None, workers:
     made = make_pairs([*config.data, *map(_held_out, config.data)], workers)
     if world > 1 and not torch.distributed.is_initialized():
         torch.distributed.init_process_group("nccl" if device.startswith("cuda") else "gloo")
-    sets, held_out = ([Pairs(*m, device) for m in some] for some in (made[: len(config.data)], made[len(config.data) :]))
+    sets, held_out = (
+        [Pairs(*m, device) for m in some]
+        for some in (made[: len(config.data)], made[len(config.data) :])
+    )
     torch.manual_seed(config.seed)
     torch.set_float32_matmul_precision("high")
-    network = Transformer(TransformerConfig(vocab_size=tokenizer.size, **config.model.model_dump())).to(device)
-    optimiser = torch.optim.AdamW(_groups(network, config.weight_decay), lr=config.learning_rate, betas=(0.9, 0.95), fused=True)
+    network = Transformer(
+        TransformerConfig(vocab_size=tokenizer.size, **config.model.model_dump())
+    ).to(device)
+    optimiser = torch.optim.AdamW(
+        _groups(network, config.weight_decay),
+        lr=config.learning_rate,
+        betas=(0.9, 0.95),
+        fused=True,
+    )
     start = _resume(out / "checkpoint.pt", config, network, optimiser, device)
     model = torch.nn.parallel.DistributedDataParallel(network) if world > 1 else network
     plain = partial(weighted_loss, model, focal=config.focal)
@@ -112,7 +144,9 @@ def train(config: TrainConfig, out: Path, *, device: str | None = None, workers:
     for step in range(start.step, config.steps):
         generator = torch.Generator(device).manual_seed(_seed(config.seed, step, rank))
         pairs = sets[_which(config, step)]
-        canvas, lengths, answers, mask, t = corrupt(*pairs.draw(generator), tokenizer.mask_id, generator)
+        canvas, lengths, answers, mask, t = corrupt(
+            *pairs.draw(generator), tokenizer.mask_id, generator
+        )
         with _precision(config, device):
             loss = objective(canvas, lengths, answers, mask, t)
         loss.backward()
@@ -126,7 +160,13 @@ def train(config: TrainConfig, out: Path, *, device: str | None = None, workers:
         if done % config.log_every == 0 or done == config.steps:
             log(step=done, data=pairs.config.name, loss=round(loss.item(), 4))
         if done % config.check_every == 0 or done == config.steps:
-            log(step=done, held_out={p.config.name: check(network, tokenizer.mask_id, p, config, device) for p in held_out})
+            log(
+                step=done,
+                held_out={
+                    p.config.name: check(network, tokenizer.mask_id, p, config, device)
+                    for p in held_out
+                },
+            )
         if rank == 0 and (time.monotonic() - saved > config.checkpoint_s or done == config.steps):
             _save(out / "checkpoint.pt", config, network, optimiser, log.progress(done))
             saved = time.monotonic()
@@ -135,29 +175,54 @@ def train(config: TrainConfig, out: Path, *, device: str | None = None, workers:
     return out / "model"
 
 
-def corrupt(prompts: Tensor, lengths: Tensor, answers: Tensor, mask_id: int, generator: torch.Generator) -> tuple[Tensor, ...]:
-    """Mask each answer token with its row's probability t; the t of a batch are spread evenly over (0, 1)."""
+def corrupt(
+    prompts: Tensor, lengths: Tensor, answers: Tensor, mask_id: int, generator: torch.Generator
+) -> tuple[Tensor, ...]:
+    """Mask each answer token with its row's probability t; the t of a batch are spread evenly over
+    (0, 1).
+    """
     B, L = answers.shape
     device = answers.device
     offset = torch.rand(1, generator=generator, device=device)
-    t = ((torch.randperm(B, generator=generator, device=device) + offset) / B).clamp(min=1 / L)[:, None]
+    t = ((torch.randperm(B, generator=generator, device=device) + offset) / B).clamp(min=1 / L)[
+        :, None
+    ]
     mask = torch.rand(B, L, generator=generator, device=device) < t
-    return torch.cat([prompts, answers.masked_fill(mask, mask_id)], dim=1), lengths, answers, mask, t
+    return (
+        torch.cat([prompts, answers.masked_fill(mask, mask_id)], dim=1),
+        lengths,
+        answers,
+        mask,
+        t,
+    )
 
 
 def weighted_loss(
-    model: Callable[..., Tensor], canvas: Tensor, lengths: Tensor, answers: Tensor, mask: Tensor, t: Tensor, *, focal: float
+    model: Callable[..., Tensor],
+    canvas: Tensor,
+    lengths: Tensor,
+    answers: Tensor,
+    mask: Tensor,
+    t: Tensor,
+    *,
+    focal: float,
 ) -> Tensor:
     """Cross entropy of the masked tokens, over t, and less where the network is right already."""
     logits = model(canvas, canvas.shape[1] - answers.shape[1], lengths).float()
-    loss = F.cross_entropy(logits.flatten(0, 1), answers.flatten(), reduction="none").view_as(answers)
+    loss = F.cross_entropy(logits.flatten(0, 1), answers.flatten(), reduction="none").view_as(
+        answers
+    )
     weight = mask / t * (1 - (-loss.detach()).exp()) ** focal
     return (weight * loss).sum() / answers.numel()
 
 
 @torch.no_grad()
-def check(network: Transformer, mask_id: int, pairs: Pairs, config: TrainConfig, device: str) -> dict[str, float]:
-    """The bound in nats per token, and the share of masked tokens that are guessed right, on held-out pairs."""
+def check(
+    network: Transformer, mask_id: int, pairs: Pairs, config: TrainConfig, device: str
+) -> dict[str, float]:
+    """The bound in nats per token, and the share of masked tokens that are guessed right, on
+    held-out pairs.
+    """
     generator = torch.Generator(device).manual_seed(0)
     canvas, lengths, answers, mask, t = corrupt(*pairs.draw(generator), mask_id, generator)
     with _precision(config, device):
@@ -175,10 +240,21 @@ def rate(config: TrainConfig, step: int) -> float:
     return min(1.0, up, left / tail)
 
 
-def make_pairs(configs: list[DataConfig], workers: int | None = None) -> list[tuple[DataConfig, Columns]]:
-    """Make the pairs of every data set, in shards that do not depend on how many processes make them."""
-    jobs = [(config, shard, size) for config in configs for shard, size in enumerate(_shard_sizes(config.count)) if size]
-    fresh = multiprocessing.get_context("forkserver")  # a fork of this process would copy the threads' locks
+def make_pairs(
+    configs: list[DataConfig], workers: int | None = None
+) -> list[tuple[DataConfig, Columns]]:
+    """Make the pairs of every data set, in shards that do not depend on how many processes make
+    them.
+    """
+    jobs = [
+        (config, shard, size)
+        for config in configs
+        for shard, size in enumerate(_shard_sizes(config.count))
+        if size
+    ]
+    fresh = multiprocessing.get_context(
+        "forkserver"
+    )  # a fork of this process would copy the threads' locks
     with ProcessPoolExecutor(workers or len(os.sched_getaffinity(0)), fresh) as pool:
         parts = list(pool.map(_make_shard, jobs))
     made = []
@@ -203,11 +279,18 @@ def _make_shard(job: tuple[DataConfig, int, int]) -> Columns:
     answers = np.full((size, config.length), tokenizer.eos_id, dtype=np.int16)
     made = 0
     for texts in stream(seed=shard, **config.options):
-        # the tokenizer cuts around every number, so pieces can be encoded alone, and the same ones come again and again
-        p, a = ([t for piece in _PIECES.findall(text) for t in encode_piece(piece)] for text in texts)
+        # the tokenizer cuts around every number, so pieces can be encoded alone, and the same ones
+        # come again and again
+        p, a = (
+            [t for piece in _PIECES.findall(text) for t in encode_piece(piece)] for text in texts
+        )
         if len(p) > config.prompt or len(a) > config.length - 1:
             continue
-        prompts[made, config.prompt - len(p) :], lengths[made], answers[made, : len(a)] = p, len(p), a
+        prompts[made, config.prompt - len(p) :], lengths[made], answers[made, : len(a)] = (
+            p,
+            len(p),
+            a,
+        )
         made += 1
         if made == size:
             break
@@ -229,11 +312,16 @@ def _which(config: TrainConfig, step: int) -> int:
 def _groups(network: Transformer, weight_decay: float) -> list[dict[str, Any]]:
     matrices = [p for p in network.parameters() if p.dim() > 1]
     rest = [p for p in network.parameters() if p.dim() <= 1]
-    return [{"params": matrices, "weight_decay": weight_decay}, {"params": rest, "weight_decay": 0.0}]
+    return [
+        {"params": matrices, "weight_decay": weight_decay},
+        {"params": rest, "weight_decay": 0.0},
+    ]
 
 
 def _precision(config: TrainConfig, device: str) -> torch.autocast:
-    return torch.autocast(device.partition(":")[0], torch.bfloat16, enabled=config.precision == "bf16")
+    return torch.autocast(
+        device.partition(":")[0], torch.bfloat16, enabled=config.precision == "bf16"
+    )
 
 
 def _seed(*parts: int) -> int:
@@ -254,7 +342,11 @@ class _Log:
         self._path, self._start, self._quiet = path, start, quiet
         self._began, self._tokens = time.monotonic(), 0
         if not quiet and path.exists():  # what a killed run logged after its checkpoint comes again
-            lines = [line for line in path.read_text().splitlines() if json.loads(line)["step"] <= start.step]
+            lines = [
+                line
+                for line in path.read_text().splitlines()
+                if json.loads(line)["step"] <= start.step
+            ]
             path.write_text("".join(line + "\n" for line in lines))
 
     def count(self, tokens: int) -> None:
@@ -273,18 +365,36 @@ class _Log:
         print(line, flush=True)
 
 
-def _save(path: Path, config: TrainConfig, network: Transformer, optimiser: torch.optim.Optimizer, progress: Progress) -> None:
-    state = {"network": network.state_dict(), "optimiser": optimiser.state_dict(), "progress": asdict(progress)}
+def _save(
+    path: Path,
+    config: TrainConfig,
+    network: Transformer,
+    optimiser: torch.optim.Optimizer,
+    progress: Progress,
+) -> None:
+    state = {
+        "network": network.state_dict(),
+        "optimiser": optimiser.state_dict(),
+        "progress": asdict(progress),
+    }
     torch.save({**state, "config": config.model_dump()}, path.with_suffix(".part"))
     path.with_suffix(".part").replace(path)
 
 
-def _resume(path: Path, config: TrainConfig, network: Transformer, optimiser: torch.optim.Optimizer, device: str) -> Progress:
+def _resume(
+    path: Path,
+    config: TrainConfig,
+    network: Transformer,
+    optimiser: torch.optim.Optimizer,
+    device: str,
+) -> Progress:
     if not path.exists():
         return Progress()
     state = torch.load(path, map_location=device, weights_only=True)
     if changed := [k for k, v in config.model_dump().items() if state["config"].get(k) != v]:
-        raise ValueError(f"{path} was made with another {changed[0]}: give the same config, or another --out")
+        raise ValueError(
+            f"{path} was made with another {changed[0]}: give the same config, or another --out"
+        )
     network.load_state_dict(state["network"])
     optimiser.load_state_dict(state["optimiser"])
     return Progress(**state["progress"])

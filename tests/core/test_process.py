@@ -23,17 +23,29 @@ def watched(model, **options):
 
 
 @pytest.mark.parametrize(
-    "options", [{}, {"block_length": 4}, {"guide": Repulsion(alpha=6)}, {"policy": {"name": "remdm", "weighted": True}}]
+    "options",
+    [
+        {},
+        {"block_length": 4},
+        {"guide": Repulsion(alpha=6)},
+        {"policy": {"name": "remdm", "weighted": True}},
+    ],
 )
 @pytest.mark.parametrize("steps", [8, 16, 48])
 def test_remasking_takes_tokens_back_and_ends_in_time(toy, steps, options):
-    """As many positions are masked before every step as without it, and what is taken back is written again."""
-    done, events = watched(toy, **{"steps": steps, "policy": {"name": "remdm", "eta": 0.3}, **options})
+    """As many positions are masked before every step as without it, and what is taken back is
+    written again.
+    """
+    done, events = watched(
+        toy, **{"steps": steps, "policy": {"name": "remdm", "eta": 0.3}, **options}
+    )
     assert len(events) == steps == done.nfe
     assert (done.tokens != toy.mask_id).all()
     assert (done.commit_step >= 0).all()
     taken = torch.stack([event.decision.remask for event in events])
-    assert taken.any() or (steps, options) == (8, {"block_length": 4}), "two steps a block leave no time"
+    assert taken.any() or (steps, options) == (8, {"block_length": 4}), (
+        "two steps a block leave no time"
+    )
     assert not taken[-1].any()
     for before, after in pairwise(events):
         lost = after.step.masked & ~before.step.masked
@@ -44,14 +56,19 @@ def test_remasking_takes_tokens_back_and_ends_in_time(toy, steps, options):
         block = torch.arange(16) // 4
         for event in events:
             current = event.step.blocks.current
-            assert (block[event.decision.remask.nonzero()[:, 1]] == current[event.decision.remask.nonzero()[:, 0]]).all()
+            assert (
+                block[event.decision.remask.nonzero()[:, 1]]
+                == current[event.decision.remask.nonzero()[:, 0]]
+            ).all()
 
 
 def test_the_share_that_is_taken_back_is_eta(toy):
     events = watched(toy, n=200, steps=16, policy={"name": "remdm", "eta": 0.1})[1]
     rates = [float(e.decision.remask.sum() / e.step.revisable.sum()) for e in events[2:-4]]
     assert sum(rates) / len(rates) == pytest.approx(0.1, abs=0.01)
-    weighted = watched(toy, n=200, steps=16, policy={"name": "remdm", "eta": 0.1, "weighted": True})[1]
+    weighted = watched(
+        toy, n=200, steps=16, policy={"name": "remdm", "eta": 0.1, "weighted": True}
+    )[1]
     back = torch.cat([e.step.confidence[e.decision.remask] for e in weighted])
     stay = torch.cat([e.step.confidence[e.step.revisable & ~e.decision.remask] for e in weighted])
     assert back.mean() < stay.mean()
@@ -80,7 +97,9 @@ def test_a_policy_of_ones_own_takes_back_what_it_may_and_no_more(toy):
 
 
 @pytest.mark.parametrize("guide", [None, Repulsion(alpha=6)], ids=["plain", "odd"])
-@pytest.mark.parametrize("name", ["low_confidence", "entropy_bound", {"name": "remdm", "eta": 0.3}], ids=str)
+@pytest.mark.parametrize(
+    "name", ["low_confidence", "entropy_bound", {"name": "remdm", "eta": 0.3}], ids=str
+)
 def test_a_uniform_model_sees_random_tokens_that_are_accepted_or_renoised(name, guide):
     model = Toy(vocab_size=60, dtype=torch.float64, process="uniform")
     done, events = watched(model, steps=16, policy=name, guide=guide, suppress=(4, 7))
@@ -91,7 +110,10 @@ def test_a_uniform_model_sees_random_tokens_that_are_accepted_or_renoised(name, 
         kept = ~before.step.masked & ~after.step.masked
         assert torch.equal(before.step.tokens[kept], after.step.tokens[kept])
         noise = before.step.masked & after.step.masked
-        assert not noise.any() or (before.step.tokens[noise] != after.step.tokens[noise]).double().mean() > 0.5
+        assert (
+            not noise.any()
+            or (before.step.tokens[noise] != after.step.tokens[noise]).double().mean() > 0.5
+        )
         assert not torch.isin(after.step.tokens[noise], torch.tensor([model.mask_id, 4, 7])).any()
 
 
@@ -109,4 +131,7 @@ def test_noise_is_uniform_and_a_samples_own():
 def test_an_absorbing_model_has_a_mask():
     with pytest.raises(ValueError, match="mask_id"):
         begin(ModelInfo(20, None), [[5]], n=1, length=4, steps=4)
-    assert begin(ModelInfo(20, None, process="uniform"), [[5]], n=1, length=4, steps=4).query is not None
+    assert (
+        begin(ModelInfo(20, None, process="uniform"), [[5]], n=1, length=4, steps=4).query
+        is not None
+    )

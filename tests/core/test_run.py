@@ -1,4 +1,6 @@
-"""A run as a value: it can be kept, copied, sent away and continued, and it refuses what does not belong to it."""
+"""A run as a value: it can be kept, copied, sent away and continued, and it refuses what does not
+belong to it.
+"""
 
 import pickle
 import subprocess
@@ -26,8 +28,14 @@ RUNS = [
     {"guide": Repulsion(alpha=6)},
     {"guide": Repulsion(alpha=6, remember="exact"), "fork": True},
     {"guide": Repulsion(alpha=6, remember="sparse", feature="positional")},
-    {"guide": Repulsion("dpp", alpha=6, backend="reference"), "policy": {"name": "entropy_bound", "bound": 0.3}},
-    {"guide": Repulsion(alpha=6, feature={"name": "mean_pool", "space": "embedding"}), "prompt_noise": 0.4},
+    {
+        "guide": Repulsion("dpp", alpha=6, backend="reference"),
+        "policy": {"name": "entropy_bound", "bound": 0.3},
+    },
+    {
+        "guide": Repulsion(alpha=6, feature={"name": "mean_pool", "space": "embedding"}),
+        "prompt_noise": 0.4,
+    },
     {"policy": {"name": "remdm", "eta": 0.4}, "block_length": 4},
     {"order_temperature": 0.5, "suppress_confidence": (1, 2, 7), "top_k": 5},
     {"block_length": 4, "stop_at_end": True, "temperature": 2.0},
@@ -76,7 +84,9 @@ def test_a_memory_goes_along(model):
     state = begin(model, PROMPTS, **options)
     for _ in range(3):
         state, _ = advance(state, open_session(model, state.query)(state.query))
-    copied = finish(pickle.loads(pickle.dumps(state)), lambda query: open_session(model, query)(query))
+    copied = finish(
+        pickle.loads(pickle.dumps(state)), lambda query: open_session(model, query)(query)
+    )
     same(denoise(model, PROMPTS, history=copied.history, **options), expected)
     assert not first.history.memory.steps.keys() - copied.history.memory.steps.keys()
 
@@ -112,7 +122,14 @@ sys.stdout.buffer.write(pickle.dumps(state.result.tokens))
 
 
 def test_another_process_continues_it():
-    options = {"n": 4, "length": 24, "steps": 12, "temperature": 0.5, "guide": Repulsion(alpha=8), "fork": True}
+    options = {
+        "n": 4,
+        "length": 24,
+        "steps": 12,
+        "temperature": 0.5,
+        "guide": Repulsion(alpha=8),
+        "fork": True,
+    }
     mini = Mini()
     prompts = [mini.tokenizer.encode("73,32,7,19,28\n")]
     expected = denoise(mini, prompts, **options)
@@ -120,7 +137,9 @@ def test_another_process_continues_it():
     session = open_session(mini, state.query)
     for _ in range(5):
         state, _ = advance(state, session(state.query))
-    done = subprocess.run([sys.executable, "-c", CONTINUE], input=pickle.dumps(state), capture_output=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", CONTINUE], input=pickle.dumps(state), capture_output=True, check=True
+    )
     assert torch.equal(pickle.loads(done.stdout), expected.tokens)
 
 
@@ -137,18 +156,32 @@ ENDS = (5, 12, 14, 30)
 
 def tiny(cache):
     torch.manual_seed(0)
-    network = Transformer(TransformerConfig(vocab_size=50, width=32, layers=2, heads=4, hidden=48)).double()
+    network = Transformer(
+        TransformerConfig(vocab_size=50, width=32, layers=2, heads=4, hidden=48)
+    ).double()
     for parameter in network.parameters():
         torch.nn.init.normal_(parameter, std=0.25)
     return Native(network, name="tiny", mask_id=49, end_ids=ENDS, cache=cache)
 
 
-@pytest.mark.parametrize("around", [lambda m: m, lambda m: MicroBatch(m, 2), lambda m: ClassifierFree(m, 0.5)])
+@pytest.mark.parametrize(
+    "around", [lambda m: m, lambda m: MicroBatch(m, 2), lambda m: ClassifierFree(m, 0.5)]
+)
 @pytest.mark.parametrize("cache", [None, "prefix", "dual"])
 def test_with_a_cache_it_resumes_where_a_block_begins(cache, around):
-    """A new session fills its cache anew, which is what the old one does there; samples that ended before stay away."""
+    """A new session fills its cache anew, which is what the old one does there; samples that ended
+    before stay away.
+    """
     model = around(tiny(cache))
-    options = {"n": 3, "length": 12, "steps": 12, "block_length": 4, "temperature": 2.0, "stop_at_end": True, "seed": 5}
+    options = {
+        "n": 3,
+        "length": 12,
+        "steps": 12,
+        "block_length": 4,
+        "temperature": 2.0,
+        "stop_at_end": True,
+        "seed": 5,
+    }
     expected = denoise(model, PROMPTS, **options)
     assert len(set(expected.evaluations.tolist())) > 1, "some end before others"
     for begun in (4, 8):
@@ -247,9 +280,18 @@ class Ending:
         return torch.nn.functional.one_hot(likely, 12).double() * 20
 
 
-@pytest.mark.parametrize("guide", [None, Repulsion(alpha=1), Repulsion("dpp", alpha=1)], ids=["plain", "odd", "dpp"])
+@pytest.mark.parametrize(
+    "guide", [None, Repulsion(alpha=1), Repulsion("dpp", alpha=1)], ids=["plain", "odd", "dpp"]
+)
 def test_a_sample_that_has_ended_costs_nothing(guide):
-    options = {"n": 2, "length": 12, "steps": 12, "block_length": 4, "temperature": 0.0, "guide": guide}
+    options = {
+        "n": 2,
+        "length": 12,
+        "steps": 12,
+        "block_length": 4,
+        "temperature": 0.0,
+        "guide": guide,
+    }
     prompts = [[2], [6], [11]]
     whole, stopping = Ending(), Ending()
     full = denoise(whole, prompts, **options)
@@ -269,12 +311,21 @@ def test_a_sample_that_has_ended_costs_nothing(guide):
 def test_stopping_changes_no_word_of_anybody(objective):
     """Samples that are still pushed away from one that has ended see it as if it went on."""
     model = tiny(None)
-    options = {"n": 6, "length": 12, "steps": 12, "block_length": 4, "temperature": 2.5, "seed": [7, 8]}
+    options = {
+        "n": 6,
+        "length": 12,
+        "steps": 12,
+        "block_length": 4,
+        "temperature": 2.5,
+        "seed": [7, 8],
+    }
     options["guide"] = Repulsion(objective, alpha=6)
     full = denoise(model, PROMPTS, **options)
     short = denoise(model, PROMPTS, stop_at_end=True, **options)
     cut = 0
-    for tokens, other, steps in zip(full.tokens.tolist(), short.tokens.tolist(), short.commit_step.tolist(), strict=True):
+    for tokens, other, steps in zip(
+        full.tokens.tolist(), short.tokens.tolist(), short.commit_step.tolist(), strict=True
+    ):
         end = next((i for i, token in enumerate(tokens) if token in ENDS), len(tokens))
         assert other[: end + 1] == tokens[: end + 1]
         cut += steps.count(-1)
@@ -289,20 +340,29 @@ def test_a_memory_and_an_end_do_not_go_together(model):
 def test_generate_stops_at_the_end_of_blocks_and_tells_its_cost():
     lm = oddlm.load("mini")
     options = {"n": 8, "length": 48, "steps": 48, "block_length": 8, "seed": 1}
-    stopping, whole = lm.generate("3,4,5,6", **options)[0], lm.generate("3,4,5,6", stop_at_end=False, **options)[0]
+    stopping, whole = (
+        lm.generate("3,4,5,6", **options)[0],
+        lm.generate("3,4,5,6", stop_at_end=False, **options)[0],
+    )
     assert [s.text for s in stopping] == [s.text for s in whole]
     assert {s.nfe for s in whole} == {48}
     assert max(s.nfe for s in stopping) < 48
 
 
 def test_the_store_knows_a_run_by_its_texts_alone():
-    from oddlm.params import RunSpec, SampleParams
+    from oddlm.params import SampleParams
+    from oddlm.spec import RunSpec
 
-    ids = {RunSpec(model="toy", params=SampleParams(block_length=32, stop_at_end=x)).id for x in (None, True, False)}
+    ids = {
+        RunSpec(model="toy", params=SampleParams(block_length=32, stop_at_end=x)).id
+        for x in (None, True, False)
+    }
     assert len(ids) == 1
 
 
-@pytest.mark.parametrize(("policy", "options"), list(product(["low_confidence", "threshold"], [{}, {"block_length": 4}])))
+@pytest.mark.parametrize(
+    ("policy", "options"), list(product(["low_confidence", "threshold"], [{}, {"block_length": 4}]))
+)
 def test_samples_that_are_done_are_not_asked_about(policy, options):
     model = tiny(None)
     asked = []
@@ -310,7 +370,17 @@ def test_samples_that_are_done_are_not_asked_about(policy, options):
     def watch(event):
         asked.append(event.step.masked.any(dim=1))
 
-    done = denoise(model, PROMPTS, n=3, length=8, steps=8, policy={"name": policy}, temperature=0.5, observe=watch, **options)
+    done = denoise(
+        model,
+        PROMPTS,
+        n=3,
+        length=8,
+        steps=8,
+        policy={"name": policy},
+        temperature=0.5,
+        observe=watch,
+        **options,
+    )
     assert torch.equal(torch.stack(asked).sum(dim=0), done.evaluations)
 
 

@@ -1,4 +1,7 @@
-"""Given tokens: a canvas with holes. They stay, are pushed by nobody, and are no part of the answer."""
+"""Given tokens: a canvas with holes.
+
+They stay, are pushed by nobody, and are no part of the answer.
+"""
 
 from dataclasses import replace
 
@@ -12,7 +15,8 @@ from oddlm.core.step import ABSENT, Step
 from oddlm.experiments.stages import draw
 from oddlm.kernels import dispatch
 from oddlm.models.toy import Toy
-from oddlm.params import RunSpec, SampleParams
+from oddlm.params import SampleParams
+from oddlm.spec import RunSpec
 from oddlm.tasks.base import Problem, Score, Task
 
 FORM = [None, 8, None, None, 9, 10, None, None]
@@ -26,21 +30,30 @@ def toy():
 
 @pytest.mark.parametrize("policy", ["low_confidence", "threshold", "remdm"])
 @pytest.mark.parametrize(
-    "guide", [None, Repulsion(alpha=6), Repulsion(alpha=6, feature="ngrams")], ids=["plain", "odd", "ngrams"]
+    "guide",
+    [None, Repulsion(alpha=6), Repulsion(alpha=6, feature="ngrams")],
+    ids=["plain", "odd", "ngrams"],
 )
 @pytest.mark.parametrize("more", [{}, {"fork": True}, {"block_length": 4, "steps": 8}], ids=str)
 def test_what_is_given_stays(toy, policy, guide, more):
     forms = [FORM, [None] * 4 + [7] * 4]
     seen = []
     options = {**SHAPE, "policy": policy, "guide": guide, **more}
-    done = denoise(toy, [[5], [6, 7]], templates=forms, observe=lambda event: seen.append(event.commit), **options)
+    done = denoise(
+        toy,
+        [[5], [6, 7]],
+        templates=forms,
+        observe=lambda event: seen.append(event.commit),
+        **options,
+    )
     for g, form in enumerate(forms):
         for row in range(3 * g, 3 * g + 3):
             for position, token in enumerate(form):
                 assert token is None or done.tokens[row, position] == token
                 assert (done.commit_step[row, position] == -1) == (token is not None)
     assert not (
-        torch.stack(seen).any(dim=0) & torch.tensor([[t is not None for t in f] for f in forms]).repeat_interleave(3, 0)
+        torch.stack(seen).any(dim=0)
+        & torch.tensor([[t is not None for t in f] for f in forms]).repeat_interleave(3, 0)
     ).any()
     assert (done.tokens != toy.mask_id).all()
 
@@ -49,15 +62,32 @@ def test_a_template_changes_nothing_else(toy):
     """Holes everywhere are no template; samples of one prompt do not depend on another's form."""
     empty = denoise(toy, [[5]], templates=[[None] * 8], **SHAPE)
     assert torch.equal(empty.tokens, denoise(toy, [[5]], **SHAPE).tokens)
-    together = denoise(toy, [[5], [6]], templates=[FORM, [None] * 4 + [7] * 4], seed=[1, 2], guide=Repulsion(alpha=4), **SHAPE)
-    alone = denoise(toy, [[6]], templates=[[None] * 4 + [7] * 4], seed=[2], guide=Repulsion(alpha=4), **SHAPE)
+    together = denoise(
+        toy,
+        [[5], [6]],
+        templates=[FORM, [None] * 4 + [7] * 4],
+        seed=[1, 2],
+        guide=Repulsion(alpha=4),
+        **SHAPE,
+    )
+    alone = denoise(
+        toy, [[6]], templates=[[None] * 4 + [7] * 4], seed=[2], guide=Repulsion(alpha=4), **SHAPE
+    )
     assert torch.equal(together.tokens[3:], alone.tokens)
 
 
 def push(logits, tokens, masked, **options):
     guide, (n, S, V) = Repulsion(**options), logits.shape
     backend = dispatch.choose(logits.device, logits.dtype, asked=guide.backend, forms=guide.forms)
-    step = Step(0, 1, tokens, Blocks(torch.zeros(1, S, dtype=torch.long), 1, masked), n, 0, torch.tensor([3]))
+    step = Step(
+        0,
+        1,
+        tokens,
+        Blocks(torch.zeros(1, S, dtype=torch.long), 1, masked),
+        n,
+        0,
+        torch.tensor([3]),
+    )
     return guide.begin(ModelInfo(V, None), backend, None, resumes=False)(logits, step, None).logits
 
 
@@ -139,7 +169,9 @@ def test_a_hole_ends_at_its_end_token():
             return logits
 
     model = Ends()
-    sample = oddlm.LM(model, model.tokenizer).generate("t5", n=1, templates=[[3, "t7", 2]], temperature=0)[0][0]
+    sample = oddlm.LM(model, model.tokenizer).generate(
+        "t5", n=1, templates=[[3, "t7", 2]], temperature=0
+    )[0][0]
     assert [len(hole.split()) for hole in sample.holes] == [1, 2]
     assert len(sample.filled.split()) == 4
     assert sample.finish_reason == "length"
@@ -161,14 +193,22 @@ def test_bad_forms_are_refused():
 
 def test_until_goes_on_with_a_form():
     lm = oddlm.load("toy")
-    found = lm.generate("t5", n=2, templates=[["t7", 5]], until=lambda sample: sample.index == 4, max_samples=6)[0]
+    found = lm.generate(
+        "t5", n=2, templates=[["t7", 5]], until=lambda sample: sample.index == 4, max_samples=6
+    )[0]
     assert found.took == 5
     assert {s.tokens[0] for s in found} == {7}
 
 
 def test_a_task_may_have_a_form():
     form = ["t7", 5]
-    task = Task("forms", list, lambda problem: problem.prompt, lambda problem, text: Score(True, text, ""), 6)
+    task = Task(
+        "forms",
+        list,
+        lambda problem: problem.prompt,
+        lambda problem, text: Score(True, text, ""),
+        6,
+    )
     task = replace(task, template=lambda problem: form)
     problem = Problem("one", "t5", None)
     spec = RunSpec(model="toy", n=2, params=SampleParams(length=6, steps=3))

@@ -20,7 +20,9 @@ BY_TOKEN = ("ngrams", "random_probe")  # signs and noise that know tokens by the
 REDUCED = [{"name": "ngrams", "order": 3, "size": 40}, {"name": "max_pool", "rank": 16}]
 
 
-def random_case(seed: int, n: int = 4, S: int = 5, V: int = 11, share: float = 0.7) -> tuple[Tensor, Tensor, Tensor]:
+def random_case(
+    seed: int, n: int = 4, S: int = 5, V: int = 11, share: float = 0.7
+) -> tuple[Tensor, Tensor, Tensor]:
     g = torch.Generator().manual_seed(seed)
     logits = torch.randn(n, S, V, generator=g, dtype=torch.float64) * 2
     return logits, torch.randint(0, V, (n, S), generator=g), torch.rand(n, S, generator=g) < share
@@ -31,8 +33,14 @@ def cases(draw) -> dict:
     """Logits of every awkward kind, in groups."""
     groups, n, S = draw(st.integers(1, 2)), draw(st.integers(1, 6)), draw(st.integers(1, 6))
     V = draw(st.sampled_from([2, 4, 11, 40]))
-    logits, tokens, masked = random_case(draw(st.integers(0, 10**6)), groups * n, S, V, draw(st.sampled_from([0.0, 0.5, 1.0])))
-    kind = draw(st.sampled_from(["plain", "identical", "one-hot", "ties", "-inf", "one masked", "committed rows"]))
+    logits, tokens, masked = random_case(
+        draw(st.integers(0, 10**6)), groups * n, S, V, draw(st.sampled_from([0.0, 0.5, 1.0]))
+    )
+    kind = draw(
+        st.sampled_from(
+            ["plain", "identical", "one-hot", "ties", "-inf", "one masked", "committed rows"]
+        )
+    )
     if kind == "identical":
         logits, tokens, masked = (x[:1].expand_as(x).contiguous() for x in (logits, tokens, masked))
     elif kind == "one-hot":
@@ -48,8 +56,14 @@ def cases(draw) -> dict:
     elif kind == "committed rows":
         masked[::2] = False
     protected = draw(st.sampled_from([(), (0,), (int(logits[0, 0].argmax()), 1)]))
-    options = {"objective": draw(st.sampled_from(PUSHING)), "feature": draw(st.sampled_from([*FEATURES, *REDUCED]))}
-    options |= {"duplicates": draw(st.sampled_from(["break", "skip"])), "alpha": draw(st.sampled_from([0.5, 16.0]))}
+    options = {
+        "objective": draw(st.sampled_from(PUSHING)),
+        "feature": draw(st.sampled_from([*FEATURES, *REDUCED])),
+    }
+    options |= {
+        "duplicates": draw(st.sampled_from(["break", "skip"])),
+        "alpha": draw(st.sampled_from([0.5, 16.0])),
+    }
     dtype = draw(st.sampled_from([torch.float64, torch.float32]))
     batch = {"logits": logits.to(dtype), "tokens": tokens, "masked": masked, "n": n}
     return batch | options | {"protected": protected, "seed": 3, "kind": kind}
@@ -64,7 +78,9 @@ def run(case: dict, **changes) -> Tensor:
 def test_every_push_is_finite_bounded_and_only_where_it_may_be(case):
     held = [case[k].clone() for k in ("logits", "tokens", "masked")]
     got = run(case)
-    assert all(torch.equal(a, case[k]) for a, k in zip(held, ("logits", "tokens", "masked"), strict=True))
+    assert all(
+        torch.equal(a, case[k]) for a, k in zip(held, ("logits", "tokens", "masked"), strict=True)
+    )
     logits, masked = case["logits"], case["masked"]
     assert got.dtype == logits.dtype
     assert torch.equal(got[~masked], logits[~masked])
@@ -83,7 +99,9 @@ def test_groups_do_not_see_each_other(case):
     together = run(case, seed=list(range(groups)))
     for g in range(groups):
         part = {k: case[k][g * n : (g + 1) * n] for k in ("logits", "tokens", "masked")}
-        torch.testing.assert_close(together[g * n : (g + 1) * n], run(case | part, seed=[g]), rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(
+            together[g * n : (g + 1) * n], run(case | part, seed=[g]), rtol=1e-4, atol=1e-4
+        )
 
 
 @given(cases())
@@ -108,7 +126,9 @@ def test_permuting_the_vocabulary_permutes_the_answer(seed, objective, feature):
     options = {"objective": objective, "feature": feature, "alpha": 8.0, "duplicates": "skip"}
     straight = diversify(logits, tokens, masked, protected=[2], **options)
     places = order.argsort()
-    permuted = diversify(logits[..., order], places[tokens], masked, protected=[int(places[2])], **options)
+    permuted = diversify(
+        logits[..., order], places[tokens], masked, protected=[int(places[2])], **options
+    )
     torch.testing.assert_close(permuted, straight[..., order], rtol=1e-8, atol=1e-8)
 
 
@@ -145,7 +165,9 @@ def test_near_duplicates_are_broken_too():
 @pytest.mark.parametrize("rule", ["break", "skip"])
 @pytest.mark.parametrize("objective", ["odd", "odd_sequential"])
 def test_more_samples_than_dimensions(objective, rule):
-    """Twelve samples, four tokens: from the fifth on there is no direction left, and rounding must not become one."""
+    """Twelve samples, four tokens: from the fifth on there is no direction left, and rounding must
+    not become one.
+    """
     logits, tokens, masked = random_case(1, n=12, S=3, V=4, share=1.0)
     got = diversify(logits, tokens, masked, alpha=16.0, objective=objective, duplicates=rule)
     push = (got - logits).norm(dim=-1).amax(dim=-1)
@@ -167,21 +189,33 @@ def test_a_push_ends_where_a_sample_is_unlike_enough(backend, enough):
         x[3] = x[1].clone()
     basis, shares = [], []
     for k in range(5):
-        v, _ = soft_features(logits[k].numpy(), tokens[k].numpy(), masked[k].numpy(), {"pool": "max_pool"})
+        v, _ = soft_features(
+            logits[k].numpy(), tokens[k].numpy(), masked[k].numpy(), {"pool": "max_pool"}
+        )
         v = v / np.linalg.norm(v)
         r = v - sum((np.dot(v, b) * b for b in basis), np.zeros_like(v))
         shares.append(max(0.0, 1 - np.linalg.norm(r) / enough))
         if np.linalg.norm(r) > 1e-3:
             basis.append(r / np.linalg.norm(r))
     full, eased = (
-        diversify(logits, tokens, masked, alpha=8.0, objective={"name": "odd", "enough": e}, backend=backend)
+        diversify(
+            logits,
+            tokens,
+            masked,
+            alpha=8.0,
+            objective={"name": "odd", "enough": e},
+            backend=backend,
+        )
         for e in (None, enough)
     )
     pushes = torch.tensor(shares)[1:4] * 8.0  # sample 4 meets a drawn direction too
     torch.testing.assert_close(lengths(eased, logits)[1:4], pushes, rtol=1e-9, atol=1e-9)
     assert lengths(eased, logits)[3] == pytest.approx(8.0)
     torch.testing.assert_close(
-        eased[1:4] - logits[1:4], (full - logits)[1:4] * torch.tensor(shares)[1:4, None, None], rtol=1e-9, atol=1e-9
+        eased[1:4] - logits[1:4],
+        (full - logits)[1:4] * torch.tensor(shares)[1:4, None, None],
+        rtol=1e-9,
+        atol=1e-9,
     )
     assert enough != 0.05 or torch.equal(eased[1:3], logits[1:3])
 
@@ -199,7 +233,9 @@ def test_without_enough_nothing_is_spared(objective):
     assert (lengths(few, logits)[1:] < lengths(plain, logits)[1:]).all()
 
 
-def soft_features(x: np.ndarray, tokens: np.ndarray, masked: np.ndarray, o: dict) -> tuple[np.ndarray, float]:
+def soft_features(
+    x: np.ndarray, tokens: np.ndarray, masked: np.ndarray, o: dict
+) -> tuple[np.ndarray, float]:
     """Feature and quality of one sample, [S, V] -> [D], written again from the definitions."""
     p = np.exp(x - x.max(-1, keepdims=True))
     p /= p.sum(-1, keepdims=True)
@@ -215,14 +251,23 @@ def soft_features(x: np.ndarray, tokens: np.ndarray, masked: np.ndarray, o: dict
         v = np.concatenate([np.cos(angle) @ z, np.sin(angle) @ z])
     elif o["pool"] == "ngrams":
         order, size = o.get("order", 2), o.get("size", 256)
-        table = signs(z.shape[1], order * size, Purpose.SKETCH, torch.device("cpu")).double().numpy()
+        table = (
+            signs(z.shape[1], order * size, Purpose.SKETCH, torch.device("cpu")).double().numpy()
+        )
         words = [z @ table[:, i * size : (i + 1) * size] for i in range(order)]
-        v = sum(np.prod([words[i][s + i] for i in range(order) if s + i < len(z)], axis=0) for s in range(len(z)))
+        v = sum(
+            np.prod([words[i][s + i] for i in range(order) if s + i < len(z)], axis=0)
+            for s in range(len(z))
+        )
         v = v / np.sqrt(size)
     else:
         v = z.max(0) if o["pool"] == "max_pool" else z.mean(0)
     if o.get("rank"):
-        v = v @ signs(len(v), o["rank"], Purpose.REDUCTION, torch.device("cpu")).double().numpy() / np.sqrt(o["rank"])
+        v = (
+            v
+            @ signs(len(v), o["rank"], Purpose.REDUCTION, torch.device("cpu")).double().numpy()
+            / np.sqrt(o["rank"])
+        )
     return v, quality
 
 
@@ -263,21 +308,40 @@ def test_the_raw_gradient_is_the_slope_of_the_loss(o):
     logits, tokens, masked = random_case(5, n=3, S=4, V=9)
     g = torch.Generator().manual_seed(1)
     embedding = torch.randn(9, 6, generator=g, dtype=torch.float64) if "space" in o else None
-    objective = {k: o[k] for k in ("normalize", "quality", "quality_scale", "kernel", "jitter") if k in o}
+    objective = {
+        k: o[k] for k in ("normalize", "quality", "quality_scale", "kernel", "jitter") if k in o
+    }
     objective["name"] = o.get("objective", "odd")
-    feature = {"name": o["pool"], **{k: o[k] for k in ("space", "top_k", "ignore_ids", "rank", "size", "order") if k in o}}
+    feature = {
+        "name": o["pool"],
+        **{k: o[k] for k in ("space", "top_k", "ignore_ids", "rank", "size", "order") if k in o},
+    }
     got = diversify(
-        logits, tokens, masked, alpha=1.0, objective=objective, feature=feature, gradient="raw", embedding=embedding
+        logits,
+        tokens,
+        masked,
+        alpha=1.0,
+        objective=objective,
+        feature=feature,
+        gradient="raw",
+        embedding=embedding,
     )
     slope = (logits - got).numpy()
 
     x0, t, m = logits.numpy(), tokens.numpy(), masked.numpy()
     settings = dict(o)
     if embedding is not None:
-        settings["embedding"] = cleaned(embedding.numpy()) if o["space"] == "semantic" else embedding.numpy()
+        settings["embedding"] = (
+            cleaned(embedding.numpy()) if o["space"] == "semantic" else embedding.numpy()
+        )
 
     def observe(x):
-        v, q = (np.array(y) for y in zip(*(soft_features(x[k], t[k], m[k], settings) for k in range(3)), strict=True))
+        v, q = (
+            np.array(y)
+            for y in zip(
+                *(soft_features(x[k], t[k], m[k], settings) for k in range(3)), strict=True
+            )
+        )
         return (v / np.linalg.norm(v, axis=1, keepdims=True) if o.get("normalize", True) else v), q
 
     u0, q0 = observe(x0)
@@ -294,7 +358,10 @@ def test_the_raw_gradient_is_the_slope_of_the_loss(o):
             return -sum(scale * q[k] * np.dot(u[k], basis[k]) for k in (1, 2))
         pairs, e = scale * np.outer(q, q), o.get("jitter", 1e-4)
         kernel = (u @ u.T) * (pairs if o.get("kernel") == "paper" else 1 + pairs)
-        return np.linalg.slogdet(kernel + (1 + e) * np.eye(3))[1] - np.linalg.slogdet(kernel + e * np.eye(3))[1]
+        return (
+            np.linalg.slogdet(kernel + (1 + e) * np.eye(3))[1]
+            - np.linalg.slogdet(kernel + e * np.eye(3))[1]
+        )
 
     for index in np.ndindex(x0.shape):
         up, down = x0.copy(), x0.copy()
@@ -320,8 +387,12 @@ def test_lower_precision_agrees_with_float64(objective, dtype):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
 def test_the_paper_preset_runs_in_the_precision_of_the_logits(objective, dtype):
     logits, tokens, masked = random_case(9, n=5, S=6, V=30)
-    got = diversify(logits.to(dtype), tokens, masked, alpha=8.0, objective=objective, preset="paper")
-    exact = diversify(logits, tokens, masked, alpha=8.0, objective=objective, duplicates="skip", tolerance=1e-6)
+    got = diversify(
+        logits.to(dtype), tokens, masked, alpha=8.0, objective=objective, arithmetic="published"
+    )
+    exact = diversify(
+        logits, tokens, masked, alpha=8.0, objective=objective, duplicates="skip", tolerance=1e-6
+    )
     assert got.dtype == dtype
     assert got.isfinite().all()
     if dtype == torch.float64:
@@ -332,10 +403,16 @@ def test_the_paper_preset_runs_in_the_precision_of_the_logits(objective, dtype):
 
 
 def test_rounding_noise_becomes_a_push_only_in_the_paper_preset():
-    """Sixteen identical bfloat16 rows: the published arithmetic moves some of them along a rounding error."""
-    logits, tokens, masked = (x[:1].repeat(16, *[1] * (x.dim() - 1)) for x in random_case(3, S=8, V=400, share=1.0))
+    """Sixteen identical bfloat16 rows: the published arithmetic moves some of them along a rounding
+    error.
+    """
+    logits, tokens, masked = (
+        x[:1].repeat(16, *[1] * (x.dim() - 1)) for x in random_case(3, S=8, V=400, share=1.0)
+    )
     logits = logits.bfloat16()
-    published = diversify(logits, tokens, masked, alpha=8.0, preset="paper")
+    published = diversify(
+        logits, tokens, masked, alpha=8.0, objective="odd", arithmetic="published"
+    )
     ours = diversify(logits, tokens, masked, objective="odd", alpha=8.0, duplicates="skip")
     assert (published - logits).abs().max() > 0.5
     assert torch.equal(ours, logits)
@@ -353,7 +430,9 @@ def test_under_inference_mode_and_no_grad():
         embedding = torch.randn(11, 4, generator=torch.Generator().manual_seed(0)).double()
         for objective in PUSHING:
             feature = {"name": "max_pool", "space": "embedding"}
-            pushed = diversify(*inside, alpha=8.0, objective=objective, feature=feature, embedding=embedding)
+            pushed = diversify(
+                *inside, alpha=8.0, objective=objective, feature=feature, embedding=embedding
+            )
             assert not torch.equal(pushed, logits)
     leaf = logits.clone().requires_grad_()
     got = diversify(leaf, tokens, masked, alpha=8.0)
@@ -366,7 +445,9 @@ def test_committed_logits_are_never_read():
     reference = diversify(logits, tokens, masked, alpha=8.0)
     for poison in (math.nan, math.inf, -math.inf):
         poisoned = logits.masked_fill(~masked[..., None], poison)
-        assert torch.equal(diversify(poisoned, tokens, masked, alpha=8.0)[masked], reference[masked])
+        assert torch.equal(
+            diversify(poisoned, tokens, masked, alpha=8.0)[masked], reference[masked]
+        )
 
 
 @pytest.mark.parametrize("schedule", ["linear", "constant", "cosine", "paper"])

@@ -1,4 +1,6 @@
-"""What features see: the order of tokens, what tokens mean, fewer dimensions; and that autograd's memory does not show."""
+"""What features see: the order of tokens, what tokens mean, fewer dimensions; and that autograd's
+memory does not show.
+"""
 
 import gc
 import itertools
@@ -45,7 +47,9 @@ def test_ngrams_tell_apart_what_a_bag_of_words_cannot():
 
 
 def test_a_shifted_answer_has_nearly_the_same_ngrams():
-    there, later = features("ngrams", written([1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0], [0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 0]))
+    there, later = features(
+        "ngrams", written([1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0], [0, 0, 1, 2, 3, 4, 5, 6, 7, 8, 0])
+    )
     assert cosine(there, later) > 0.7
 
 
@@ -53,7 +57,9 @@ def test_a_shifted_answer_has_nearly_the_same_ngrams():
 def test_the_sketch_keeps_inner_products_of_ngrams(order):
     g = torch.Generator().manual_seed(0)
     answers = torch.randint(0, 3, (6, 8), generator=g)
-    sketches = features({"name": "ngrams", "size": 1024, "order": order}, written(*answers.tolist()))
+    sketches = features(
+        {"name": "ngrams", "size": 1024, "order": order}, written(*answers.tolist())
+    )
 
     def grams(answer: list[int]) -> torch.Tensor:
         counts = torch.zeros([4] * order).double()  # 3 is the end
@@ -70,7 +76,9 @@ def test_the_sketch_keeps_inner_products_of_ngrams(order):
 @pytest.mark.parametrize("S", [1, 2, 3])
 @pytest.mark.parametrize("order", [2, 3])
 def test_short_answers_have_ngrams_too(S, order):
-    feature = features({"name": "ngrams", "order": order}, written(*([token] * S for token in (1, 2))))
+    feature = features(
+        {"name": "ngrams", "order": order}, written(*([token] * S for token in (1, 2)))
+    )
     assert feature.isfinite().all()
     assert feature.norm(dim=1).min() > 0.1
     assert cosine(*feature) < 0.5
@@ -80,20 +88,34 @@ def test_short_answers_have_ngrams_too(S, order):
 def test_fewer_dimensions_keep_cosines(name):
     logits, tokens, masked = random_case(0, n=6, S=8, V=400)
     canvas = reference.soft_canvas(logits * 2, tokens, masked)
-    full, fewer = (torch.nn.functional.normalize(features(spec, canvas), dim=1) for spec in (name, {"name": name, "rank": 200}))
+    full, fewer = (
+        torch.nn.functional.normalize(features(spec, canvas), dim=1)
+        for spec in (name, {"name": name, "rank": 200})
+    )
     assert fewer.shape == (6, 200)
     assert (full @ full.T - fewer @ fewer.T).abs().max() < 5 * 200**-0.5
 
 
 def test_a_rank_above_the_features_changes_nothing():
     canvas = written([1, 2], [3, 4])
-    assert torch.equal(features({"name": "mean_pool", "rank": 20}, canvas), features("mean_pool", canvas))
+    assert torch.equal(
+        features({"name": "mean_pool", "rank": 20}, canvas), features("mean_pool", canvas)
+    )
 
 
 def test_signs_are_fixed_fair_and_independent():
     table = maps.signs(500, 64, Purpose.SKETCH, CPU)
     assert set(table.unique().tolist()) == {-1.0, 1.0}
-    assert table[0, :8].tolist() == [1.0, -1.0, -1.0, -1.0, -1.0, -1.0, -1.0, -1.0]  # those of every run and machine
+    assert table[0, :8].tolist() == [
+        1.0,
+        -1.0,
+        -1.0,
+        -1.0,
+        -1.0,
+        -1.0,
+        -1.0,
+        -1.0,
+    ]  # those of every run and machine
     assert table.mean().abs() < 5 * (500 * 64) ** -0.5
     assert ((table.T @ table) / 500 - torch.eye(64)).abs().max() < 6 * 500**-0.5
     assert not torch.equal(table, maps.signs(500, 64, Purpose.REDUCTION, CPU))
@@ -103,7 +125,9 @@ def test_signs_are_fixed_fair_and_independent():
 @pytest.mark.gpu
 def test_signs_are_the_same_on_a_gpu():
     for purpose in (Purpose.SKETCH, Purpose.REDUCTION):
-        here, there = (maps.signs(1799, 512, purpose, torch.device(device)) for device in ("cpu", "cuda"))
+        here, there = (
+            maps.signs(1799, 512, purpose, torch.device(device)) for device in ("cpu", "cuda")
+        )
         assert torch.equal(here, there.cpu())
 
 
@@ -123,7 +147,9 @@ def test_meanings_leave_out_what_all_tokens_share():
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_two_tokens_keep_their_meaning(dtype):
-    """Centred they are opposites, along the one direction that could be called common: without it rounding would be left."""
+    """Centred they are opposites, along the one direction that could be called common: without it
+    rounding would be left.
+    """
     embedding = torch.randn(2, 6, generator=torch.Generator().manual_seed(0), dtype=dtype)
     way = torch.nn.functional.normalize(embedding[0] - embedding[1], dim=0)
     torch.testing.assert_close(maps.meanings(embedding), torch.stack([way, -way]))
@@ -134,14 +160,21 @@ def test_two_tokens_keep_their_meaning(dtype):
 @pytest.mark.parametrize("duplicates", ["break", "skip"])
 @pytest.mark.parametrize("backend", ["auto", "reference"])
 def test_a_feature_of_rounding_alone_is_no_feature(objective, duplicates, backend):
-    """Two tokens that mean the opposite, equally likely: their mean is 0 but for a rounding, which must not be pushed along."""
+    """Two tokens that mean the opposite, equally likely: their mean is 0 but for a rounding, which
+    must not be pushed along.
+    """
     logits = torch.tensor([[1.0, -1.0], [2.0, 2.0], [0.5, 3.0]]).double()[:, None]
     tokens, masked = torch.zeros(3, 1).long(), torch.ones(3, 1).bool()
     feature = {"name": "mean_pool", "space": "embedding"}
 
     def push(off: float) -> torch.Tensor:
         embedding = torch.tensor([[1.0, 2.0, 0.5], [-1.0, -2.0 - off, -0.5]]).double()
-        options = {"objective": objective, "duplicates": duplicates, "feature": feature, "embedding": embedding}
+        options = {
+            "objective": objective,
+            "duplicates": duplicates,
+            "feature": feature,
+            "embedding": embedding,
+        }
         return diversify(logits, tokens, masked, alpha=8.0, backend=backend, **options)
 
     exact, rounded = push(0.0), push(1e-14)
@@ -172,7 +205,10 @@ def test_synonyms_are_alike_in_meaning_alone():
     embedding[7] = embedding[6]
     canvas = written([1, 6, 2], [1, 7, 2], [1, 8, 2])
     for name in ("max_pool", "mean_pool", "positional"):
-        words, meaning = features(name, canvas), features({"name": name, "space": "semantic"}, canvas, embedding)
+        words, meaning = (
+            features(name, canvas),
+            features({"name": name, "space": "semantic"}, canvas, embedding),
+        )
         assert cosine(words[0], words[1]) == pytest.approx(cosine(words[0], words[2]))
         assert cosine(meaning[0], meaning[1]) == pytest.approx(1.0)
         assert cosine(meaning[0], meaning[2]) < 0.95
@@ -183,18 +219,27 @@ SPECS = ["ngrams", {"name": "mean_pool", "rank": 6}, {"name": "max_pool", "space
 
 @pytest.mark.parametrize("objective", PUSHING)
 @pytest.mark.parametrize("feature", SPECS, ids=str)
-@pytest.mark.parametrize(("backend", "kernel"), [("auto", analytic), ("reference", reference)], ids=["auto", "reference"])
+@pytest.mark.parametrize(
+    ("backend", "kernel"), [("auto", analytic), ("reference", reference)], ids=["auto", "reference"]
+)
 def test_groups_pushed_a_few_at_a_time(objective, feature, backend, kernel, monkeypatch):
     logits, tokens, masked = random_case(3, n=12)
     embedding = torch.randn(11, 7, generator=torch.Generator().manual_seed(1)).double()
-    options = {"objective": objective, "feature": feature, "n": 3, "alpha": 8.0, "embedding": embedding, "backend": backend}
+    options = {
+        "objective": objective,
+        "feature": feature,
+        "n": 3,
+        "alpha": 8.0,
+        "embedding": embedding,
+        "backend": backend,
+    }
     remember = not is_coupled(objective)
 
     def run():
         explored = Explored() if remember else None
-        return diversify(logits, tokens, masked, record=explored, **options), explored and explored.rows(
-            0, build_feature(feature).label, 4
-        )
+        return diversify(
+            logits, tokens, masked, record=explored, **options
+        ), explored and explored.rows(0, build_feature(feature).label, 4)
 
     whole, rows = run()
     monkeypatch.setattr(kernel, "ELEMENTS", 3 * 55 * 3)
@@ -219,13 +264,19 @@ def test_a_label_names_every_option():
     logits, tokens, masked = random_case(3)
     diversify(logits, tokens, masked, alpha=1.0, feature="ngrams", record=first)
     with pytest.raises(ValueError, match="history was made with feature ngrams"):
-        diversify(logits, tokens, masked, alpha=1.0, feature={"name": "ngrams", "rank": 8}, history=first)
+        diversify(
+            logits, tokens, masked, alpha=1.0, feature={"name": "ngrams", "rank": 8}, history=first
+        )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("feature", SPECS, ids=str)
 def test_identical_samples_part_in_every_feature(feature, dtype):
-    logits, tokens, masked = (x[:1].repeat(5, *[1] * (x.dim() - 1)) for x in random_case(3, V=40, share=1.0))
+    logits, tokens, masked = (
+        x[:1].repeat(5, *[1] * (x.dim() - 1)) for x in random_case(3, V=40, share=1.0)
+    )
     embedding = torch.randn(40, 16, generator=torch.Generator().manual_seed(1))
-    got = diversify(logits.to(dtype), tokens, masked, alpha=8.0, feature=feature, embedding=embedding)
+    got = diversify(
+        logits.to(dtype), tokens, masked, alpha=8.0, feature=feature, embedding=embedding
+    )
     assert len({tuple(x.flatten().tolist()) for x in got}) == 5

@@ -10,9 +10,12 @@ from typer.main import get_command
 
 import oddlm
 from oddlm.cli import app
-from oddlm.params import Loading, RunSpec, SampleParams
+from oddlm.params import SampleParams
 from oddlm.pieces import PIECES
 from oddlm.presets import PRESETS
+from oddlm.spec import Loading, RunSpec
+from oddlm.store import Store, records
+from oddlm.store.query import sql
 
 from .pages import DOCS
 
@@ -147,6 +150,27 @@ def test_every_path_of_the_server_is_in_the_reference(site):
     for path, ways in paths.items():
         for method in ways:
             assert f"<code>{method.upper()} {path}</code>" in html
+
+
+STORED = (
+    records.Spec,
+    records.Drawn,
+    records.DrawnSample,
+    records.Scored,
+    records.Failure,
+    records.Environment,
+    records.Summary,
+)
+
+
+def test_every_stored_field_and_column_is_in_the_reference(tmp_path):
+    text = (DOCS / "reference/store.md").read_text()
+    fields = {name for model in STORED for name in model.model_fields} | set(RunSpec.model_fields)
+    assert not [name for name in sorted(fields) if f"`{name}`" not in text]
+    for table in ("runs", "problems", "samples"):
+        (line,) = re.findall(rf"^\| `{table}` \| (.*) \|$", text, re.MULTILINE)
+        columns = [str(row[0]) for row in sql(Store(tmp_path), f"describe {table}").rows]
+        assert re.findall(r"`(\w+)`", line) == columns
 
 
 def test_every_public_name_is_on_one_page(site):

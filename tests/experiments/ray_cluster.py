@@ -1,6 +1,7 @@
 """A Ray cluster on this machine, one raylet per node, which lives until its standard input ends.
 
-Run as a script, by the Python whose environment its workers shall have; prints the address and the processes of its raylets.
+Run as a script, by the Python whose environment its workers shall have; prints the address and the
+processes of its raylets.
 """
 
 import json
@@ -16,7 +17,9 @@ QUICK = {  # to notice within seconds that a node is dead
 
 
 def main(nodes: int) -> None:
-    os.environ |= {"RAY_memory_monitor_refresh_ms": "0"}  # what others on this machine use is none of its business
+    os.environ |= {
+        "RAY_memory_monitor_refresh_ms": "0"
+    }  # what others on this machine use is none of its business
     from ray.cluster_utils import Cluster
 
     head = {"num_cpus": 1, "include_dashboard": False, "_system_config": QUICK}

@@ -10,7 +10,7 @@ from ..runs import stored, sweep_inline
 from ..test_cli_eval import oddlm  # noqa: F401
 from ..test_run import ROOT
 
-SMOKE = str(ROOT / "experiments" / "smoke.toml")
+SMOKE = str(ROOT / "grids" / "smoke.toml")
 HEAD = 'model = "toy"\ntask = "tests.own_task.TASK"\nn = 2\n'
 
 
@@ -50,7 +50,9 @@ def test_max_batch_changes_no_sample(oddlm, monkeypatch):  # noqa: F811
         return network(self, tokens, *rest, **more)
 
     monkeypatch.setattr(Toy, "__call__", watched)
-    code, _, err = oddlm("sweep", "grid.toml", "--together", "3", "--max-batch", "4", "--executor", "inline")
+    code, _, err = oddlm(
+        "sweep", "grid.toml", "--together", "3", "--max-batch", "4", "--executor", "inline"
+    )
     assert (code, err) == (0, "")
     assert set(seen) == {4, 2}
     assert stored(Path("runs")) == stored(Path("whole"))
@@ -61,22 +63,46 @@ def test_max_batch_changes_no_sample(oddlm, monkeypatch):  # noqa: F811
     ("text", "options", "message"),
     [
         (HEAD + "[params]\nalpa = 1", [], "grid.toml: unknown field 'params.alpa'; known: length"),
-        (HEAD + "[params]\nalpha = -1", [], "grid.toml: params.alpha: Input should be greater than or equal to 0, not -1"),
+        (
+            HEAD + "[params]\nalpha = -1",
+            [],
+            "grid.toml: params.alpha: Input should be greater than or equal to 0, not -1",
+        ),
         (HEAD + '[params]\nobjective = "od"', [], "unknown objective 'od'; known: dpp"),
-        (HEAD + '[params]\nfeature = {name = "max_pool", top = 1}', [], "feature 'max_pool' has no option 'top'"),
+        (
+            HEAD + '[params]\nfeature = {name = "max_pool", top = 1}',
+            [],
+            "feature 'max_pool' has no option 'top'",
+        ),
         (HEAD + '[params]\npolicy = "lowest"', [], "unknown policy 'lowest'; known: "),
-        (HEAD.replace("own_task.TASK", "own_task.NONE"), [], "task 'tests.own_task.NONE' cannot be imported"),
+        (
+            HEAD.replace("own_task.TASK", "own_task.NONE"),
+            [],
+            "task 'tests.own_task.NONE' cannot be imported",
+        ),
         (HEAD.replace("toy", "toi"), [], "unknown model 'toi'; known: mini, toy"),
         ("", [], "grid.toml holds no runs"),
         (HEAD, ["--shard", "3/2"], "--shard takes I/N with I from 1 to N, such as 2/5, not '3/2'"),
         (HEAD, ["--shard", "half"], "--shard takes I/N"),
         (HEAD, ["--shard", "2/2"], "there is nothing in part 2 of 2"),
         (HEAD, ["--data", "countdown"], "--data takes TASK=FILE, not 'countdown'"),
-        (HEAD.replace("tests.own_task.TASK", "countdown"), ["--data", "countdown=no.jsonl"], "cannot read no.jsonl: No such"),
+        (
+            HEAD.replace("tests.own_task.TASK", "countdown"),
+            ["--data", "countdown=no.jsonl"],
+            "cannot read no.jsonl: No such",
+        ),
         (HEAD, ["--store", "file"], "file is a file: a store is a folder"),
-        (HEAD, ["--executor", "ray:address=127.0.0.1:1"], "the Ray address 127.0.0.1:1 does not answer"),
+        (
+            HEAD,
+            ["--executor", "ray:address=127.0.0.1:1"],
+            "the Ray address 127.0.0.1:1 does not answer",
+        ),
         (HEAD.replace('"toy"', '{name = "toy", dpeth = 3}'), [], "dpeth"),
-        (HEAD.replace('"toy"', '{name = "toy", quantize = "nf4"}'), [], "model 'toy' has no option 'quantize'; options: vocab"),
+        (
+            HEAD.replace('"toy"', '{name = "toy", quantize = "nf4"}'),
+            [],
+            "model 'toy' has no option 'quantize'; options: vocab",
+        ),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing(oddlm, text, options, message):  # noqa: F811

@@ -1,4 +1,6 @@
-"""Sweeps on this machine: complete whatever happens to workers and driver, and the same rows in every way."""
+"""Sweeps on this machine: complete whatever happens to workers and driver, and the same rows in
+every way.
+"""
 
 import multiprocessing
 import os
@@ -24,7 +26,7 @@ from ..test_run import ENV, ROOT
 from ..waiting import WAIT_S, wait_gone, wait_until
 from .running import GRID, start, sweep
 
-SMOKE = ROOT / "experiments" / "smoke.toml"
+SMOKE = ROOT / "grids" / "smoke.toml"
 
 
 @pytest.fixture
@@ -117,7 +119,9 @@ def test_a_worker_that_hangs_is_replaced(grid, tmp_path, monkeypatch):
     monkeypatch.setitem(ENV, "ODDLM_TEST_HUNG", str(tmp_path / "hung"))
     path = grid("HANGING")
     path.write_text(path.read_text().replace("[0, 1]", "0").replace("[0, 8]", "8"))
-    code, out, err = sweep(path, tmp_path / "runs", "--together", "4", "--executor", "local:timeout=15")
+    code, out, err = sweep(
+        path, tmp_path / "runs", "--together", "4", "--executor", "local:timeout=15"
+    )
     assert (code, err) == (0, "")
     assert "1 of 1 runs are complete" in out
     assert (tmp_path / "hung").exists()
@@ -165,7 +169,9 @@ def test_nine_tenths_of_results_and_a_list_of_failures(grid, tmp_path):
             ("own/3", "score"),
             ("own/13", "score"),
         ]
-        assert 'raise RuntimeError(f"no verdict on {problem.id}")' in store.failures(spec)[0].traceback
+        assert (
+            'raise RuntimeError(f"no verdict on {problem.id}")' in store.failures(spec)[0].traceback
+        )
 
 
 def test_what_failed_is_tried_again_and_trackers_are_told(grid, tmp_path, monkeypatch):
@@ -173,7 +179,11 @@ def test_what_failed_is_tried_again_and_trackers_are_told(grid, tmp_path, monkey
     broken = carry_out(plan, store, together=3)
     assert (len(broken.failures), broken.complete) == (16, 0)
     before = {spec.id: store.read(spec.id).records for spec in [run.spec for run in plan.runs]}
-    monkeypatch.setattr(own_task, "FAILING", own_task.Task("mended", own_task.load_many, own_task.prompt, own_task.score, 6))
+    monkeypatch.setattr(
+        own_task,
+        "FAILING",
+        own_task.Task("mended", own_task.load_many, own_task.prompt, own_task.score, 6),
+    )
     told: list[tuple] = []
 
     class Told:
@@ -198,7 +208,9 @@ def test_what_failed_is_tried_again_and_trackers_are_told(grid, tmp_path, monkey
         own = [what for what in told if what[1:2] == (spec.id,)]
         assert own[0] == ("start", spec.id, 20)
         assert own[-1] == ("finish", spec.id, 20)
-        assert sorted(what[2] for what in own[1:-1]) == sorted(row.problem for row in store.read(spec.id).records)
+        assert sorted(what[2] for what in own[1:-1]) == sorted(
+            row.problem for row in store.read(spec.id).records
+        )
     assert carry_out(plan, store).complete == 8
 
 
@@ -219,7 +231,9 @@ def test_ctrl_c_loses_nothing(grid, tmp_path):
 
 def test_a_worker_whose_answers_nobody_reads_ends_in_silence(capfd):
     here, there = multiprocessing.Pipe()
-    worker = multiprocessing.get_context("spawn").Process(target=_work, args=(there, Options(), 0, 1))
+    worker = multiprocessing.get_context("spawn").Process(
+        target=_work, args=(there, Options(), 0, 1)
+    )
     worker.start()
     there.close()
     here.send((0, None))  # no batch: the answer says so
@@ -233,7 +247,9 @@ def test_a_worker_whose_answers_nobody_reads_ends_in_silence(capfd):
 def test_shards_are_merged_by_copying(tmp_path):
     runs = read_grid(SMOKE)
     parts = [shard(runs, part, 5) for part in (1, 2, 3, 4, 5)]
-    assert sorted(run.spec.id for part in parts for run in part) == sorted(run.spec.id for run in runs)
+    assert sorted(run.spec.id for part in parts for run in part) == sorted(
+        run.spec.id for run in runs
+    )
     for number, part in enumerate(parts):
         carry_out(make_plan(part), Store(tmp_path / str(number)))
         shutil.copytree(tmp_path / str(number), tmp_path / "merged", dirs_exist_ok=True)
@@ -242,7 +258,8 @@ def test_shards_are_merged_by_copying(tmp_path):
 
 
 def test_the_same_text_is_scored_once(monkeypatch):
-    from oddlm.params import RunSpec, checked
+    from oddlm.config import checked
+    from oddlm.spec import RunSpec
 
     calls: list[tuple[str, str]] = []
 
@@ -254,21 +271,35 @@ def test_the_same_text_is_scored_once(monkeypatch):
     bench = Bench(Options())
     params = {"length": 6, "alpha": 0, "temperature": 0.0}
     for seed in (0, 1):
-        asked = {"model": "toy", "task": "tests.own_task.TASK", "n": 4, "seed": seed, "params": params}
+        asked = {
+            "model": "toy",
+            "task": "tests.own_task.TASK",
+            "n": 4,
+            "seed": seed,
+            "params": params,
+        }
         spec = identified(checked(RunSpec, asked))
         batch = Batch(spec, tuple(own_task.load()))
         found = bench.run(batch).records
         assert [len(record.samples) for record in found] == [4] * 12
         assert calls == [] or seed == 1, "drawing scores nothing"
         bench.run(replace(batch, drawn=found))
-    assert len(calls) == len(set(calls)) == 12, "at temperature 0 plain samples are alike, whatever the seed"
+    assert len(calls) == len(set(calls)) == 12, (
+        "at temperature 0 plain samples are alike, whatever the seed"
+    )
 
 
 def test_a_problem_that_cannot_be_drawn_leaves_the_others(monkeypatch):
-    from oddlm.params import RunSpec, checked
+    from oddlm.config import checked
+    from oddlm.spec import RunSpec
 
     problems = (*own_task.load(limit=2), Problem("long", "t1 " * 2000, None), *own_task.load()[2:4])
-    spec = identified(checked(RunSpec, {"model": "toy", "task": "tests.own_task.TASK", "n": 2, "params": {"length": 6}}))
+    spec = identified(
+        checked(
+            RunSpec,
+            {"model": "toy", "task": "tests.own_task.TASK", "n": 2, "params": {"length": 6}},
+        )
+    )
     outcome = Bench(Options()).run(Batch(spec, problems))
     assert [row.problem for row in outcome.records] == ["own/0", "own/1", "own/2", "own/3"]
     (failure,) = outcome.failures

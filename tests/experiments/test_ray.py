@@ -1,4 +1,6 @@
-"""Sweeps on real Ray clusters of one machine: two raylets, one of them killed; and clusters that cannot be used."""
+"""Sweeps on real Ray clusters of one machine: two raylets, one of them killed; and clusters that
+cannot be used.
+"""
 
 import json
 import os
@@ -23,7 +25,7 @@ from ..test_run import ENV, ROOT
 from ..waiting import WAIT_S, wait_until
 from .running import GRID, start, sweep
 
-SMOKE = ROOT / "experiments" / "smoke.toml"
+SMOKE = ROOT / "grids" / "smoke.toml"
 SCRIPT = Path(__file__).with_name("ray_cluster.py")
 
 
@@ -87,7 +89,12 @@ def test_a_worker_that_hangs_is_replaced(cluster, tmp_path, monkeypatch):
     path = grid(tmp_path, "HANGING")
     path.write_text(path.read_text().replace("[0, 1]", "0").replace("[0, 8]", "8"))
     code, out, err = sweep(
-        path, tmp_path / "runs", "--executor", f"ray:address={cluster['address']},timeout=15", "--together", "4"
+        path,
+        tmp_path / "runs",
+        "--executor",
+        f"ray:address={cluster['address']},timeout=15",
+        "--together",
+        "4",
     )
     assert (code, err) == (0, "")
     assert "1 of 1 runs are complete" in out
@@ -127,7 +134,10 @@ def without_package(folder: Path) -> str:
                 (packages / "links" / entry.name).symlink_to(entry)
     (packages / "links.pth").write_text(str(packages / "links") + "\n")
     python = str(folder / "bin" / "python")
-    assert subprocess.run([python, "-c", "import oddlm"], capture_output=True, check=False).returncode == 1
+    assert (
+        subprocess.run([python, "-c", "import oddlm"], capture_output=True, check=False).returncode
+        == 1
+    )
     return python
 
 
@@ -147,7 +157,9 @@ def test_an_address_that_does_not_answer():
     began = time.monotonic()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent_port = silent.getsockname()[1]
-        with pytest.raises(ValueError, match=f"the Ray address 127.0.0.1:{silent_port} does not answer: timed out"):
+        with pytest.raises(
+            ValueError, match=f"the Ray address 127.0.0.1:{silent_port} does not answer: timed out"
+        ):
             connect(f"127.0.0.1:{silent_port}")
     with pytest.raises(ValueError, match=f"127.0.0.1:{silent_port} does not answer: .*refused"):
         connect(f"127.0.0.1:{silent_port}")
@@ -159,7 +171,9 @@ def test_an_address_that_does_not_answer():
         text=True,
     ) as other:
         port = other.stdout.readline().split()[5]
-        with pytest.raises(ValueError, match=f"127.0.0.1:{port} does not answer: what answers there is no Ray"):
+        with pytest.raises(
+            ValueError, match=f"127.0.0.1:{port} does not answer: what answers there is no Ray"
+        ):
             connect(f"127.0.0.1:{port}")
         other.kill()
     assert time.monotonic() - began < 60, "Ray alone would wait for minutes"

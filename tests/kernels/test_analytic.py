@@ -1,4 +1,6 @@
-"""The written-out chain rule against the autograd reference: every feature, space and objective, on every awkward shape."""
+"""The written-out chain rule against the autograd reference: every feature, space and objective, on
+every awkward shape.
+"""
 
 import functools
 import math
@@ -19,7 +21,9 @@ from ..tolerances import EXACT, ILL_CONDITIONED, ORACLE, SINGLE
 from .test_closed_form import SPARING, both
 
 POOLINGS = [
-    *({"name": name} for name in registered.FEATURES if name not in ("max_pool", "ngrams")),  # whole or large: below, smaller
+    *(
+        {"name": name} for name in registered.FEATURES if name not in ("max_pool", "ngrams")
+    ),  # whole or large: below, smaller
     {"name": "max_pool", "rank": 7},
     {"name": "positional", "scale": 3},
     {"name": "ngrams", "size": 16},
@@ -37,7 +41,9 @@ WIDE = [  # more dimensions than samples: in rounded logits the last ones would 
 ]
 
 
-def random_batch(seed: int, B: int, S: int, V: int, dtype=torch.float64, scale: float = 2.0, share: float = 0.7):
+def random_batch(
+    seed: int, B: int, S: int, V: int, dtype=torch.float64, scale: float = 2.0, share: float = 0.7
+):
     g = torch.Generator().manual_seed(seed)
     logits = (torch.randn(B, S, V, generator=g, dtype=torch.float64) * scale).to(dtype)
     return logits, torch.randint(0, V, (B, S), generator=g), torch.rand(B, S, generator=g) < share
@@ -49,12 +55,20 @@ def random_embedding(V: int, H: int = 6):
 
 @st.composite
 def cases(draw):
-    n, S, V = draw(st.integers(1, 8)), draw(st.sampled_from([1, 2, 3, 24])), draw(st.sampled_from([2, 5, 41, 401]))
+    n, S, V = (
+        draw(st.integers(1, 8)),
+        draw(st.sampled_from([1, 2, 3, 24])),
+        draw(st.sampled_from([2, 5, 41, 401])),
+    )
     groups = draw(st.integers(1, 2))
     logits, tokens, masked = random_batch(
         draw(st.integers(0, 10**6)), groups * n, S, V, share=draw(st.sampled_from([0.0, 0.6, 1.0]))
     )
-    kind = draw(st.sampled_from(["plain", "one-hot", "identical", "some identical", "ties", "few values", "-inf"]))
+    kind = draw(
+        st.sampled_from(
+            ["plain", "one-hot", "identical", "some identical", "ties", "few values", "-inf"]
+        )
+    )
     if kind == "one-hot":
         logits[:, ::2] *= 8
     elif kind == "identical":
@@ -70,7 +84,10 @@ def cases(draw):
     elif kind == "-inf":
         logits[..., V // 2] = -math.inf
     feature = {**draw(st.sampled_from(POOLINGS)), "space": draw(st.sampled_from(SPACES))}
-    feature |= {"top_k": draw(st.sampled_from([None, 1, 3])), "ignore_ids": draw(st.sampled_from([(), (0, V - 1)]))}
+    feature |= {
+        "top_k": draw(st.sampled_from([None, 1, 3])),
+        "ignore_ids": draw(st.sampled_from([(), (0, V - 1)])),
+    }
     feature["rank"] = draw(st.sampled_from([feature.get("rank"), 4]))
     options = {
         "feature": feature,
@@ -84,15 +101,23 @@ def cases(draw):
 
 
 def one_by_one(logits, tokens, masked, n, **options):
-    """`both` for objectives that push one sample after another, each from the reference's memory of those before it: two right
-    pushes differ by a rounding, which may break a tie in the next sample's way.
+    """`both` for objectives that push one sample after another, each from the reference's memory of
+    those before it: two right pushes differ by a rounding, which may break a tie in the next
+    sample's way.
     """
     explored, found = None, []
     for k in range(n):
         sample = logits[k::n], tokens[k::n], masked[k::n]
         record = Explored() if explored is None else explored
         got = diversify(*sample, n=1, history=explored, backend="closed_form", **options)
-        found.append((got, diversify(*sample, n=1, history=explored, record=record, backend="reference", **options)))
+        found.append(
+            (
+                got,
+                diversify(
+                    *sample, n=1, history=explored, record=record, backend="reference", **options
+                ),
+            )
+        )
         explored = record
     return [torch.stack(samples, dim=1).flatten(0, 1) for samples in zip(*found, strict=True)]
 
@@ -101,7 +126,10 @@ def one_by_one(logits, tokens, masked, n, **options):
 def test_equals_the_reference(case):
     batch, options, kind = case
     if options["objective"] == "dpp":
-        options["gradient"] = "raw"  # it nearly vanishes for duplicates; normalising would magnify rounding, on both sides
+        options["gradient"] = (
+            # it nearly vanishes for duplicates; normalising would magnify rounding, on both sides
+            "raw"
+        )
     sequential = getattr(OBJECTIVES.build(options["objective"]), "sequential", False)
     compare = one_by_one if sequential and kind in ("ties", "few values") else both
     got, expected = compare(*batch, **options)
@@ -110,10 +138,16 @@ def test_equals_the_reference(case):
     assert torch.equal(got[~masked], logits[~masked])
     assert torch.equal(got.isneginf(), expected.isneginf())
     hard = kind == "one-hot" or options["objective"] == "dpp"
-    difference, moved = ((x - expected).nan_to_num(nan=0.0) for x in (got, logits))  # both -inf: no difference
-    vanishing = moved.norm(dim=-1).amax(dim=-1) < 1e-3 * options["alpha"]  # rounding, over a floor instead of a gradient
+    difference, moved = (
+        (x - expected).nan_to_num(nan=0.0) for x in (got, logits)
+    )  # both -inf: no difference
+    vanishing = (
+        moved.norm(dim=-1).amax(dim=-1) < 1e-3 * options["alpha"]
+    )  # rounding, over a floor instead of a gradient
     loose = vanishing & (options["gradient"] == "normalized") | hard
-    allowed = torch.where(loose, ILL_CONDITIONED, 4 * ORACLE) * options["alpha"]  # features are short, alpha is single
+    allowed = (
+        torch.where(loose, ILL_CONDITIONED, 4 * ORACLE) * options["alpha"]
+    )  # features are short, alpha is single
     assert (difference.abs().amax(dim=(1, 2)) <= allowed).all()
 
 
@@ -121,7 +155,13 @@ def test_equals_the_reference(case):
 @pytest.mark.parametrize("feature", FEATURE_SPECS, ids=str)
 def test_every_feature_with_every_objective(feature, objective):
     batch = random_batch(1, 6, 5, 41)
-    options = {"objective": objective, "feature": feature, "embedding": random_embedding(41), "protected": [3], "alpha": 8.0}
+    options = {
+        "objective": objective,
+        "feature": feature,
+        "embedding": random_embedding(41),
+        "protected": [3],
+        "alpha": 8.0,
+    }
     for S in (1, 5):
         got, expected = both(*(x[:, :S] for x in batch), n=3, **options)
         torch.testing.assert_close(got, expected, rtol=0, atol=8 * ORACLE)
@@ -135,7 +175,14 @@ def test_history(name, feature):
 
     def run(backend):
         explored = Explored()
-        options = {"objective": name, "feature": feature, "embedding": embedding, "alpha": 8.0, "n": 3, "backend": backend}
+        options = {
+            "objective": name,
+            "feature": feature,
+            "embedding": embedding,
+            "alpha": 8.0,
+            "n": 3,
+            "backend": backend,
+        }
         first = diversify(*random_batch(1, 6, 5, 41), record=explored, **options)
         second = diversify(*random_batch(2, 6, 5, 41), history=explored, record=explored, **options)
         return first, second, explored.rows(0, build_feature(feature).label, 2)
@@ -152,7 +199,13 @@ def test_lower_precision(objective, feature, dtype):
     for x in (logits, tokens, masked):
         x[4] = x[2].clone()
     embedding = random_embedding(300, H=40)
-    options = {"objective": objective, "feature": feature, "embedding": embedding, "alpha": 8.0, "protected": [1, 7]}
+    options = {
+        "objective": objective,
+        "feature": feature,
+        "embedding": embedding,
+        "alpha": 8.0,
+        "protected": [1, 7],
+    }
     got = diversify(logits, tokens, masked, backend="closed_form", **options)
     exact = diversify(logits.double(), tokens, masked, backend="reference", **options)
     assert got.dtype == dtype
@@ -162,9 +215,22 @@ def test_lower_precision(objective, feature, dtype):
 @pytest.mark.parametrize("feature", [name for name in registered.FEATURES if name != "max_pool"])
 def test_nearly_one_hot_rows_keep_single_precision(feature):
     logits, tokens, masked = random_batch(5, 4, 6, 50, torch.float32, scale=1.0, share=1.0)
-    logits.scatter_(-1, tokens[..., None], 14.0)  # the others have about 1e-5, single precision resolves 1e-7 of the likeliest
-    exact = diversify(logits.double(), tokens, masked, feature=feature, objective="odd", alpha=8.0, backend="reference")
-    got, autograd = ((x.double() - exact).abs().max() for x in both(logits, tokens, masked, feature=feature, alpha=8.0))
+    logits.scatter_(
+        -1, tokens[..., None], 14.0
+    )  # the others have about 1e-5, single precision resolves 1e-7 of the likeliest
+    exact = diversify(
+        logits.double(),
+        tokens,
+        masked,
+        feature=feature,
+        objective="odd",
+        alpha=8.0,
+        backend="reference",
+    )
+    got, autograd = (
+        (x.double() - exact).abs().max()
+        for x in both(logits, tokens, masked, feature=feature, alpha=8.0)
+    )
     assert 10 * got < autograd
 
 
@@ -210,8 +276,13 @@ def test_no_autograd_is_used(monkeypatch):
     batch = random_batch(0, 3, 4, 20)
     for name in FEATURES.names:
         for objective in CLOSED:
-            options = {"feature": {"name": name, "rank": 5, "space": "semantic"}, "embedding": random_embedding(20)}
-            assert not torch.equal(diversify(*batch, alpha=1.0, objective=objective, **options), batch[0])
+            options = {
+                "feature": {"name": name, "rank": 5, "space": "semantic"},
+                "embedding": random_embedding(20),
+            }
+            assert not torch.equal(
+                diversify(*batch, alpha=1.0, objective=objective, **options), batch[0]
+            )
     with pytest.raises(AssertionError, match="autograd was used"):
         diversify(*batch, alpha=1.0, feature=own)
 
@@ -237,12 +308,20 @@ def test_poolings_of_ones_own(feature):
     batch, embedding = random_batch(2, 5, 6, 41), random_embedding(41)
     for space in SPACES:
         options = {"feature": Feature(feature, space=space), "embedding": embedding, "alpha": 8.0}
-        got, expected = (diversify(*batch, backend=backend, **options) for backend in ("auto", "reference"))
+        got, expected = (
+            diversify(*batch, backend=backend, **options) for backend in ("auto", "reference")
+        )
         torch.testing.assert_close(got, expected, rtol=0, atol=8 * ORACLE)
 
 
 def test_a_pooling_without_a_trace_goes_through_autograd():
-    kernels = ((own, reference), (wrapped, reference), (marked, analytic), ("mean_pool", analytic), ("max_pool", closed_form))
+    kernels = (
+        (own, reference),
+        (wrapped, reference),
+        (marked, analytic),
+        ("mean_pool", analytic),
+        ("max_pool", closed_form),
+    )
     for feature, kernel in kernels:
         guide = Repulsion(feature=feature)
         chosen = dispatch.choose(torch.device("cpu"), torch.float32, forms=guide.forms)

@@ -16,27 +16,43 @@ from oddlm.kernels.directions import Duplicates
 from ..registered import CLOSED
 from ..tolerances import EXACT, ILL_CONDITIONED, ORACLE, SINGLE
 
-SPARING = [{"name": "odd", "enough": 0.8}, {"name": "odd_sequential", "enough": 0.5, "normalize": False}]
+SPARING = [
+    {"name": "odd", "enough": 0.8},
+    {"name": "odd_sequential", "enough": 0.5, "normalize": False},
+]
 
 
 def both(logits, tokens, masked, **options):
     options = {"objective": "odd", **options}
-    return [diversify(logits, tokens, masked, backend=backend, **options) for backend in ("closed_form", "reference")]
+    return [
+        diversify(logits, tokens, masked, backend=backend, **options)
+        for backend in ("closed_form", "reference")
+    ]
 
 
 @st.composite
 def cases(draw):
-    n, S, V = draw(st.integers(1, 16)), draw(st.integers(1, 64)), draw(st.sampled_from([2, 3, 4, 17, 200, 2000]))
+    n, S, V = (
+        draw(st.integers(1, 16)),
+        draw(st.integers(1, 64)),
+        draw(st.sampled_from([2, 3, 4, 17, 200, 2000])),
+    )
     groups = draw(st.integers(1, 2)) if n * S * V < 200_000 else 1
     g = torch.Generator().manual_seed(draw(st.integers(0, 10**6)))
-    logits = torch.randn(groups * n, S, V, generator=g, dtype=torch.float64) * draw(st.sampled_from([0.3, 2.0]))
+    logits = torch.randn(groups * n, S, V, generator=g, dtype=torch.float64) * draw(
+        st.sampled_from([0.3, 2.0])
+    )
     tokens = torch.randint(0, V, (groups * n, S), generator=g)
     masked = torch.rand(groups * n, S, generator=g) < draw(st.sampled_from([0.3, 0.9]))
     pattern = draw(st.sampled_from(["ragged", "all", "none", "one", "even"]))
     if pattern in ("all", "none"):
         masked = torch.full_like(masked, pattern == "all")
     elif pattern in ("one", "even"):
-        masked = (masked[:1] if pattern == "even" else torch.arange(S) == S // 2).expand_as(masked).clone()
+        masked = (
+            (masked[:1] if pattern == "even" else torch.arange(S) == S // 2)
+            .expand_as(masked)
+            .clone()
+        )
     kind = draw(st.sampled_from(["plain", "one-hot", "identical", "some identical", "-inf"]))
     if kind == "one-hot":
         logits[:, ::2] *= 30
@@ -48,8 +64,14 @@ def cases(draw):
     elif kind == "-inf":
         logits = logits.masked_fill(torch.rand(V, generator=g) < 0.3, -math.inf)
         logits[..., 0] = 0.0
-    options = {"objective": draw(st.sampled_from([*CLOSED, *SPARING])), "duplicates": draw(st.sampled_from(["break", "skip"]))}
-    options["feature"] = {"name": "max_pool", "top_k": draw(st.sampled_from([None, None, 1, 3, 5000]))}
+    options = {
+        "objective": draw(st.sampled_from([*CLOSED, *SPARING])),
+        "duplicates": draw(st.sampled_from(["break", "skip"])),
+    }
+    options["feature"] = {
+        "name": "max_pool",
+        "top_k": draw(st.sampled_from([None, None, 1, 3, 5000])),
+    }
     options["protected"] = draw(st.sampled_from([(), (1,), (int(logits[0, 0].argmax()), 0)]))
     return (logits, tokens, masked), options | {"n": n, "alpha": 8.0}, kind
 
@@ -58,7 +80,9 @@ def cases(draw):
 def test_equals_the_reference(case):
     batch, options, kind = case
     if options["objective"] == "dpp" and "identical" in kind:
-        options["gradient"] = "raw"  # it nearly vanishes there; normalising would magnify rounding, on both sides
+        options["gradient"] = (
+            "raw"  # it nearly vanishes there; normalising would magnify rounding, on both sides
+        )
     closed, reference = both(*batch, **options)
     masked = batch[2]
     assert not closed.isnan().any()
@@ -76,7 +100,10 @@ def test_lower_precision(objective, dtype, duplicates):
     g = torch.Generator().manual_seed(3)
     logits = (torch.randn(8, 12, 300, generator=g) * 3).to(dtype)
     logits[4] = logits[2]
-    tokens, masked = torch.randint(0, 300, (8, 12), generator=g), torch.rand(8, 12, generator=g) < 0.6
+    tokens, masked = (
+        torch.randint(0, 300, (8, 12), generator=g),
+        torch.rand(8, 12, generator=g) < 0.6,
+    )
     tokens[4], masked[4] = tokens[2], masked[2]
     options = {"objective": objective, "duplicates": duplicates, "alpha": 8.0, "protected": [1, 7]}
     got = diversify(logits, tokens, masked, backend="closed_form", **options)
@@ -119,12 +146,17 @@ def test_tiles_do_not_show(objective, monkeypatch):
     )
     whole = diversify(*batch, objective=objective, alpha=8.0, n=3, backend="closed_form")
     monkeypatch.setattr(closed_form, "TILE_ELEMENTS", 250)
-    torch.testing.assert_close(diversify(*batch, objective=objective, alpha=8.0, n=3), whole, rtol=EXACT, atol=EXACT)
+    torch.testing.assert_close(
+        diversify(*batch, objective=objective, alpha=8.0, n=3), whole, rtol=EXACT, atol=EXACT
+    )
 
 
 def test_more_rows_than_a_small_integer_counts():
     g = torch.Generator().manual_seed(7)
-    logits, tokens = torch.randn(2, 33000, 3, generator=g).double(), torch.zeros(2, 33000, dtype=torch.long)
+    logits, tokens = (
+        torch.randn(2, 33000, 3, generator=g).double(),
+        torch.zeros(2, 33000, dtype=torch.long),
+    )
     closed, reference = both(logits, tokens, tokens == 0, alpha=4.0)
     torch.testing.assert_close(closed, reference, rtol=ORACLE, atol=ORACLE)
 
@@ -135,7 +167,12 @@ def test_a_slice_of_a_larger_array():
     tokens, masked = torch.randint(0, 30, (4, 5), generator=g), torch.rand(4, 5, generator=g) < 0.7
     held = whole.clone()
     got = diversify(whole[:, 4:], tokens, masked, alpha=8.0, objective="odd", backend="closed_form")
-    assert torch.equal(got, diversify(whole[:, 4:].clone(), tokens, masked, alpha=8.0, objective="odd", backend="closed_form"))
+    assert torch.equal(
+        got,
+        diversify(
+            whole[:, 4:].clone(), tokens, masked, alpha=8.0, objective="odd", backend="closed_form"
+        ),
+    )
     assert torch.equal(whole, held)
 
 
@@ -146,11 +183,20 @@ def test_truncation_takes_the_lowest_column_on_ties():
 
 
 @pytest.mark.parametrize(
-    "spec", ["odd", {"name": "odd", "normalize": False}, "dpp", {"name": "dpp", "kernel": "paper", "jitter": 0.1}]
+    "spec",
+    [
+        "odd",
+        {"name": "odd", "normalize": False},
+        "dpp",
+        {"name": "dpp", "kernel": "paper", "jitter": 0.1},
+    ],
 )
 def test_a_slope_is_the_derivative_of_its_loss(spec):
     g = torch.Generator().manual_seed(11)
-    features, quality = torch.rand(2, 4, 9, generator=g).double(), torch.rand(2, 4, generator=g).double()
+    features, quality = (
+        torch.rand(2, 4, 9, generator=g).double(),
+        torch.rand(2, 4, generator=g).double(),
+    )
     features[1, 3] = features[1, 1]
     objective = OBJECTIVES.build(spec)
 
@@ -174,12 +220,18 @@ def own(batch):
 
 def test_the_choice_of_kernel():
     g = torch.Generator().manual_seed(0)
-    batch = torch.randn(3, 4, 20, generator=g), torch.randint(0, 20, (3, 4), generator=g), torch.ones(3, 4, dtype=torch.bool)
-    for options in ({"objective": own}, {"preset": "paper"}):
+    batch = (
+        torch.randn(3, 4, 20, generator=g),
+        torch.randint(0, 20, (3, 4), generator=g),
+        torch.ones(3, 4, dtype=torch.bool),
+    )
+    for options in ({"objective": own}, {"arithmetic": "published"}):
         diversify(*batch, alpha=1.0, **options)
         with pytest.raises(ValueError, match="backend 'closed_form' needs a feature with a trace"):
             diversify(*batch, alpha=1.0, backend="closed_form", **options)
-    with pytest.raises(ValueError, match="backend must be one of auto, triton, closed_form, reference, not 'cuda'"):
+    with pytest.raises(
+        ValueError, match="backend must be one of auto, triton, closed_form, reference, not 'cuda'"
+    ):
         diversify(*batch, alpha=1.0, backend="cuda")
 
 
@@ -189,6 +241,10 @@ def test_no_autograd_is_used(monkeypatch):
 
     monkeypatch.setattr(torch.autograd, "grad", forbidden)
     g = torch.Generator().manual_seed(0)
-    batch = torch.randn(3, 4, 20, generator=g), torch.randint(0, 20, (3, 4), generator=g), torch.ones(3, 4, dtype=torch.bool)
+    batch = (
+        torch.randn(3, 4, 20, generator=g),
+        torch.randint(0, 20, (3, 4), generator=g),
+        torch.ones(3, 4, dtype=torch.bool),
+    )
     for objective in CLOSED:
         assert not torch.equal(diversify(*batch, alpha=1.0, objective=objective), batch[0])

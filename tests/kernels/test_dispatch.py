@@ -1,4 +1,6 @@
-"""Who computes: by device, dtype and what is installed; and what is said where the fast way is closed."""
+"""Who computes: by device, dtype and what is installed; and what is said where the fast way is
+closed.
+"""
 
 import warnings
 
@@ -47,7 +49,11 @@ def test_a_gpu_gets_the_fused_kernels(gpu):
     assert chosen(torch.float64).push == "closed_form"
     assert chosen(torch.float64).kernel is None
     filtered = chosen(filtered=True)
-    assert (filtered.push, filtered.draws, filtered.kernel.__name__) == ("triton", False, "oddlm.kernels.fused.launch")
+    assert (filtered.push, filtered.draws, filtered.kernel.__name__) == (
+        "triton",
+        False,
+        "oddlm.kernels.fused.launch",
+    )
     assert str(filtered) == "triton, torch"
 
 
@@ -63,7 +69,9 @@ def test_elsewhere_the_choice_is_made_anew(gpu):
 
 def test_an_old_gpu_gets_torch_and_is_told_once(gpu):
     gpu((7, 0))
-    with pytest.warns(UserWarning, match=r"GPU of the test has compute capability 7\.0, below 8\.0"):
+    with pytest.warns(
+        UserWarning, match=r"GPU of the test has compute capability 7\.0, below 8\.0"
+    ):
         assert chosen().push == "closed_form"
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -87,7 +95,9 @@ def test_a_cpu_is_told_nothing():
 def test_a_run_chooses_once_and_tells(monkeypatch):
     calls = []
     real = dispatch.choose
-    monkeypatch.setattr(dispatch, "choose", lambda *args, **options: calls.append(options) or real(*args, **options))
+    monkeypatch.setattr(
+        dispatch, "choose", lambda *args, **options: calls.append(options) or real(*args, **options)
+    )
     state = begin(toy := Toy(), [[5]], n=2, length=6, steps=6, guide=Repulsion(alpha=4))
     assert str(state.backend) == "closed_form"
     while (query := state.query) is not None:
@@ -100,7 +110,9 @@ def test_features_and_objectives_are_built_once_per_run(monkeypatch):
     built = []
     for module in (repulsion.OBJECTIVES, repulsion.ALPHA_SCHEDULES, FEATURES):
         real = module.build
-        monkeypatch.setattr(module, "build", lambda spec, real=real: built.append(spec) or real(spec))
+        monkeypatch.setattr(
+            module, "build", lambda spec, real=real: built.append(spec) or real(spec)
+        )
     counts = []
     for steps in (2, 12):
         built.clear()
@@ -110,11 +122,23 @@ def test_features_and_objectives_are_built_once_per_run(monkeypatch):
 
 
 def test_triton_by_name_says_why_it_cannot_be_had():
-    batch = torch.zeros(2, 3, 9), torch.zeros(2, 3, dtype=torch.long), torch.ones(2, 3, dtype=torch.bool)
-    with pytest.raises(ValueError, match="backend 'triton' is not available: it needs a GPU, the logits are on cpu"):
+    batch = (
+        torch.zeros(2, 3, 9),
+        torch.zeros(2, 3, dtype=torch.long),
+        torch.ones(2, 3, dtype=torch.bool),
+    )
+    with pytest.raises(
+        ValueError, match="backend 'triton' is not available: it needs a GPU, the logits are on cpu"
+    ):
         diversify(*batch, alpha=1.0, backend="triton")
-    with pytest.raises(ValueError, match=r"it computes in single precision, the logits are torch\.float64"):
+    with pytest.raises(
+        ValueError, match=r"it computes in single precision, the logits are torch\.float64"
+    ):
         diversify(batch[0].double(), *batch[1:], alpha=1.0, backend="triton")
-    for options in ({"feature": "mean_pool"}, {"feature": {"name": "max_pool", "top_k": 3}}, {"preset": "paper"}):
+    for options in (
+        {"feature": "mean_pool"},
+        {"feature": {"name": "max_pool", "top_k": 3}},
+        {"arithmetic": "published"},
+    ):
         with pytest.raises(ValueError, match="backend 'triton' needs feature max_pool"):
             diversify(*batch, alpha=1.0, backend="triton", **options)

@@ -1,4 +1,6 @@
-"""The fused kernels against the closed form in float64 and against the CPU sampler: on a GPU, or interpreted elsewhere."""
+"""The fused kernels against the closed form in float64 and against the CPU sampler: on a GPU, or
+interpreted elsewhere.
+"""
 
 import math
 
@@ -79,19 +81,39 @@ CASES = [
     ("dpp", 1, 1, 1, 41, "-inf", torch.float16),
     ("random_probe", 2, 3, 4, 41, "plain", torch.float32),
     ("random_probe", 1, 4, 2, 401, "identical", torch.bfloat16),
-    ({"name": "random_probe", "normalize": False, "enough": 1.5}, 1, 3, 3, 401, "one-hot", torch.float32),
+    (
+        {"name": "random_probe", "normalize": False, "enough": 1.5},
+        1,
+        3,
+        3,
+        401,
+        "one-hot",
+        torch.float32,
+    ),
     ({"name": "odd", "enough": 1.5}, 2, 4, 3, 41, "plain", torch.float32),
     ({"name": "odd", "enough": 0.6}, 1, 4, 2, 401, "some identical", torch.bfloat16),
     ({"name": "odd_sequential", "enough": 1.2}, 1, 3, 3, 41, "one-hot", torch.float32),
 ]
-CASES += [(name, 2, 3, 4, 41, "plain", torch.float32) for name in FUSED_OBJECTIVES if name not in [case[0] for case in CASES]]
+CASES += [
+    (name, 2, 3, 4, 41, "plain", torch.float32)
+    for name in FUSED_OBJECTIVES
+    if name not in [case[0] for case in CASES]
+]
 
 
 def compare(objective, groups, n, S, V, kind, dtype, **more):
     logits, tokens, masked = batch(groups, n, S, V, kind, dtype)
-    options = {"objective": objective, "n": n, "alpha": 8.0, "protected": [1, int(logits[0, 0].argmax())], **more}
+    options = {
+        "objective": objective,
+        "n": n,
+        "alpha": 8.0,
+        "protected": [1, int(logits[0, 0].argmax())],
+        **more,
+    }
     if objective == "dpp" and "identical" in kind:
-        options["gradient"] = "raw"  # it nearly vanishes there, and normalising would magnify rounding
+        options["gradient"] = (
+            "raw"  # it nearly vanishes there, and normalising would magnify rounding
+        )
     got = pushed(logits, tokens, masked, **options)
     exact = diversify(logits.double(), tokens, masked, backend="closed_form", **options)
     assert got.dtype == dtype
@@ -112,7 +134,15 @@ def test_equals_the_closed_form_in_float64(case):
     "options",
     [
         {"duplicates": "skip", "objective": {"name": "odd", "normalize": False, "quality": "none"}},
-        {"gradient": "raw", "objective": {"name": "dpp", "normalize": False, "kernel": "paper", "quality": "detached"}},
+        {
+            "gradient": "raw",
+            "objective": {
+                "name": "dpp",
+                "normalize": False,
+                "kernel": "paper",
+                "quality": "detached",
+            },
+        },
     ],
     ids=str,
 )
@@ -127,7 +157,11 @@ def test_options(options):
 @pytest.mark.parametrize("kind", ["plain", "one-hot", "identical", "some identical"])
 @pytest.mark.parametrize("objective", FUSED_OBJECTIVES)
 def test_a_large_vocabulary(objective, kind):
-    for n, S, V, dtype in ((16, 8, 126464, torch.bfloat16), (5, 3, 126464, torch.float32), (33, 2, 1271, torch.float16)):
+    for n, S, V, dtype in (
+        (16, 8, 126464, torch.bfloat16),
+        (5, 3, 126464, torch.float32),
+        (33, 2, 1271, torch.float16),
+    ):
         compare(objective, 1, n, S, V, kind, dtype)
 
 
@@ -145,7 +179,16 @@ def test_the_noise_is_that_of_the_cpu(seed):
 
 def a_step(tokens, open_, *, seed=0, never=()):
     seeds = torch.tensor([seed], device=tokens.device)
-    return Step(2, 4, tokens, Blocks(torch.zeros_like(tokens[:1]), 1, open_), len(tokens), 0, seeds, never=never)
+    return Step(
+        2,
+        4,
+        tokens,
+        Blocks(torch.zeros_like(tokens[:1]), 1, open_),
+        len(tokens),
+        0,
+        seeds,
+        never=never,
+    )
 
 
 def drawn(logits, tokens, open_, device, **options):
@@ -183,12 +226,19 @@ def test_ties_go_to_the_lowest_id():
     assert (drawn(logits, tokens, open_, DEVICE).tokens == 7).all()
 
 
-@pytest.mark.parametrize("temperature", [0.5, *(pytest.param(one, marks=pytest.mark.soak) for one in (1.0, 2.0))])
+@pytest.mark.parametrize(
+    "temperature", [0.5, *(pytest.param(one, marks=pytest.mark.soak) for one in (1.0, 2.0))]
+)
 def test_the_distribution(temperature):
     rows = 100_000 if DEVICE.type == "cuda" else 240
     logits = torch.tensor([1.0, 0.5, 0.25, 0.0, -0.25, -0.5, -math.inf, 9.0])
-    tokens, open_ = torch.zeros(4, rows // 4, dtype=torch.long), torch.ones(4, rows // 4, dtype=torch.bool)
-    got = drawn(logits.expand(4, rows // 4, -1), tokens, open_, DEVICE, temperature=temperature, never=(7,)).tokens
+    tokens, open_ = (
+        torch.zeros(4, rows // 4, dtype=torch.long),
+        torch.ones(4, rows // 4, dtype=torch.bool),
+    )
+    got = drawn(
+        logits.expand(4, rows // 4, -1), tokens, open_, DEVICE, temperature=temperature, never=(7,)
+    ).tokens
     counts = np.bincount(got.flatten().cpu().numpy(), minlength=8)
     expected = (logits[:6].double() / temperature).softmax(0).numpy() * rows
     assert counts[6:].sum() == 0
@@ -196,11 +246,15 @@ def test_the_distribution(temperature):
 
 
 class Moved:
-    """A model on the device; the network itself runs on the CPU, so that both samplers see the same logits."""
+    """A model on the device; the network itself runs on the CPU, so that both samplers see the same
+    logits.
+    """
 
     def __init__(self, model, device, dtype=torch.float32):
         self.model, self.device, self.dtype = model, device, dtype
-        self.info = ModelInfo(model.vocab_size, model.mask_id, model.end_ids, name="moved", device=device, dtype=dtype)
+        self.info = ModelInfo(
+            model.vocab_size, model.mask_id, model.end_ids, name="moved", device=device, dtype=dtype
+        )
 
     def __call__(self, tokens, start, prompt_lengths):
         return self.model(tokens.cpu(), start, prompt_lengths.cpu()).to(self.device, self.dtype)
@@ -209,10 +263,26 @@ class Moved:
 RUNS = [
     {"guide": None, "temperature": 1.0},
     {"guide": Repulsion("odd", alpha=16), "temperature": 0.0},
-    {"guide": Repulsion("odd_sequential", alpha=16), "temperature": 0.7, "block_length": 2, "suppress": [5]},
+    {
+        "guide": Repulsion("odd_sequential", alpha=16),
+        "temperature": 0.7,
+        "block_length": 2,
+        "suppress": [5],
+    },
     {"guide": Repulsion("random_probe", alpha=16), "temperature": 0.5, "suppress": [5]},
-    {"guide": Repulsion("dpp", alpha=16), "temperature": 0.5, "policy": "entropy", "suppress_confidence": [1]},
-    {"guide": Repulsion("odd", alpha=16), "temperature": 1.0, "policy": "threshold", "order_temperature": 0.5, "n": 2},
+    {
+        "guide": Repulsion("dpp", alpha=16),
+        "temperature": 0.5,
+        "policy": "entropy",
+        "suppress_confidence": [1],
+    },
+    {
+        "guide": Repulsion("odd", alpha=16),
+        "temperature": 1.0,
+        "policy": "threshold",
+        "order_temperature": 0.5,
+        "n": 2,
+    },
     {"guide": Repulsion("odd", alpha=16), "temperature": 1.0, "fork": True, "steps": 2, "n": 2},
     {"guide": Repulsion("odd", alpha=16), "temperature": 1.0, "top_k": 5},
     {
@@ -229,7 +299,9 @@ SLOW_RUNS = [*RUNS[3:6], *RUNS[9:]]  # Triton's interpreter takes long for each
 
 
 @pytest.mark.parametrize(
-    "options", [*RUNS[:3], *RUNS[6:9], *(pytest.param(one, marks=pytest.mark.soak) for one in SLOW_RUNS)], ids=str
+    "options",
+    [*RUNS[:3], *RUNS[6:9], *(pytest.param(one, marks=pytest.mark.soak) for one in SLOW_RUNS)],
+    ids=str,
 )
 def test_a_run_writes_the_tokens_of_the_cpu(options, monkeypatch):
     toy = Toy(vocab_size=50)
@@ -243,8 +315,21 @@ def test_a_run_writes_the_tokens_of_the_cpu(options, monkeypatch):
 
 def test_the_sampled_rule_keeps_the_fused_push():
     events = []
-    settings = {"n": 3, "length": 4, "steps": 2, "temperature": 0.2, "top_p": 0.9, "confidence": "sampled"}
-    denoise(Moved(Toy(vocab_size=50), DEVICE), [[5, 6]], guide=Repulsion(alpha=8), observe=events.append, **settings)
+    settings = {
+        "n": 3,
+        "length": 4,
+        "steps": 2,
+        "temperature": 0.2,
+        "top_p": 0.9,
+        "confidence": "sampled",
+    }
+    denoise(
+        Moved(Toy(vocab_size=50), DEVICE),
+        [[5, 6]],
+        guide=Repulsion(alpha=8),
+        observe=events.append,
+        **settings,
+    )
     assert all(event.logits.pushed.push is not None for event in events)
 
 
@@ -269,7 +354,9 @@ def test_logits_of_masked_positions_alone_give_the_same_bits(objective, needs):
     running = guide and guide.begin(ModelInfo(401, 0), backend, None, resumes=False)
 
     def seen(x, where):
-        return look(Outlook(x, where, masked, step, Alarm(patient=False), backend), running, None, step)[0]
+        return look(
+            Outlook(x, where, masked, step, Alarm(patient=False), backend), running, None, step
+        )[0]
 
     one, other = seen(logits, None), seen(lines, positions)
     for a, b in ((one, other), (one.without_guide(), other.without_guide())):
@@ -289,10 +376,20 @@ def test_a_network_asked_for_masked_positions_writes_the_tokens_of_the_cpu(monke
     network = Transformer(TransformerConfig(60, width=32, layers=2, heads=4, hidden=48, shift=True))
     for parameter in network.parameters():
         torch.nn.init.normal_(parameter, std=0.25)
-    settings = {"n": 3, "length": 6, "steps": 4, "temperature": 0.7, "guide": Repulsion("odd", alpha=8)}
-    got = denoise(Native(network.to(DEVICE), name="x", mask_id=59, end_ids=(1,)), [[5, 6], [7]], **settings)
+    settings = {
+        "n": 3,
+        "length": 6,
+        "steps": 4,
+        "temperature": 0.7,
+        "guide": Repulsion("odd", alpha=8),
+    }
+    got = denoise(
+        Native(network.to(DEVICE), name="x", mask_id=59, end_ids=(1,)), [[5, 6], [7]], **settings
+    )
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    expected = denoise(Native(network.to("cpu"), name="x", mask_id=59, end_ids=(1,)), [[5, 6], [7]], **settings)
+    expected = denoise(
+        Native(network.to("cpu"), name="x", mask_id=59, end_ids=(1,)), [[5, 6], [7]], **settings
+    )
     assert got.tokens.tolist() == expected.tokens.tolist()
 
 
@@ -303,7 +400,13 @@ def test_two_pushes_have_the_same_bits():
 
 def test_observers_see_the_guided_logits_that_nobody_wrote(monkeypatch):
     toy, events, plain_events = Toy(vocab_size=50), [], []
-    settings = {"n": 3, "length": 4, "steps": 2, "temperature": 1.0, "guide": Repulsion("odd", alpha=8)}
+    settings = {
+        "n": 3,
+        "length": 4,
+        "steps": 2,
+        "temperature": 1.0,
+        "guide": Repulsion("odd", alpha=8),
+    }
     denoise(Moved(toy, DEVICE), [[5, 6]], observe=events.append, **settings)
     for event in events:
         assert event.prediction.logits is None
@@ -329,7 +432,9 @@ def test_a_second_batch_goes_on_from_the_first():
     torch.testing.assert_close(rest, whole[2:], rtol=SINGLE, atol=8 * FUSED)
 
 
-@pytest.mark.parametrize(("value", "what"), [(math.nan, "NaN"), (math.inf, r"\+inf"), (-math.inf, "nothing but -inf")])
+@pytest.mark.parametrize(
+    ("value", "what"), [(math.nan, "NaN"), (math.inf, r"\+inf"), (-math.inf, "nothing but -inf")]
+)
 @pytest.mark.parametrize("guide", [None, Repulsion("odd", alpha=8)], ids=["plain", "guided"])
 @pytest.mark.parametrize("options", [{}, {"top_p": 0.9}, {"confidence": "sampled"}], ids=str)
 def test_bad_logits_are_named(value, what, guide, options):
@@ -340,7 +445,9 @@ def test_bad_logits_are_named(value, what, guide, options):
             return logits
 
     with pytest.raises(ValueError, match=f"logits hold {what} at sample 1, position 2"):
-        denoise(Moved(Bad(vocab_size=30), DEVICE), [[5]], n=2, length=3, steps=1, guide=guide, **options)
+        denoise(
+            Moved(Bad(vocab_size=30), DEVICE), [[5]], n=2, length=3, steps=1, guide=guide, **options
+        )
 
 
 def test_what_is_absent_owns_no_column():
@@ -348,9 +455,16 @@ def test_what_is_absent_owns_no_column():
     masked[:, 3] = False
     tokens[:, 3] = ABSENT
     found = {}
-    for asked, device, dtype in (("triton", DEVICE, torch.float32), ("closed_form", torch.device("cpu"), torch.float64)):
+    for asked, device, dtype in (
+        ("triton", DEVICE, torch.float32),
+        ("closed_form", torch.device("cpu"), torch.float64),
+    ):
         guide = Repulsion("odd", alpha=8, backend=asked)
         backend = dispatch.choose(device, dtype, asked=asked, forms=guide.forms)
         running = guide.begin(ModelInfo(41, None), backend, None, resumes=False)
-        found[asked] = running.pushed_logits(logits.to(device, dtype), a_step(*on(device, tokens, masked))).cpu().double()
+        found[asked] = (
+            running.pushed_logits(logits.to(device, dtype), a_step(*on(device, tokens, masked)))
+            .cpu()
+            .double()
+        )
     torch.testing.assert_close(found["triton"], found["closed_form"], rtol=SINGLE, atol=8 * FUSED)

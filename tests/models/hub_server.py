@@ -1,4 +1,6 @@
-"""A hub of one's own: enough of its HTTP interface for the real client library, with the failures of the real one."""
+"""A hub of one's own: enough of its HTTP interface for the real client library, with the failures
+of the real one.
+"""
 
 import hashlib
 import json
@@ -14,11 +16,16 @@ COMMIT = "c8d24a3f4adaeef46881b450e1bf7d1005203bd7"
 
 @dataclass
 class Hub:
-    """`repos`: name -> folder; a data set's name begins with "datasets/". The other fields are what goes wrong."""
+    """`repos`: name -> folder; a data set's name begins with "datasets/".
+
+    The other fields are what goes wrong.
+    """
 
     repos: dict[str, Path]
     gated: set[str] = field(default_factory=set)
-    drops: dict[str, list[int]] = field(default_factory=dict)  # after how many bytes of a file the connection drops, in turn
+    drops: dict[str, list[int]] = field(
+        default_factory=dict
+    )  # after how many bytes of a file the connection drops, in turn
     sizes: dict[str, int] = field(default_factory=dict)  # what is said of a file's size
     commit: str = COMMIT  # what the branch main stands for
     requests: list[tuple[str, str, str | None]] = field(default_factory=list)  # method, path, range
@@ -43,7 +50,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.hub.requests.append((self.command, path, self.headers.get("Range")))
         if path.startswith("/api/"):
             kind = "tree" if "/tree/" in path else "info"
-            name, _, rest = path.removeprefix("/api/").partition("/tree/" if kind == "tree" else "/revision/")
+            name, _, rest = path.removeprefix("/api/").partition(
+                "/tree/" if kind == "tree" else "/revision/"
+            )
             name, revision = name.removeprefix("models/"), rest or "main"
         else:
             name, _, rest = path.lstrip("/").partition("/resolve/")
@@ -59,7 +68,13 @@ class _Handler(BaseHTTPRequestHandler):
             return self.refuse(403, "GatedRepo", f"Access to model {name} is restricted")
         if kind == "info":
             files = [{"rfilename": entry["path"]} for entry in self.entries(folder)]
-            return self.send(200, json.dumps({"id": name, "modelId": name, "sha": commit, "siblings": files}).encode(), body)
+            return self.send(
+                200,
+                json.dumps(
+                    {"id": name, "modelId": name, "sha": commit, "siblings": files}
+                ).encode(),
+                body,
+            )
         if kind == "tree":
             return self.send(200, json.dumps(self.entries(folder)).encode(), body)
         if not (folder / file).is_file():
@@ -72,12 +87,23 @@ class _Handler(BaseHTTPRequestHandler):
     def entry(self, folder, path):
         content = path.read_bytes()
         name = path.relative_to(folder).as_posix()
-        return {"type": "file", "path": name, "size": len(content), "oid": hashlib.sha1(content).hexdigest()}
+        return {
+            "type": "file",
+            "path": name,
+            "size": len(content),
+            "oid": hashlib.sha1(content).hexdigest(),
+        }
 
     def file(self, path, commit, body):
         content = path.read_bytes()
-        headers = {"ETag": f'"{hashlib.sha1(content).hexdigest()}"', "X-Repo-Commit": commit, "Accept-Ranges": "bytes"}
-        headers |= {"X-Linked-Size": str(self.hub.sizes[path.name])} if path.name in self.hub.sizes else {}
+        headers = {
+            "ETag": f'"{hashlib.sha1(content).hexdigest()}"',
+            "X-Repo-Commit": commit,
+            "Accept-Ranges": "bytes",
+        }
+        headers |= (
+            {"X-Linked-Size": str(self.hub.sizes[path.name])} if path.name in self.hub.sizes else {}
+        )
         wanted, start, status = self.headers.get("Range"), 0, 200
         if wanted:
             start = int(wanted.removeprefix("bytes=").partition("-")[0])
@@ -99,7 +125,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def refuse(self, status, code, message):
-        self.send(status, b"{}", self.command == "GET", {"X-Error-Code": code, "X-Error-Message": message})
+        self.send(
+            status, b"{}", self.command == "GET", {"X-Error-Code": code, "X-Error-Message": message}
+        )
 
 
 @contextmanager

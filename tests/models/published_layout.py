@@ -1,4 +1,6 @@
-"""Tiny random checkpoints in the layouts of the published ones, made from transformers' own networks."""
+"""Tiny random checkpoints in the layouts of the published ones, made from transformers' own
+networks.
+"""
 
 import json
 from contextlib import contextmanager
@@ -8,7 +10,14 @@ from unittest.mock import patch
 import torch
 from safetensors.torch import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 LLADA_TEMPLATE = (
     "{% for message in messages %}{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' + "
@@ -20,9 +29,23 @@ CHATML_TEMPLATE = (
     "{%- for message in messages %}\n{{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>' + '\n' }}\n"
     "{%- endfor %}\n{%- if add_generation_prompt %}\n{{- '<|im_start|>assistant\n' }}\n{%- endif %}"
 )
-LLADA_SPECIAL = ["<|startoftext|>", "<|endoftext|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>", "<|mdm_mask|>"]
+LLADA_SPECIAL = [
+    "<|startoftext|>",
+    "<|endoftext|>",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "<|eot_id|>",
+    "<|mdm_mask|>",
+]
 QWEN_SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|mask|>"]
-PAIRS = [("t", "h"), ("th", "e"), ("Ġ", "a"), ("Ċ", "Ċ"), ("i", "n"), ("Ġ", "the")]  # a few merges, so that cuts matter
+PAIRS = [
+    ("t", "h"),
+    ("th", "e"),
+    ("Ġ", "a"),
+    ("Ċ", "Ċ"),
+    ("i", "n"),
+    ("Ġ", "the"),
+]  # a few merges, so that cuts matter
 SIZES = {
     "hidden_size": 64,
     "num_hidden_layers": 2,
@@ -59,9 +82,16 @@ def shaken(network, seed=0):
     generator = torch.Generator().manual_seed(seed)
     for parameter in network.parameters():
         noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
-        parameter.data = (1 + 0.3 * noise) if parameter.dim() == 1 and parameter.data.eq(1).all() else 0.25 * noise
+        parameter.data = (
+            (1 + 0.3 * noise)
+            if parameter.dim() == 1 and parameter.data.eq(1).all()
+            else 0.25 * noise
+        )
     network = network.double().eval()
-    head = getattr(network.config, "head_dim", None) or network.config.hidden_size // network.config.num_attention_heads
+    head = (
+        getattr(network.config, "head_dim", None)
+        or network.config.hidden_size // network.config.num_attention_heads
+    )
     theta = network.config.rope_parameters["rope_theta"]
     network.model.rotary_emb.inv_freq = theta ** (
         -torch.arange(0, head, 2, dtype=torch.float64) / head
@@ -71,34 +101,59 @@ def shaken(network, seed=0):
 
 @contextmanager
 def nothing_narrower():
-    """transformers computes norms and rotary angles in float32, whatever the network is in: not in here."""
+    """transformers computes norms and rotary angles in float32, whatever the network is in: not in
+    here.
+    """
     to = torch.Tensor.to
 
     def wide(self, *args, **kwargs):
         args = [torch.float64 if a is torch.float32 else a for a in args]
-        return to(self, *args, **{k: torch.float64 if v is torch.float32 else v for k, v in kwargs.items()})
+        return to(
+            self,
+            *args,
+            **{k: torch.float64 if v is torch.float32 else v for k, v in kwargs.items()},
+        )
 
-    with patch.object(torch.Tensor, "to", wide), patch.object(torch.Tensor, "float", torch.Tensor.double):
+    with (
+        patch.object(torch.Tensor, "to", wide),
+        patch.object(torch.Tensor, "float", torch.Tensor.double),
+    ):
         yield
 
 
 def llama(seed=0, **changes):
     rope = {"rope_type": "default", "rope_theta": 500000.0}
-    config = LlamaConfig(**{**SIZES, "vocab_size": VOCABULARY, "rms_norm_eps": 1e-5, "rope_parameters": rope, **changes})
+    config = LlamaConfig(
+        **{
+            **SIZES,
+            "vocab_size": VOCABULARY,
+            "rms_norm_eps": 1e-5,
+            "rope_parameters": rope,
+            **changes,
+        }
+    )
     return shaken(LlamaForCausalLM(config), seed)
 
 
 def qwen2(seed=0, **changes):
     rope = {"rope_type": "default", "rope_theta": 1000000.0}
     config = Qwen2Config(
-        **{**SIZES, "vocab_size": VOCABULARY, "tie_word_embeddings": False, "rope_parameters": rope, **changes}
+        **{
+            **SIZES,
+            "vocab_size": VOCABULARY,
+            "tie_word_embeddings": False,
+            "rope_parameters": rope,
+            **changes,
+        }
     )
     return shaken(Qwen2ForCausalLM(config), seed)
 
 
 def qwen3(seed=0, **changes):
     rope = {"rope_type": "default", "rope_theta": 1000000.0}
-    config = Qwen3Config(**{**SIZES, "head_dim": 32, "vocab_size": VOCABULARY, "rope_parameters": rope, **changes})
+    config = Qwen3Config(
+        **{**SIZES, "head_dim": 32, "vocab_size": VOCABULARY, "rope_parameters": rope, **changes}
+    )
     return shaken(Qwen3ForCausalLM(config), seed)
 
 
@@ -151,7 +206,9 @@ def qwen_config(network, kind, **changes):
     c = network.config
     names = [*SIZES, "vocab_size", "tie_word_embeddings", "rms_norm_eps"]
     rest = (
-        {"head_dim": c.head_dim, "attention_bias": False} if kind == "a2d-qwen3" else {"mask_token_id": len(vocabulary()) + 3}
+        {"head_dim": c.head_dim, "attention_bias": False}
+        if kind == "a2d-qwen3"
+        else {"mask_token_id": len(vocabulary()) + 3}
     )
     return {
         "architectures": ["DreamModel" if kind == "Dream" else "A2DQwen3LMHeadModel"],
@@ -174,12 +231,17 @@ def write_weights(folder: Path, tensors, shards=1):
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
         return
     names, where = list(tensors), {}
-    for shard in range(shards):  # neighbours land in different shards, as the pieces of one of our parameters may
+    for shard in range(
+        shards
+    ):  # neighbours land in different shards, as the pieces of one of our parameters may
         file = f"model-{shard + 1:05}-of-{shards:05}.safetensors"
         own = names[shard::shards]
         save_file({name: tensors[name] for name in own}, folder / file, metadata={"format": "pt"})
         where |= dict.fromkeys(own, file)
-    index = {"metadata": {"total_size": sum(t.nbytes for t in tensors.values())}, "weight_map": where}
+    index = {
+        "metadata": {"total_size": sum(t.nbytes for t in tensors.values())},
+        "weight_map": where,
+    }
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
@@ -191,21 +253,40 @@ def write_llada_tokenizer(folder: Path, template=LLADA_TEMPLATE):
     backend = Tokenizer(models.BPE(vocab=vocabulary(), merges=PAIRS))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in LLADA_SPECIAL])
+    backend.add_special_tokens(
+        [AddedToken(text, special=True, normalized=False) for text in LLADA_SPECIAL]
+    )
     backend.save(str(folder / "tokenizer.json"))
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<|startoftext|>", "eos_token": "<|endoftext|>"}
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": "<|startoftext|>",
+        "eos_token": "<|endoftext|>",
+    }
     settings |= {"pad_token": "<|endoftext|>", "chat_template": template}
-    write_json(folder / "tokenizer_config.json", {k: v for k, v in settings.items() if v is not None})
+    write_json(
+        folder / "tokenizer_config.json", {k: v for k, v in settings.items() if v is not None}
+    )
 
 
 def write_qwen_tokenizer(folder: Path, kind="DreamTokenizer", mask="<|mask|>"):
     write_json(folder / "vocab.json", vocabulary())
     (folder / "merges.txt").write_text("#version: 0.2\n" + "".join(f"{a} {b}\n" for a, b in PAIRS))
     added = {
-        str(len(vocabulary()) + i): {"content": text, "special": True, "lstrip": False, "rstrip": False, "normalized": False}
+        str(len(vocabulary()) + i): {
+            "content": text,
+            "special": True,
+            "lstrip": False,
+            "rstrip": False,
+            "normalized": False,
+        }
         for i, text in enumerate(QWEN_SPECIAL)
     }
-    settings = {"tokenizer_class": kind, "eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>", "mask_token": mask}
+    settings = {
+        "tokenizer_class": kind,
+        "eos_token": "<|endoftext|>",
+        "pad_token": "<|endoftext|>",
+        "mask_token": mask,
+    }
     write_json(folder / "tokenizer_config.json", {**settings, "added_tokens_decoder": added})
     (folder / "chat_template.jinja").write_text(CHATML_TEMPLATE)
 

@@ -30,7 +30,9 @@ CASES = list(product(SHAPES, PROMPTS, ["prefix", "dual"]))
 
 def model(shape="plain", layers=2, cache=None, refresh=None):
     torch.manual_seed(0)
-    config = TransformerConfig(vocab_size=VOCAB, width=32, layers=layers, heads=4, hidden=48, **SHAPES[shape])
+    config = TransformerConfig(
+        vocab_size=VOCAB, width=32, layers=layers, heads=4, hidden=48, **SHAPES[shape]
+    )
     network = Transformer(config).double()
     for parameter in network.parameters():  # as initialised, all logits are nearly alike
         torch.nn.init.normal_(parameter, std=0.25)
@@ -49,8 +51,18 @@ def run(model, prompts="padded", **options):
     def watch(event):
         seen.append(event.base_logits[event.step.open if open_only else event.step.masked])
 
-    settings = {"n": 3, "length": 12, "steps": 6, "block_length": 4, "temperature": 1.0, "guide": untouched, **options}
-    return oddlm.denoise(model, PROMPTS.get(str(prompts), prompts), observe=watch, **settings).tokens, seen
+    settings = {
+        "n": 3,
+        "length": 12,
+        "steps": 6,
+        "block_length": 4,
+        "temperature": 1.0,
+        "guide": untouched,
+        **options,
+    }
+    return oddlm.denoise(
+        model, PROMPTS.get(str(prompts), prompts), observe=watch, **settings
+    ).tokens, seen
 
 
 def same(one, other):
@@ -105,13 +117,17 @@ def test_a_window_over_an_unchanged_canvas_says_the_same(shape, prompts, cache):
         window = torch.arange(low, end).expand(len(tokens), -1)
         again = session(replace(first, number=1, positions=window))
         assert (again - whole[:, low:end]).abs().max() < CLOSE
-        assert session.computed - filled == len(tokens) * (end - low + (shape == "shift"))  # a shift needs one more
+        assert session.computed - filled == len(tokens) * (
+            end - low + (shape == "shift")
+        )  # a shift needs one more
 
 
 @pytest.mark.parametrize(("shape", "prompts"), PAIRS)
 @pytest.mark.parametrize("policy", ["low_confidence", {"name": "threshold", "threshold": 0.5}])
 def test_one_layer_forgets_nothing(shape, prompts, policy):
-    """With one layer the keys of a position depend on its token alone, so that a cache is exact inside a block."""
+    """With one layer the keys of a position depend on its token alone, so that a cache is exact
+    inside a block.
+    """
     exact = run(model(shape, layers=1), prompts, policy=policy)
     same(run(model(shape, layers=1, cache="prefix"), prompts, policy=policy), exact)
     exact = run(model(shape, layers=1), prompts, policy=policy, open_only=True)
@@ -126,7 +142,10 @@ def test_two_layers_do_forget(cache):
 
 
 @pytest.mark.parametrize("cache", [None, "prefix", "dual"])
-@pytest.mark.parametrize("wrap", [lambda m: MicroBatch(m, 4), lambda m: ClassifierFree(m, 0.5), lambda m: MicroBatch(m, 2)])
+@pytest.mark.parametrize(
+    "wrap",
+    [lambda m: MicroBatch(m, 4), lambda m: ClassifierFree(m, 0.5), lambda m: MicroBatch(m, 2)],
+)
 def test_wrappers_open_a_session_for_each_part(cache, wrap):
     wrapped = wrap(model("grouped", layers=1, cache=cache))
     plain = wrap(Bare(model("grouped", layers=1)))
@@ -148,8 +167,17 @@ def opened(cache, refresh=None, policy="low_confidence", steps=6):
             return sessions[0]
 
     tiny = model(cache=cache, refresh=refresh)
-    watched = Watched(tiny.network, name="tiny", mask_id=MASK, end_ids=(1,), cache=cache, refresh=refresh)
-    settings = {"n": 4, "length": 12, "steps": steps, "block_length": 4, "temperature": 1.0, "policy": policy}
+    watched = Watched(
+        tiny.network, name="tiny", mask_id=MASK, end_ids=(1,), cache=cache, refresh=refresh
+    )
+    settings = {
+        "n": 4,
+        "length": 12,
+        "steps": steps,
+        "block_length": 4,
+        "temperature": 1.0,
+        "policy": policy,
+    }
     oddlm.denoise(watched, [[5, 6, 7]], **settings)
     return sessions[0]
 
@@ -179,10 +207,22 @@ def test_a_sample_does_not_depend_on_its_company(shape, policy, cache, block_len
     """Each of eight prompts of different lengths alone and among the others, in single precision."""
     network = model(shape).network.float()
     lone = Native(
-        network, name="tiny", mask_id=MASK, end_ids=(1,), cache=cache, refresh=3 if cache and block_length == 8 else None
+        network,
+        name="tiny",
+        mask_id=MASK,
+        end_ids=(1,),
+        cache=cache,
+        refresh=3 if cache and block_length == 8 else None,
     )
     prompts = [[5 + (3 * i + j) % 40 for j in range(1 + i)] for i in range(8)]
-    settings = {"n": 2, "length": 16, "steps": 16, "block_length": block_length, "temperature": 1.0, "stop_at_end": True}
+    settings = {
+        "n": 2,
+        "length": 16,
+        "steps": 16,
+        "block_length": block_length,
+        "temperature": 1.0,
+        "stop_at_end": True,
+    }
     settings["policy"] = {"name": policy, "threshold": 0.2} if policy == "threshold" else policy
     together = oddlm.denoise(lone, prompts, seed=list(range(8)), **settings)
     for i, (prompt, tokens) in enumerate(zip(prompts, together.groups(), strict=True)):
@@ -192,14 +232,24 @@ def test_a_sample_does_not_depend_on_its_company(shape, policy, cache, block_len
 
 
 def test_the_head_runs_on_what_is_asked(monkeypatch):
-    """With a cache too: on the open block without a guide, and with one on what is masked where the cache is filled."""
+    """With a cache too: on the open block without a guide, and with one on what is masked where the
+    cache is filled.
+    """
     for guide, cache in product((None, untouched), ("prefix", "dual")):
         cached, seen = model(cache=cache), []
         head = cached.network.logits
-        monkeypatch.setattr(cached.network, "logits", lambda x, seen=seen, head=head: seen.append(x.shape[1]) or head(x))
+        monkeypatch.setattr(
+            cached.network,
+            "logits",
+            lambda x, seen=seen, head=head: seen.append(x.shape[1]) or head(x),
+        )
         run(cached, "alike", guide=guide)
         behind = {None: [4, 2, 4, 2, 4, 2], untouched: [12, 10, 8, 6, 4, 2]}[guide]
-        window = behind if cache == "prefix" else [x if i % 2 == 0 else min(x, 4) for i, x in enumerate(behind)]
+        window = (
+            behind
+            if cache == "prefix"
+            else [x if i % 2 == 0 else min(x, 4) for i, x in enumerate(behind)]
+        )
         assert seen == window
 
 
@@ -219,7 +269,9 @@ def test_samples_that_are_alike_are_computed_once():
 def test_bad_input():
     with pytest.raises(ValueError, match="cache must be None or one of prefix, dual, not 'suffix'"):
         model(cache="suffix")
-    with pytest.raises(ValueError, match="refresh is an option of a cache: give cache one of prefix, dual"):
+    with pytest.raises(
+        ValueError, match="refresh is an option of a cache: give cache one of prefix, dual"
+    ):
         model(refresh=4)
     with pytest.raises(ValueError, match="refresh must be an integer >= 1, not 0"):
         model(cache="dual", refresh=0)
@@ -239,6 +291,9 @@ def test_bad_input():
 def test_the_mini_model_takes_the_option_and_says_so():
     lm = oddlm.load("mini", cache="dual", refresh=8)
     assert lm.model.name == "mini, dual cache, refresh 8"
-    texts = [sample.text for sample in lm.generate("2 3 5 -> 25", 2, length=16, steps=8, block_length=8)[0]]
+    texts = [
+        sample.text
+        for sample in lm.generate("2 3 5 -> 25", 2, length=16, steps=8, block_length=8)[0]
+    ]
     assert len(texts) == 2
     assert Mini().name == "mini"

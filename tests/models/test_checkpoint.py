@@ -1,4 +1,6 @@
-"""Published layouts: the same numbers as an independent implementation, complete mapping, no second copy in memory."""
+"""Published layouts: the same numbers as an independent implementation, complete mapping, no second
+copy in memory.
+"""
 
 import json
 import subprocess
@@ -57,19 +59,41 @@ def both_ways(network, tokens, *, shift=False):
 
 
 def canvas(T=13, rows=3, seed=1):
-    return torch.randint(layout.VOCABULARY, (rows, T), generator=torch.Generator().manual_seed(seed))
+    return torch.randint(
+        layout.VOCABULARY, (rows, T), generator=torch.Generator().manual_seed(seed)
+    )
 
 
 CASES = {
     "llada, grouped heads, three shards": (layout.llama, layout.write_llada, {}, {}),
-    "llada, all heads, one file": (layout.llama, layout.write_llada, {"num_key_value_heads": 4}, {"shards": 1}),
+    "llada, all heads, one file": (
+        layout.llama,
+        layout.write_llada,
+        {"num_key_value_heads": 4},
+        {"shards": 1},
+    ),
     "llada, tied head": (layout.llama, layout.write_llada, {"tie_word_embeddings": True}, {}),
-    "llada, groups of blocks": (layout.llama, layout.write_llada, {"num_hidden_layers": 4}, {"group": 2}),
-    "llada, no heads of keys named": (layout.llama, layout.write_llada, {"num_key_value_heads": 4}, {"n_kv_heads": None}),
+    "llada, groups of blocks": (
+        layout.llama,
+        layout.write_llada,
+        {"num_hidden_layers": 4},
+        {"group": 2},
+    ),
+    "llada, no heads of keys named": (
+        layout.llama,
+        layout.write_llada,
+        {"num_key_value_heads": 4},
+        {"n_kv_heads": None},
+    ),
     "dream, two shards": (layout.qwen2, layout.write_dream, {}, {}),
     "dream, tied head": (layout.qwen2, layout.write_dream, {"tie_word_embeddings": True}, {}),
     "qwen3, tied head": (layout.qwen3, layout.write_qwen3, {"tie_word_embeddings": True}, {}),
-    "qwen3, own head": (layout.qwen3, layout.write_qwen3, {"tie_word_embeddings": False}, {"shards": 2}),
+    "qwen3, own head": (
+        layout.qwen3,
+        layout.write_qwen3,
+        {"tie_word_embeddings": False},
+        {"shards": 2},
+    ),
 }
 
 
@@ -82,9 +106,13 @@ def test_logits_are_those_of_transformers(tmp_path, case):
     tensors = network.state_dict()
     if write is layout.write_llada:
         tensors = layout.llada_tensors(network, options.get("group", 1))
-    if "tied" in case and "dream" not in case:  # written once, as these are published; Dream's case holds a spare copy
+    if (
+        "tied" in case and "dream" not in case
+    ):  # written once, as these are published; Dream's case holds a spare copy
         tensors.pop("model.transformer.ff_out.weight", tensors.pop("lm_head.weight", None))
-    model = load_model(str(write(tmp_path, network, tensors=tensors, **options)), dtype="fp64", device="cpu")
+    model = load_model(
+        str(write(tmp_path, network, tensors=tensors, **options)), dtype="fp64", device="cpu"
+    )
     tokens = canvas()
     expected = both_ways(network, tokens, shift=write is layout.write_dream)
     for start in (0, 1, 6):
@@ -96,11 +124,17 @@ def test_logits_are_those_of_transformers(tmp_path, case):
 
 def test_scaled_logits_and_bias(tmp_path):
     network = layout.llama(attention_bias=True)
-    tensors = {name: t for name, t in layout.llada_tensors(network).items() if not name.endswith("attn_out.bias")}
+    tensors = {
+        name: t
+        for name, t in layout.llada_tensors(network).items()
+        if not name.endswith("attn_out.bias")
+    }
     for layer in network.model.layers:  # ours has none there, as LLaDA's include_qkv_bias means it
         layer.self_attn.o_proj.bias.data.zero_()
     model = load_model(
-        str(layout.write_llada(tmp_path, network, tensors=tensors, scale_logits=True)), dtype="fp64", device="cpu"
+        str(layout.write_llada(tmp_path, network, tensors=tensors, scale_logits=True)),
+        dtype="fp64",
+        device="cpu",
     )
     tokens = canvas()
     ours = model(tokens, 0, torch.zeros(3, dtype=torch.long))
@@ -113,7 +147,9 @@ def test_padding_changes_nothing(tmp_path, write):
     tokens = canvas(T=9, rows=1)
     alone = model(tokens, 4, torch.tensor([4]))
     longer = torch.cat([canvas(T=12, rows=2, seed=3), canvas(T=9, rows=2, seed=3)], dim=1)[:, :14]
-    padding = torch.full((3, 5), model.end_ids[0])  # LLaDA's padding is its end token: it cannot be seen from the tokens
+    padding = torch.full(
+        (3, 5), model.end_ids[0]
+    )  # LLaDA's padding is its end token: it cannot be seen from the tokens
     batch = torch.cat([longer, torch.cat([padding, tokens.expand(3, -1)], dim=1)])
     together = model(batch, 9, torch.tensor([9, 9, 4, 4, 4]))
     assert (together[2:] - alone).abs().max() < CLOSE
@@ -123,7 +159,9 @@ def test_padding_changes_nothing(tmp_path, write):
 @pytest.mark.parametrize("write", [layout.write_llada, layout.write_dream, layout.write_qwen3])
 def test_equal_rows_stay_equal_to_the_last_bit(tmp_path, write, dtype):
     model = load_model(str(write(tmp_path)), dtype=dtype, device="cpu")
-    tokens = torch.cat([canvas(T=23, rows=1).expand(7, -1), canvas(T=23, rows=1, seed=2).expand(9, -1)])
+    tokens = torch.cat(
+        [canvas(T=23, rows=1).expand(7, -1), canvas(T=23, rows=1, seed=2).expand(9, -1)]
+    )
     logits = model(tokens, 9, torch.tensor([5] * 7 + [9] * 9))
     assert torch.equal(logits[:7], logits[:1].expand(7, -1, -1))
     assert torch.equal(logits[7:], logits[7:8].expand(9, -1, -1))
@@ -148,40 +186,100 @@ def add(folder, name, shape=(3,), dtype=torch.float32):
 Q = "model.transformer.blocks.1.q_proj.weight"
 BREAKS = {
     "missing tensor": (lambda f: drop(f, Q), f"do not fit its config.json: missing {Q}$"),
-    "unexpected tensor": (lambda f: add(f, "model.wings.weight"), r"unexpected model\.wings\.weight"),
-    "wrong shape": (lambda f: add(f, Q, (64, 65)), rf"wrong {Q}: \[64, 65\] in model\.safetensors, not \[64, 64\]"),
-    "quantised already": (lambda f: add(f, Q, (64, 64), torch.int8), f"wrong {Q}: I8 .*no floating-point type"),
-    "more layers": (lambda f: edit(f, n_layers=3), r"missing model\.transformer\.blocks\.2\.attn_norm\.weight.* and 4 more"),
-    "fewer layers": (lambda f: edit(f, n_layers=1), r"unexpected model\.transformer\.blocks\.1\.attn_norm\.weight"),
+    "unexpected tensor": (
+        lambda f: add(f, "model.wings.weight"),
+        r"unexpected model\.wings\.weight",
+    ),
+    "wrong shape": (
+        lambda f: add(f, Q, (64, 65)),
+        rf"wrong {Q}: \[64, 65\] in model\.safetensors, not \[64, 64\]",
+    ),
+    "quantised already": (
+        lambda f: add(f, Q, (64, 64), torch.int8),
+        f"wrong {Q}: I8 .*no floating-point type",
+    ),
+    "more layers": (
+        lambda f: edit(f, n_layers=3),
+        r"missing model\.transformer\.blocks\.2\.attn_norm\.weight.* and 4 more",
+    ),
+    "fewer layers": (
+        lambda f: edit(f, n_layers=1),
+        r"unexpected model\.transformer\.blocks\.1\.attn_norm\.weight",
+    ),
     "endless layers": (lambda f: edit(f, n_layers=10**12), "n_layers must be at most 1000"),
     "no width": (lambda f: edit(f, d_model=None), "config.json has no d_model"),
-    "wrong width": (lambda f: edit(f, d_model="wide"), "d_model must be an integer >= 1, not 'wide'"),
+    "wrong width": (
+        lambda f: edit(f, d_model="wide"),
+        "d_model must be an integer >= 1, not 'wide'",
+    ),
     "heads": (lambda f: edit(f, n_heads=3), "3 heads do not divide a width of 64"),
-    "odd heads of keys": (lambda f: edit(f, n_kv_heads=3), "3 heads of keys do not divide 4 of queries"),
+    "odd heads of keys": (
+        lambda f: edit(f, n_kv_heads=3),
+        "3 heads of keys do not divide 4 of queries",
+    ),
     "another activation": (
         lambda f: edit(f, activation_type="gelu"),
         "activation_type 'gelu' is not supported, only 'silu' is",
     ),
-    "sequential blocks": (lambda f: edit(f, block_type="sequential"), "block_type 'sequential' is not supported"),
+    "sequential blocks": (
+        lambda f: edit(f, block_type="sequential"),
+        "block_type 'sequential' is not supported",
+    ),
     "biases": (lambda f: edit(f, include_bias=True), "include_bias True is not supported"),
-    "damaged config": (lambda f: (f / "config.json").write_text("{"), "config.json is damaged .*copy or download it anew"),
+    "damaged config": (
+        lambda f: (f / "config.json").write_text("{"),
+        "config.json is damaged .*copy or download it anew",
+    ),
     "config of nothing": (lambda f: (f / "config.json").write_text("[]"), "config.json is damaged"),
     "no config": (lambda f: (f / "config.json").unlink(), r"holds no config\.json"),
-    "damaged weights": (lambda f: (f / "model.safetensors").write_bytes(b"\xff" * 99), "model.safetensors is damaged"),
-    "no weights": (lambda f: (f / "model.safetensors").unlink(), r"incomplete: model\.safetensors missing"),
+    "damaged weights": (
+        lambda f: (f / "model.safetensors").write_bytes(b"\xff" * 99),
+        "model.safetensors is damaged",
+    ),
+    "no weights": (
+        lambda f: (f / "model.safetensors").unlink(),
+        r"incomplete: model\.safetensors missing",
+    ),
     "pickle": (
         lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"),
         r"model\.safetensors missing; pytorch_model\.bin there is pickle, which can run code and is not read",
     ),
-    "vocabulary": (lambda f: edit(f, vocab_size=100, embedding_size=100), "a network of 100 tokens, and its tokenizer has 268"),
-    "mask outside": (lambda f: edit(f, mask_token_id=320), "mask_token_id holds 320, outside the vocabulary 0..319"),
-    "mask of text": (lambda f: edit(f, mask_token_id="5"), "mask_token_id holds '5', outside the vocabulary"),
-    "mask between": (lambda f: edit(f, mask_token_id=5.7), "mask_token_id holds 5.7, outside the vocabulary"),
-    "mask true": (lambda f: edit(f, mask_token_id=True), "mask_token_id holds True, outside the vocabulary"),
-    "end of a table": (lambda f: edit(f, eos_token_id={"id": 1}), "end tokens holds {'id': 1}, outside the vocabulary"),
-    "endless width": (lambda f: edit(f, d_model=10**30), "describes a matrix of .* which no machine can hold"),
-    "endless vocabulary": (lambda f: edit(f, embedding_size=10**18), "describes a matrix of .* which no machine can hold"),
-    "damaged template": (lambda f: (f / "chat_template.jinja").write_bytes(b"\xff"), "chat_template.jinja is damaged"),
+    "vocabulary": (
+        lambda f: edit(f, vocab_size=100, embedding_size=100),
+        "a network of 100 tokens, and its tokenizer has 268",
+    ),
+    "mask outside": (
+        lambda f: edit(f, mask_token_id=320),
+        "mask_token_id holds 320, outside the vocabulary 0..319",
+    ),
+    "mask of text": (
+        lambda f: edit(f, mask_token_id="5"),
+        "mask_token_id holds '5', outside the vocabulary",
+    ),
+    "mask between": (
+        lambda f: edit(f, mask_token_id=5.7),
+        "mask_token_id holds 5.7, outside the vocabulary",
+    ),
+    "mask true": (
+        lambda f: edit(f, mask_token_id=True),
+        "mask_token_id holds True, outside the vocabulary",
+    ),
+    "end of a table": (
+        lambda f: edit(f, eos_token_id={"id": 1}),
+        "end tokens holds {'id': 1}, outside the vocabulary",
+    ),
+    "endless width": (
+        lambda f: edit(f, d_model=10**30),
+        "describes a matrix of .* which no machine can hold",
+    ),
+    "endless vocabulary": (
+        lambda f: edit(f, embedding_size=10**18),
+        "describes a matrix of .* which no machine can hold",
+    ),
+    "damaged template": (
+        lambda f: (f / "chat_template.jinja").write_bytes(b"\xff"),
+        "chat_template.jinja is damaged",
+    ),
 }
 
 
@@ -225,9 +323,15 @@ def test_a_missing_shard_and_a_damaged_index(tmp_path):
 
 @pytest.mark.parametrize(
     ("architecture", "said", "billions"),
-    [(LLADA, published.LLADA_8B, 8.02), (DREAM, published.DREAM_7B, 7.62), (QWEN3, QWEN3_06B, 0.60)],
+    [
+        (LLADA, published.LLADA_8B, 8.02),
+        (DREAM, published.DREAM_7B, 7.62),
+        (QWEN3, QWEN3_06B, 0.60),
+    ],
 )
-def test_the_published_sizes_are_read_and_have_the_published_number_of_weights(architecture, said, billions):
+def test_the_published_sizes_are_read_and_have_the_published_number_of_weights(
+    architecture, said, billions
+):
     assert said["model_type"] in architecture.model_types
     with torch.device("meta"):
         network = Transformer(architecture.config(Keys("published", said)))
@@ -237,7 +341,11 @@ def test_the_published_sizes_are_read_and_have_the_published_number_of_weights(a
 @pytest.mark.parametrize(
     ("kind", "classes", "message"),
     [
-        ("llama", ["LlamaForCausalLM"], r"describes LlamaForCausalLM: an autoregressive model.*oddlm\.wrap"),
+        (
+            "llama",
+            ["LlamaForCausalLM"],
+            r"describes LlamaForCausalLM: an autoregressive model.*oddlm\.wrap",
+        ),
         ("qwen2", ["Qwen2ForCausalLM"], "describes Qwen2ForCausalLM: an autoregressive model"),
         ("qwen3", ["Qwen3ForCausalLM"], "describes Qwen3ForCausalLM: an autoregressive model"),
         ("gpt2", ["GPT2LMHeadModel"], "describes GPT2LMHeadModel: an autoregressive model"),
@@ -251,8 +359,13 @@ def test_the_published_sizes_are_read_and_have_the_published_number_of_weights(a
         ("Dream", ["DreamModel"], "rope_parameters must be a table, not \\[1\\]"),
     ],
 )
-def test_other_architectures_are_refused_before_weights_are_looked_at(tmp_path, kind, classes, message):
-    layout.write_json(tmp_path / "config.json", {"model_type": kind, "architectures": classes, "rope_parameters": [1]})
+def test_other_architectures_are_refused_before_weights_are_looked_at(
+    tmp_path, kind, classes, message
+):
+    layout.write_json(
+        tmp_path / "config.json",
+        {"model_type": kind, "architectures": classes, "rope_parameters": [1]},
+    )
     with pytest.raises(ValueError, match=message):
         load_model(str(tmp_path))
 
@@ -266,7 +379,10 @@ def test_a_spare_copy_of_a_tied_head_must_be_the_embedding(tmp_path):
     tensors = load_file(tmp_path / "model.safetensors")
     tensors["lm_head.weight"] += 1
     save_file(tensors, tmp_path / "model.safetensors")
-    with pytest.raises(ValueError, match=r"ties the head to the embedding, but lm_head\.weight is not model\.embed_tokens"):
+    with pytest.raises(
+        ValueError,
+        match=r"ties the head to the embedding, but lm_head\.weight is not model\.embed_tokens",
+    ):
         load_model(str(tmp_path), device="cpu")
 
 
@@ -274,7 +390,9 @@ def test_dtypes(tmp_path):
     folder = str(layout.write_dream(tmp_path))
     assert load_model(folder, device="cpu").network.norm.weight.dtype is torch.float32
     for name, dtype in (("bf16", torch.bfloat16), ("fp16", torch.float16), ("fp64", torch.float64)):
-        assert {p.dtype for p in load_model(folder, device="cpu", dtype=name).network.parameters()} == {dtype}
+        assert {
+            p.dtype for p in load_model(folder, device="cpu", dtype=name).network.parameters()
+        } == {dtype}
     assert not any(p.requires_grad for p in load_model(folder, device="cpu").network.parameters())
     with pytest.raises(ValueError, match="dtype must be one of bf16, fp16, fp32, fp64, not 'int8'"):
         load_model(folder, dtype="int8")
@@ -305,14 +423,25 @@ print((memory("VmHWM") - before) / size, size)
 
 
 def test_weights_exist_once_in_memory(tmp_path, whole):
-    sizes = {"hidden_size": 512, "num_hidden_layers": 10, "num_attention_heads": 8, "num_key_value_heads": 4}
-    config = LlamaConfig(**sizes, intermediate_size=2048, vocab_size=layout.VOCABULARY, tie_word_embeddings=False)
+    sizes = {
+        "hidden_size": 512,
+        "num_hidden_layers": 10,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+    }
+    config = LlamaConfig(
+        **sizes, intermediate_size=2048, vocab_size=layout.VOCABULARY, tie_word_embeddings=False
+    )
     with torch.device("meta"):
         shapes = LlamaForCausalLM(config).state_dict()
-    network = SimpleNamespace(config=config, state_dict=lambda: {n: torch.ones(t.shape) for n, t in shapes.items()})
+    network = SimpleNamespace(
+        config=config, state_dict=lambda: {n: torch.ones(t.shape) for n, t in shapes.items()}
+    )
     folder = layout.write_llada(tmp_path, network, shards=1)
     command = [sys.executable, "-c", LOAD, str(whole), str(folder)]
-    share, size = map(float, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+    share, size = map(
+        float, subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    )
     assert size > 150e6
     assert 0.95 < share < 1.1, "of the weights' own size, though they are all in one file"
 

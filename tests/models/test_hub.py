@@ -1,4 +1,6 @@
-"""Loading from the hub: the real client library against a real server, in a process of its own as a user has it."""
+"""Loading from the hub: the real client library against a real server, in a process of its own as a
+user has it.
+"""
 
 import ast
 import os
@@ -15,8 +17,9 @@ from .hub_server import COMMIT, Hub, serving
 NAME = "GSAI-ML/LLaDA-tiny"
 ROOT = Path(__file__).parents[2]
 
-# A process that has imported the slow parts, but not the client library, which reads its settings when it is imported. It forks
-# for every question: (settings, code, arguments) in, what the code prints out.
+# A process that has imported the slow parts, but not the client library, which reads its settings
+# when it is imported. It forks for every question: (settings, code, arguments) in, what the code
+# prints out.
 ASKED = """
 import io, os, sys, traceback
 import oddlm, oddlm.store, oddlm.experiments.run
@@ -50,7 +53,9 @@ def asked(checkpoint):
     clean = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
     env = {**clean, "OMP_NUM_THREADS": "1", "HF_HUB_DISABLE_XET": "1", "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-W", "error", "-c", ASKED, str(checkpoint)]
-    with subprocess.Popen(command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
 
         def ask(*question):
             process.stdin.write(f"{question!r}\n")
@@ -84,7 +89,11 @@ def load(asked, hub, tmp_path):
 
 
 def fetched(hub):
-    return [path.rpartition("/")[2] for method, path, _ in hub.requests if method == "GET" and "/resolve/" in path]
+    return [
+        path.rpartition("/")[2]
+        for method, path, _ in hub.requests
+        if method == "GET" and "/resolve/" in path
+    ]
 
 
 def test_download_then_the_cache_then_offline(hub, load, tmp_path):
@@ -95,7 +104,11 @@ def test_download_then_the_cache_then_offline(hub, load, tmp_path):
     hub.requests.clear()
     assert load(revision="v1") == f"{NAME}@{COMMIT}, fp32"
     assert fetched(hub) == [], "all in the cache"
-    for way in ({"env": {"HF_HUB_OFFLINE": "1"}}, {"local_files_only": True}, {"env": {"HF_ENDPOINT": "http://127.0.0.1:9"}}):
+    for way in (
+        {"env": {"HF_HUB_OFFLINE": "1"}},
+        {"local_files_only": True},
+        {"env": {"HF_ENDPOINT": "http://127.0.0.1:9"}},
+    ):
         hub.requests.clear()
         assert load(**way) == f"{NAME}@{COMMIT}, fp32"
         assert hub.requests == []
@@ -104,7 +117,9 @@ def test_download_then_the_cache_then_offline(hub, load, tmp_path):
 @pytest.mark.parametrize("env", [{"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}])
 def test_offline_and_not_in_the_cache(load, tmp_path, env):
     words = load(env=env)
-    assert words.startswith(f"refused: {NAME} is not complete in the cache, and the hub cannot be reached (")
+    assert words.startswith(
+        f"refused: {NAME} is not complete in the cache, and the hub cannot be reached ("
+    )
     assert (
         "Missing: config.json, tokenizer.json, tokenizer_config.json, model.safetensors (or model.safetensors.index.json"
         in words
@@ -135,7 +150,9 @@ SECOND = "model-00002-of-00002.safetensors"
 def test_a_dropped_connection_is_taken_up_where_it_was(hub, load):
     hub.drops = {SECOND: [20_000, 30_000]}
     assert load(code=NO_WAITING + LOAD) == f"{NAME}@{COMMIT}, fp32"
-    assert [wanted for method, path, wanted in hub.requests if method == "GET" and path.endswith(SECOND)] == [
+    assert [
+        wanted for method, path, wanted in hub.requests if method == "GET" and path.endswith(SECOND)
+    ] == [
         None,
         "bytes=20000-",
         "bytes=50000-",
@@ -164,16 +181,24 @@ def test_a_disk_too_small_is_seen_before_the_download(hub, load, tmp_path):
 def test_what_the_hub_refuses(hub, load):
     hub.gated.add(NAME)
     page = f"{hub.url}/{NAME}"
-    assert load() == f"refused: {NAME} is gated: accept its terms at {page}, then `hf auth login` (or set HF_TOKEN)"
+    assert (
+        load()
+        == f"refused: {NAME} is gated: accept its terms at {page}, then `hf auth login` (or set HF_TOKEN)"
+    )
     words = load("GSAI-ML/LLaDA-tyny")
-    assert words == "refused: the hub has no model GSAI-ML/LLaDA-tyny; if it is private, `hf auth login` (or set HF_TOKEN)"
+    assert (
+        words
+        == "refused: the hub has no model GSAI-ML/LLaDA-tyny; if it is private, `hf auth login` (or set HF_TOKEN)"
+    )
     assert load(revision="v9") == f"refused: {NAME} has no revision 'v9' on the hub"
     assert load("a/..b").startswith("refused: 'a/..b' is no model of the hub: ")
 
 
 def test_other_models_are_refused_before_their_weights_are_fetched(hub, load, tmp_path, checkpoint):
     other = shutil.copytree(checkpoint, tmp_path / "other")
-    layout.write_json(other / "config.json", {"model_type": "llama", "architectures": ["LlamaForCausalLM"]})
+    layout.write_json(
+        other / "config.json", {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
+    )
     hub.repos["meta/Llama"] = other
     assert "describes LlamaForCausalLM: an autoregressive model" in load("meta/Llama")
     pickled = shutil.copytree(checkpoint, tmp_path / "pickled")
@@ -182,7 +207,10 @@ def test_other_models_are_refused_before_their_weights_are_fetched(hub, load, tm
         file.rename(file.with_suffix(".bin"))
     hub.repos["old/pickled"] = pickled
     words = load("old/pickled")
-    assert words == "refused: old/pickled has no model.safetensors on the hub (weights are read from safetensors only)"
+    assert (
+        words
+        == "refused: old/pickled has no model.safetensors on the hub (weights are read from safetensors only)"
+    )
     assert not any(name.endswith((".safetensors", ".bin")) for name in fetched(hub))
 
 
@@ -208,7 +236,9 @@ def test_prompts_that_do_not_fit_are_refused_before_the_download(hub, load, tmp_
 
 def test_without_the_client_library(load):
     code = "import sys\nsys.modules['huggingface_hub'] = None\n" + LOAD
-    assert load(code=code).startswith(f"refused: {NAME} from the hub needs the extra 'hub': pip install 'oddlm[hub]'")
+    assert load(code=code).startswith(
+        f"refused: {NAME} from the hub needs the extra 'hub': pip install 'oddlm[hub]'"
+    )
 
 
 DIGEST = """
@@ -242,8 +272,12 @@ def test_weights_are_known_by_their_commit_before_they_are_fetched(hub, load):
     assert not any(name.endswith(".safetensors") for name in fetched(hub))
     assert load(code=DIGEST, env=UNREACHABLE) == f"commit:{COMMIT}", "as the cache knows it"
     hub.requests.clear()
-    assert load("somebody/else", code=DIGEST, env=UNREACHABLE, revision=COMMIT) == f"commit:{COMMIT}"
-    assert load("somebody/else", code=DIGEST, env=UNREACHABLE).startswith("refused: somebody/else is not complete in the cache")
+    assert (
+        load("somebody/else", code=DIGEST, env=UNREACHABLE, revision=COMMIT) == f"commit:{COMMIT}"
+    )
+    assert load("somebody/else", code=DIGEST, env=UNREACHABLE).startswith(
+        "refused: somebody/else is not complete in the cache"
+    )
     assert hub.requests == []
 
 
@@ -269,7 +303,9 @@ main()
 
 
 def test_a_dry_run_needs_no_model_within_reach(load, tmp_path):
-    told = load(code=SWEEP, env=UNREACHABLE, folder=str(tmp_path), words=["--dry-run", "--no-calibration"])
+    told = load(
+        code=SWEEP, env=UNREACHABLE, folder=str(tmp_path), words=["--dry-run", "--no-calibration"]
+    )
     assert "2 runs on 2 problems (countdown): 4 groups, 8 samples" in told
     assert "not counted" in told
     assert f"{NAME} is not complete in the cache" in told

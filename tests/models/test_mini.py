@@ -27,8 +27,19 @@ def copy_of_the_checkpoint(folder):
 def test_it_solves_countdown():
     lm = oddlm.load("mini")
     problems = countdown.load(split="test", count=6, seed=5)
-    groups = lm.generate([countdown.prompt(p) for p in problems], 8, length=24, steps=12, eos="late", alpha=8, progress=False)
-    solved = [any(countdown.score(p, sample.text).correct for sample in own) for p, own in zip(problems, groups, strict=True)]
+    groups = lm.generate(
+        [countdown.prompt(p) for p in problems],
+        8,
+        length=24,
+        steps=12,
+        eos="late",
+        alpha=8,
+        progress=False,
+    )
+    solved = [
+        any(countdown.score(p, sample.text).correct for sample in own)
+        for p, own in zip(problems, groups, strict=True)
+    ]
     assert sum(solved) >= 3
 
 
@@ -38,14 +49,20 @@ def by_looking_ahead():
     from tokenizers import Tokenizer
 
     content = json.loads((HERE / "tokenizer.json").read_text())
-    content["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = r"\d{1,3}(?=(?:\d{3})*(?!\d))"
+    content["pre_tokenizer"]["pretokenizers"][0]["pattern"]["Regex"] = (
+        r"\d{1,3}(?=(?:\d{3})*(?!\d))"
+    )
     backend = Tokenizer.from_str(json.dumps(content))
     backend.encode_special_tokens = True
     return lambda text: backend.encode(text, add_special_tokens=False).ids
 
 
 DIGITS = st.text("0123456789", max_size=200)
-PIECES = DIGITS | st.text("0123456789 ,.=+-/*()\nab_<>'\u0661\u0662\uff13²é🐢", max_size=60) | st.text(max_size=20)
+PIECES = (
+    DIGITS
+    | st.text("0123456789 ,.=+-/*()\nab_<>'\u0661\u0662\uff13²é🐢", max_size=60)
+    | st.text(max_size=20)
+)
 
 
 @given(st.lists(PIECES, max_size=4).map("".join))
@@ -64,7 +81,9 @@ def test_long_numbers_take_linear_time(digit):
         return min(times)
 
     seconds(100)
-    assert seconds(40_000) < 24 * seconds(5_000), "eight times the text: quadratic would be 64 times the work"
+    assert seconds(40_000) < 24 * seconds(5_000), (
+        "eight times the text: quadratic would be 64 times the work"
+    )
 
 
 def test_weights_are_small_and_bf16():
@@ -85,7 +104,9 @@ def test_a_copy_elsewhere_is_the_same_model(tmp_path):
 def test_truncated_weights(tmp_path, cut):
     path = copy_of_the_checkpoint(tmp_path) / "model.safetensors"
     path.write_bytes(path.read_bytes()[:cut])
-    with pytest.raises(ValueError, match=r"checkpoint in .* cannot be read .*install or copy it anew"):
+    with pytest.raises(
+        ValueError, match=r"checkpoint in .* cannot be read .*install or copy it anew"
+    ):
         Mini(tmp_path)
 
 
@@ -151,16 +172,30 @@ def test_other_prompts_are_answered():
 def test_numbers_up_to_999_are_single_tokens(number):
     assert len(TOKENIZER.encode(str(number))) == 1
     before, *_, after = TOKENIZER.encode(f"8+{number}=")
-    assert TOKENIZER.encode(f"8+{number}=") == [before, *TOKENIZER.encode("+"), *TOKENIZER.encode(str(number)), after]
+    assert TOKENIZER.encode(f"8+{number}=") == [
+        before,
+        *TOKENIZER.encode("+"),
+        *TOKENIZER.encode(str(number)),
+        after,
+    ]
 
 
-@pytest.mark.parametrize(("number", "groups"), [(1000, ["1", "000"]), (1680, ["1", "680"]), (1234567, ["1", "234", "567"])])
+@pytest.mark.parametrize(
+    ("number", "groups"),
+    [(1000, ["1", "000"]), (1680, ["1", "680"]), (1234567, ["1", "234", "567"])],
+)
 def test_larger_numbers_are_groups_of_three(number, groups):
-    assert TOKENIZER.encode(str(number)) == [token for group in groups for token in TOKENIZER.encode(group)]
+    assert TOKENIZER.encode(str(number)) == [
+        token for group in groups for token in TOKENIZER.encode(group)
+    ]
 
 
 def test_texts_come_back_as_they_were():
-    pairs = [*islice(countdown.stream(numbers=5), 50), *islice(minicode.stream(), 50), ("żółw 🐢\t\n\n", "<mask> 007 12345")]
+    pairs = [
+        *islice(countdown.stream(numbers=5), 50),
+        *islice(minicode.stream(), 50),
+        ("żółw 🐢\t\n\n", "<mask> 007 12345"),
+    ]
     for text in (text for pair in pairs for text in pair):
         ids = TOKENIZER.encode(text)
         assert TOKENIZER.decode(ids) == text
@@ -169,7 +204,9 @@ def test_texts_come_back_as_they_were():
 
 
 def test_prompts_end_with_the_line_break_that_the_model_knows():
-    """As tasks and chats have it: a prompt that ends so stays what it is, raw leaves all as they are, ids are ids."""
+    """As tasks and chats have it: a prompt that ends so stays what it is, raw leaves all as they
+    are, ids are ids.
+    """
     lm = oddlm.load("mini")
 
     def encoded(*prompts, raw=False):

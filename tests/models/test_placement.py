@@ -24,7 +24,9 @@ def fullest(size, counts, room, tied):
 
 
 @given(
-    size=st.builds(Footprint, *(st.integers(1, 50) for _ in range(2)), st.integers(1, 6), st.integers(1, 50)),
+    size=st.builds(
+        Footprint, *(st.integers(1, 50) for _ in range(2)), st.integers(1, 6), st.integers(1, 50)
+    ),
     room=st.lists(st.integers(1, 300), min_size=1, max_size=3),
     tied=st.booleans(),
 )
@@ -47,7 +49,9 @@ def test_an_8b_network_on_two_cards_of_12_gib():
 
 def test_every_parameter_has_a_home():
     for tied in (True, False):
-        config = TransformerConfig(vocab_size=40, width=32, layers=4, heads=4, hidden=48, tied=tied, qkv_bias=True)
+        config = TransformerConfig(
+            vocab_size=40, width=32, layers=4, heads=4, hidden=48, tied=tied, qkv_bias=True
+        )
         placement = place(config, "auto", room={"cpu": GIB, "meta": GIB})
         homes = {name: home(placement, name) for name in Transformer(config).state_dict()}
         assert {str(device) for device in homes.values()} == {"cpu", "meta"}
@@ -55,9 +59,13 @@ def test_every_parameter_has_a_home():
 
 
 def test_too_little_memory_says_what_would_fit():
-    with pytest.raises(ValueError, match=r"more memory than there is \(cuda:0: 14\.93 GiB of 10\.00 GiB\)") as error:
+    with pytest.raises(
+        ValueError, match=r"more memory than there is \(cuda:0: 14\.93 GiB of 10\.00 GiB\)"
+    ) as error:
         place(LLADA_8B, "auto", room={"cuda:0": 10 * GIB})
-    assert str(error.value).endswith("would fit: quantize='nf4' (5.28 GiB in all), quantize='int8' (8.44 GiB in all)")
+    assert str(error.value).endswith(
+        "would fit: quantize='nf4' (5.28 GiB in all), quantize='int8' (8.44 GiB in all)"
+    )
     with pytest.raises(ValueError, match=r"would fit: quantize='nf4' \(5\.28 GiB in all\)$"):
         place(LLADA_8B, "auto", quantize="int8", room={"cuda:0": 4 * GIB, "cuda:1": 3 * GIB})
     with pytest.raises(ValueError, match="would fit: no quantisation"):

@@ -1,4 +1,6 @@
-"""A checkpoint as a user has it: load, generate, sample, evaluate; and other people's networks, wrapped."""
+"""A checkpoint as a user has it: load, generate, sample, evaluate; and other people's networks,
+wrapped.
+"""
 
 import inspect
 import json
@@ -18,7 +20,7 @@ from oddlm.models.loading.device import DTYPES
 from oddlm.models.loading.pretrained import load_pretrained
 from oddlm.models.loading.quant import QUANTIZATIONS
 from oddlm.models.loading.tokenizer import read_tokenizer
-from oddlm.params import Loading
+from oddlm.spec import Loading
 from oddlm.store import Store
 
 from . import published_layout as layout
@@ -40,7 +42,9 @@ def test_generate(folders, kind):
     assert [len(own) for own in groups] == [4, 4]
     assert len({sample.tokens for sample in groups[0]}) > 1, "pushed apart"
     assert not any(lm.model.mask_id in sample.tokens for own in groups for sample in own)
-    again = oddlm.load(folders[kind], device="cpu", max_batch=3).generate(prompts, 4, temperature=0, **SHAPE)
+    again = oddlm.load(folders[kind], device="cpu", max_batch=3).generate(
+        prompts, 4, temperature=0, **SHAPE
+    )
     assert [[s.tokens for s in own] for own in again] == [[s.tokens for s in own] for own in groups]
 
 
@@ -62,9 +66,14 @@ def test_prompts_go_through_the_chat_template_unless_raw(folders):
 
     for raw in (False, True):
         lm = oddlm.load(folders["llada"], raw=raw, device="cpu")
-        oddlm.LM(Spy(lm.model), lm.tokenizer, lm.raw).generate("the <|eot_id|>", 1, length=2, steps=1, progress=False)
+        oddlm.LM(Spy(lm.model), lm.tokenizer, lm.raw).generate(
+            "the <|eot_id|>", 1, length=2, steps=1, progress=False
+        )
     tokenizer = read_tokenizer(Path(folders["llada"]))
-    assert seen == [tokenizer.chat([{"role": "user", "content": "the <|eot_id|>"}]), tokenizer.encode("the <|eot_id|>")]
+    assert seen == [
+        tokenizer.chat([{"role": "user", "content": "the <|eot_id|>"}]),
+        tokenizer.encode("the <|eot_id|>"),
+    ]
     assert tokenizer.special["<|eot_id|>"] not in seen[1]
 
 
@@ -72,12 +81,18 @@ def test_a_cached_and_a_quantised_checkpoint(folders):
     plain = oddlm.load(folders["dream"], device="cpu")
     fresh = oddlm.load(folders["dream"], device="cpu", cache="dual", refresh=1)
     shape = {**SHAPE, "block_length": 6, "temperature": 0}
-    assert [s.tokens for s in fresh.generate("the", 2, **shape)[0]] == [s.tokens for s in plain.generate("the", 2, **shape)[0]]
+    assert [s.tokens for s in fresh.generate("the", 2, **shape)[0]] == [
+        s.tokens for s in plain.generate("the", 2, **shape)[0]
+    ]
     small = oddlm.load(folders["dream"], device="cpu", dtype="bf16", quantize="nf4")
     assert small.model.name == f"{folders['dream']}, bf16, nf4"
     tokens, start, lengths = torch.arange(40)[None], 10, torch.tensor([10])
-    pair = torch.stack([m(tokens, start, lengths).double().flatten() for m in (plain.model, small.model)])
-    assert torch.corrcoef(pair)[0, 1] > 0.8, "large random weights: little is left of them in 4 bits"
+    pair = torch.stack(
+        [m(tokens, start, lengths).double().flatten() for m in (plain.model, small.model)]
+    )
+    assert torch.corrcoef(pair)[0, 1] > 0.8, (
+        "large random weights: little is left of them in 4 bits"
+    )
     assert len(small.generate("the", 2, **SHAPE)[0]) == 2
 
 
@@ -98,13 +113,20 @@ def test_what_cannot_be_loaded_says_so(folders, tmp_path):
                 oddlm.load(folders["llada"], **everywhere)
     with pytest.raises(ValueError, match="max_batch must be an integer >= 1, not 0"):
         oddlm.load(folders["llada"], max_batch=0)
-    with pytest.raises(ValueError, match=r"prompts\[0\] has \d+ tokens; with 250 to write the model's 256 are too few"):
+    with pytest.raises(
+        ValueError,
+        match=r"prompts\[0\] has \d+ tokens; with 250 to write the model's 256 are too few",
+    ):
         oddlm.load(folders["llada"], device="cpu").generate("the the", length=250)
 
 
 def test_what_a_run_may_say_of_loading_is_what_loading_takes():
     fields = {name: get_args(field.annotation) for name, field in Loading.model_fields.items()}
-    allowed = {name: set(get_args(literal[0])) for name, literal in fields.items() if literal and get_args(literal[0])}
+    allowed = {
+        name: set(get_args(literal[0]))
+        for name, literal in fields.items()
+        if literal and get_args(literal[0])
+    }
     assert allowed == {"dtype": set(DTYPES), "quantize": set(QUANTIZATIONS), "cache": set(CACHES)}
     assert set(Loading.model_fields) - {"raw"} <= set(inspect.signature(load_pretrained).parameters)
 
@@ -126,7 +148,13 @@ def command(monkeypatch, capsys, tmp_path):
 def test_the_command_line(command, folders):
     line = ["sample", "the end", "--n", "2", "--length", "8", "--steps", "4", "--device", "cpu"]
     texts = {}
-    for options in ([], ["--raw"], ["--dtype", "bf16"], ["--cache", "prefix"], ["--max-batch", "1"]):
+    for options in (
+        [],
+        ["--raw"],
+        ["--dtype", "bf16"],
+        ["--cache", "prefix"],
+        ["--max-batch", "1"],
+    ):
         code, texts[" ".join(options)], err = command(*line, "--model", folders["llada"], *options)
         assert (code, err) == (0, "")
     runs = [Store(Path("runs")).read(name) for name in Store(Path("runs")).ids()]
@@ -147,19 +175,45 @@ def test_the_command_line(command, folders):
 
 def test_eval_and_generate_take_checkpoints(command, folders):
     Path("own.jsonl").write_text(json.dumps({"prompt": "the end", "target": "x"}) + "\n")
-    shape = ["--n", "2", "--length", "6", "--steps", "3", "--model", folders["dream"], "--device", "cpu"]
+    shape = [
+        "--n",
+        "2",
+        "--length",
+        "6",
+        "--steps",
+        "3",
+        "--model",
+        folders["dream"],
+        "--device",
+        "cpu",
+    ]
     code, out, _ = command("eval", "own.jsonl", "--scorer", "exact", "--alpha", "0,8", *shape)
     assert code == 0
     assert "baseline" in out
-    code, out, err = command("generate", "--in", "own.jsonl", "--out", "samples.jsonl", *shape, "--max-batch", "1")
+    code, out, err = command(
+        "generate", "--in", "own.jsonl", "--out", "samples.jsonl", *shape, "--max-batch", "1"
+    )
     assert (code, err) == (0, "")
     assert len(Path("samples.jsonl").read_text().splitlines()) == 2
 
 
 def test_tune_takes_checkpoints_and_tells_how_to_load_them(command, folders):
-    Path("own.jsonl").write_text("".join(json.dumps({"prompt": f"the end {i}", "target": "x"}) + "\n" for i in range(8)))
-    line = ["tune", "own.jsonl", "--scorer", "exact", "--model", folders["dream"], "--device", "cpu", "--n", "2"]
-    line += ["--trials", "1", "--limit", "1", "--set", "alpha=0", "--raw", "--dtype", "fp64"]
+    Path("own.jsonl").write_text(
+        "".join(json.dumps({"prompt": f"the end {i}", "target": "x"}) + "\n" for i in range(8))
+    )
+    line = [
+        "tune",
+        "own.jsonl",
+        "--scorer",
+        "exact",
+        "--model",
+        folders["dream"],
+        "--device",
+        "cpu",
+        "--n",
+        "2",
+    ]
+    line += ["--trials", "1", "--limit", "1", "--alpha", "0", "--raw", "--dtype", "fp64"]
     code, out, _ = command(*line, "--space", "temperature=1,2", "--length", "4")
     assert code == 0
     for text in ("--dtype fp64 --raw", f"oddlm.load({folders['dream']!r}, dtype='fp64', raw=True)"):
@@ -182,22 +236,41 @@ def test_prompts_that_do_not_fit_are_seen_before_the_weights(command, folders, t
     assert code == 2
     assert "with 8 to write the model's 256 are too few" in err
     code, _, err = command("sample", "the", "--model", str(bare), "--length", "8")
-    assert "is incomplete: model-00001-of-00003.safetensors" in err, "and else the weights are what is missing"
+    assert "is incomplete: model-00001-of-00003.safetensors" in err, (
+        "and else the weights are what is missing"
+    )
 
 
 def bert(folder, **changes):
     torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
-    network = BertForMaskedLM(BertConfig(**sizes, vocab_size=layout.VOCABULARY, max_position_embeddings=64, **changes))
+    sizes = {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 64,
+    }
+    network = BertForMaskedLM(
+        BertConfig(**sizes, vocab_size=layout.VOCABULARY, max_position_embeddings=64, **changes)
+    )
     layout.write_llada_tokenizer(folder)
-    special = {"mask_token": "<|mdm_mask|>", "eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>"}
-    return network.eval(), PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"), **special)
+    special = {
+        "mask_token": "<|mdm_mask|>",
+        "eos_token": "<|endoftext|>",
+        "pad_token": "<|endoftext|>",
+    }
+    return network.eval(), PreTrainedTokenizerFast(
+        tokenizer_file=str(folder / "tokenizer.json"), **special
+    )
 
 
 def test_wrapped_masked_language_models(tmp_path):
     network, tokenizer = bert(tmp_path)
     lm = oddlm.wrap(network, tokenizer)
-    assert (lm.model.mask_id, lm.model.vocab_size, lm.model.context) == (tokenizer.mask_token_id, layout.VOCABULARY, 64)
+    assert (lm.model.mask_id, lm.model.vocab_size, lm.model.context) == (
+        tokenizer.mask_token_id,
+        layout.VOCABULARY,
+        64,
+    )
     assert tokenizer.eos_token_id in lm.model.end_ids
     assert set(lm.tokenizer.encode("<|mdm_mask|>")).isdisjoint(tokenizer.all_special_ids)
     groups = lm.generate(["the end", "in the inn, a longer one"], 3, **SHAPE)
@@ -206,8 +279,13 @@ def test_wrapped_masked_language_models(tmp_path):
 
 
 def test_a_wrapped_network_gives_the_logits_of_our_own(tmp_path):
-    """The same weights, once native and once as transformers' network that listens both ways, shifted and not."""
-    for write, make, shift in ((layout.write_llada, layout.llama, False), (layout.write_dream, layout.qwen2, True)):
+    """The same weights, once native and once as transformers' network that listens both ways,
+    shifted and not.
+    """
+    for write, make, shift in (
+        (layout.write_llada, layout.llama, False),
+        (layout.write_dream, layout.qwen2, True),
+    ):
         network = make()
         folder = write(tmp_path / str(shift), network)
         model = load_model(str(folder), dtype="fp64", device="cpu")
@@ -217,23 +295,31 @@ def test_a_wrapped_network_gives_the_logits_of_our_own(tmp_path):
             T = input_ids.shape[1]
             full = torch.zeros(len(input_ids), 1, T, T, dtype=torch.float64)
             with layout.nothing_narrower():
-                return forward(input_ids=input_ids, attention_mask=full, logits_to_keep=logits_to_keep)
+                return forward(
+                    input_ids=input_ids, attention_mask=full, logits_to_keep=logits_to_keep
+                )
 
         network.forward = listening
         wrapped = oddlm.wrap(network, model.tokenizer, mask_id=model.mask_id, shift=shift).model
-        tokens = torch.randint(layout.VOCABULARY, (4, 11), generator=torch.Generator().manual_seed(0))
+        tokens = torch.randint(
+            layout.VOCABULARY, (4, 11), generator=torch.Generator().manual_seed(0)
+        )
         lengths = torch.tensor([5, 2, 5, 0])
         assert (wrapped(tokens, 5, lengths) - model(tokens, 5, lengths)).abs().max() < 1e-9
 
 
 def test_what_cannot_be_wrapped(tmp_path):
     network, tokenizer = bert(tmp_path)
-    with pytest.raises(ValueError, match="LlamaForCausalLM is autoregressive: its positions do not hear those after them"):
+    with pytest.raises(
+        ValueError,
+        match="LlamaForCausalLM is autoregressive: its positions do not hear those after them",
+    ):
         oddlm.wrap(layout.llama(), tokenizer)
     with pytest.raises(ValueError, match="mask_id holds 320, outside the vocabulary"):
         oddlm.wrap(network, tokenizer, mask_id=320)
     tokenizer.mask_token = None
     with pytest.raises(
-        ValueError, match=r"the tokenizer has no mask token: say which token is the mask, wrap\(\.\.\., mask_id="
+        ValueError,
+        match=r"the tokenizer has no mask token: say which token is the mask, wrap\(\.\.\., mask_id=",
     ):
         oddlm.wrap(network, tokenizer)

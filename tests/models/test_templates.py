@@ -1,4 +1,6 @@
-"""Templates of checkpoints that mean harm: they cost a few seconds and some memory, in a process of their own."""
+"""Templates of checkpoints that mean harm: they cost a few seconds and some memory, in a process of
+their own.
+"""
 
 import os
 import signal
@@ -17,7 +19,11 @@ from ..waiting import wait_gone
 
 USER = [{"role": "user", "content": "hello"}]
 HONEST = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
-TIME, MEMORY, SIZE = "computes for more than 1 s", "more than 512 MiB", "more than 8388608 characters"
+TIME, MEMORY, SIZE = (
+    "computes for more than 1 s",
+    "more than 512 MiB",
+    "more than 8388608 characters",
+)
 
 
 def render(source: str, messages=USER, special: ControlTokens | None = None) -> str:
@@ -37,7 +43,10 @@ def render(source: str, messages=USER, special: ControlTokens | None = None) -> 
         ("{{ 'a' * 5000000000 }}", MEMORY),
         ("{{ messages[0].content * 1000000000 }}", MEMORY),
         ("{{ ([0] * 1000000000) | length }}", MEMORY),
-        ("{% set x = namespace(s='a') %}{% for i in range(99) %}{% set x.s = x.s + x.s %}{% endfor %}", MEMORY),
+        (
+            "{% set x = namespace(s='a') %}{% for i in range(99) %}{% set x.s = x.s + x.s %}{% endfor %}",
+            MEMORY,
+        ),
         ("{{ '%0999999999d' % 1 }}", MEMORY),
         ("{{ 'a' * 9000000 }}", SIZE),
         ("{% for i in range(9000) %}{{ 'a' * 1000 }}{% endfor %}", SIZE),
@@ -115,7 +124,9 @@ print(ask(), renderer()._process.pid, flush=True)
 """
 
 
-@pytest.mark.parametrize(("end", "status"), [("", 0), ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL)])
+@pytest.mark.parametrize(
+    ("end", "status"), [("", 0), ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL)]
+)
 def test_it_ends_with_its_process(end, status):
     command = [sys.executable, "-X", "dev", "-c", CHILD.format(end=end)]
     done = subprocess.run(command, cwd=ROOT, env=ENV, capture_output=True, text=True, check=False)
@@ -140,7 +151,9 @@ print(ask(), renderer()._process.pid == first)
     assert done.stdout.splitlines()[1:] == ["hello True", "hello True"]
 
 
-SPECIAL = ControlTokens({"<x>": (True, True), "<xy>": (False, False), "<xyz": (False, False), "[M]": (True, False)})
+SPECIAL = ControlTokens(
+    {"<x>": (True, True), "<xy>": (False, False), "<xyz": (False, False), "[M]": (True, False)}
+)
 
 
 def test_control_tokens_take_their_white_space_along():
@@ -173,12 +186,19 @@ def test_control_tokens_take_their_white_space_along():
     ],
 )
 def test_control_tokens_are_found_in_linear_time(special, text, size):
-    assert growth(lambda given: (special.cut(given), list(special.find(given))), lambda n: text * n, size) < LINEAR
+    assert (
+        growth(
+            lambda given: (special.cut(given), list(special.find(given))), lambda n: text * n, size
+        )
+        < LINEAR
+    )
 
 
 def test_a_message_of_white_space_costs_no_more_than_another(monkeypatch):
     """With tokens that take white space along, as mask tokens do."""
     template = ChatTemplate(HONEST, {}, ControlTokens({"<mask>": (True, True)}))
-    monkeypatch.setattr(chat, "renderer", lambda: lambda source, variables: variables["messages"][0]["content"])
+    monkeypatch.setattr(
+        chat, "renderer", lambda: lambda source, variables: variables["messages"][0]["content"]
+    )
     ask = lambda text: template.segments([{"role": "user", "content": text}])  # noqa: E731
     assert growth(ask, lambda n: " " * n, 2_000) < LINEAR

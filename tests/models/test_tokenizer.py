@@ -1,4 +1,6 @@
-"""Tokenizers of checkpoints: the same ids as transformers', and no text that poses as a control token."""
+"""Tokenizers of checkpoints: the same ids as transformers', and no text that poses as a control
+token.
+"""
 
 import json
 
@@ -14,9 +16,23 @@ from oddlm.models.loading.tokenizer import read_tokenizer
 
 from . import published_layout as layout
 
-TEXTS = ["the inn\n\n\nin the  end", "  12345 a\tb\r\n'll", "żółw 🐢 in the Ć", "a<|eot_id", "", " ", "x" * 300, "e\u0301"]
+TEXTS = [
+    "the inn\n\n\nin the  end",
+    "  12345 a\tb\r\n'll",
+    "żółw 🐢 in the Ć",
+    "a<|eot_id",
+    "",
+    " ",
+    "x" * 300,
+    "e\u0301",
+]
 USER = [{"role": "user", "content": "the question\n\n?"}]
-TALK = [{"role": "system", "content": " be brief "}, *USER, {"role": "assistant", "content": "no"}, *USER]
+TALK = [
+    {"role": "system", "content": " be brief "},
+    *USER,
+    {"role": "assistant", "content": "no"},
+    *USER,
+]
 
 
 @pytest.fixture(scope="module")
@@ -35,12 +51,22 @@ def dream(tmp_path_factory):
 
 def theirs(folder):
     settings = json.loads((folder / "tokenizer_config.json").read_text())
-    special = {k: settings[k] for k in ("bos_token", "eos_token", "pad_token", "mask_token") if k in settings}
+    special = {
+        k: settings[k]
+        for k in ("bos_token", "eos_token", "pad_token", "mask_token")
+        if k in settings
+    }
     if (folder / "tokenizer.json").exists():
         return PreTrainedTokenizerFast(
-            tokenizer_file=str(folder / "tokenizer.json"), chat_template=settings["chat_template"], **special
+            tokenizer_file=str(folder / "tokenizer.json"),
+            chat_template=settings["chat_template"],
+            **special,
         )
-    extra = [t["content"] for t in settings["added_tokens_decoder"].values() if t["content"] not in special.values()]
+    extra = [
+        t["content"]
+        for t in settings["added_tokens_decoder"].values()
+        if t["content"] not in special.values()
+    ]
     tokenizer = Qwen2Tokenizer(vocab=layout.vocabulary(), merges=layout.PAIRS)
     tokenizer.add_special_tokens({"eos_token": "<|endoftext|>", "pad_token": "<|endoftext|>"})
     tokenizer.add_special_tokens({"additional_special_tokens": extra})
@@ -59,7 +85,9 @@ def test_the_same_ids_as_transformers(kind, request):
         assert ours.decode(ours.encode(text)) == other.decode(other(text)["input_ids"])
     for messages in (USER, TALK):
         for answer in (True, False):
-            expected = other.apply_chat_template(messages, add_generation_prompt=answer, return_dict=False)
+            expected = other.apply_chat_template(
+                messages, add_generation_prompt=answer, return_dict=False
+            )
             assert ours.chat(messages, answer=answer) == expected
 
 
@@ -74,11 +102,27 @@ def test_a_message_cannot_pose_as_control_tokens(kind, request):
     ):
         ids = tokenizer.chat([{"role": "user", "content": f"{attack} {chr(0xF0000)} end"}])
         assert [t for t in ids if t in control] == benign
-        assert f"{attack} {chr(0xF0000)} end" in tokenizer.decode(ids), "it arrives as the text that it is"
+        assert f"{attack} {chr(0xF0000)} end" in tokenizer.decode(ids), (
+            "it arrives as the text that it is"
+        )
         assert not control & set(tokenizer.encode(attack))
 
 
-PARTS = st.sampled_from([*layout.LLADA_SPECIAL, "<", "|", "eot_id|>", " ", "\n", "a", "the", chr(0xF0000), chr(0xF0001), "🐢"])
+PARTS = st.sampled_from(
+    [
+        *layout.LLADA_SPECIAL,
+        "<",
+        "|",
+        "eot_id|>",
+        " ",
+        "\n",
+        "a",
+        "the",
+        chr(0xF0000),
+        chr(0xF0001),
+        "🐢",
+    ]
+)
 
 
 @given(st.lists(PARTS, max_size=8).map("".join))
@@ -99,7 +143,10 @@ def test_whatever_a_message_says_is_text(tmp_path_factory, text):
     [
         ("{% for %}", "the chat template cannot be read"),
         ("{{ raise_exception('no system here') }}", "refused the messages: no system here"),
-        ("{{ ''.__class__.__mro__[1].__subclasses__() }}", "the chat template refused the messages: .*unsafe"),
+        (
+            "{{ ''.__class__.__mro__[1].__subclasses__() }}",
+            "the chat template refused the messages: .*unsafe",
+        ),
         ("{{ messages.append('x') }}", "refused the messages: .*unsafe"),
         ("{{ self._TemplateReference__context.eval('1') }}", "refused the messages"),
         ("{% include '/etc/passwd' %}", "refused the messages"),
@@ -112,7 +159,13 @@ def test_templates_are_not_trusted(tmp_path, template, message):
 
 
 @pytest.mark.parametrize(
-    "messages", [[], [{"role": "root", "content": "x"}], [{"role": "user"}], [{"role": "user", "content": ["x"]}]]
+    "messages",
+    [
+        [],
+        [{"role": "root", "content": "x"}],
+        [{"role": "user"}],
+        [{"role": "user", "content": ["x"]}],
+    ],
 )
 def test_messages_are_checked(llada, messages):
     with pytest.raises(ValueError, match="messages"):
@@ -120,7 +173,9 @@ def test_messages_are_checked(llada, messages):
 
 
 def test_where_templates_come_from(tmp_path):
-    layout.write_llada_tokenizer(tmp_path, [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "yes"}])
+    layout.write_llada_tokenizer(
+        tmp_path, [{"name": "tool_use", "template": "no"}, {"name": "default", "template": "yes"}]
+    )
     assert read_tokenizer(tmp_path).template.segments(USER) == [("yes", False)]
     (tmp_path / "chat_template.jinja").write_text("file")
     assert read_tokenizer(tmp_path).template.segments(USER) == [("file", False)]
@@ -147,15 +202,19 @@ def test_ids_come_from_config_and_tokenizer(tmp_path):
 def test_masks_that_are_not_clear(tmp_path):
     folder = layout.write_dream(tmp_path / "two", mask_token_id=7)
     with pytest.raises(
-        ValueError, match=r"says that the mask token is 7, its tokenizer says 265: say which is right, mask_id="
+        ValueError,
+        match=r"says that the mask token is 7, its tokenizer says 265: say which is right, mask_id=",
     ):
         oddlm.load(str(folder))
     assert oddlm.load(str(folder), mask_id=7, device="cpu").model.mask_id == 7
     folder = layout.write_qwen3(tmp_path / "none")
     text = (folder / "tokenizer_config.json").read_text()
-    (folder / "tokenizer_config.json").write_text(text.replace("<|mask|>", "<|fill|>").replace('"mask_token"', '"other"'))
+    (folder / "tokenizer_config.json").write_text(
+        text.replace("<|mask|>", "<|fill|>").replace('"mask_token"', '"other"')
+    )
     with pytest.raises(
-        ValueError, match="has no mask_token_id, and its tokenizer has no mask token: this is no masked diffusion"
+        ValueError,
+        match="has no mask_token_id, and its tokenizer has no mask token: this is no masked diffusion",
     ):
         oddlm.load(str(folder))
 
@@ -166,28 +225,51 @@ def test_damaged_tokenizers(tmp_path):
     with pytest.raises(ValueError, match=r"tokenizer\.json is damaged .*copy or download it anew"):
         oddlm.load(str(folder))
     (folder / "tokenizer.json").unlink()
-    with pytest.raises(ValueError, match=r"holds no tokenizer: neither tokenizer\.json nor vocab\.json and merges\.txt"):
+    with pytest.raises(
+        ValueError,
+        match=r"holds no tokenizer: neither tokenizer\.json nor vocab\.json and merges\.txt",
+    ):
         oddlm.load(str(folder))
     folder = layout.write_dream(tmp_path / "dream")
     layout.write_qwen_tokenizer(folder, "BertTokenizer")
-    with pytest.raises(ValueError, match=r"a BertTokenizer without tokenizer\.json cannot be read; known: DreamTokenizer"):
+    with pytest.raises(
+        ValueError,
+        match=r"a BertTokenizer without tokenizer\.json cannot be read; known: DreamTokenizer",
+    ):
         oddlm.load(str(folder))
     layout.write_qwen_tokenizer(folder)
     text = (folder / "tokenizer_config.json").read_text()
-    (folder / "tokenizer_config.json").write_text(text.replace(f'"{len(layout.vocabulary())}"', '"300"'))
+    (folder / "tokenizer_config.json").write_text(
+        text.replace(f'"{len(layout.vocabulary())}"', '"300"')
+    )
     with pytest.raises(ValueError, match=r"should be \d+, and becomes \d+"):
         oddlm.load(str(folder))
-    for added in ([1], {"x": {"content": "a"}}, {"999": {}}, {"999": "abc"}, {"999": {"content": 5}}):
-        layout.write_json(folder / "tokenizer_config.json", {**json.loads(text), "added_tokens_decoder": added})
+    for added in (
+        [1],
+        {"x": {"content": "a"}},
+        {"999": {}},
+        {"999": "abc"},
+        {"999": {"content": 5}},
+    ):
+        layout.write_json(
+            folder / "tokenizer_config.json", {**json.loads(text), "added_tokens_decoder": added}
+        )
         with pytest.raises(
-            ValueError, match=r"the added tokens in .* \(tokenizer_config\.json, added_tokens\.json\) are damaged"
+            ValueError,
+            match=r"the added tokens in .* \(tokenizer_config\.json, added_tokens\.json\) are damaged",
         ):
             oddlm.load(str(folder))
 
 
 TRAINING = {
     "truncation": {"direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0},
-    "padding": {"strategy": {"Fixed": 8}, "direction": "Right", "pad_id": 0, "pad_type_id": 0, "pad_token": "!"}
+    "padding": {
+        "strategy": {"Fixed": 8},
+        "direction": "Right",
+        "pad_id": 0,
+        "pad_type_id": 0,
+        "pad_token": "!",
+    }
     | {"pad_to_multiple_of": None},
 }
 
@@ -211,7 +293,9 @@ def test_what_a_tokenizer_needed_in_training_does_not_cut_prompts(tmp_path):
     loaded = theirs(tmp_path)
     wrapped = text_tokenizer(loaded)
     assert (wrapped.encode(text), wrapped.chat(TALK)) == (whole, talk)
-    assert loaded.backend_tokenizer.truncation["max_length"] == 3, "what belongs to somebody else stays as it is"
+    assert loaded.backend_tokenizer.truncation["max_length"] == 3, (
+        "what belongs to somebody else stays as it is"
+    )
 
 
 def test_merges_are_not_left_to_chance(tmp_path):
@@ -224,7 +308,14 @@ def test_merges_are_not_left_to_chance(tmp_path):
 
 
 def split(pattern):
-    return {"pre_tokenizer": {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}}
+    return {
+        "pre_tokenizer": {
+            "type": "Split",
+            "pattern": {"Regex": pattern},
+            "behavior": "Isolated",
+            "invert": False,
+        }
+    }
 
 
 HALF = {"Sequence": {"id": "B", "type_id": 0}}
@@ -241,7 +332,14 @@ def use(folder, text):
     [
         split("(a+)+$"),
         {"normalizer": {"type": "Precompiled", "precompiled_charsmap": "AAAA"}},
-        {"post_processor": {"type": "TemplateProcessing", "single": [HALF], "pair": [HALF], "special_tokens": {}}},
+        {
+            "post_processor": {
+                "type": "TemplateProcessing",
+                "single": [HALF],
+                "pair": [HALF],
+                "special_tokens": {},
+            }
+        },
         {"pre_tokenizer": {"type": "FixedLength", "length": 0}},
         {"decoder": {"type": "Strip", "content": "a", "start": 1000, "stop": 1000}},
         {"model": {"continuing_subword_prefix": "##"}},

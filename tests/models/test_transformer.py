@@ -78,7 +78,9 @@ def test_what_cannot_be_compiled(network, options, said):
 @pytest.mark.parametrize("compiled", ["fixed", "any"])
 @torch.no_grad()
 def test_compiled_blocks_say_the_same(network, compiled):
-    canvases = [(torch.randint(50, (n, 5 + length)), torch.full((n,), 5)) for n, length in ((2, 7), (3, 9))]
+    canvases = [
+        (torch.randint(50, (n, 5 + length)), torch.full((n,), 5)) for n, length in ((2, 7), (3, 9))
+    ]
     expected = [network(tokens, 5, lengths) for tokens, lengths in canvases]
     model = Native(network, name="x", mask_id=0, end_ids=(), compiled=compiled)
     for (tokens, lengths), wanted in zip(canvases, expected, strict=True):

@@ -1,4 +1,6 @@
-"""A run is known by the weights that made it: retrained in place it is another, moved or renamed it is the same."""
+"""A run is known by the weights that made it: retrained in place it is another, moved or renamed it
+is the same.
+"""
 
 import json
 import os
@@ -19,7 +21,7 @@ from oddlm.models import model_digest
 from oddlm.models.loading import weights
 from oddlm.models.mini import HERE, Mini
 from oddlm.models.toy import Toy
-from oddlm.params import RunSpec
+from oddlm.spec import RunSpec
 from oddlm.store import Store
 
 from ..runs import carry_out, run
@@ -40,7 +42,10 @@ def retrain(folder: Path) -> None:
         with safe_open(path, framework="pt") as file:
             about, names = file.metadata(), list(file.keys())
             tensors = {name: file.get_tensor(name) for name in names}
-        noisy = {name: (x.float() + 0.1 * torch.randn(x.shape)).to(x.dtype) for name, x in tensors.items()}
+        noisy = {
+            name: (x.float() + 0.1 * torch.randn(x.shape)).to(x.dtype)
+            for name, x in tensors.items()
+        }
         size = path.stat().st_size
         path.unlink()
         save_file(noisy, path, about)
@@ -51,7 +56,9 @@ def retrain(folder: Path) -> None:
 def folder(request, tmp_path) -> Path:
     if request.param == "mini":
         return mini_copy(tmp_path / "here" / "model")
-    return layout.write_llada(tmp_path / "here" / "model", shards=2 if request.param == "shards" else 1)
+    return layout.write_llada(
+        tmp_path / "here" / "model", shards=2 if request.param == "shards" else 1
+    )
 
 
 def spec(model: Path | str) -> RunSpec:
@@ -78,12 +85,16 @@ def test_retrained_in_place_it_is_another(folder):
     assert spec(folder).id != before.id
 
 
-@pytest.mark.parametrize("name", ["config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"])
+@pytest.mark.parametrize(
+    "name", ["config.json", "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"]
+)
 def test_whatever_else_changes_tokens_counts(folder, name):
     path, before = folder / name, spec(folder)
     if not path.exists() and path.suffix == ".json":
         pytest.skip(f"this layout has no {name}")
-    if folder.joinpath("tokenizer_config.json").exists() or path.exists():  # mini has no chat template
+    if (
+        folder.joinpath("tokenizer_config.json").exists() or path.exists()
+    ):  # mini has no chat template
         path.write_text(path.read_text() + " " if path.exists() else "{{ messages }}")
         assert spec(folder).id != before.id
 
@@ -118,7 +129,10 @@ def test_the_same_command_after_retraining_draws_anew(command, tmp_path):  # noq
     assert command(*EVAL, "--model", str(folder), "--store", "runs")[0] == 0
     store = Store(Path("runs"))
     (other,) = set(store.ids()) - {first}
-    one, two = ([sample.text for row in store.read(name).records for sample in row.samples] for name in (first, other))
+    one, two = (
+        [sample.text for row in store.read(name).records for sample in row.samples]
+        for name in (first, other)
+    )
     assert one != two
     folder.rename(tmp_path / "renamed")
     assert command(*EVAL, "--model", str(tmp_path / "renamed"), "--store", "runs")[0] == 0
@@ -134,7 +148,9 @@ def grid(tmp_path):
     folder = mini_copy(tmp_path / "model")
     path = tmp_path / "grid.toml"
     task = '{ name = "countdown", limit = 1, params = { length = 8 } }'
-    path.write_text(f'model = ["{folder}", "{tmp_path}/./model"]\ntask = {task}\nn = 2\n[params]\nalpha = 0\n')
+    path.write_text(
+        f'model = ["{folder}", "{tmp_path}/./model"]\ntask = {task}\nn = 2\n[params]\nalpha = 0\n'
+    )
     return path
 
 
@@ -157,7 +173,11 @@ def test_a_sweep_says_which_weights(grid, tmp_path):
     plan = make_plan(read_grid(grid))
     assert carry_out(plan, tmp_path / "runs").complete == 1
     run = Store(tmp_path / "runs").read(plan.runs[0].spec.id)
-    assert run.starts[0]["model_digest"] == run.spec.model_digest == model_digest(str(tmp_path / "model"))
+    assert (
+        run.starts[0]["model_digest"]
+        == run.spec.model_digest
+        == model_digest(str(tmp_path / "model"))
+    )
 
 
 def test_weights_that_change_under_a_loaded_model(tmp_path):
@@ -190,7 +210,9 @@ def test_a_history_is_for_the_weights_it_was_made_with(tmp_path, monkeypatch, qu
 
 
 def test_a_copy_of_small_files_goes_on_from_a_history(tmp_path):
-    history = drawn(Mini(mini_copy(tmp_path / "one")), guide=oddlm.Repulsion("odd", remember="exact")).history
+    history = drawn(
+        Mini(mini_copy(tmp_path / "one")), guide=oddlm.Repulsion("odd", remember="exact")
+    ).history
     assert drawn(Mini(), history, oddlm.Repulsion("odd", remember="exact")).history.samples == 4
 
 
@@ -207,11 +229,15 @@ def test_a_model_of_ones_own_is_known_by_its_name_and_its_file(tmp_path, monkeyp
     for body in ("pass", "pass", "x = 1"):
         Path("somebodys.py").write_text(f"class Net:\n    {body}\nclass Other:\n    pass\n")
         code = "from oddlm.models import model_digest; print(model_digest('somebodys.Net'), model_digest('somebodys.Other'))"
-        done = subprocess.run([sys.executable, "-B", "-c", code], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-B", "-c", code], capture_output=True, text=True, check=True
+        )
         told.append(done.stdout.split())
     assert told[0] == told[1] != told[2]
     assert all(digest.startswith("source:") for digest in told[0])
-    net, other = (RunSpec(model=f"somebodys.{name}", model_digest=told[0][0]) for name in ("Net", "Other"))
+    net, other = (
+        RunSpec(model=f"somebodys.{name}", model_digest=told[0][0]) for name in ("Net", "Other")
+    )
     assert net.id != other.id, "a file may hold several models"
     assert model_digest("builtins.dict") == "name:builtins.dict"
 

@@ -16,7 +16,9 @@ SHAPE = {"steps": 8, "temperature": 0, "alpha": 0, "progress": False}
 
 
 def network(block, *, dtype=torch.float32, context=2048, **changes):
-    """A random network that is bidirectional in blocks and causal over them; None: bidirectional everywhere."""
+    """A random network that is bidirectional in blocks and causal over them; None: bidirectional
+    everywhere.
+    """
     one = layout.llama(max_position_embeddings=context, **changes).to(dtype)
     forward = one.forward
     one.asked = []
@@ -29,7 +31,9 @@ def network(block, *, dtype=torch.float32, context=2048, **changes):
         hears = place[:, None] >= place
         bias = torch.zeros(1, 1, T, T, dtype=dtype).masked_fill(~hears, torch.finfo(dtype).min)
         return forward(
-            input_ids=input_ids, attention_mask=bias.expand(len(input_ids), -1, -1, -1), logits_to_keep=logits_to_keep
+            input_ids=input_ids,
+            attention_mask=bias.expand(len(input_ids), -1, -1, -1),
+            logits_to_keep=logits_to_keep,
         )
 
     one.forward = masked
@@ -46,7 +50,10 @@ def wrap(one, **options):
 @pytest.mark.parametrize("block", [2, 4, 5, 8, 16, 32, 48, 64, 100])
 def test_blocks_are_found(block, context, shift, dtype):
     one = network(block, dtype=dtype, context=context)
-    with pytest.warns(UserWarning, match=rf"LlamaForCausalLM is block-causal, in blocks of {block} .* block_length={block}"):
+    with pytest.warns(
+        UserWarning,
+        match=rf"LlamaForCausalLM is block-causal, in blocks of {block} .* block_length={block}",
+    ):
         lm = wrap(one, shift=shift)
     assert lm.model.block_length == block
     assert len(one.asked) <= 5
@@ -157,7 +164,9 @@ def test_blocks_that_contradict_the_networks_are_refused(block, length, block_le
     lm = blocks_of(block)
     for model in (lm.model, MicroBatch(lm.model, 1)):
         with pytest.raises(ValueError, match=rf"in blocks of {block}.*block_length={block}"):
-            oddlm.denoise(model, [[5, 6]], n=2, length=length, steps=length, block_length=block_length)
+            oddlm.denoise(
+                model, [[5, 6]], n=2, length=length, steps=length, block_length=block_length
+            )
     with pytest.raises(ValueError, match=rf"in blocks of {block}.*block_length={block}"):
         lm.generate("t5", 2, length=length, block_length=block_length, **SHAPE | {"steps": None})
 
@@ -167,7 +176,9 @@ def test_blocks_that_contradict_the_networks_are_refused(block, length, block_le
     [(4, 16, 4), (4, 16, 2), (4, 9, 1), (32, 64, 32), (32, 24, None), (32, 24, 8), (8, 8, None)],
 )
 def test_blocks_that_fit_are_written(block, length, block_length):
-    (samples,) = blocks_of(block).generate("t5 t6", 2, length=length, block_length=block_length, **SHAPE | {"steps": None})
+    (samples,) = blocks_of(block).generate(
+        "t5 t6", 2, length=length, block_length=block_length, **SHAPE | {"steps": None}
+    )
     for sample in samples:
         steps, size = sample.commit_steps, block_length or length
         ends = [max(steps[i : i + size]) for i in range(0, length, size)]

@@ -5,17 +5,32 @@ from typing import Any
 
 import numpy as np
 
-from oddlm.params import RunSpec, checked
+from oddlm.config import checked
+from oddlm.spec import RunSpec
 from oddlm.store import Drawn, Scored, Store, Summary
 
 
-def spec(seed: int = 0, task: str = "countdown", model: str = "mini", n: int = 4, **params: Any) -> RunSpec:
-    content = {"length": 8, "temperature": 1.0, "objective": "odd", "alpha": 8.0, "fork": False} | params
+def spec(
+    seed: int = 0, task: str = "countdown", model: str = "mini", n: int = 4, **params: Any
+) -> RunSpec:
+    content = {
+        "length": 8,
+        "temperature": 1.0,
+        "objective": "odd",
+        "alpha": 8.0,
+        "fork": False,
+    } | params
     return checked(RunSpec, {"model": model, "task": task, "n": n, "params": content, "seed": seed})
 
 
 def write_run(
-    folder: Path, what: RunSpec, correct: Any, *, texts: Any = None, seconds: float = 1.0, finish: bool = True
+    folder: Path,
+    what: RunSpec,
+    correct: Any,
+    *,
+    texts: Any = None,
+    seconds: float = 1.0,
+    finish: bool = True,
 ) -> str:
     """correct: [problems, n]; texts the same shape, else sample i of a problem says `p i`."""
     table = np.asarray(correct, dtype=bool)
@@ -25,29 +40,56 @@ def write_run(
             shape = {"length": 2, "size": 2, "ends": 0, "finish_reason": "stop", "nfe": 8}
             said = [texts[p][i] if texts else f"{p} {i}" for i in range(len(verdicts))]
             samples = [{"index": i, "text": text, **shape} for i, text in enumerate(said)]
-            diversity = {"distinct_texts": float(len(set(said))), "vendi_ngram": len(set(said)) * 0.9}
-            asked = {"problem": f"p/{p}", "digest": "", "prompt": f"ask {p}", "seed": 1, "nfe": 8, "seconds": seconds}
+            diversity = {
+                "distinct_texts": float(len(set(said))),
+                "vendi_ngram": len(set(said)) * 0.9,
+            }
+            asked = {
+                "problem": f"p/{p}",
+                "digest": "",
+                "prompt": f"ask {p}",
+                "seed": 1,
+                "nfe": 8,
+                "seconds": seconds,
+            }
             if asked["problem"] not in run.digests:  # a sibling may have drawn it
                 run.draw(checked(Drawn, asked | {"samples": samples}))
             right = [bool(verdict) for verdict in verdicts]
             columns = {"correct": right, "solutions": [0 if one else None for one in right]}
             columns |= {"answers": [None] * len(right), "details": [None] * len(right)}
-            measured = {"problem": f"p/{p}", "nfe": 8, "draw_seconds": seconds, "seconds": 0.0, "diversity": diversity}
+            measured = {
+                "problem": f"p/{p}",
+                "nfe": 8,
+                "draw_seconds": seconds,
+                "seconds": 0.0,
+                "diversity": diversity,
+            }
             run.score(checked(Scored, measured | columns))
         if finish:
             total = {"problems": len(table), "samples": table.size, "seconds": seconds * len(table)}
-            run.finish(checked(Summary, {"id": what.id, "passed": {"pass@1": 0.5}, "diversity": {}} | total))
+            run.finish(
+                checked(
+                    Summary, {"id": what.id, "passed": {"pass@1": 0.5}, "diversity": {}} | total
+                )
+            )
     return what.id
 
 
-def grid(folder: Path, *, problems: int = 12, seeds: int = 2, task: str = "countdown", **more: Any) -> None:
+def grid(
+    folder: Path, *, problems: int = 12, seeds: int = 2, task: str = "countdown", **more: Any
+) -> None:
     """Plain and odd at two alphas and two temperatures: odd solves twice as often as plain."""
     rng = np.random.default_rng(0)
     for temperature in (0.5, 2.0):
         for alpha, chance in ((0.0, 0.1), (8.0, 0.5), (32.0, 0.3)):
             for seed in range(seeds):
                 what = spec(seed, task, temperature=temperature, alpha=alpha, **more)
-                write_run(folder, what, rng.random((problems, 4)) < chance, seconds=1.0 + 0.1 * (alpha > 0) + 0.01 * seed)
+                write_run(
+                    folder,
+                    what,
+                    rng.random((problems, 4)) < chance,
+                    seconds=1.0 + 0.1 * (alpha > 0) + 0.01 * seed,
+                )
 
 
 RELEASED = (
@@ -57,9 +99,20 @@ RELEASED = (
 
 
 def released(
-    name: str = "baseline", alpha: float = 0, temperature: object = 0.5, when: int = 1, **fields: object
+    name: str = "baseline",
+    alpha: float = 0,
+    temperature: object = 0.5,
+    when: int = 1,
+    **fields: object,
 ) -> list[object]:
-    strategy = {"name": name, "pool": "max", "alpha": alpha, "top_k": 0, "target": "logits", "quality_scale": 1}
+    strategy = {
+        "name": name,
+        "pool": "max",
+        "alpha": alpha,
+        "top_k": 0,
+        "target": "logits",
+        "quality_scale": 1,
+    }
     row: dict[str, object] = {
         "name": f"trial_{when}",
         "model": {"name": "some/model", "load_in_4bit": True},

@@ -7,7 +7,8 @@ import pytest
 
 from oddlm import metrics
 from oddlm.cli.views import label
-from oddlm.params import SampleParams, checked
+from oddlm.config import checked
+from oddlm.params import SampleParams
 from oddlm.report.cells import read_results
 from oddlm.report.compare import compare
 from oddlm.store import SPEC, Store, StoreError
@@ -25,7 +26,9 @@ def test_a_cell_holds_what_its_runs_say(tmp_path):
     base, cell = bench.cells
     assert (bench.name, bench.n, bench.count, bench.problems) == ("countdown", 4, 2, ("p/0", "p/1"))
     assert (base.label, cell.label, cell.seeds) == ("plain T1", "odd α8 T1", (0, 1))
-    assert {k: e.mean for k, e in cell.passed.items()} == pytest.approx({1: 5 / 16, 2: 0.5, 3: 0.5, 4: 0.75})
+    assert {k: e.mean for k, e in cell.passed.items()} == pytest.approx(
+        {1: 5 / 16, 2: 0.5, 3: 0.5, 4: 0.75}
+    )
     assert cell.passed[4].se == pytest.approx(0.25)
     assert (cell.right.tolist(), cell.tried, cell.solved) == ([4, 1], 8, 2)
     assert (cell.seconds.mean, cell.run_seconds, cell.nfe) == (2.5, (2.0, 3.0), 8)
@@ -59,17 +62,32 @@ def test_settings_beyond_the_axes_become_methods_of_their_own(tmp_path):
     (bench,) = read_results(tmp_path).benchmarks
     assert set(bench.methods) == {
         *("plain", "plain + fork", "plain + order_temperature=0.5"),
-        *("odd", "odd + fork", "odd + order_temperature=0.5", "odd + duplicates=skip", "odd (quality none)"),
+        *(
+            "odd",
+            "odd + fork",
+            "odd + order_temperature=0.5",
+            "odd + duplicates=skip",
+            "odd (quality none)",
+        ),
     }
     by_method = {cell.method: cell for cell in bench.cells}
-    against = {m: bench.cell(cell.gains[4].baseline).method for m, cell in by_method.items() if cell.gains}
+    against = {
+        m: bench.cell(cell.gains[4].baseline).method for m, cell in by_method.items() if cell.gains
+    }
     assert against["odd + fork"] == "plain + fork", "the baseline is alike but for the push"
     assert against["plain + fork"] == against["odd + duplicates=skip"] == "plain"
     assert "plain" not in against
 
 
 def test_methods_have_the_names_of_all_tables(tmp_path):
-    settings = [{"alpha": 0}, {}, {"objective": "dpp"}, {"preset": "careful"}, {"objective": "odd"}, {"alpha": 0, "fork": True}]
+    settings = [
+        {"alpha": 0},
+        {},
+        {"objective": "dpp"},
+        {"preset": "careful"},
+        {"objective": "odd"},
+        {"alpha": 0, "fork": True},
+    ]
     params = [checked(SampleParams, one) for one in settings]
     for one in params:
         write_run(tmp_path, spec(**one.model_dump(exclude={"seed"})), [[True] * 4])
@@ -80,7 +98,11 @@ def test_methods_have_the_names_of_all_tables(tmp_path):
 
 def test_a_setting_that_all_share_is_told_once(tmp_path):
     for alpha in (0.0, 8.0):
-        write_run(tmp_path, spec(alpha=alpha, eos="late", duplicates="skip" if alpha else None), [[True] * 4])
+        write_run(
+            tmp_path,
+            spec(alpha=alpha, eos="late", duplicates="skip" if alpha else None),
+            [[True] * 4],
+        )
     (bench,) = read_results(tmp_path).benchmarks
     assert bench.methods == ("plain", "odd")
     assert (bench.common["eos"], bench.common["duplicates"]) == ("late", "skip")
@@ -92,7 +114,12 @@ def test_other_problems_and_models_are_other_benchmarks(tmp_path):
     write_run(tmp_path, spec(model="toy"), [[True] * 4] * 2)
     write_run(tmp_path, spec(task="minicode"), [[True] * 4] * 2)
     names = {bench.name for bench in read_results(tmp_path).benchmarks}
-    assert names == {"minicode", "countdown, toy", "countdown, mini, 2 problems", "countdown, mini, 3 problems"}
+    assert names == {
+        "minicode",
+        "countdown, toy",
+        "countdown, mini, 2 problems",
+        "countdown, mini, 3 problems",
+    }
 
 
 def test_samples_come_from_disk_when_asked_for(tmp_path):
@@ -100,7 +127,11 @@ def test_samples_come_from_disk_when_asked_for(tmp_path):
     results = read_results(tmp_path)
     (cell,) = results.benchmarks[0].cells
     row = results.record(cell.runs[0], "p/2")
-    assert (row.problem, [s.text for s in row.samples], row.correct[0]) == ("p/2", ["2 0", "2 1", "2 2", "2 3"], True)
+    assert (row.problem, [s.text for s in row.samples], row.correct[0]) == (
+        "p/2",
+        ["2 0", "2 1", "2 2", "2 3"],
+        True,
+    )
     path = tmp_path / name / "drawn.jsonl"
     path.write_bytes(path.read_bytes().split(b"\n", 1)[1] * 2)
     with pytest.warns(UserWarning, match=rf"run {name} are not shown: .*drawn\.jsonl"):
@@ -156,9 +187,13 @@ def test_run_interval_is_welchs():
     a, b = rng.normal(1, 1, 8), rng.normal(0, 3, 7)
     theirs = stats.ttest_ind(a, b, equal_var=False).confidence_interval(0.95)
     mine = metrics.run_interval([a, b], [1, -1])
-    assert (mine.difference, mine.low, mine.high) == pytest.approx((a.mean() - b.mean(), theirs.low, theirs.high), rel=1e-6)
+    assert (mine.difference, mine.low, mine.high) == pytest.approx(
+        (a.mean() - b.mean(), theirs.low, theirs.high), rel=1e-6
+    )
     one = metrics.run_interval([a], [1])
-    assert (one.low, one.high) == pytest.approx(stats.t.interval(0.95, 7, a.mean(), stats.sem(a)), rel=1e-6)
+    assert (one.low, one.high) == pytest.approx(
+        stats.t.interval(0.95, 7, a.mean(), stats.sem(a)), rel=1e-6
+    )
     assert np.isnan(metrics.run_interval([[1.0]], [1]).low)
     assert metrics.run_interval([[1.0, 1.0], [0.5, 0.5]], [1, -1]) == (0.5, 0.5, 0.5)
 
@@ -172,7 +207,11 @@ def test_runs_that_wrote_their_problems_in_another_order_compare(tmp_path):
     path.write_bytes(b"".join(reversed(path.read_bytes().splitlines(keepends=True))))
     results = read_results(tmp_path)
     (after,) = results.benchmarks
-    assert [cell.right.tolist() for cell in after.cells] == [cell.right.tolist() for cell in before.cells] == [[4, 0, 0]] * 2
+    assert (
+        [cell.right.tolist() for cell in after.cells]
+        == [cell.right.tolist() for cell in before.cells]
+        == [[4, 0, 0]] * 2
+    )
     assert after.cells[1].gains[4] == before.cells[1].gains[4]
     assert results.record(after.cells[1].runs[0], "p/2").problem == "p/2"
 
@@ -197,7 +236,12 @@ def test_a_folder_under_another_name_is_left_out(tmp_path):
 
 def test_of_two_scorers_the_last_counts(tmp_path):
     old = write_run(tmp_path, spec(), [[False] * 4])
-    new = write_run(tmp_path, spec().model_copy(update={"scorer_version": "1.2"}), [[True] * 4], texts=[["x"] * 4])
+    new = write_run(
+        tmp_path,
+        spec().model_copy(update={"scorer_version": "1.2"}),
+        [[True] * 4],
+        texts=[["x"] * 4],
+    )
     results = read_results(tmp_path)
     (cell,) = results.benchmarks[0].cells
     assert (cell.runs, cell.right.tolist()) == ((new,), [4])
@@ -210,8 +254,15 @@ def test_a_setting_on_fewer_problems_is_compared_with_those_on_more(tmp_path):
     write_run(tmp_path, spec(alpha=16.0), [[True] * 4, [False] * 4, [False] * 4])
     small, large = sorted(read_results(tmp_path).benchmarks, key=lambda bench: bench.count)
     assert (small.problems, large.problems) == (("p/0", "p/1"), ("p/0", "p/1", "p/2"))
-    assert [(cell.alpha, cell.right.tolist()) for cell in small.cells] == [(0, [0, 0]), (8, [4, 4]), (16, [4, 0])]
-    assert [(cell.alpha, cell.right.tolist()) for cell in large.cells] == [(0, [0, 0, 0]), (16, [4, 0, 0])]
+    assert [(cell.alpha, cell.right.tolist()) for cell in small.cells] == [
+        (0, [0, 0]),
+        (8, [4, 4]),
+        (16, [4, 0]),
+    ]
+    assert [(cell.alpha, cell.right.tolist()) for cell in large.cells] == [
+        (0, [0, 0, 0]),
+        (16, [4, 0, 0]),
+    ]
     assert small.cells[1].gains[4].difference == 1
 
 
@@ -231,4 +282,6 @@ def test_novelty_is_told_where_the_plain_run_is_known(tmp_path):
 def test_different_right_solutions_are_counted(tmp_path):
     write_run(tmp_path, spec(), [[True, True, False, False], [False] * 4])
     (cell,) = read_results(tmp_path).benchmarks[0].cells
-    assert cell.diversity["solutions@4"].mean == 0.5, "both right ones of the first problem are of one class"
+    assert cell.diversity["solutions@4"].mean == 0.5, (
+        "both right ones of the first problem are of one class"
+    )

@@ -58,7 +58,9 @@ def words(at, section):
 def test_the_table_holds_the_numbers_and_filters_choose(browse, report):
     at = browse(report)
     assert (cells(at), series(at, "curves"), series(at, "pareto")) == (6, 6, 3)
-    assert (series(at, "diversity"), series(at, "overhead")) == (4, 1), "a line and a dashed baseline per temperature"
+    assert (series(at, "diversity"), series(at, "overhead")) == (4, 1), (
+        "a line and a dashed baseline per temperature"
+    )
     shares = at.locator("#table button span").all_inner_texts()
     store = read_results(path_of(report).parents[1] / "runs")
     expected = [cell.passed[4].mean for cell in store.benchmarks[0].cells]
@@ -89,7 +91,12 @@ def test_samples_come_from_disk_page_by_page_when_asked_for(browse, report):
     at.locator("#table button[data-cell]").nth(2).click()
     at.wait_for_selector("#samples details[open] pre")
     assert at.locator("#samples details").count() == page.PAGE
-    assert sorted(at.locator("#samples details[open] .texts pre").all_inner_texts()) == ["0 0", "0 1", "0 2", "0 3"]
+    assert sorted(at.locator("#samples details[open] .texts pre").all_inner_texts()) == [
+        "0 0",
+        "0 1",
+        "0 2",
+        "0 3",
+    ]
     assert at.inner_text("#samples details[open] .prompt") == "ask 0"
     assert at.evaluate("document.activeElement.id") == "chosen"
     at.click("#next")
@@ -107,7 +114,12 @@ def test_samples_come_from_disk_page_by_page_when_asked_for(browse, report):
 
 def test_hostile_texts_are_shown_and_never_run(browse, tmp_path):
     texts = [[HOSTILE, HOSTILE, "<b>bold</b>", ""]]
-    write_run(tmp_path / "runs", spec(model=f"m {HOSTILE}", task=HOSTILE), [[False, False, True, False]], texts=texts)
+    write_run(
+        tmp_path / "runs",
+        spec(model=f"m {HOSTILE}", task=HOSTILE),
+        [[False, False, True, False]],
+        texts=texts,
+    )
     at = browse(made(tmp_path / "runs", tmp_path / "out"))
     at.locator("#table button[data-cell]").click()
     at.wait_for_selector("#samples details[open] pre")
@@ -128,7 +140,9 @@ def test_it_is_readable_wide_and_narrow_light_and_dark(browse, report, width, da
     at.wait_for_selector("#samples details[open] pre")
     assert at.evaluate("document.documentElement.scrollWidth") == width
     assert at.evaluate("document.querySelector('.chart text').getBoundingClientRect().height") >= 10
-    ink, paper = at.evaluate("[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]")
+    ink, paper = at.evaluate(
+        "[getComputedStyle(document.body).color, getComputedStyle(document.body).backgroundColor]"
+    )
     assert abs(luminance(ink) - luminance(paper)) > 0.7
     assert bool(luminance(paper) < 0.2) is dark
 
@@ -154,11 +168,15 @@ def test_the_keyboard_reaches_everything(browse, report):
 
 
 def test_imported_runs_say_in_words_what_they_lack(browse, tmp_path):
-    rows = [released(when=i) for i in range(3)] + [released("batched_orth", 8, when=10 + i, pass_at_2=0.7) for i in range(3)]
+    rows = [released(when=i) for i in range(3)] + [
+        released("batched_orth", 8, when=10 + i, pass_at_2=0.7) for i in range(3)
+    ]
     import_released(write_released(tmp_path / "logs.csv", rows), Store(tmp_path / "runs"), "gsm8k")
     at = browse(made(tmp_path / "runs", tmp_path / "out"))
     assert words(at, "samples") == [page.NO_SAMPLES]
-    assert words(at, "pareto") == ["Pass@1 (the share of right samples) beside Pass@2 cannot be had from these runs."]
+    assert words(at, "pareto") == [
+        "Pass@1 (the share of right samples) beside Pass@2 cannot be had from these runs."
+    ]
     assert (cells(at), series(at, "curves"), series(at, "overhead")) == (2, 2, 1)
     at.locator("#notes summary").click()
     assert "coverage" in at.inner_text("#notes")
@@ -183,7 +201,9 @@ def test_a_single_run_without_a_baseline(browse, tmp_path):
     write_run(tmp_path / "runs", spec(1), [[True] * 4], finish=False)
     at = browse(made(tmp_path / "runs", tmp_path / "out"))
     assert (cells(at), series(at, "diversity")) == (1, 1)
-    assert words(at, "overhead")[0].startswith("Overhead cannot be had: it takes timed runs of a method and of plain sampling")
+    assert words(at, "overhead")[0].startswith(
+        "Overhead cannot be had: it takes timed runs of a method and of plain sampling"
+    )
     assert "not complete" in at.inner_text("#leftout")
     assert "NaN" not in at.inner_text("body")
     at.locator("#table button[data-cell]").click()
@@ -194,7 +214,9 @@ def test_a_single_run_without_a_baseline(browse, tmp_path):
 def test_plain_runs_with_one_sample(browse, tmp_path):
     write_run(tmp_path / "runs", spec(alpha=0.0, n=1), [[True], [False]])
     at = browse(made(tmp_path / "runs", tmp_path / "out"))
-    assert words(at, "pareto") == ["Pass@1 (the share of right samples) beside Pass@1 cannot be had from these runs."]
+    assert words(at, "pareto") == [
+        "Pass@1 (the share of right samples) beside Pass@1 cannot be had from these runs."
+    ]
     assert "no method that pushes samples apart" in words(at, "diversity")[0]
     assert series(at, "curves") == 1
 
@@ -222,7 +244,9 @@ def test_it_can_be_served_too(browse, report):
             else:
                 super().do_GET()
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=path_of(report).parent)) as server:
+    with ThreadingHTTPServer(
+        ("127.0.0.1", 0), partial(Quiet, directory=path_of(report).parent)
+    ) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         at = browse(f"http://127.0.0.1:{server.server_port}/report.html")
         at.locator("#table button[data-cell]").first.click()
@@ -252,7 +276,9 @@ def test_the_folder_is_bounded(tmp_path, monkeypatch):
     text = scripts[0].read_text()
     assert text.count("x" * page.MOST_SIGNS) == page.PAGE * 4
     assert "x" * (page.MOST_SIGNS + 1) not in text
-    assert (text.count(",false]"), text.count(",true]")) == (page.PAGE * 4, 0), "the samples are those of the lowest seed"
+    assert (text.count(",false]"), text.count(",true]")) == (page.PAGE * 4, 0), (
+        "the samples are those of the lowest seed"
+    )
     assert "the first 20 of 45 problems" in (tmp_path / "out" / "report.html").read_text()
 
 

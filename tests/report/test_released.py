@@ -20,10 +20,16 @@ LOGS = Path(__file__).parents[2] / ".." / "shared" / "data" / "released_runs_gsm
 @pytest.fixture(scope="module")
 def gsm8k(tmp_path_factory):
     if not LOGS.exists():
-        pytest.skip("the released run logs are not at ../shared/data/released_runs_gsm8k.csv beside the repository")
+        pytest.skip(
+            "the released run logs are not at ../shared/data/released_runs_gsm8k.csv beside the repository"
+        )
     folder = tmp_path_factory.mktemp("released")
     done = import_released(LOGS, Store(folder), "gsm8k")
-    assert (done.new, done.known, done.empty) == (756, 0, ("trial_38_batched_orth_alpha16.0_temp1.0",))
+    assert (done.new, done.known, done.empty) == (
+        756,
+        0,
+        ("trial_38_batched_orth_alpha16.0_temp1.0",),
+    )
     return read_results(folder)
 
 
@@ -55,7 +61,9 @@ def test_cells_on_fewer_than_eight_runs_are_listed(gsm8k):
 def test_the_report_says_what_the_logs_cannot_tell(gsm8k):
     (bench,) = gsm8k.benchmarks
     assert bench.count == 200
-    assert all(1 not in cell.passed and cell.right is None and cell.solved is None for cell in bench.cells)
+    assert all(
+        1 not in cell.passed and cell.right is None and cell.solved is None for cell in bench.cells
+    )
     told = " ".join(unknowns(bench))
     for words in (
         "300 problems per run; their tables hold 200",
@@ -74,7 +82,9 @@ def test_import_is_whole_and_only_once(tmp_path):
         released("batched_orth", 8, when=2),
         released("joint", 8, when=3, pass_at_2="nan", avg_time="", avg_diversity="NaN"),
     ]
-    path = write_released(tmp_path / "logs.csv", [*rows, released(when=4, pass_at_1="", pass_at_2="")])
+    path = write_released(
+        tmp_path / "logs.csv", [*rows, released(when=4, pass_at_1="", pass_at_2="")]
+    )
     store = Store(tmp_path / "store")
     done = import_released(path, store, "gsm8k")
     assert (done.new, done.known, done.empty) == (3, 0, ("trial_4",))
@@ -82,7 +92,11 @@ def test_import_is_whole_and_only_once(tmp_path):
     gappy = read_results(store.folder).benchmarks[0].cells[1]
     assert (gappy.objective, gappy.passed, gappy.seconds, gappy.diversity) == ("dpp", {}, None, {})
     head = next(head for head in map(store.head, store.ids()) if head.spec.params.plain)
-    assert (head.problems, head.drawn, head.summary.imported) == (200, 0, "logs.csv, which speaks of 300 problems per run")
+    assert (head.problems, head.drawn, head.summary.imported) == (
+        200,
+        0,
+        "logs.csv, which speaks of 300 problems per run",
+    )
     assert head.summary.passed == {"pass@2": 0.6, "first_right": 0.5}
     with pytest.raises(StoreError, match="was imported from"), store.open(head.spec, 200):
         pass
@@ -93,13 +107,19 @@ def test_import_is_whole_and_only_once(tmp_path):
     [
         ([], "has no rows; nothing was imported"),
         ([released(pass_at_1="", pass_at_2="")], "none of its 1 rows has a result"),
-        ([released(), released("orth", when=2)], "line 3: unknown strategy 'orth'; known: baseline, joint"),
+        (
+            [released(), released("orth", when=2)],
+            "line 3: unknown strategy 'orth'; known: baseline, joint",
+        ),
         ([released(pass_at_2=1.5)], "pass_at_2 must lie between 0 and 1, not '1.5'"),
         ([released(pass_at_2="many")], "pass_at_2 must be a number, not 'many'"),
         ([released(temperature=-1)], "temperature: Input should be greater than or equal to 0"),
         ([released(strategy="__import__('os')")], "strategy must be a dict"),
         ([released(strategy="[" * 5000)], "strategy must be a dict"),
-        ([released(strategy={"name": "joint", "pool": "mean", "alpha": 2})], "another setting than the one known"),
+        (
+            [released(strategy={"name": "joint", "pool": "mean", "alpha": 2})],
+            "another setting than the one known",
+        ),
         ([released(results_table="")], "results_table must be a dict"),
         ([released(results_table={"nrows": 401})], "a multiple of 2, not nrows 401"),
         ([released(_timestamp="inf")], "_timestamp must be a finite number"),
@@ -116,9 +136,15 @@ def test_bad_logs_import_nothing(tmp_path, rows, words):
 
 def test_files_that_are_no_logs(tmp_path):
     store = Store(tmp_path / "store")
-    with pytest.raises(ValueError, match="it has no column strategy, avg_time; nothing was imported"):
+    with pytest.raises(
+        ValueError, match="it has no column strategy, avg_time; nothing was imported"
+    ):
         import_released(
-            write_released(tmp_path / "a", [], RELEASED.replace("strategy,", "").replace("avg_time,", "")), store, "t"
+            write_released(
+                tmp_path / "a", [], RELEASED.replace("strategy,", "").replace("avg_time,", "")
+            ),
+            store,
+            "t",
         )
     with pytest.raises(ValueError, match="cannot read"):
         import_released(tmp_path / "none.csv", store, "t")

@@ -1,4 +1,6 @@
-"""The report as files: tables, claims, figures, examples, and what stands where something cannot be had."""
+"""The report as files: tables, claims, figures, examples, and what stands where something cannot be
+had.
+"""
 
 import csv
 import re
@@ -63,7 +65,9 @@ def test_names_are_names_in_every_format(tmp_path):
     """A task may be a file of any name."""
     for task in (HOSTILE, "данные", "тесты", "x" * 300):
         for alpha in (0.0, 8.0):
-            write_run(tmp_path / "runs", spec(task=task, alpha=alpha), [[True, False, False, False]])
+            write_run(
+                tmp_path / "runs", spec(task=task, alpha=alpha), [[True, False, False, False]]
+            )
     _, text = made(tmp_path)
     tasks = {row[0] for row in csv.reader(text("pass4.csv").splitlines())}
     assert any(task.startswith("'=1+cmd") for task in tasks)
@@ -109,7 +113,9 @@ def test_a_new_report_takes_the_old_tables_away_and_nothing_else(tmp_path):
     assert {path.name for path in (tmp_path / "out").glob("*.*")} == {"mine.csv", "pass.md"} | {
         path.name for path in files if path.parent == tmp_path / "out"
     }
-    assert set((tmp_path / "out" / "figures").iterdir()) == {path for path in files if path.parent.name == "figures"}
+    assert set((tmp_path / "out" / "figures").iterdir()) == {
+        path for path in files if path.parent.name == "figures"
+    }
 
 
 def test_tables_say_what_the_cells_say(tmp_path):
@@ -118,11 +124,19 @@ def test_tables_say_what_the_cells_say(tmp_path):
         write_run(tmp_path, spec(alpha=0.0, temperature=temperature), plain)
         pushed = [[i < solved] * 4 for i in range(4)]
         write_run(tmp_path, spec(alpha=8.0, temperature=temperature), pushed, seconds=1.1)
-        write_run(tmp_path, spec(alpha=2.0, temperature=temperature), [[True] * 4] * 3 + [[False] * 4])
+        write_run(
+            tmp_path, spec(alpha=2.0, temperature=temperature), [[True] * 4] * 3 + [[False] * 4]
+        )
     (bench,) = read_results(tmp_path).benchmarks
     layout = tables.pass_table(bench)
     assert layout.columns == ("alpha", "θ = 0", "θ = 1")
-    assert layout.rows == (("mini, plain",), ("0", "25.0", "25.0"), ("odd",), ("2", "75.0", "75.0"), ("8", "25.0", "50.0"))
+    assert layout.rows == (
+        ("mini, plain",),
+        ("0", "25.0", "25.0"),
+        ("odd",),
+        ("2", "75.0", "75.0"),
+        ("8", "25.0", "50.0"),
+    )
     assert layout.bold == {(3, 1), (3, 2)}
     assert "| **75.0** |" in layout.markdown()
     assert r"2 & \textbf{75.0} & \textbf{75.0} \\" in layout.latex()
@@ -153,18 +167,35 @@ def test_verdicts(tmp_path):
     for seed in range(3):
         for temperature in (0.0, 1.0, 2.0):
             weak = rng.random((40, 4)) < 0.05 * (1 + temperature)
-            write_run(tmp_path, spec(seed, alpha=0.0, temperature=temperature), weak, seconds=1 + 0.01 * seed)
+            write_run(
+                tmp_path,
+                spec(seed, alpha=0.0, temperature=temperature),
+                weak,
+                seconds=1 + 0.01 * seed,
+            )
             strong = rng.random((40, 4)) < 0.5
-            write_run(tmp_path, spec(seed, alpha=8.0, temperature=temperature), strong | weak, seconds=1.05 + 0.01 * seed)
+            write_run(
+                tmp_path,
+                spec(seed, alpha=8.0, temperature=temperature),
+                strong | weak,
+                seconds=1.05 + 0.01 * seed,
+            )
             worse = weak & (rng.random((40, 4)) < 0.1)
             write_run(tmp_path, spec(seed, task="bad", alpha=8.0, temperature=temperature), worse)
             write_run(tmp_path, spec(seed, task="bad", alpha=0.0, temperature=temperature), weak)
-    found = {(one.claim.split(" (")[0], one.benchmark): one for one in claims.findings(read_results(tmp_path))}
+    found = {
+        (one.claim.split(" (")[0], one.benchmark): one
+        for one in claims.findings(read_results(tmp_path))
+    }
     names = list(dict.fromkeys(name for name, _ in found))
     verdicts = [[found[name, task].verdict for name in names] for task in ("countdown", "bad")]
     assert verdicts[0] == ["holds", "holds", "holds", "holds", "cannot be said"]
     assert verdicts[1][0] == verdicts[1][2] == verdicts[1][3] == "fails"
-    assert all(re.search(r"[+-]\d+\.\d \[[+-]", one.evidence) for one in found.values() if one.verdict != "cannot be said")
+    assert all(
+        re.search(r"[+-]\d+\.\d \[[+-]", one.evidence)
+        for one in found.values()
+        if one.verdict != "cannot be said"
+    )
 
 
 @pytest.mark.parametrize(("slower", "verdict"), [(0.1, "holds"), (0.5, "fails")])
@@ -172,20 +203,37 @@ def test_overhead_in_steps(tmp_path, slower, verdict):
     for steps in (4, 8):
         for seed in range(4):
             plain = steps * (1 + 0.001 * seed)
-            write_run(tmp_path / "runs", spec(seed, alpha=0.0, steps=steps), [[True] * 4] * 2, seconds=plain)
+            write_run(
+                tmp_path / "runs",
+                spec(seed, alpha=0.0, steps=steps),
+                [[True] * 4] * 2,
+                seconds=plain,
+            )
             more = 1.1 if steps == 4 else 1 + slower
-            write_run(tmp_path / "runs", spec(seed, steps=steps), [[True] * 4] * 2, seconds=plain * more)
+            write_run(
+                tmp_path / "runs", spec(seed, steps=steps), [[True] * 4] * 2, seconds=plain * more
+            )
     results, text = made(tmp_path)
     last = claims.findings(results)[-1]
-    assert (last.verdict, last.claim) == (verdict, "The relative overhead is flat in the number of steps")
+    assert (last.verdict, last.claim) == (
+        verdict,
+        "The relative overhead is flat in the number of steps",
+    )
     assert "figures/countdown-overhead.png" in text("report.md")
 
 
 def test_examples_follow_the_rule_and_mark_what_changed(tmp_path):
     plain = [["1+1=3"] * 4, ["a", "b", "c", "d"], ["9"] * 4]
     pushed = [["1+1=3", "1+1=2", "2", "<script>|x"], ["a", "b", "c", "e"], ["9"] * 4]
-    write_run(tmp_path / "runs", spec(alpha=0.0), [[False] * 4, [False] * 4, [True] * 4], texts=plain)
-    write_run(tmp_path / "runs", spec(), [[False, True, True, False], [False, False, False, True], [True] * 4], texts=pushed)
+    write_run(
+        tmp_path / "runs", spec(alpha=0.0), [[False] * 4, [False] * 4, [True] * 4], texts=plain
+    )
+    write_run(
+        tmp_path / "runs",
+        spec(),
+        [[False, True, True, False], [False, False, False, True], [True] * 4],
+        texts=pushed,
+    )
     results, text = made(tmp_path)
     (example,) = pick_examples(results, results.benchmarks[0])
     assert (example.problem, example.seed, example.setting) == ("p/0", 0, "odd α8 T1")
@@ -211,12 +259,18 @@ def test_changed_words_leave_the_text_as_it_is(text, plain):
     assert "".join(piece for piece, _ in pieces) == text
     assert all(one[1] != next_[1] for one, next_ in pairwise(pieces))
     rest = iter(re.findall(r"\s+|\w+|[^\w\s]", plain))
-    kept = [word for piece, new in pieces if not new for word in re.findall(r"\s+|\w+|[^\w\s]", piece)]
-    assert all(word in rest for word in kept), "what is not marked stands in the plain text, in this order"
+    kept = [
+        word for piece, new in pieces if not new for word in re.findall(r"\s+|\w+|[^\w\s]", piece)
+    ]
+    assert all(word in rest for word in kept), (
+        "what is not marked stands in the plain text, in this order"
+    )
 
 
 def test_changed_words_of_repetitive_texts():
-    """The search for the longest block, then for those beside it, took time that grew with the cube."""
+    """The search for the longest block, then for those beside it, took time that grew with the
+    cube.
+    """
     make = lambda n: ("a b c d " * (n // 8), ("a b c d " * (n // 8))[::-1])  # noqa: E731
     assert growth(lambda both: changed(*both), make, 128, 8) < QUADRATIC
 
@@ -225,7 +279,10 @@ def test_a_single_run(tmp_path):
     write_run(tmp_path / "runs", spec(), [[True] * 4, [False] * 4])
     _, text = made(tmp_path)
     page = text("report.md")
-    assert "countdown: gains and regret cannot be had, no method has runs of plain sampling beside it" in page
+    assert (
+        "countdown: gains and regret cannot be had, no method has runs of plain sampling beside it"
+        in page
+    )
     assert "Some cells rest on one run: they have no standard error." in page
     assert "Transfer of an alpha cannot be had" in page
     assert "`odd` and its plain baseline share no temperature" in text("claims.md")
@@ -242,13 +299,17 @@ def test_a_run_without_a_baseline_of_its_own(tmp_path):
 
 
 def test_imported_runs_say_what_cannot_be_had(tmp_path):
-    rows = [released(when=i) for i in range(3)] + [released("batched_orth", 8, when=10 + i, pass_at_2=0.7) for i in range(3)]
+    rows = [released(when=i) for i in range(3)] + [
+        released("batched_orth", 8, when=10 + i, pass_at_2=0.7) for i in range(3)
+    ]
     import_released(write_released(tmp_path / "logs.csv", rows), Store(tmp_path / "runs"), "gsm8k")
     _, text = made(tmp_path)
     assert "coverage cannot be had" in text("coverage.md")
     assert not (tmp_path / "out" / "coverage.csv").exists()
     assert "Pass@1 (share of right samples) beside Pass@2 cannot be had" in text("report.md")
-    assert "No problem of these runs fits the rule, or the runs have no samples." in text("examples.md")
+    assert "No problem of these runs fits the rule, or the runs have no samples." in text(
+        "examples.md"
+    )
     assert list(csv.DictReader(text("pass2.csv").splitlines()))[-1]["mean"] == "70.0"
 
 
@@ -262,7 +323,11 @@ def test_the_commands(tmp_path, monkeypatch, capsys):
     empty = released(when=2, pass_at_1="", pass_at_2="")
     path = write_released(tmp_path / "logs.csv", [released(), ["trial_2\x1b[2J", *empty[1:]]])
     code, out, err = call("import-released", path, "--store", tmp_path / "runs")
-    assert (code, "1 run imported" in out, "left out 1 row without a result: trial_2␛[2J" in err) == (0, True, True)
+    assert (
+        code,
+        "1 run imported" in out,
+        "left out 1 row without a result: trial_2␛[2J" in err,
+    ) == (0, True, True)
     write_run(tmp_path / "runs", spec(), [[True] * 4], finish=False)
     code, out, err = call("report", tmp_path / "runs", "--out", tmp_path / "out")
     assert code == 0
@@ -272,7 +337,10 @@ def test_the_commands(tmp_path, monkeypatch, capsys):
     code, out, err = call("report", tmp_path / "none")
     assert (code, out) == (2, "")
     assert err.startswith(f"oddlm: there is no store {tmp_path}/none")
-    assert call("report", tmp_path / "runs", "--out", path)[2] == f"oddlm: cannot write a report to {path}: it is a file\n"
+    assert (
+        call("report", tmp_path / "runs", "--out", path)[2]
+        == f"oddlm: cannot write a report to {path}: it is a file\n"
+    )
     assert call("import-released", tmp_path / "none.csv")[0] == 2
 
 
@@ -280,5 +348,10 @@ def test_a_report_needs_no_torch(tmp_path):
     grid(tmp_path / "runs", problems=2, seeds=1)
     code = "import sys; from oddlm.cli import main; sys.argv = ['oddlm', 'report', 'runs', '--out', 'out']\n"
     code += "try: main()\nexcept SystemExit: pass\nsys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False, capture_output=True).returncode == 0
+    assert (
+        subprocess.run(
+            [sys.executable, "-c", code], cwd=tmp_path, check=False, capture_output=True
+        ).returncode
+        == 0
+    )
     assert (tmp_path / "out" / "report.md").exists()

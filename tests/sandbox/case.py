@@ -24,6 +24,8 @@ class Case:
 
     def judge(self) -> Verdict:
         nodes = ast.parse(self.program).body
-        defined = tuple(node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef))
+        defined = tuple(
+            node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef)
+        )
         trial = read_tests(self.tests, by_reference=self.by_reference, defined=defined)
         return run_python(self.program, trial, limits=Limits(timeout_s=self.timeout_s))

@@ -1,10 +1,12 @@
-"""Programs that must not pass, and programs that must: data for test_cases.py and benchmarks/verdicts.py."""
+"""Programs that must not pass, and programs that must: data for test_cases.py and
+benchmarks/verdicts.py.
+"""
 
 from .case import NUMBER, Case
 from .more_cases import FOOLING, SHAPES
 
-# Ways in which tests iterate. In each, a StopIteration raised by f ends the iteration early, and the
-# tests pass in plain Python.
+# Ways in which tests iterate. In each, a StopIteration raised by f ends the iteration early, and
+# the tests pass in plain Python.
 ITERATIONS = {
     "all of a map": "assert all(map(lambda c: f(c) == c + 40, [1, 2]))",
     "not any of a map": "assert not any(map(lambda c: f(c) != c + 40, [1, 2]))",
@@ -32,7 +34,10 @@ ITERATIONS = {
     "counter": "from collections import Counter\nassert set(Counter(map(f, [1]))) <= {41}",
     "generator that delegates": "def g():\n    yield from map(f, [1])\nassert all(x == 41 for x in g())",
 }
-STOPPING = {f"StopIteration in {name}": Case("def f(x): raise StopIteration", tests) for name, tests in ITERATIONS.items()}
+STOPPING = {
+    f"StopIteration in {name}": Case("def f(x): raise StopIteration", tests)
+    for name, tests in ITERATIONS.items()
+}
 
 SWALLOWED = {
     "right once, then StopIteration": Case(
@@ -112,9 +117,12 @@ SWALLOWED = {
         "def f(x): raise SystemExit(0)", "try:\n    assert f(1) == 41\nexcept Exception:\n    raise"
     ),
     "KeyboardInterrupt": Case("def f(x): raise KeyboardInterrupt", "assert f(1) == 41"),
-    "KeyboardInterrupt in a map": Case("def f(x): raise KeyboardInterrupt", "assert all(map(f, [1]))"),
+    "KeyboardInterrupt in a map": Case(
+        "def f(x): raise KeyboardInterrupt", "assert all(map(f, [1]))"
+    ),
     "BaseExceptionGroup of exits": Case(
-        "def f(x): raise BaseExceptionGroup('g', [SystemExit(0), KeyboardInterrupt()])", "assert f(1) == 41"
+        "def f(x): raise BaseExceptionGroup('g', [SystemExit(0), KeyboardInterrupt()])",
+        "assert f(1) == 41",
     ),
 }
 
@@ -157,10 +165,12 @@ LIES = {
         "assert abs(f(1) - 41) < 1",
     ),
     "method that is told what to say": Case(
-        "class T(str):\n    def startswith(s, p): return True\ndef f(x): return T('no')", "assert f(1).startswith('yes')"
+        "class T(str):\n    def startswith(s, p): return True\ndef f(x): return T('no')",
+        "assert f(1).startswith('yes')",
     ),
     "list whose length lies": Case(
-        "class T(list):\n    def __len__(s): return 3\ndef f(x): return T()", "assert len(f(1)) == 3"
+        "class T(list):\n    def __len__(s): return 3\ndef f(x): return T()",
+        "assert len(f(1)) == 3",
     ),
     "dict that has every key": Case(
         "class T(dict):\n    def __contains__(s, k): return True\n    def __missing__(s, k): return 41\ndef f(x): return T()",
@@ -178,15 +188,24 @@ LIES = {
         "def f(v):\n    v.clear()\n    return []", "v = [3, 1, 2]\nassert f(v) == sorted(v)"
     ),
     "argument emptied before a later comparison": Case(
-        "def f(v):\n    v.clear()\n    return []", "v = [3, 1, 2]\nout = f(v)\nassert out == sorted(v)"
+        "def f(v):\n    v.clear()\n    return []",
+        "v = [3, 1, 2]\nout = f(v)\nassert out == sorted(v)",
     ),
     "expected value changed through an alias": Case(
         "def f(v):\n    v.append(99)\n    return v", "v = [1]\nwant = v\nassert f(v) == want + [2]"
     ),
-    "effect that did not happen": Case("def f(v): return None", "v = [3, 1, 2]\nf(v)\nassert v == [1, 2, 3]"),
-    "effect of a new list": Case("def f(v):\n    v = sorted(v)", "v = [3, 1, 2]\nf(v)\nassert v == [1, 2, 3]"),
-    "function that is not called back": Case("def f(g, x): return 0", "assert f(lambda x: x + 40, 1) == 41"),
-    "callback that recurses for ever": Case("def f(g): return f(g) if g(f) else 0", "assert f(lambda h: h(lambda x: 1)) == 41"),
+    "effect that did not happen": Case(
+        "def f(v): return None", "v = [3, 1, 2]\nf(v)\nassert v == [1, 2, 3]"
+    ),
+    "effect of a new list": Case(
+        "def f(v):\n    v = sorted(v)", "v = [3, 1, 2]\nf(v)\nassert v == [1, 2, 3]"
+    ),
+    "function that is not called back": Case(
+        "def f(g, x): return 0", "assert f(lambda x: x + 40, 1) == 41"
+    ),
+    "callback that recurses for ever": Case(
+        "def f(g): return f(g) if g(f) else 0", "assert f(lambda h: h(lambda x: 1)) == 41"
+    ),
     "a question about an unknown object": Case(
         "import sys\ndef f(x):\n    p = sys._getframe().f_back.f_back.f_locals['self']\n"
         "    return p._result(p._back('call', 7, (), {}))",
@@ -223,23 +242,37 @@ LIES = {
         "    wire.send_bytes(int(sys.argv[2]), data)",
         "try:\n    f(1)('os')\nexcept Exception:\n    pass",
     ),
-    "a builtin function passed off as a type": Case("def f(x): return eval", "assert f(1)('41') == 42"),
+    "a builtin function passed off as a type": Case(
+        "def f(x): return eval", "assert f(1)('41') == 42"
+    ),
     "constant where a function is wanted": Case("f = 41", "assert f(1) == 41"),
     "class where a value is wanted": Case(
-        "class f:\n    def __init__(s, x): pass\n    def __eq__(s, o): return True", "assert f(1) == 41"
+        "class f:\n    def __init__(s, x): pass\n    def __eq__(s, o): return True",
+        "assert f(1) == 41",
     ),
     "module that replaces the wire": Case(
         "import sys\nm = sys.modules['inside.wire']\nm.encode = lambda *a, **k: b't'\nm.MAX_DEPTH = 0\ndef f(x): return 0",
         "assert f(1) == 41",
     ),
-    "values that collide": Case("def f(x): return {i * (2**61 - 1) for i in range(30000)}", "assert f(1) == 41", timeout_s=2.0),
-    "lists that fill the judge's memory": Case("def f(x): return [[]] * 5_000_000", "assert f(1) == 41", timeout_s=60.0),
-    "iterator without end": Case("def f(x):\n    while True: yield 0", "assert sum(f(1)) == 41", timeout_s=2.0),
+    "values that collide": Case(
+        "def f(x): return {i * (2**61 - 1) for i in range(30000)}",
+        "assert f(1) == 41",
+        timeout_s=2.0,
+    ),
+    "lists that fill the judge's memory": Case(
+        "def f(x): return [[]] * 5_000_000", "assert f(1) == 41", timeout_s=60.0
+    ),
+    "iterator without end": Case(
+        "def f(x):\n    while True: yield 0", "assert sum(f(1)) == 41", timeout_s=2.0
+    ),
     "coroutine without end": Case(
-        "async def f(x):\n    while True: pass", "import asyncio\nassert asyncio.run(f(1)) == 41", timeout_s=2.0
+        "async def f(x):\n    while True: pass",
+        "import asyncio\nassert asyncio.run(f(1)) == 41",
+        timeout_s=2.0,
     ),
     "forgiving test of a dead program": Case(
-        "import ctypes\ndef f(x): ctypes.string_at(0)", "try:\n    assert f(1) == 41\nexcept BaseException:\n    pass"
+        "import ctypes\ndef f(x): ctypes.string_at(0)",
+        "try:\n    assert f(1) == 41\nexcept BaseException:\n    pass",
     ),
     "wrong class by reference": Case(
         "class Stack:\n    def push(self, x): pass\n    def pop(self): return 41",
@@ -252,10 +285,14 @@ LIES = {
         by_reference=("Stack",),
     ),
     "attribute by reference that exits": Case(
-        "class T:\n    def __getattr__(self, n): raise SystemExit(0)", "assert T().x == 1", by_reference=("T",)
+        "class T:\n    def __getattr__(self, n): raise SystemExit(0)",
+        "assert T().x == 1",
+        by_reference=("T",),
     ),
     "StopIteration from a method by reference": Case(
-        "class T:\n    def get(self, c): raise StopIteration", "t = T()\nassert all(map(t.get, [1]))", by_reference=("T",)
+        "class T:\n    def get(self, c): raise StopIteration",
+        "t = T()\nassert all(map(t.get, [1]))",
+        by_reference=("T",),
     ),
 }
 HOSTILE = STOPPING | SWALLOWED | LIES | FOOLING
@@ -263,26 +300,40 @@ HOSTILE = STOPPING | SWALLOWED | LIES | FOOLING
 FUNCTIONS = {
     "a lambda": Case("f = lambda x: x + 1", "assert f(1) == 2"),
     "a partial": Case("from functools import partial\nf = partial(pow, 2)", "assert f(5) == 32"),
-    "a callable instance": Case("class F:\n    def __call__(self, x): return x + 1\nf = F()", "assert f(1) == 2"),
-    "a bound method": Case("class S:\n    def go(self, x): return x + 1\nf = S().go", "assert f(1) == 2"),
-    "a class's static method": Case("class S:\n    @staticmethod\n    def go(x): return x + 1\nf = S.go", "assert f(1) == 2"),
+    "a callable instance": Case(
+        "class F:\n    def __call__(self, x): return x + 1\nf = F()", "assert f(1) == 2"
+    ),
+    "a bound method": Case(
+        "class S:\n    def go(self, x): return x + 1\nf = S().go", "assert f(1) == 2"
+    ),
+    "a class's static method": Case(
+        "class S:\n    @staticmethod\n    def go(x): return x + 1\nf = S.go", "assert f(1) == 2"
+    ),
     "a cached function": Case(
-        "from functools import cache\n@cache\ndef f(n): return n if n < 2 else f(n-1) + f(n-2)", "assert f(50) == 12586269025"
+        "from functools import cache\n@cache\ndef f(n): return n if n < 2 else f(n-1) + f(n-2)",
+        "assert f(50) == 12586269025",
     ),
     "a built-in function": Case("from math import gcd as f", "assert f(12, 18) == 6"),
     "a method of str": Case("f = str.upper", "assert f('a') == 'A'"),
     "a fixed-point combinator": Case(
-        "f = (lambda h: h(h))(lambda h: lambda n: 1 if n == 0 else n * h(h)(n - 1))", "assert f(5) == 120"
+        "f = (lambda h: h(h))(lambda h: lambda n: 1 if n == 0 else n * h(h)(n - 1))",
+        "assert f(5) == 120",
     ),
     "single dispatch": Case(
         "from functools import singledispatch\n@singledispatch\ndef f(x): return 'other'\n@f.register\ndef _(x: int): return 'int'",
         "assert f(1) == 'int' and f('') == 'other'",
     ),
     "a function made by exec": Case("exec('def f(x): return x + 1')", "assert f(1) == 2"),
-    "a function bound in a loop": Case("for i in range(3):\n    def f(x, i=i): return x + i", "assert f(1) == 3"),
+    "a function bound in a loop": Case(
+        "for i in range(3):\n    def f(x, i=i): return x + i", "assert f(1) == 3"
+    ),
     "the name of a built-in": Case("def sum(a, b): return a * b", "assert sum(2, 5) == 10"),
-    "keyword-only arguments": Case("def f(*, a, b=2): return a - b", "assert f(a=5) == 3 and f(b=1, a=1) == 0"),
-    "any arguments": Case("def f(*args, **kw): return args, kw", "assert f(1, 2, x=3) == ((1, 2), {'x': 3})"),
+    "keyword-only arguments": Case(
+        "def f(*, a, b=2): return a - b", "assert f(a=5) == 3 and f(b=1, a=1) == 0"
+    ),
+    "any arguments": Case(
+        "def f(*args, **kw): return args, kw", "assert f(1, 2, x=3) == ((1, 2), {'x': 3})"
+    ),
     "a match statement": Case(
         "def f(v):\n    match v:\n        case [a, *_]: return a\n        case _: return None",
         "assert f([7, 8]) == 7 and f([]) is None",
@@ -291,19 +342,27 @@ FUNCTIONS = {
         "def f(x): return x + 1\nif __name__ == '__main__':\n    print(f(boom))", "assert f(1) == 2"
     ),
     "output while it runs": Case(
-        "import sys\ndef f(x):\n    print('hello')\n    print('there', file=sys.stderr)\n    return x", "assert f(1) == 1"
+        "import sys\ndef f(x):\n    print('hello')\n    print('there', file=sys.stderr)\n    return x",
+        "assert f(1) == 1",
     ),
     "state between calls": Case(
-        "seen = []\ndef f(x):\n    seen.append(x)\n    return len(seen)", "assert [f(0), f(0)] == [1, 2]"
+        "seen = []\ndef f(x):\n    seen.append(x)\n    return len(seen)",
+        "assert [f(0), f(0)] == [1, 2]",
     ),
     "files of its own": Case(
         "import tempfile\ndef f(x):\n    with tempfile.TemporaryFile('w+') as t:\n        t.write(x)\n        t.seek(0)\n        return t.read()",
         "assert f('abc') == 'abc'",
     ),
-    "built-ins of its own": Case("len = lambda v: 7\ndef f(v): return len(v)", "assert f([]) == 7 and len([]) == 0"),
+    "built-ins of its own": Case(
+        "len = lambda v: 7\ndef f(v): return len(v)", "assert f([]) == 7 and len([]) == 0"
+    ),
     "a constant": Case("ANSWER = 42", "assert ANSWER == 42"),
-    "a function that is named, not called": Case("def triple(x): return 3 * x", "assert list(map(triple, [1, 2])) == [3, 6]"),
-    "a function as a key of sorted()": Case("def f(s): return len(s)", "assert sorted(['bb', 'a'], key=f) == ['a', 'bb']"),
+    "a function that is named, not called": Case(
+        "def triple(x): return 3 * x", "assert list(map(triple, [1, 2])) == [3, 6]"
+    ),
+    "a function as a key of sorted()": Case(
+        "def f(s): return len(s)", "assert sorted(['bb', 'a'], key=f) == ['a', 'bb']"
+    ),
     "a module that the tests do not import": Case(
         "import math\ndef f(x): return math.floor(x)", "assert f(1.5) == math.floor(1.5)"
     ),
@@ -347,9 +406,13 @@ RESULTS = {
         "from datetime import datetime, timezone\nassert f() == datetime(2024, 1, 1, 10, tzinfo=timezone.utc)",
     ),
     "timedelta": Case(
-        "from datetime import timedelta\ndef f(): return timedelta(hours=36)", "assert f().total_seconds() == 129600"
+        "from datetime import timedelta\ndef f(): return timedelta(hours=36)",
+        "assert f().total_seconds() == 129600",
     ),
-    "range": Case("def f(n): return range(n)", "assert f(3) == range(3) and list(f(3)) == [0, 1, 2] and 2 in f(3)"),
+    "range": Case(
+        "def f(n): return range(n)",
+        "assert f(3) == range(3) and list(f(3)) == [0, 1, 2] and 2 in f(3)",
+    ),
     "dict views": Case(
         "def f(d): return d.keys(), d.values(), d.items()",
         "k, v, i = f({'a': 1})\nassert k == {'a'} and list(v) == [1] and dict(i) == {'a': 1}",
@@ -359,14 +422,19 @@ RESULTS = {
     "a type": Case("def f(x): return type(x)", "assert f(1) is int and f('') == str"),
     "Ellipsis": Case("def f(): return ...", "assert f() is ..."),
     "an enumeration of ints": Case(
-        "from enum import IntEnum\nclass C(IntEnum):\n    RED = 3\ndef f(): return C.RED", "assert f() == 3"
+        "from enum import IntEnum\nclass C(IntEnum):\n    RED = 3\ndef f(): return C.RED",
+        "assert f() == 3",
     ),
     "subclasses of plain types": Case(
         "class L(list): pass\nclass S(str): pass\nclass D(dict): pass\ndef f(): return L([1]), S('a'), D(x=1)",
         "assert f() == ([1], 'a', {'x': 1})",
     ),
-    "a result of two megabytes": Case("def f(n): return 'x' * n", "assert len(f(2_000_000)) == 2_000_000"),
-    "an argument of two megabytes": Case("def f(v): return len(v)", "assert f('x' * 2_000_000) == 2_000_000"),
+    "a result of two megabytes": Case(
+        "def f(n): return 'x' * n", "assert len(f(2_000_000)) == 2_000_000"
+    ),
+    "an argument of two megabytes": Case(
+        "def f(v): return len(v)", "assert f('x' * 2_000_000) == 2_000_000"
+    ),
     "a UUID and a path": Case(
         "from uuid import UUID\nfrom pathlib import Path\ndef f(): return UUID(int=7), Path('/a/b')",
         "u, p = f()\nassert u.int == 7 and p.name == 'b'",
@@ -375,21 +443,30 @@ RESULTS = {
         "import re\ndef f(s): return re.match('a', s)",
         "assert f('ab')\nassert not f('b')\nassert f('a') is not None and f('b') is None",
     ),
-    "an object that is false": Case("class T:\n    def __len__(self): return 0\ndef f(): return T()", "assert not f()"),
-    "an array": Case("from array import array\ndef f(): return array('i', [1, 2])", "assert list(f()) == [1, 2]"),
+    "an object that is false": Case(
+        "class T:\n    def __len__(self): return 0\ndef f(): return T()", "assert not f()"
+    ),
+    "an array": Case(
+        "from array import array\ndef f(): return array('i', [1, 2])", "assert list(f()) == [1, 2]"
+    ),
 }
 
 ITERATORS = {
-    "a generator": Case("def f(n):\n    for i in range(n): yield i", "assert list(f(3)) == [0, 1, 2] and sum(f(4)) == 6"),
+    "a generator": Case(
+        "def f(n):\n    for i in range(n): yield i",
+        "assert list(f(3)) == [0, 1, 2] and sum(f(4)) == 6",
+    ),
     "a generator without end": Case(
         "def f():\n    n = 0\n    while True:\n        yield n\n        n += 1",
         "from itertools import islice\nassert list(islice(f(), 3)) == [0, 1, 2]",
     ),
     "next() on a generator": Case(
-        "def f():\n    yield 1\n    yield 2", "g = f()\nassert next(g) == 1 and next(g) == 2 and next(g, None) is None"
+        "def f():\n    yield 1\n    yield 2",
+        "g = f()\nassert next(g) == 1 and next(g) == 2 and next(g, None) is None",
     ),
     "a generator that ends": Case(
-        "def f():\n    yield 1", "g = f()\nnext(g)\ntry:\n    next(g)\n    assert False\nexcept StopIteration:\n    pass"
+        "def f():\n    yield 1",
+        "g = f()\nnext(g)\ntry:\n    next(g)\n    assert False\nexcept StopIteration:\n    pass",
     ),
     "a generator that is sent to": Case(
         "def f():\n    total = 0\n    while True:\n        total += yield total",
@@ -403,8 +480,12 @@ ITERATORS = {
         "class C:\n    def __iter__(self): return iter([1, 2])\ndef f(): return C()",
         "assert list(f()) == [1, 2] and sorted(f()) == [1, 2]",
     ),
-    "a generator as an argument": Case("def f(it): return sum(it)", "assert f(x * x for x in range(4)) == 14"),
-    "an iterator as an argument": Case("def f(it): return next(it), list(it)", "assert f(iter([1, 2, 3])) == (1, [2, 3])"),
+    "a generator as an argument": Case(
+        "def f(it): return sum(it)", "assert f(x * x for x in range(4)) == 14"
+    ),
+    "an iterator as an argument": Case(
+        "def f(it): return next(it), list(it)", "assert f(iter([1, 2, 3])) == (1, [2, 3])"
+    ),
     "a coroutine": Case(
         "import asyncio\nasync def f(x):\n    await asyncio.sleep(0)\n    return x + 1",
         "import asyncio\nassert asyncio.run(f(1)) == 2",
@@ -416,9 +497,15 @@ ITERATORS = {
 }
 
 CALLABLES = {
-    "a closure as a result": Case("def f(n): return lambda x: x + n", "assert f(3)(4) == 7\nadd = f(1)\nassert add(1) == 2"),
-    "a curried function": Case("def f(a): return lambda b: lambda c: a + b + c", "assert f(1)(2)(3) == 6"),
-    "a lambda as an argument": Case("def f(g, v): return [g(x) for x in v]", "assert f(lambda x: x * 2, [1, 2]) == [2, 4]"),
+    "a closure as a result": Case(
+        "def f(n): return lambda x: x + n", "assert f(3)(4) == 7\nadd = f(1)\nassert add(1) == 2"
+    ),
+    "a curried function": Case(
+        "def f(a): return lambda b: lambda c: a + b + c", "assert f(1)(2)(3) == 6"
+    ),
+    "a lambda as an argument": Case(
+        "def f(g, v): return [g(x) for x in v]", "assert f(lambda x: x * 2, [1, 2]) == [2, 4]"
+    ),
     "a function of the tests as an argument": Case(
         "def f(g, x): return g(g(x))", "def double(x): return 2 * x\nassert f(double, 3) == 12"
     ),
@@ -431,7 +518,8 @@ CALLABLES = {
         "import operator\nassert f(operator.add, [1, 2, 3]) == 6 and f(max, [3, 1]) == 3",
     ),
     "a type as an argument": Case(
-        "def f(v, kind): return [x for x in v if not isinstance(x, kind)]", "assert f([1, 'a', 2.5], str) == [1, 2.5]"
+        "def f(v, kind): return [x for x in v if not isinstance(x, kind)]",
+        "assert f([1, 'a', 2.5], str) == [1, 2.5]",
     ),
     "composition": Case(
         "def f(*gs):\n    def h(x):\n        for g in reversed(gs): x = g(x)\n        return x\n    return h",
@@ -446,7 +534,8 @@ CALLABLES = {
         "@f\ndef fib(n): return n if n < 2 else fib(n - 1) + fib(n - 2)\nassert fib(30) == 832040",
     ),
     "a callback with an effect": Case(
-        "def f(v, g):\n    for x in v: g(x)", "seen = []\nf([1, 2], seen.append)\nassert seen == [1, 2]"
+        "def f(v, g):\n    for x in v: g(x)",
+        "seen = []\nf([1, 2], seen.append)\nassert seen == [1, 2]",
     ),
     "a callback that fails twice": Case(
         "def f(g, n):\n    for i in range(n):\n        try: return g()\n        except ValueError: pass\n    raise RuntimeError('gave up')",
@@ -456,7 +545,9 @@ CALLABLES = {
         "def f(g): return g()",
         "class Boom(Exception): pass\ndef g(): raise Boom('x')\ntry:\n    f(g)\n    assert False\nexcept Boom as error:\n    assert error.args == ('x',)",
     ),
-    "a function that is handed back": Case("def f(g): return g", "def g(): return 7\nassert f(g)() == 7"),
+    "a function that is handed back": Case(
+        "def f(g): return g", "def g(): return 7\nassert f(g)() == 7"
+    ),
 }
 
 EXCEPTIONS = {
@@ -469,7 +560,8 @@ EXCEPTIONS = {
         "try:\n    f(1)\n    assert False\nexcept ValueError as error:\n    assert str(error) == 'no' and type(error).__name__ == 'Bad'",
     ),
     "JSONDecodeError": Case(
-        "import json\ndef f(s): return json.loads(s)", "try:\n    f('{')\n    assert False\nexcept ValueError:\n    pass"
+        "import json\ndef f(s): return json.loads(s)",
+        "try:\n    f('{')\n    assert False\nexcept ValueError:\n    pass",
     ),
     "UnicodeDecodeError": Case(
         "def f(b): return b.decode()",
@@ -522,17 +614,29 @@ EXCEPTIONS = {
 }
 
 EFFECTS = {
-    "a list sorted in place": Case("def f(v): v.sort()", "v = [3, 1, 2]\nf(v)\nassert v == [1, 2, 3]"),
-    "a list sorted in place, and None": Case("def f(v): v.sort()", "v = [2, 1]\nassert f(v) is None\nassert v == [1, 2]"),
+    "a list sorted in place": Case(
+        "def f(v): v.sort()", "v = [3, 1, 2]\nf(v)\nassert v == [1, 2, 3]"
+    ),
+    "a list sorted in place, and None": Case(
+        "def f(v): v.sort()", "v = [2, 1]\nassert f(v) is None\nassert v == [1, 2]"
+    ),
     "a matrix turned in place": Case(
-        "def f(m): m[:] = [list(r) for r in zip(*m[::-1])]", "m = [[1, 2], [3, 4]]\nf(m)\nassert m == [[3, 1], [4, 2]]"
+        "def f(m): m[:] = [list(r) for r in zip(*m[::-1])]",
+        "m = [[1, 2], [3, 4]]\nf(m)\nassert m == [[3, 1], [4, 2]]",
     ),
-    "a dict changed in place": Case("def f(d, k): d.pop(k)", "d = {'a': 1, 'b': 2}\nf(d, 'a')\nassert d == {'b': 2}"),
-    "a set changed in place": Case("def f(s, *, x): s.discard(x)", "s = {1, 2}\nf(s, x=1)\nassert s == {2}"),
+    "a dict changed in place": Case(
+        "def f(d, k): d.pop(k)", "d = {'a': 1, 'b': 2}\nf(d, 'a')\nassert d == {'b': 2}"
+    ),
+    "a set changed in place": Case(
+        "def f(s, *, x): s.discard(x)", "s = {1, 2}\nf(s, x=1)\nassert s == {2}"
+    ),
     "a deque turned in place": Case(
-        "def f(d): d.rotate(1)", "from collections import deque\nd = deque([1, 2, 3])\nf(d)\nassert d == deque([3, 1, 2])"
+        "def f(d): d.rotate(1)",
+        "from collections import deque\nd = deque([1, 2, 3])\nf(d)\nassert d == deque([3, 1, 2])",
     ),
-    "an argument left alone": Case("def f(v): return sorted(v)", "v = [2, 1]\nassert f(v) == [1, 2]\nassert v == [2, 1]"),
+    "an argument left alone": Case(
+        "def f(v): return sorted(v)", "v = [2, 1]\nassert f(v) == [1, 2]\nassert v == [2, 1]"
+    ),
     "result and effect, by reference": Case(
         "def f(v):\n    v[:] = sorted(set(v))\n    return len(v)",
         "v = [2, 1, 2]\nk = f(v)\nassert (k, v) == (2, [1, 2])",
@@ -612,7 +716,9 @@ OBJECTS = {
         by_reference=("Stack",),
     ),
     "identity": Case(
-        "class N:\n    def __init__(self): self.me = self", "n = N()\nassert n.me is n and n.me is not N()", by_reference=("N",)
+        "class N:\n    def __init__(self): self.me = self",
+        "n = N()\nassert n.me is n and n.me is not N()",
+        by_reference=("N",),
     ),
 }
 RIGHT = FUNCTIONS | RESULTS | ITERATORS | CALLABLES | EXCEPTIONS | EFFECTS | OBJECTS | SHAPES

@@ -11,7 +11,9 @@ PR_SET_CHILD_SUBREAPER = 36
 
 
 def children() -> list[str]:
-    return [pid for task in Path("/proc/self/task").iterdir() for pid in read(task / "children").split()]
+    return [
+        pid for task in Path("/proc/self/task").iterdir() for pid in read(task / "children").split()
+    ]
 
 
 def read(path: Path) -> str:

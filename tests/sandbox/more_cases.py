@@ -1,8 +1,11 @@
-"""Further cases: programs that fooled an earlier judge or plain Python, and right programs that an earlier judge failed."""
+"""Further cases: programs that fooled an earlier judge or plain Python, and right programs that an
+earlier judge failed.
+"""
 
 from .case import NUMBER, Case
 
-# Methods of plain values, as fields of a named tuple: what the tests call would be the program's own.
+# Methods of plain values, as fields of a named tuple: what the tests call would be the program's
+# own.
 FIELDS = {
     "startswith": "assert f(1).startswith('yes')",
     "isdigit": "assert f(12).isdigit()",
@@ -19,7 +22,10 @@ from collections import namedtuple
 R = namedtuple('R', '{}')
 def f(*a): return R(lambda *a: True)
 """
-FOOLING = {f"namedtuple field {name}": Case(NAMED_TUPLE.format(name), tests) for name, tests in FIELDS.items()} | {
+FOOLING = {
+    f"namedtuple field {name}": Case(NAMED_TUPLE.format(name), tests)
+    for name, tests in FIELDS.items()
+} | {
     "with that lets through: subTest": Case(
         "def f(x): raise StopIteration",
         """
@@ -1555,7 +1561,8 @@ assert flatten(v)==[1]
 """,
     ),
     "kw only, varargs, defaults": Case(
-        "def f(a,/,b=2,*c,d,**e): return a,b,c,d,e", "assert f(1,d=3)==(1,2,(),3,{}) and f(1,5,6,d=7,z=8)==(1,5,(6,),7,{'z':8})"
+        "def f(a,/,b=2,*c,d,**e): return a,b,c,d,e",
+        "assert f(1,d=3)==(1,2,(),3,{}) and f(1,5,6,d=7,z=8)==(1,5,(6,),7,{'z':8})",
     ),
     "shared list aliasing in the result": Case(
         """

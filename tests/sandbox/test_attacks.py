@@ -1,4 +1,7 @@
-"""One attack, one test. Where an attack has to speak to be seen, it does so through what it returns."""
+"""One attack, one test.
+
+Where an attack has to speak to be seen, it does so through what it returns.
+"""
 
 import os
 import shutil
@@ -24,7 +27,9 @@ ALLOW_ALL = b"\x06\x00\x00\x00\x00\x00\xff\x7f"  # one BPF instruction
 
 @pytest.fixture
 def no_filter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Takes the system-call filter away and the limit on processes, to see that the other walls hold by themselves."""
+    """Takes the system-call filter away and the limit on processes, to see that the other walls
+    hold by themselves.
+    """
     package = tmp_path / "inside"
     shutil.copytree(jail.PACKAGE, package)
     strict = (package / "confine.py").read_text()
@@ -48,7 +53,10 @@ def report(source: str, expected: object, limits: Limits | None = None) -> None:
 
 
 def test_fork_bomb() -> None:
-    report("import os\ndef f(x):\n    try:\n        while True: os.fork()\n    except OSError as e: return e.errno", 1)
+    report(
+        "import os\ndef f(x):\n    try:\n        while True: os.fork()\n    except OSError as e: return e.errno",
+        1,
+    )
 
 
 @pytest.mark.usefixtures("no_filter")
@@ -78,7 +86,10 @@ def f(x):
 
 
 def test_exec_of_another_program_starts_no_process() -> None:
-    report("import subprocess\ndef f(x):\n    try: subprocess.run(['/bin/true'])\n    except OSError as e: return e.errno", 1)
+    report(
+        "import subprocess\ndef f(x):\n    try: subprocess.run(['/bin/true'])\n    except OSError as e: return e.errno",
+        1,
+    )
 
 
 def test_ten_gigabytes_of_memory() -> None:
@@ -130,7 +141,10 @@ def test_infinite_loop_while_loading() -> None:
 
 
 def test_infinite_sleep() -> None:
-    assert attack("import time\ndef f(x): time.sleep(10**6)", limits=QUICK).detail == "took longer than 1.5 s"
+    assert (
+        attack("import time\ndef f(x): time.sleep(10**6)", limits=QUICK).detail
+        == "took longer than 1.5 s"
+    )
 
 
 @pytest.mark.parametrize("stream", [1, 2])
@@ -167,7 +181,9 @@ def test_abstract_unix_socket_is_out_of_reach_even_without_the_filter() -> None:
 
 
 def test_there_is_no_socket_of_any_family() -> None:
-    """A network namespace does not hold them all: AF_VSOCK (40) reaches the host of a virtual machine."""
+    """A network namespace does not hold them all: AF_VSOCK (40) reaches the host of a virtual
+    machine.
+    """
     source = """
 import socket
 def f(x):
@@ -284,7 +300,13 @@ def test_cgroups_are_removed() -> None:
 def test_home_directory_is_not_there(tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("treasure")
-    for path in (str(secret), str(Path.home() / ".ssh"), str(Path.home() / ".bashrc"), "/etc/passwd", "/proc/self/environ"):
+    for path in (
+        str(secret),
+        str(Path.home() / ".ssh"),
+        str(Path.home() / ".bashrc"),
+        "/etc/passwd",
+        "/proc/self/environ",
+    ):
         report(
             f"def f(x):\n    try: return open({path!r}).read()\n    except OSError as e: return type(e).__name__",
             "FileNotFoundError",
@@ -296,7 +318,10 @@ def test_only_python_is_in_view() -> None:
     allowed = {"dev", "etc", "lib", "lib64", "oddlm", "tmp", "usr", Path(sys.base_prefix).parts[1]}
     verdict = attack(seen, f"assert set(f(1)) <= {allowed!r}")
     assert verdict.passed, verdict.detail
-    report("import os\ndef f(x): return os.listdir('/dev') + os.listdir('/etc')", ["null", "ld.so.cache"])
+    report(
+        "import os\ndef f(x): return os.listdir('/dev') + os.listdir('/etc')",
+        ["null", "ld.so.cache"],
+    )
 
 
 def test_environment_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,7 +330,16 @@ def test_environment_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_writing_outside_its_tmp(tmp_path: Path) -> None:
-    for folder in ("/", "/usr/lib", "/oddlm", "/dev", "/etc", f"{sys.base_prefix}/lib", str(tmp_path), "/home"):
+    for folder in (
+        "/",
+        "/usr/lib",
+        "/oddlm",
+        "/dev",
+        "/etc",
+        f"{sys.base_prefix}/lib",
+        str(tmp_path),
+        "/home",
+    ):
         verdict = attack(
             f"def f(x):\n    try: open('{folder}/planted', 'w')\n    except OSError as e: return e.errno",
             "assert f(1) in (2, 13, 30)",  # not there, not allowed, read-only
@@ -321,7 +355,10 @@ def test_nothing_written_is_there_for_the_next() -> None:
 
 def test_killing_and_signalling_the_parent() -> None:
     heard: list[int] = []
-    previous = {number: signal.signal(number, lambda n, _: heard.append(n)) for number in (signal.SIGTERM, signal.SIGUSR1)}
+    previous = {
+        number: signal.signal(number, lambda n, _: heard.append(n))
+        for number in (signal.SIGTERM, signal.SIGUSR1)
+    }
     source = f"""
 import os
 def f(x):
@@ -361,7 +398,9 @@ def test_grandchild_sleeping_past_the_timeout() -> None:
 
 @pytest.mark.usefixtures("no_filter")
 def test_grandchild_without_the_filter_dies_with_its_namespace() -> None:
-    verdict = attack(GRANDCHILD.replace("except OSError:", "except ZeroDivisionError:"), "assert f(0) == 41")
+    verdict = attack(
+        GRANDCHILD.replace("except OSError:", "except ZeroDivisionError:"), "assert f(0) == 41"
+    )
     assert verdict.passed, verdict.detail
     assert verdict.seconds < 60, "the grandchild sleeps for ten times as long"
 
@@ -404,7 +443,10 @@ def test_a_crash_of_the_interpreter() -> None:
 def test_running_in_many_threads_leaves_no_descriptor_open() -> None:
     before = len(list(Path("/proc/self/fd").iterdir()))
     results: list[Verdict] = []
-    threads = [threading.Thread(target=lambda: results.append(attack("def f(x): return 41"))) for _ in range(8)]
+    threads = [
+        threading.Thread(target=lambda: results.append(attack("def f(x): return 41")))
+        for _ in range(8)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -441,11 +483,14 @@ def test_killing_our_process_takes_the_sandbox_with_it(tmp_path: Path, so_far: i
 
 
 def _never_began(pid: int) -> bool:
-    """Bubblewrap's child waits, before it does anything, for a number of its parent in an eventfd. A parent that is killed
-    before it has written one leaves it asleep there for good (bubblewrap 0.8): a process more, but nothing that runs.
+    """Bubblewrap's child waits, before it does anything, for a number of its parent in an eventfd.
+    A parent that is killed before it has written one leaves it asleep there for good (bubblewrap
+    0.8): a process more, but nothing that runs.
     """
     with suppress(OSError, ValueError, IndexError):
-        fd = int(read(Path(f"/proc/{pid}/syscall")).split()[1], 16)  # ValueError, IndexError: it is in no system call
+        fd = int(
+            read(Path(f"/proc/{pid}/syscall")).split()[1], 16
+        )  # ValueError, IndexError: it is in no system call
         orphan = read(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()[1] == str(os.getpid())
         return orphan and str(Path(f"/proc/{pid}/fd/{fd}").readlink()) == "anon_inode:[eventfd]"
     return False

@@ -29,24 +29,34 @@ def test_object_that_equals_everything() -> None:
 
 
 def test_number_that_equals_everything() -> None:
-    lie("class E(int):\n    def __eq__(s, o): return True\n    def __ne__(s, o): return True\ndef f(x): return E(7)")
+    lie(
+        "class E(int):\n    def __eq__(s, o): return True\n    def __ne__(s, o): return True\ndef f(x): return E(7)"
+    )
 
 
 def test_text_that_equals_everything() -> None:
-    lie("class E(str):\n    def __eq__(s, o): return True\n    def __ne__(s, o): return True\ndef f(x): return E('x')")
+    lie(
+        "class E(str):\n    def __eq__(s, o): return True\n    def __ne__(s, o): return True\ndef f(x): return E('x')"
+    )
 
 
 def test_list_that_equals_everything() -> None:
-    lie("class E(list):\n    def __eq__(s, o): return True\n    def __ne__(s, o): return True\ndef f(x): return E([1])")
+    lie(
+        "class E(list):\n    def __eq__(s, o): return True\n    def __ne__(s, o): return True\ndef f(x): return E([1])"
+    )
 
 
 def test_patched_builtins() -> None:
     names = ("AssertionError", "isinstance", "len", "repr", "exec", "compile", "abs")
-    lie(f"import builtins\nfor n in {names}: setattr(builtins, n, lambda *a, **k: True)\ndef f(x): return 0")
+    lie(
+        f"import builtins\nfor n in {names}: setattr(builtins, n, lambda *a, **k: True)\ndef f(x): return 0"
+    )
 
 
 def test_patched_protocol() -> None:
-    lie("import sys\nwire = sys.modules['inside.wire']\nwire.encode = lambda v, m=0: b't'\ndef f(x): return 0")
+    lie(
+        "import sys\nwire = sys.modules['inside.wire']\nwire.encode = lambda v, m=0: b't'\ndef f(x): return 0"
+    )
 
 
 def test_sys_exit_zero_when_loading() -> None:
@@ -58,11 +68,17 @@ def test_sys_exit_zero_when_called() -> None:
 
 
 def test_os_exit_zero_when_loading() -> None:
-    assert lie("import os\nos._exit(0)").detail == "the program ended in loading the program (exit status 0)"
+    assert (
+        lie("import os\nos._exit(0)").detail
+        == "the program ended in loading the program (exit status 0)"
+    )
 
 
 def test_os_exit_zero_when_called() -> None:
-    assert lie("import os\ndef f(x): os._exit(0)").detail == "the program ended in f(1) (exit status 0)"
+    assert (
+        lie("import os\ndef f(x): os._exit(0)").detail
+        == "the program ended in f(1) (exit status 0)"
+    )
 
 
 def test_exit_from_an_atexit_hook() -> None:
@@ -70,7 +86,9 @@ def test_exit_from_an_atexit_hook() -> None:
 
 
 def test_printed_verdict() -> None:
-    lie("print('passed', True, flush=True)\ndef f(x):\n    print((True, 'passed'), flush=True)\n    return 0")
+    lie(
+        "print('passed', True, flush=True)\ndef f(x):\n    print((True, 'passed'), flush=True)\n    return 0"
+    )
 
 
 def test_verdict_written_to_every_descriptor() -> None:
@@ -87,7 +105,9 @@ def f(x):
 
 
 def test_nonce_or_expected_value_read_from_memory() -> None:
-    """Nothing that the tests expect is anywhere in the candidate's process: not in objects, frames, descriptors or files."""
+    """Nothing that the tests expect is anywhere in the candidate's process: not in objects, frames,
+    descriptors or files.
+    """
     source = """
 import gc, os, sys
 def texts():
@@ -129,11 +149,15 @@ def f(x):
     assert "broke the protocol" in lie(source).detail
 
 
-@pytest.mark.parametrize("given", ["(), ()", "(41,), ()", "{'f': 41, 'len': 0}, {}", "(41, 41), ()", "None, None"])
+@pytest.mark.parametrize(
+    "given", ["(), ()", "(41,), ()", "{'f': 41, 'len': 0}, {}", "(41, 41), ()", "None, None"]
+)
 def test_loading_said_twice(given: str) -> None:
     """Neither can a program say early what it defines, nor define what nobody asked for."""
     reply = f"((), 'reply', number(), 'loaded', {given}, False, b'')"
-    source = f"{NUMBER}sys.modules['inside.wire'].send(int(sys.argv[2]), {reply})\ndef f(x): return 41"
+    source = (
+        f"{NUMBER}sys.modules['inside.wire'].send(int(sys.argv[2]), {reply})\ndef f(x): return 41"
+    )
     assert lie(source)
 
 
@@ -150,7 +174,10 @@ def test_tests_that_never_call_prove_nothing() -> None:
 
 
 def test_redefining_the_check_of_the_tests() -> None:
-    lie("def check(candidate): return True\ndef f(x): return 0", "def check(c):\n    assert c(1) == 41\ncheck(f)")
+    lie(
+        "def check(candidate): return True\ndef f(x): return 0",
+        "def check(c):\n    assert c(1) == 41\ncheck(f)",
+    )
 
 
 @pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 500, 100_000])
@@ -177,15 +204,23 @@ def test_value_that_contains_itself() -> None:
 
 
 def test_huge_value() -> None:
-    assert lie("def f(x): return 'x' * 10**8").detail == f"f(1) returned a value of more than {MAX_BYTES} bytes"
+    assert (
+        lie("def f(x): return 'x' * 10**8").detail
+        == f"f(1) returned a value of more than {MAX_BYTES} bytes"
+    )
 
 
 def test_huge_frame() -> None:
-    assert str(MAX_BYTES) in lie("import os, sys\ndef f(x): os.write(int(sys.argv[2]), b'ffffffff')").detail
+    assert (
+        str(MAX_BYTES)
+        in lie("import os, sys\ndef f(x): os.write(int(sys.argv[2]), b'ffffffff')").detail
+    )
 
 
 def test_huge_number_of_items() -> None:
-    verdict = run_python("def f(x): return [0] * 10**7", TESTS, functions=["f"], limits=Limits(timeout_s=60))
+    verdict = run_python(
+        "def f(x): return [0] * 10**7", TESTS, functions=["f"], limits=Limits(timeout_s=60)
+    )
     assert not verdict.passed
     assert str(MAX_BYTES) in verdict.detail
 
@@ -206,7 +241,13 @@ def test_message_that_cannot_be_read() -> None:
 @pytest.mark.parametrize("kind", ["raised", "not plain"])
 def test_endless_message(kind: str) -> None:
     """The reason stays a reason when the program writes a megabyte into it."""
-    rest = "({'names': (('m', 'E'),), 'text': 'm' * 999_000}, None)" if kind == "raised" else "('m' * 999_000,)"
+    rest = (
+        "({'names': (('m', 'E'),), 'text': 'm' * 999_000}, None)"
+        if kind == "raised"
+        else "('m' * 999_000,)"
+    )
     reply = f"((), 'reply', number(), {kind!r}, *{rest}, False, b'')"
-    source = f"{NUMBER}send = sys.modules['inside.wire'].send\ndef f(x): send(int(sys.argv[2]), {reply})"
+    source = (
+        f"{NUMBER}send = sys.modules['inside.wire'].send\ndef f(x): send(int(sys.argv[2]), {reply})"
+    )
     assert "mmm..." in lie(source).detail

@@ -1,4 +1,6 @@
-"""The walls one by one: who the process is to the machine, what it sees, what it may ask the kernel, how it starts and ends."""
+"""The walls one by one: who the process is to the machine, what it sees, what it may ask the
+kernel, how it starts and ends.
+"""
 
 import os
 import shutil
@@ -15,16 +17,31 @@ from pathlib import Path
 
 import pytest
 
-from oddlm.sandbox import Limits, SandboxError, ScoringThreads, Verdict, cgroup, jail, run_python, walls
+from oddlm.sandbox import (
+    Limits,
+    SandboxError,
+    ScoringThreads,
+    Verdict,
+    cgroup,
+    jail,
+    run_python,
+    walls,
+)
 
 from ..waiting import wait_until
 from .conftest import children, read
 from .test_attacks import _descendants, attack, report
 
 ROOT = os.geteuid() == 0 and shutil.which("setpriv") is not None
-ROOT = ROOT and Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]  # not of a container alone
+ROOT = ROOT and Path("/proc/self/uid_map").read_text().split() == [
+    "0",
+    "0",
+    "4294967295",
+]  # not of a container alone
 needs_root = pytest.mark.skipif(not ROOT, reason="only root can become nobody")
-needs_cgroup = pytest.mark.skipif(walls().cgroup is None, reason="this machine offers no memory cgroup")
+needs_cgroup = pytest.mark.skipif(
+    walls().cgroup is None, reason="this machine offers no memory cgroup"
+)
 SLOW = Limits(timeout_s=600)
 
 
@@ -68,17 +85,28 @@ def test_the_machine_too_sees_nobody() -> None:
 
 def _pythons() -> list[int]:
     """Those in sandboxes of this process."""
-    return [pid for pid in _descendants(os.getpid()) if read(Path(f"/proc/{pid}/comm")).startswith("python3")]
+    return [
+        pid
+        for pid in _descendants(os.getpid())
+        if read(Path(f"/proc/{pid}/comm")).startswith("python3")
+    ]
 
 
 def _users(pid: int) -> list[str]:
     """Real, effective, saved and of files: first the users, then the groups."""
     lines = read(Path(f"/proc/{pid}/status")).split()
-    return [word for name in ("Uid:", "Gid:") if name in lines for word in lines[lines.index(name) + 1 :][:4]]
+    return [
+        word
+        for name in ("Uid:", "Gid:")
+        if name in lines
+        for word in lines[lines.index(name) + 1 :][:4]
+    ]
 
 
 @needs_root
-def test_files_of_root_cannot_be_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, forgetful: None) -> None:
+def test_files_of_root_cannot_be_read(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, forgetful: None
+) -> None:
     tmp_path.chmod(0o755)
     for name, mode in (("open", 0o644), ("secret", 0o600)):
         (tmp_path / name).write_text("treasure")
@@ -86,7 +114,10 @@ def test_files_of_root_cannot_be_read(monkeypatch: pytest.MonkeyPatch, tmp_path:
     folders = jail.libraries()
     monkeypatch.setattr(jail, "libraries", lambda: [*folders, str(tmp_path)])
     source = "def f(name):\n    try: return open(f'{FOLDER}/{name}').read()\n    except OSError as e: return e.errno"
-    verdict = attack(f"FOLDER = {str(tmp_path)!r}\n{source}", "assert [f('open'), f('secret')] == ['treasure', 13]")
+    verdict = attack(
+        f"FOLDER = {str(tmp_path)!r}\n{source}",
+        "assert [f('open'), f('secret')] == ['treasure', 13]",
+    )
     assert verdict.passed, verdict.detail
 
 
@@ -105,7 +136,9 @@ def f(x):
 
 
 @pytest.mark.parametrize("nobody", [True, False])
-def test_the_null_device_takes_data_but_no_changes(monkeypatch: pytest.MonkeyPatch, nobody: bool) -> None:
+def test_the_null_device_takes_data_but_no_changes(
+    monkeypatch: pytest.MonkeyPatch, nobody: bool
+) -> None:
     if nobody and not ROOT:
         pytest.skip("only root can become nobody")
     pretend(monkeypatch, nobody=nobody)
@@ -126,7 +159,9 @@ def f(x):
     assert verdict.passed, verdict.detail
 
 
-def test_without_setpriv_a_user_namespace_has_to_do(monkeypatch: pytest.MonkeyPatch, forgetful: None) -> None:
+def test_without_setpriv_a_user_namespace_has_to_do(
+    monkeypatch: pytest.MonkeyPatch, forgetful: None
+) -> None:
     which = shutil.which
     monkeypatch.setattr(shutil, "which", lambda name: None if name == "setpriv" else which(name))
     assert not walls().nobody
@@ -134,12 +169,16 @@ def test_without_setpriv_a_user_namespace_has_to_do(monkeypatch: pytest.MonkeyPa
 
 
 @needs_root
-def test_a_setpriv_that_does_not_work_is_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, forgetful: None) -> None:
+def test_a_setpriv_that_does_not_work_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, forgetful: None
+) -> None:
     broken = tmp_path / "setpriv"
     broken.write_text("#!/bin/sh\nexit 1\n")
     broken.chmod(0o755)
     which = shutil.which
-    monkeypatch.setattr(shutil, "which", lambda name: str(broken) if name == "setpriv" else which(name))
+    monkeypatch.setattr(
+        shutil, "which", lambda name: str(broken) if name == "setpriv" else which(name)
+    )
     assert not walls().nobody
     report("import os\ndef f(x): return os.getuid(), os.getpid()", (65534, 1))
 
@@ -149,7 +188,10 @@ def test_installed_packages_are_out_of_view() -> None:
     full = [folder for folder in folders if any(Path(folder).iterdir())]
     if not full:
         pytest.skip("nothing is installed here")
-    report(f"import os\ndef f(x): return [os.listdir(folder) for folder in {full!r}]", [[] for _ in full])
+    report(
+        f"import os\ndef f(x): return [os.listdir(folder) for folder in {full!r}]",
+        [[] for _ in full],
+    )
     source = f"def f(x):\n    try: open('{full[0]}/planted', 'w')\n    except OSError as e: return e.errno"
     verdict = attack(source, "assert f(1) in (13, 30)")
     assert verdict.passed, verdict.detail
@@ -180,7 +222,9 @@ run_python(program, "f(1)", functions=["f"], limits=Limits(timeout_s=600))
 
 @pytest.mark.parametrize("nobody", [True, False])
 def test_a_program_that_runs_does_not_outlive_us(nobody: bool) -> None:
-    """Those that have only just begun look by themselves whether anybody is left; see test_attacks.py."""
+    """Those that have only just begun look by themselves whether anybody is left; see
+    test_attacks.py.
+    """
     if nobody and not ROOT:
         pytest.skip("only root can become nobody")
     before = set(_descendants(os.getpid()))
@@ -190,7 +234,9 @@ def test_a_program_that_runs_does_not_outlive_us(nobody: bool) -> None:
         fields = read(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
         return int(fields[11]) if fields else 0
 
-    wait_until(lambda: max(map(processor_ticks, _descendants(parent.pid)), default=0) > 100)  # a second: it is in its loop
+    wait_until(
+        lambda: max(map(processor_ticks, _descendants(parent.pid)), default=0) > 100
+    )  # a second: it is in its loop
     parent.kill()
     parent.wait()
 
@@ -220,7 +266,14 @@ def f(x):
     report(source, [-1, -1, -1, 0])
 
 
-NEW = {"statmount": 457, "listmount": 458, "open_tree_attr": 467, "file_getattr": 468, "file_setattr": 469, "listns": 470}
+NEW = {
+    "statmount": 457,
+    "listmount": 458,
+    "open_tree_attr": 467,
+    "file_getattr": 468,
+    "file_setattr": 469,
+    "listns": 470,
+}
 
 
 @pytest.mark.parametrize("number", [*NEW.values(), 511], ids=[*NEW, "one that nobody knows yet"])
@@ -252,14 +305,20 @@ def test_late_calls_are_denied(name: str) -> None:
 
 
 @needs_cgroup
-def test_a_sandbox_that_cannot_join_its_cgroup_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cgroup.Cgroup, "join", property(lambda group: group.folder / "no_such_file"))
+def test_a_sandbox_that_cannot_join_its_cgroup_does_not_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        cgroup.Cgroup, "join", property(lambda group: group.folder / "no_such_file")
+    )
     with pytest.raises(SandboxError, match="cgroup"):
         attack("def f(x): return 41")
 
 
 @needs_cgroup
-def test_a_cgroup_that_cannot_be_made_is_no_reason_to_go_without(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cgroup_that_cannot_be_made_is_no_reason_to_go_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     walls()
 
     def refuse(*_: object) -> cgroup.Cgroup:
@@ -271,8 +330,12 @@ def test_a_cgroup_that_cannot_be_made_is_no_reason_to_go_without(monkeypatch: py
 
 
 @needs_cgroup
-def test_a_cgroup_that_cannot_be_joined_is_none(monkeypatch: pytest.MonkeyPatch, forgetful: None) -> None:
-    monkeypatch.setattr(cgroup.Cgroup, "join", property(lambda group: group.folder / "no_such_file"))
+def test_a_cgroup_that_cannot_be_joined_is_none(
+    monkeypatch: pytest.MonkeyPatch, forgetful: None
+) -> None:
+    monkeypatch.setattr(
+        cgroup.Cgroup, "join", property(lambda group: group.folder / "no_such_file")
+    )
     assert walls().cgroup is None
     assert attack("def f(x): return 41").passed
 
@@ -294,10 +357,14 @@ def f(name):
     module = __import__(name, fromlist=["*"])
     return module.__file__, type(module.__spec__.loader).__name__, module.__package__
 """
-    names = sorted(f"inside.{path.stem}" for path in jail.PACKAGE.glob("*.py") if path.stem != "__init__")
+    names = sorted(
+        f"inside.{path.stem}" for path in jail.PACKAGE.glob("*.py") if path.stem != "__init__"
+    )
     assert {"inside.candidate", "inside.judge", "inside.wire"} <= set(names)
     expected = [(f"{name.replace('.', '/')}.py", "Bundle", "inside") for name in names]
-    verdict = run_python(source, f"assert [f(n) for n in {names!r}] == {expected!r}", functions=["f"], unsafe=unsafe)
+    verdict = run_python(
+        source, f"assert [f(n) for n in {names!r}] == {expected!r}", functions=["f"], unsafe=unsafe
+    )
     assert verdict.passed, verdict.detail
     source = "import sys\ndef f(x): return sys.modules['inside'].__path__, sys.stdin.read()"
     verdict = run_python(source, "assert f(1) == ([], '')", functions=["f"], unsafe=unsafe)
@@ -328,7 +395,9 @@ def test_leaving_scoring_threads_by_an_exception_kills_what_runs() -> None:
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert time.monotonic() - start < 300, "the programs would run for twice as long"
-    assert [type(verdict.exception()) for verdict in verdicts[:2]] == [SandboxError] * 2, "and these are no verdicts"
+    assert [type(verdict.exception()) for verdict in verdicts[:2]] == [SandboxError] * 2, (
+        "and these are no verdicts"
+    )
     assert all(verdict.cancelled() for verdict in verdicts[2:])
 
 
@@ -352,7 +421,12 @@ def test_threads_that_have_been_stopped_start_nothing() -> None:
 
 def test_other_sandboxes_run_on_when_threads_are_stopped() -> None:
     with ScoringThreads(1) as pool, ScoringThreads(1) as other:
-        left = other.submit(run_python, "import time\ndef f(x): time.sleep(1); return 41", "assert f(1) == 41", functions=["f"])
+        left = other.submit(
+            run_python,
+            "import time\ndef f(x): time.sleep(1); return 41",
+            "assert f(1) == 41",
+            functions=["f"],
+        )
         wait_until(children)
         pool.submit(attack, "while True: pass")
         pool.stop()

@@ -37,7 +37,9 @@ def same(one: Any, two: Any) -> bool:
     if isinstance(one, list | tuple):
         return len(one) == len(two) and all(map(same, one, two))
     if isinstance(one, dict):
-        return len(one) == len(two) and all(same(a, b) for a, b in zip(one.items(), two.items(), strict=True))
+        return len(one) == len(two) and all(
+            same(a, b) for a, b in zip(one.items(), two.items(), strict=True)
+        )
     return bool(one == two)
 
 
@@ -92,7 +94,9 @@ def f(x): return [Counter("aab"), P(1, 2)]
 
 
 def test_exceptions_keep_their_name() -> None:
-    source = "def f(x):\n    if x: raise KeyError('k')\n    raise type('Mine', (Exception,), {})('m')"
+    source = (
+        "def f(x):\n    if x: raise KeyError('k')\n    raise type('Mine', (Exception,), {})('m')"
+    )
     tests = "try:\n    f(1)\n    assert False\nexcept KeyError:\n    pass\nf(0)"
     assert run_python(source, tests, functions=["f"]).detail == "f(0) raised Mine: m"
 
@@ -107,7 +111,9 @@ def test_a_program_that_empties_its_argument_passes_neither_way() -> None:
     """Neither as if its argument had stayed, nor as if the tests had given it an empty one."""
     source = "def f(v):\n    v.clear()\n    return 0"
     for left in ([1], []):
-        assert not run_python(source, f"v = [1]\nassert f(v) == 0\nassert v == {left}", functions=["f"]).passed
+        assert not run_python(
+            source, f"v = [1]\nassert f(v) == 0\nassert v == {left}", functions=["f"]
+        ).passed
     assert run_python(source, "v = [1]\nassert f(v) == 0", functions=["f"]).passed
 
 
@@ -131,8 +137,14 @@ def f(x):
         ("def f(x): return 1 / 0", "f(1) raised ZeroDivisionError: division by zero"),
         ("def f(: pass", "the program does not load: SyntaxError: invalid syntax"),
         ("x = 1", "the program does not load: NameError: the program defines no function 'f'"),
-        ("import nothing_there", "the program does not load: ModuleNotFoundError: No module named 'nothing_there'"),
-        ("def f(): return 2", "f(1) raised TypeError: f() takes 0 positional arguments but 1 was given"),
+        (
+            "import nothing_there",
+            "the program does not load: ModuleNotFoundError: No module named 'nothing_there'",
+        ),
+        (
+            "def f(): return 2",
+            "f(1) raised TypeError: f() takes 0 positional arguments but 1 was given",
+        ),
         ("def f(x): return f(x)", "f(1) raised RecursionError: maximum recursion depth exceeded"),
         ("def f(x): return map(int, [])", "not so: f(1) == 2; f(1) returned <map>"),
         ("def f(x): return {1: [object()]}", "not so: f(1) == 2; f(1) returned {1: [<object>]}"),
@@ -146,7 +158,10 @@ def test_reason_of_a_failure(source: str, reason: str) -> None:
 
 def test_result_the_tests_cannot_use() -> None:
     verdict = run_python("def f(x): return None", "assert f(1) < 2", functions=["f"])
-    assert verdict.detail == "TypeError: '<' not supported between instances of 'NoneType' and 'int'; f(1) returned None"
+    assert (
+        verdict.detail
+        == "TypeError: '<' not supported between instances of 'NoneType' and 'int'; f(1) returned None"
+    )
 
 
 def test_broken_tests_say_so() -> None:
@@ -157,7 +172,12 @@ def test_broken_tests_say_so() -> None:
 
 
 def test_tests_out_of_memory_fail_closed() -> None:
-    verdict = run_python("def f(x): return 10**10", "assert bytearray(f(1))", functions=["f"], limits=Limits(timeout_s=5))
+    verdict = run_python(
+        "def f(x): return 10**10",
+        "assert bytearray(f(1))",
+        functions=["f"],
+        limits=Limits(timeout_s=5),
+    )
     assert not verdict.passed
     assert "MemoryError" in verdict.detail
 
@@ -167,26 +187,38 @@ def test_source_too_long() -> None:
 
 
 def test_value_just_small_enough() -> None:
-    verdict = run_python("def f(n): return 'x' * n", f"n = {MAX_BYTES - 100}\nassert len(f(n)) == n", functions=["f"])
+    verdict = run_python(
+        "def f(n): return 'x' * n", f"n = {MAX_BYTES - 100}\nassert len(f(n)) == n", functions=["f"]
+    )
     assert verdict.passed, verdict.detail
 
 
 def test_refuses_without_bubblewrap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jail.shutil, "which", lambda _: None)
-    with pytest.raises(SandboxError, match=r"bubblewrap is not installed. Install it: apt-get install bubblewrap"):
+    with pytest.raises(
+        SandboxError, match=r"bubblewrap is not installed. Install it: apt-get install bubblewrap"
+    ):
         run_python("def f(x): return 2", "assert f(1) == 2", functions=["f"])
 
 
-def test_refuses_a_bubblewrap_that_does_not_work(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_refuses_a_bubblewrap_that_does_not_work(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     broken = tmp_path / "bwrap"
-    broken.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
+    broken.write_text(
+        "#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n"
+    )
     broken.chmod(broken.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SandboxError, match=r"does not work here \(bwrap: No permissions .*user namespaces"):
+    with pytest.raises(
+        SandboxError, match=r"does not work here \(bwrap: No permissions .*user namespaces"
+    ):
         run_python("def f(x): return 2", "assert f(1) == 2", functions=["f"])
 
 
-def test_refuses_a_bubblewrap_that_does_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_refuses_a_bubblewrap_that_does_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """One that merely runs the command would be no wall at all."""
     false = tmp_path / "bwrap"
     false.write_text('#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done\nshift\nexec "$@"\n')
@@ -198,14 +230,20 @@ def test_refuses_a_bubblewrap_that_does_nothing(monkeypatch: pytest.MonkeyPatch,
 
 def test_refuses_a_machine_without_a_filter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jail.platform, "machine", lambda: "riscv64")
-    with pytest.raises(SandboxError, match="no system-call filter for riscv64; known: aarch64, x86_64"):
+    with pytest.raises(
+        SandboxError, match="no system-call filter for riscv64; known: aarch64, x86_64"
+    ):
         run_python("def f(x): return 2", "assert f(1) == 2", functions=["f"])
 
 
 def test_unsafe_works_without_bubblewrap_and_warns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jail.shutil, "which", lambda _: None)
     with pytest.warns(RuntimeWarning, match="WITHOUT a sandbox"):
-        assert run_python("def f(x): return 2", "assert f(1) == 2", functions=["f"], unsafe=True).passed
+        assert run_python(
+            "def f(x): return 2", "assert f(1) == 2", functions=["f"], unsafe=True
+        ).passed
     with pytest.warns(RuntimeWarning, match="WITHOUT a sandbox"):
-        late = run_python("while True: pass", "f(1)", functions=["f"], unsafe=True, limits=Limits(timeout_s=1))
+        late = run_python(
+            "while True: pass", "f(1)", functions=["f"], unsafe=True, limits=Limits(timeout_s=1)
+        )
     assert late.detail == "took longer than 1 s"

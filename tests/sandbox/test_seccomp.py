@@ -1,4 +1,6 @@
-"""The filter, run step by step as the kernel would run it: also for a machine that the tests do not run on."""
+"""The filter, run step by step as the kernel would run it: also for a machine that the tests do not
+run on.
+"""
 
 import errno
 import platform
@@ -29,7 +31,12 @@ CALLS = {  # from asm/unistd_64.h and asm-generic/unistd.h
 
 
 def answer(machine: str, name: str, *arguments: int, arch: int | None = None) -> int:
-    return run(seccomp.program(machine), CALLS[name][COLUMNS[machine]], arch or ARCHITECTURES[machine], arguments)
+    return run(
+        seccomp.program(machine),
+        CALLS[name][COLUMNS[machine]],
+        arch or ARCHITECTURES[machine],
+        arguments,
+    )
 
 
 def run(program: bytes, number: int, arch: int, arguments: tuple[int, ...]) -> int:
@@ -79,7 +86,9 @@ def run(program: bytes, number: int, arch: int, arguments: tuple[int, ...]) -> i
         ("fcntl", (3, 1025), ALLOW),
     ],
 )
-def test_answer_of_the_filter(machine: str, name: str, arguments: tuple[int, ...], expected: int) -> None:
+def test_answer_of_the_filter(
+    machine: str, name: str, arguments: tuple[int, ...], expected: int
+) -> None:
     assert answer(machine, name, *arguments) == expected
 
 

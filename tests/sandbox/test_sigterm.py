@@ -23,9 +23,23 @@ ENDED = 128 + signal.SIGTERM
 def start_scoring(folder: Path) -> "subprocess.Popen[str]":
     """Programs that never end, three at a time."""
     answers = folder / "answers.jsonl"
-    answers.write_text("".join(json.dumps({"id": f"own/{i % 12}", "text": f"{i}"}) + "\n" for i in range(999)))
-    command = [sys.executable, "-m", "oddlm", "score", "tests.own_task.LOOPING", "--in", str(answers), "--workers", "3"]
-    return subprocess.Popen(command, cwd=ROOT, env=ENV, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    answers.write_text(
+        "".join(json.dumps({"id": f"own/{i % 12}", "text": f"{i}"}) + "\n" for i in range(999))
+    )
+    command = [
+        sys.executable,
+        "-m",
+        "oddlm",
+        "score",
+        "tests.own_task.LOOPING",
+        "--in",
+        str(answers),
+        "--workers",
+        "3",
+    ]
+    return subprocess.Popen(
+        command, cwd=ROOT, env=ENV, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
 
 
 def start_sweeping(folder: Path) -> "subprocess.Popen[str]":
@@ -45,7 +59,8 @@ def _name(pid: int) -> str:
 
 
 def left(others: set[int]) -> list[int]:
-    """What has become a child of this process, which has made itself a subreaper; what has ended meanwhile is reaped.
+    """What has become a child of this process, which has made itself a subreaper; what has ended
+    meanwhile is reaped.
 
     others: what earlier tests have started and keep.
     """
@@ -81,11 +96,15 @@ def test_a_worker_that_is_ended_takes_its_programs_along(tmp_path):
     others = set(_descendants(os.getpid()))
     process = start_sweeping(tmp_path)
     wait_until(lambda: sandboxes(process.pid), process)
-    workers = [pid for pid in _descendants(process.pid) if sandboxes(pid) and "bwrap" not in _name(pid)]
+    workers = [
+        pid for pid in _descendants(process.pid) if sandboxes(pid) and "bwrap" not in _name(pid)
+    ]
     inside = [pid for worker in workers for pid in _descendants(worker)]
     for pid in workers:
         os.kill(pid, signal.SIGTERM)
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in (*workers, *inside)), process)
+    wait_until(
+        lambda: not any(Path(f"/proc/{pid}").exists() for pid in (*workers, *inside)), process
+    )
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=WAIT_S)
     assert process.returncode == ENDED

@@ -18,10 +18,10 @@ from oddlm.cli import app as command_line
 from oddlm.experiments.run import identified
 from oddlm.models.toy import Toy
 from oddlm.models.wrappers import Wrapper
-from oddlm.params import RunSpec
 from oddlm.serve.engine import Engine
 from oddlm.serve.server import GentleServer, listen, server_of
 from oddlm.serve.settings import Limits, ServeSettings
+from oddlm.spec import RunSpec
 
 from ..runs import run
 from ..waiting import WAIT_S, wait_until
@@ -39,13 +39,20 @@ class Served:
         self.clients: list[openai.OpenAI] = []
 
     def client(self, **options) -> openai.OpenAI:
-        usual = {"base_url": f"{self.url}/v1", "api_key": "none", "max_retries": 0, "timeout": WAIT_S}
+        usual = {
+            "base_url": f"{self.url}/v1",
+            "api_key": "none",
+            "max_retries": 0,
+            "timeout": WAIT_S,
+        }
         self.clients.append(openai.OpenAI(**usual | options))
         return self.clients[-1]
 
 
 @contextmanager
-def running(lm: oddlm.LM, grace_s: float = 60, buffer: int | None = None, **settings) -> Iterator[Served]:
+def running(
+    lm: oddlm.LM, grace_s: float = 60, buffer: int | None = None, **settings
+) -> Iterator[Served]:
     """`buffer` is what the system keeps of an answer that is not read yet."""
     server = server_of(lm, ServeSettings(**{"model": "toy"} | settings), grace_s=grace_s)
     listening = listen("127.0.0.1", 0)
@@ -77,9 +84,7 @@ def send(port: int, path: str, body: dict, *, buffer: int | None = None) -> sock
     raw.settimeout(WAIT_S)
     raw.connect(("127.0.0.1", port))
     content = json.dumps(body).encode()
-    head = (
-        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
-    )
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
     raw.sendall(head.encode() + content)
     return raw
 
@@ -104,7 +109,9 @@ class Gated(Toy):
         self.gate.set()
         self.rows: list[int] = []
 
-    def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor, **aside: Tensor) -> Tensor:
+    def __call__(
+        self, tokens: Tensor, start: int, prompt_lengths: Tensor, **aside: Tensor
+    ) -> Tensor:
         assert self.gate.wait(WAIT_S)
         self.rows.append(len(tokens))
         return super().__call__(tokens, start, prompt_lengths, **aside)
@@ -126,7 +133,9 @@ class TooLate(Wrapper):
 def running_late(lm: oddlm.LM, **settings) -> Iterator[Served]:
     """A server that answers no request in time."""
     late = TooLate(lm.model)
-    with running(oddlm.LM(late, lm.tokenizer), limits=limits(timeout_s=0.001), **settings) as server:
+    with running(
+        oddlm.LM(late, lm.tokenizer), limits=limits(timeout_s=0.001), **settings
+    ) as server:
         late.engine = server.engine
         yield server
 
@@ -164,11 +173,25 @@ def site(mini_lm, store) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    """Two settings of the toy on three countdown problems, and a run that broke off, an unscored and a damaged one."""
+    """Two settings of the toy on three countdown problems, and a run that broke off, an unscored
+    and a damaged one.
+    """
     folder = tmp_path_factory.mktemp("pages") / "runs"
     usual = ["--model", "toy", "--store", str(folder), "--n", "4", "--length", "8"]
-    command = ["eval", "countdown", *usual, "--objective", "odd", "--alpha", "0,8", "--temperature", "1", "--limit", "3"]
-    command += ["--set", "fork=false"]
+    command = [
+        "eval",
+        "countdown",
+        *usual,
+        "--objective",
+        "odd",
+        "--alpha",
+        "0,8",
+        "--temperature",
+        "1",
+        "--limit",
+        "3",
+    ]
+    command += ["--fork", "false"]
     assert CliRunner().invoke(command_line, command).exit_code == 0
     assert CliRunner().invoke(command_line, ["sample", "<b>t5</b> t6", *usual]).exit_code == 0
     asked = {"model": "toy", "task": "countdown", "n": 2, "params": {"length": 6}}

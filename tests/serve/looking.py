@@ -24,7 +24,9 @@ def upload(page, content: str | bytes, name: str = "some.json"):
 
 
 def until(page, script: str, arg=None) -> None:
-    """Wait until the script says yes; Playwright's own waiting needs eval, which the pages' policy forbids."""
+    """Wait until the script says yes; Playwright's own waiting needs eval, which the pages' policy
+    forbids.
+    """
     end = time.monotonic() + WAIT_S
     while time.monotonic() < end:
         if page.evaluate(script, arg):
@@ -35,7 +37,9 @@ def until(page, script: str, arg=None) -> None:
 
 def notice(page, *words: str) -> str:
     for word in words:
-        until(page, "word => document.getElementById('notice').textContent.includes(word)", arg=word)
+        until(
+            page, "word => document.getElementById('notice').textContent.includes(word)", arg=word
+        )
     return page.inner_text("#notice")
 
 
@@ -45,7 +49,11 @@ def finished(page):
 
 def texts(page, side: str) -> list[str]:
     """What stands on one side, when all of it is drawn."""
-    until(page, "(side) => [...document.querySelectorAll(`#${side} .tokens`)].every((one) => one.firstChild)", side)
+    until(
+        page,
+        "(side) => [...document.querySelectorAll(`#${side} .tokens`)].every((one) => one.firstChild)",
+        side,
+    )
     return page.locator(f"#{side} .tokens").all_text_contents()
 
 

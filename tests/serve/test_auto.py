@@ -1,4 +1,6 @@
-"""The default, "auto", and presets: what a request gets, and what the explorer's form makes of them."""
+"""The default, "auto", and presets: what a request gets, and what the explorer's form makes of
+them.
+"""
 
 import json
 
@@ -66,10 +68,19 @@ def test_what_a_request_gets(served, body, objective, alpha, fork):
 
 
 def test_a_fork_that_is_asked_for_needs_its_steps(served):
-    for body, least in (({"steps": 1}, 2), ({"steps": 3, "block_length": 4}, 6), ({"steps": 1, "objective": "auto"}, 2)):
-        answer = httpx.post(f"{served.url}/v1/completions", json=ASK | body | {"fork": True}, timeout=WAIT_S)
+    for body, least in (
+        ({"steps": 1}, 2),
+        ({"steps": 3, "block_length": 4}, 6),
+        ({"steps": 1, "objective": "auto"}, 2),
+    ):
+        answer = httpx.post(
+            f"{served.url}/v1/completions", json=ASK | body | {"fork": True}, timeout=WAIT_S
+        )
         assert answer.status_code == 400
-        assert f"fork spends step 0 on one token per sample: it needs steps >= {least}" in answer.json()["error"]["message"]
+        assert (
+            f"fork spends step 0 on one token per sample: it needs steps >= {least}"
+            in answer.json()["error"]["message"]
+        )
 
 
 @pytest.mark.parametrize(
@@ -90,7 +101,9 @@ def test_a_fork_that_is_asked_for_needs_its_steps(served):
     ],
     ids=repr,
 )
-def test_what_an_operator_decides_holds_until_a_request_says_otherwise(operator, request_, objective, alpha, fork):
+def test_what_an_operator_decides_holds_until_a_request_says_otherwise(
+    operator, request_, objective, alpha, fork
+):
     params = sample_params(ServeSettings(model="toy", given=operator), request_)
     assert (params.objective, params.alpha, params.forks) == (objective, alpha, fork)
 
@@ -108,7 +121,11 @@ def test_the_card_says_what_auto_stands_for(toy_lm, served):
     card = httpx.get(f"{served.url}/v1/models/toy", timeout=WAIT_S).json()
     assert card["auto"] == {"about": ABOUT["auto"], "settings": AUTO}
     assert card["given"] == {}
-    assert (card["defaults"]["objective"], card["defaults"]["alpha"], card["defaults"]["fork"]) == (ODD, 4, "auto")
+    assert (card["defaults"]["objective"], card["defaults"]["alpha"], card["defaults"]["fork"]) == (
+        ODD,
+        4,
+        "auto",
+    )
     with running(toy_lm, given={"preset": "careful", "length": 8}) as server:
         card = httpx.get(f"{server.url}/v1/models/toy", timeout=WAIT_S).json()
     assert card["given"] == {"objective": "odd", "alpha": 2, "fork": "auto", "length": 8}
@@ -169,8 +186,9 @@ def test_the_form_begins_with_auto(bare, browse):
     assert (diverse["objective"], diverse["alpha"]) == ("auto", 4)
     assert "fork" not in diverse
     assert plain == diverse | {"alpha": 0, "fork": False}
-    assert "has a start of its own and is pushed away from those before it: odd (enough 0.5), alpha 4." in page.inner_text(
-        "#diverse"
+    assert (
+        "has a start of its own and is pushed away from those before it: odd (enough 0.5), alpha 4."
+        in page.inner_text("#diverse")
     )
     assert page.locator("#diverse .samples .forked").count() == 2
     assert page.locator("#plain .samples .forked").count() == 0
@@ -210,7 +228,10 @@ def test_the_fork_of_the_form(bare, browse):
     assert form(again) == ("odd", "4", "yes")
     assert texts(again, "diverse") == shown
     generate(again, steps="1")
-    notice(again, "The server refused: fork spends step 0 on one token per sample: it needs steps >= 2, not 1")
+    notice(
+        again,
+        "The server refused: fork spends step 0 on one token per sample: it needs steps >= 2, not 1",
+    )
     browse.expect_failed_loads("400")
     again.click("summary")
     again.select_option("#set-fork", "auto")
@@ -241,7 +262,9 @@ def test_a_link_means_the_same_wherever_it_is_opened(bare, browse):
 
 def test_an_objective_with_options_is_shown_sent_and_linked(mini_lm, bare, browse):
     mine = {"name": "odd", "enough": 0.6}
-    with running(mini_lm, model="mini", given={"objective": mine, "alpha": 2, "fork": False}) as server:
+    with running(
+        mini_lm, model="mini", given={"objective": mine, "alpha": 2, "fork": False}
+    ) as server:
         page = browse(server.url)
         page.wait_for_selector("button.main")
         sent = asked(page)
@@ -273,7 +296,12 @@ def test_a_recording_s_objective_is_read_out_and_taken_over(bare, browse):
     trials = (
         ({"enough": 0.5, "name": "odd"}, True, "odd (enough 0.5), alpha 4.", ("auto", "4", "auto")),
         ({"name": "odd", "enough": 0.5}, False, "odd (enough 0.5), alpha 4.", ("auto", "4", "no")),
-        ({"name": "dpp", "jitter": 0.01}, True, "dpp (jitter 0.01), alpha 4.", ('{"jitter":0.01,"name":"dpp"}', "4", "yes")),
+        (
+            {"name": "dpp", "jitter": 0.01},
+            True,
+            "dpp (jitter 0.01), alpha 4.",
+            ('{"jitter":0.01,"name":"dpp"}', "4", "yes"),
+        ),
         ({"name": "odd"}, False, "odd, alpha 4.", ("odd", "4", "no")),
         ({"name": HOSTILE, "x": [HOSTILE]}, False, "alpha 4.", ("auto", "4", "no")),
     )
@@ -281,7 +309,9 @@ def test_a_recording_s_objective_is_read_out_and_taken_over(bare, browse):
         params |= {"objective": objective, "fork": fork}
         recording["title"] = f"trial {number}"
         upload(page, json.dumps(recording))
-        until(page, "title => document.querySelector('h1').textContent === title", recording["title"])
+        until(
+            page, "title => document.querySelector('h1').textContent === title", recording["title"]
+        )
         assert words in page.inner_text("#diverse")
         assert form(page) == expected
     assert page.locator("main img, main script").count() == 0

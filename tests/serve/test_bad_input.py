@@ -27,7 +27,9 @@ JSON = {"content-type": "application/json"}
 def http(served: Served):
     with httpx.Client(base_url=served.url, timeout=120) as client:
         yield client
-        assert client.post("/v1/completions", json=GOOD).status_code == 200, "the server did not live on"
+        assert client.post("/v1/completions", json=GOOD).status_code == 200, (
+            "the server did not live on"
+        )
 
 
 def refused(answer: httpx.Response, *statuses: int) -> str:
@@ -118,12 +120,19 @@ def test_bad_values(http, wrong):
 
 
 def test_a_pool_counts_as_what_is_drawn(http):
-    for wrong in ({"pool": 65}, {"pool": 33, "prompt": ["t5", "t6"]}, {"pool": 3, "n": 4}, {"pool": 0}):
+    for wrong in (
+        {"pool": 65},
+        {"pool": 33, "prompt": ["t5", "t6"]},
+        {"pool": 3, "n": 4},
+        {"pool": 0},
+    ):
         assert "pool" in refused(http.post("/v1/completions", json=GOOD | wrong))
     assert "pool" in refused(http.post("/v1/denoise", json=GOOD | {"pool": 8}))
 
 
-@pytest.mark.parametrize("selector", ["os.system", "oddlm.selection.first", {"name": "random"}, {}], ids=repr)
+@pytest.mark.parametrize(
+    "selector", ["os.system", "oddlm.selection.first", {"name": "random"}, {}], ids=repr
+)
 def test_a_selector_is_a_registered_one(http, selector):
     for path in ("/v1/completions", "/v1/denoise"):
         assert "selector" in refused(http.post(path, json=GOOD | {"selector": selector}))
@@ -132,7 +141,11 @@ def test_a_selector_is_a_registered_one(http, selector):
 def test_prompt_noise_needs_a_model_that_takes_it(mini_lm):
     cached = oddlm.load("mini", cache="dual")
     with running(cached, model="mini") as server:
-        answer = httpx.post(f"{server.url}/v1/completions", json=GOOD | {"model": "mini", "prompt_noise": 0.5}, timeout=WAIT_S)
+        answer = httpx.post(
+            f"{server.url}/v1/completions",
+            json=GOOD | {"model": "mini", "prompt_noise": 0.5},
+            timeout=WAIT_S,
+        )
         assert "prompt_noise" in refused(answer)
 
 
@@ -173,11 +186,20 @@ def test_bad_templates(http, wrong):
 @pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
 def test_numbers_that_are_none(http, number):
     for field in ("alpha", "temperature", "cfg_scale"):
-        refused(http.post("/v1/completions", content=f'{{"model":"toy","prompt":"t5","{field}":{number}}}', headers=JSON))
+        refused(
+            http.post(
+                "/v1/completions",
+                content=f'{{"model":"toy","prompt":"t5","{field}":{number}}}',
+                headers=JSON,
+            )
+        )
 
 
 def test_what_is_wrong_with_a_text_is_told_alone(http):
-    assert refused(http.post("/v1/completions", json=GOOD | {"prompt": "a\0b"})) == "prompt: NUL characters are not allowed"
+    assert (
+        refused(http.post("/v1/completions", json=GOOD | {"prompt": "a\0b"}))
+        == "prompt: NUL characters are not allowed"
+    )
     wrong_type = refused(http.post("/v1/completions", json=GOOD | {"prompt": 7}))
     assert wrong_type == "prompt: Input should be a valid string or Input should be a valid list"
 
@@ -188,13 +210,20 @@ def test_settings_that_cannot_be_computed(http):
 
 def test_a_form_is_no_json(http):
     """What a page elsewhere could send without asking."""
-    refused(http.post("/v1/completions", content=json.dumps(GOOD), headers={"content-type": "text/plain"}), 400)
+    refused(
+        http.post(
+            "/v1/completions", content=json.dumps(GOOD), headers={"content-type": "text/plain"}
+        ),
+        400,
+    )
 
 
 def test_ten_megabytes(http):
     huge = json.dumps(GOOD | {"prompt": "t5 " * 3_500_000}).encode()
     assert "1048576 bytes" in refused(http.post("/v1/completions", content=huge, headers=JSON), 413)
-    pieces = (huge[i : i + 65536] for i in range(0, len(huge), 65536))  # chunked: no length is announced
+    pieces = (
+        huge[i : i + 65536] for i in range(0, len(huge), 65536)
+    )  # chunked: no length is announced
     refused(http.post("/v1/completions", content=pieces, headers=JSON), 413)
 
 
@@ -211,11 +240,15 @@ def test_long_prompts_are_refused_before_they_are_tokens(http):
 def test_a_length_that_lies(served):
     for length in ("-5", "1e3", "9" * 400):
         with socket.create_connection(("127.0.0.1", served.port), timeout=120) as raw:
-            raw.sendall(f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n".encode())
+            raw.sendall(
+                f"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n".encode()
+            )
             assert raw.recv(100).split()[1].startswith(b"4")
 
 
-@pytest.mark.parametrize("path", ["/nothing", "/v1", "/v1/completions", "/../etc/passwd", "/v1/models/%00"])
+@pytest.mark.parametrize(
+    "path", ["/nothing", "/v1", "/v1/completions", "/../etc/passwd", "/v1/models/%00"]
+)
 def test_unknown_paths(http, path):
     refused(http.get(path), 404, 405)
 
@@ -227,20 +260,33 @@ def test_host_names(toy_lm):
         "127.0.0.1:@evil.example", "127.0.0.1:80@evil.example", "localhost:80:80", "localhost@evil.example", "[localhost]",
         "localhost/evil.example", "localhost#", "localhost:-1", "localhost:٣", "local host",
     )  # fmt: skip
-    with running(toy_lm, host_names=("localhost", "127.0.0.1", "::1")) as server, httpx.Client(timeout=WAIT_S) as client:
+    with (
+        running(toy_lm, host_names=("localhost", "127.0.0.1", "::1")) as server,
+        httpx.Client(timeout=WAIT_S) as client,
+    ):
         for hosts, status in ((known, 200), (strange, 403)):
-            found = {host: client.get(f"{server.url}/health", headers={"host": host.encode()}).status_code for host in hosts}
+            found = {
+                host: client.get(
+                    f"{server.url}/health", headers={"host": host.encode()}
+                ).status_code
+                for host in hosts
+            }
             assert found == dict.fromkeys(hosts, status)
 
 
 def test_cors_is_off_unless_asked_for(toy_lm, served):
     asked = {"origin": "https://page.example", "access-control-request-method": "POST"}
-    assert "access-control-allow-origin" not in httpx.get(f"{served.url}/health", headers=asked, timeout=WAIT_S).headers
+    assert (
+        "access-control-allow-origin"
+        not in httpx.get(f"{served.url}/health", headers=asked, timeout=WAIT_S).headers
+    )
     assert httpx.options(f"{served.url}/v1/completions", headers=asked).status_code == 405
     with running(toy_lm, cors=["https://page.example"], api_key="k") as server:
         answer = httpx.options(f"{server.url}/v1/completions", headers=asked)
         assert answer.headers["access-control-allow-origin"] == "https://page.example"
-        other = httpx.options(f"{server.url}/v1/completions", headers=asked | {"origin": "https://else.example"})
+        other = httpx.options(
+            f"{server.url}/v1/completions", headers=asked | {"origin": "https://else.example"}
+        )
         assert "access-control-allow-origin" not in other.headers
 
 
@@ -257,7 +303,9 @@ class Naive:
 def test_special_text_is_text(toy_lm):
     mini = Mini()
     special = "<mask><eos><pad> <mask>\n" * 3
-    with running(oddlm.LM(mini, mini.tokenizer), model="mini", limits=limits(max_length=8)) as server:
+    with running(
+        oddlm.LM(mini, mini.tokenizer), model="mini", limits=limits(max_length=8)
+    ) as server:
         asked = {"model": "mini", "prompt": special, "max_tokens": 2, "seed": 0}
         answer = httpx.post(f"{server.url}/v1/completions", json=asked, timeout=120).json()
         ids = mini.tokenizer.encode(special)
@@ -265,11 +313,21 @@ def test_special_text_is_text(toy_lm):
         assert not {mini.mask_id, *mini.end_ids} & set(ids)
     with running(oddlm.LM(toy_lm.model, Naive())) as server:
         assert "control token" in refused(
-            httpx.post(f"{server.url}/v1/completions", json=GOOD | {"prompt": "a <eos> b"}, timeout=WAIT_S)
+            httpx.post(
+                f"{server.url}/v1/completions", json=GOOD | {"prompt": "a <eos> b"}, timeout=WAIT_S
+            )
         )
         message = {"role": "user", "content": "<eos>"}
-        refused(httpx.post(f"{server.url}/v1/chat/completions", json={"model": "toy", "messages": [message]}, timeout=WAIT_S))
-        assert httpx.post(f"{server.url}/v1/completions", json=GOOD, timeout=WAIT_S).status_code == 200
+        refused(
+            httpx.post(
+                f"{server.url}/v1/chat/completions",
+                json={"model": "toy", "messages": [message]},
+                timeout=WAIT_S,
+            )
+        )
+        assert (
+            httpx.post(f"{server.url}/v1/completions", json=GOOD, timeout=WAIT_S).status_code == 200
+        )
 
 
 @pytest.fixture(scope="module")
@@ -297,7 +355,9 @@ OPERATIONS = [
 
 
 def test_the_description_is_complete(api):
-    assert [operation.ok().label for operation in api.get_all_operations()] == [f"{m} {path}" for m, path in OPERATIONS]
+    assert [operation.ok().label for operation in api.get_all_operations()] == [
+        f"{m} {path}" for m, path in OPERATIONS
+    ]
 
 
 @pytest.mark.parametrize(
@@ -306,7 +366,9 @@ def test_the_description_is_complete(api):
     + [(*operation, GenerationMode.NEGATIVE) for operation in OPERATIONS if operation[0] == "POST"],
 )
 def test_schema(api, method, path, mode):
-    """Whatever the description allows, and whatever it does not: never a 5xx, and always an answer that is described."""
+    """Whatever the description allows, and whatever it does not: never a 5xx, and always an answer
+    that is described.
+    """
     operation = api[path][method]
     seen: Counter[int] = Counter()
 

@@ -1,4 +1,6 @@
-"""Bodies as large as they may be, full of small things: refusing one costs little more than parsing it."""
+"""Bodies as large as they may be, full of small things: refusing one costs little more than parsing
+it.
+"""
 
 import json
 import time
@@ -61,14 +63,21 @@ def bodies() -> Iterator[tuple[str, str, bytes]]:
         yield "unknown names", path, keyed(f"{json.dumps(good)[:-1]},", "}")
     parts = '{"model":"toy","messages":[{"role":"user","content":['
     yield "text parts", "/v1/chat/completions", filled(parts, '{"type":"text","text":""}', "]}]}")
-    yield "options", "/v1/denoise", keyed('{"model":"toy","prompt":"t5","objective":{"name":"odd",', "}}")
+    yield (
+        "options",
+        "/v1/denoise",
+        keyed('{"model":"toy","prompt":"t5","objective":{"name":"odd",', "}}"),
+    )
     ignored = '{"model":"toy","prompt":"t5","feature":{"name":"max_pool","ignore_ids":['
     yield "ignored ids", "/v1/completions", filled(ignored, "1", "]}}")
 
 
 @pytest.fixture(scope="module")
 def http(toy_lm) -> Iterator[httpx.Client]:
-    with running(toy_lm) as served, httpx.Client(base_url=served.url, timeout=WAIT_S, headers=JSON) as client:
+    with (
+        running(toy_lm) as served,
+        httpx.Client(base_url=served.url, timeout=WAIT_S, headers=JSON) as client,
+    ):
         for path, good in GOOD.items():
             assert client.post(path, json=good).status_code == 200
         yield client
@@ -93,7 +102,10 @@ def peak(call: Callable[[], object]) -> int:
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize(("path", "body"), [pytest.param(path, body, id=f"{path} {name}") for name, path, body in bodies()])
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [pytest.param(path, body, id=f"{path} {name}") for name, path, body in bodies()],
+)
 def test_a_body_full_of_small_things(http, path, body):
     assert 0.99 * MOST < len(body) <= MOST
     answer = http.post(path, content=body)
@@ -129,12 +141,21 @@ def test_other_encodings_are_refused(http):
         assert http.post("/v1/completions", content=body.encode(encoding)).status_code == 400
 
 
-@given(st.recursive(st.none() | st.integers() | st.text(), lambda some: st.lists(some) | st.dictionaries(st.text(), some)))
+@given(
+    st.recursive(
+        st.none() | st.integers() | st.text(),
+        lambda some: st.lists(some) | st.dictionaries(st.text(), some),
+    )
+)
 def test_values_are_never_counted_too_low(content):
     def count(value):
-        items = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        items = (
+            value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        )
         return len(items) + sum(map(count, items))
 
     many = [content, "," * MOST_VALUES]  # more marks than may be, so that texts are taken out
-    assert values_in(json.dumps(many, ensure_ascii=False).encode("utf-8", "surrogatepass")) >= count(many)
+    assert values_in(
+        json.dumps(many, ensure_ascii=False).encode("utf-8", "surrogatepass")
+    ) >= count(many)
     assert values_in(json.dumps(many).encode()) <= 2 * count(many) + 1

@@ -30,10 +30,14 @@ def texts(answer) -> list[str]:
 
 
 def test_completions(client, toy_lm):
-    answer = client.completions.create(prompt="t5 t6 t7", n=16, **SHAPE, extra_body={"alpha": 4.0, "steps": 6})
+    answer = client.completions.create(
+        prompt="t5 t6 t7", n=16, **SHAPE, extra_body={"alpha": 4.0, "steps": 6}
+    )
     direct = toy_lm.generate("t5 t6 t7", 16, length=12, steps=6, alpha=4.0, seed=3)[0]
     assert texts(answer) == [sample.text for sample in direct]
-    assert [choice.finish_reason for choice in answer.choices] == [sample.finish_reason for sample in direct]
+    assert [choice.finish_reason for choice in answer.choices] == [
+        sample.finish_reason for sample in direct
+    ]
     assert {choice.finish_reason for choice in answer.choices} == {"stop", "length"}
     assert [choice.index for choice in answer.choices] == list(range(16))
     assert answer.usage.prompt_tokens == 3
@@ -53,7 +57,9 @@ def test_every_prompt_gets_its_samples(client):
 def test_a_seed_repeats_and_the_settings_count(client):
     def ask(seed=3, **extra):
         extra = {"objective": "odd", "alpha": 8, "fork": False} | extra
-        return client.completions.create(prompt="t5 t6", n=4, **SHAPE | {"seed": seed}, extra_body=extra)
+        return client.completions.create(
+            prompt="t5 t6", n=4, **SHAPE | {"seed": seed}, extra_body=extra
+        )
 
     assert texts(ask()) == texts(ask()) != texts(ask(seed=4))
     assert len(set(texts(ask(alpha=0, temperature=0)))) == 1
@@ -81,8 +87,13 @@ def test_chat_reads_messages_line_by_line(client):
     plain = client.completions.create(prompt="t5 t6\n", n=4, **SHAPE)
     assert [choice.message.content for choice in answer.choices] == texts(plain)
     assert {choice.message.role for choice in answer.choices} == {"assistant"}
-    parts = [{"role": "system", "content": "t5"}, {"role": "user", "content": [{"type": "text", "text": "t6"}]}]
-    named = client.chat.completions.create(model="toy", seed=3, n=4, max_completion_tokens=12, messages=parts)
+    parts = [
+        {"role": "system", "content": "t5"},
+        {"role": "user", "content": [{"type": "text", "text": "t6"}]},
+    ]
+    named = client.chat.completions.create(
+        model="toy", seed=3, n=4, max_completion_tokens=12, messages=parts
+    )
     assert [choice.message.content for choice in named.choices] == texts(plain)
 
 
@@ -91,7 +102,9 @@ def test_a_stream_tells_what_the_whole_answer_tells(client, stop):
     settings = {"n": 4, "stop": stop, "extra_body": {"block_length": 3}}
     whole = client.chat.completions.create(**CHAT, **settings)
     said, reasons, pieces = [""] * 4, [None] * 4, 0
-    for chunk in client.chat.completions.create(**CHAT, **settings, stream=True, stream_options={"include_usage": True}):
+    for chunk in client.chat.completions.create(
+        **CHAT, **settings, stream=True, stream_options={"include_usage": True}
+    ):
         for choice in chunk.choices:
             said[choice.index] += choice.delta.content
             reasons[choice.index] = choice.finish_reason
@@ -128,19 +141,47 @@ def test_models(client):
         ({"model": "gpt-4"}, openai.NotFoundError, "'gpt-4' does not exist; this server has 'toy'"),
         ({"n": 65}, openai.BadRequestError, "at most 64"),
         ({"n": 0}, openai.BadRequestError, "greater than or equal to 1"),
-        ({"temperature": -1}, openai.BadRequestError, "temperature: Input should be greater than or equal to 0"),
+        (
+            {"temperature": -1},
+            openai.BadRequestError,
+            "temperature: Input should be greater than or equal to 0",
+        ),
         ({"max_tokens": 300}, openai.BadRequestError, "at most 256"),
         ({"stop": ["a"] * 5}, openai.BadRequestError, "up to 4"),
         ({"presence_penalty": 1}, openai.BadRequestError, "presence_penalty"),
         ({"prompt": ""}, openai.BadRequestError, "empty"),
         ({"prompt": []}, openai.BadRequestError, "empty list"),
         ({"prompt": [5, 6]}, openai.BadRequestError, "prompt"),
-        ({"prompt": "t5 " * 1020}, openai.BadRequestError, "1020 tokens; with 12 to write the model's 1024 are too few"),
-        ({"extra_body": {"steps": 13}}, openai.BadRequestError, "steps 13 are more than the 12 tokens"),
-        ({"extra_body": {"block_length": 5}}, openai.BadRequestError, "block_length 5 does not divide length 12"),
-        ({"extra_body": {"policy": "os.system"}}, openai.BadRequestError, "unknown policy 'os.system'; known: entropy"),
-        ({"extra_body": {"objective": {"name": "odd", "x": 1}}}, openai.BadRequestError, "no option 'x'; options: normalize"),
-        ({"extra_body": {"objective": {"name": "dpp", "jitter": "a"}}}, openai.BadRequestError, "jitter must be like 0.0001"),
+        (
+            {"prompt": "t5 " * 1020},
+            openai.BadRequestError,
+            "1020 tokens; with 12 to write the model's 1024 are too few",
+        ),
+        (
+            {"extra_body": {"steps": 13}},
+            openai.BadRequestError,
+            "steps 13 are more than the 12 tokens",
+        ),
+        (
+            {"extra_body": {"block_length": 5}},
+            openai.BadRequestError,
+            "block_length 5 does not divide length 12",
+        ),
+        (
+            {"extra_body": {"policy": "os.system"}},
+            openai.BadRequestError,
+            "unknown policy 'os.system'; known: entropy",
+        ),
+        (
+            {"extra_body": {"objective": {"name": "odd", "x": 1}}},
+            openai.BadRequestError,
+            "no option 'x'; options: normalize",
+        ),
+        (
+            {"extra_body": {"objective": {"name": "dpp", "jitter": "a"}}},
+            openai.BadRequestError,
+            "jitter must be like 0.0001",
+        ),
         ({"extra_body": {"alfa": 8}}, openai.BadRequestError, "unknown field 'alfa'"),
     ],
 )
@@ -162,12 +203,17 @@ def test_api_key(toy_lm):
             "Bearer geheim geheim": 401, "Bearer Bearer geheim": 401, "Bearer gehei\xdf": 401,
         }  # fmt: skip
         with httpx.Client(base_url=guarded.url, timeout=WAIT_S) as client:
-            found = {one: client.get("/v1/models", headers={"authorization": one.encode()}).status_code for one in headers}
+            found = {
+                one: client.get("/v1/models", headers={"authorization": one.encode()}).status_code
+                for one in headers
+            }
         assert found == headers
 
 
 def test_the_readme_example(capsys):
-    (block,) = re.findall(r"```py\n(.*?)```", (Path(__file__).parents[2] / "README.md").read_text(), re.DOTALL)
+    (block,) = re.findall(
+        r"```py\n(.*?)```", (Path(__file__).parents[2] / "README.md").read_text(), re.DOTALL
+    )
     mini = Mini()
     with running(LM(mini, mini.tokenizer), model="mini") as server:
         capsys.readouterr()  # where it listens
@@ -186,7 +232,11 @@ class Templated:
     def chat(self, messages):
         if messages[0]["role"] == "system":
             raise ValueError("this template takes no system message")
-        return [1, *self.encode(messages[0]["content"]), 1]  # control tokens, which no text can make
+        return [
+            1,
+            *self.encode(messages[0]["content"]),
+            1,
+        ]  # control tokens, which no text can make
 
 
 def test_a_checkpoint_s_own_template_and_no_control_token_in_what_is_said(tmp_path):
@@ -201,11 +251,19 @@ def test_a_checkpoint_s_own_template_and_no_control_token_in_what_is_said(tmp_pa
         client = server.client()
         completion = client.completions.create(**SHAPE | {"max_tokens": 4}, prompt=text, n=2)
         answer = client.chat.completions.create(**SHAPE | {"max_tokens": 4}, messages=said, n=2)
-        assert (completion.usage.prompt_tokens, answer.usage.prompt_tokens) == (len(plain), len(chat))
+        assert (completion.usage.prompt_tokens, answer.usage.prompt_tokens) == (
+            len(plain),
+            len(chat),
+        )
         assert texts(completion) == [sample.text for sample in direct[0]]
-        assert [choice.message.content for choice in answer.choices] == [sample.text for sample in direct[1]]
+        assert [choice.message.content for choice in answer.choices] == [
+            sample.text for sample in direct[1]
+        ]
         roles = [[{"role": role, "content": "be brief"}, *said] for role in ("system", "developer")]
-        answers = [client.chat.completions.create(**SHAPE | {"max_tokens": 4}, messages=messages) for messages in roles]
+        answers = [
+            client.chat.completions.create(**SHAPE | {"max_tokens": 4}, messages=messages)
+            for messages in roles
+        ]
         assert answers[0].usage == answers[1].usage
         assert answers[0].choices == answers[1].choices
     with running(raw) as server:  # `oddlm serve --raw`
@@ -219,9 +277,13 @@ def test_chat_template(toy_lm):
         client = templated.client()
         answer = client.chat.completions.create(**CHAT, n=2)
         direct = toy_lm.generate([[1, 5, 6, 1]], 2, length=12, seed=3)[0]
-        assert [choice.message.content for choice in answer.choices] == [sample.text for sample in direct]
+        assert [choice.message.content for choice in answer.choices] == [
+            sample.text for sample in direct
+        ]
         assert answer.usage.prompt_tokens == 4
         with pytest.raises(openai.BadRequestError, match="no system message"):
-            client.chat.completions.create(**CHAT | {"messages": [{"role": "system", "content": "t5"}]})
+            client.chat.completions.create(
+                **CHAT | {"messages": [{"role": "system", "content": "t5"}]}
+            )
     with running(LM(toy_lm.model, Templated(toy_lm.tokenizer, template=None))) as bare:
         assert bare.client().chat.completions.create(**CHAT).usage.prompt_tokens == 2

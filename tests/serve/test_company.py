@@ -1,4 +1,6 @@
-"""What a request is answered does not depend on the requests beside it, and is what `LM.generate` says."""
+"""What a request is answered does not depend on the requests beside it, and is what `LM.generate`
+says.
+"""
 
 import asyncio
 import itertools
@@ -24,7 +26,9 @@ SHIFTED = {"kv_heads": 1, "shift": True, "wide_rotary": True}
 def shifted_lm(toy_lm: oddlm.LM) -> oddlm.LM:
     """A network like Dream's, which predicts each position from the one before."""
     torch.manual_seed(0)
-    network = Transformer(TransformerConfig(vocab_size=60, width=32, layers=2, heads=4, hidden=48, **SHIFTED))
+    network = Transformer(
+        TransformerConfig(vocab_size=60, width=32, layers=2, heads=4, hidden=48, **SHIFTED)
+    )
     for parameter in network.parameters():
         torch.nn.init.normal_(parameter, std=0.25)
     return oddlm.LM(Native(network, name="shifted", mask_id=59, end_ids=(1,)), toy_lm.tokenizer)
@@ -32,18 +36,32 @@ def shifted_lm(toy_lm: oddlm.LM) -> oddlm.LM:
 
 @pytest.fixture(params=["toy", "mini", "shifted"])
 def lm(request, toy_lm, mini_lm) -> oddlm.LM:
-    return {"toy": lambda: toy_lm, "mini": lambda: mini_lm, "shifted": lambda: shifted_lm(toy_lm)}[request.param]()
+    return {"toy": lambda: toy_lm, "mini": lambda: mini_lm, "shifted": lambda: shifted_lm(toy_lm)}[
+        request.param
+    ]()
 
 
 def works(lm: oddlm.LM, *, nudges: bool = True) -> list[Work]:
     """Requests that differ in everything they can."""
     ids = [lm.tokenizer.encode(text) for text in PROMPTS]
-    found = [Work([ids[i]], 1 + i, SampleParams(length=5 + 3 * i, seed=i, temperature=i / 3)) for i in range(4)]
+    found = [
+        Work([ids[i]], 1 + i, SampleParams(length=5 + 3 * i, seed=i, temperature=i / 3))
+        for i in range(4)
+    ]
     found += [
         Work(ids[:3], 2, SampleParams(length=8, cfg_scale=1.5)),
-        Work([ids[1]], 3, SampleParams(length=12, block_length=4, policy="threshold", temperature=1.0)),
+        Work(
+            [ids[1]],
+            3,
+            SampleParams(length=12, block_length=4, policy="threshold", temperature=1.0),
+        ),
         Work([ids[3]], 2, SampleParams(length=8, pool=5, temperature=1.0)),
-        Work([ids[0]], 2, SampleParams(length=8), forms=[encode_template(lm.tokenizer, lm.info, 0, [3, "5 6", 3])]),
+        Work(
+            [ids[0]],
+            2,
+            SampleParams(length=8),
+            forms=[encode_template(lm.tokenizer, lm.info, 0, [3, "5 6", 3])],
+        ),
     ]
     if nudges:
         found += [
@@ -54,7 +72,13 @@ def works(lm: oddlm.LM, *, nudges: bool = True) -> list[Work]:
 
 
 def said(samples) -> list:
-    return [[(one.tokens, one.text, one.filled, one.base_logprobs, one.pushed_logprobs) for one in group] for group in samples]
+    return [
+        [
+            (one.tokens, one.text, one.filled, one.base_logprobs, one.pushed_logprobs)
+            for one in group
+        ]
+        for group in samples
+    ]
 
 
 def tokens(samples) -> list:
@@ -85,13 +109,18 @@ def tell(lm: oddlm.LM, story, **options):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_company_changes_no_bit(lm, workers):
-    """Before sizes were tried out and after, beside requests of other prompts, lengths, guidance and prompt noise."""
+    """Before sizes were tried out and after, beside requests of other prompts, lengths, guidance
+    and prompt noise.
+    """
     asked, shared = works(lm), []
 
     async def story(engine):
         alone = [said(await read(engine.submit(work))) for work in asked]
         count = engine.network.count
-        assert [said(one) for one in await asyncio.gather(*(read(engine.submit(work)) for work in asked))] == alone
+        assert [
+            said(one)
+            for one in await asyncio.gather(*(read(engine.submit(work)) for work in asked))
+        ] == alone
         while engine.network.untried:
             await asyncio.sleep(0.01)
         before = engine.network.count
@@ -100,7 +129,14 @@ def test_company_changes_no_bit(lm, workers):
         assert engine.network.count - before < 1.5 * count
         return alone
 
-    alone = tell(lm, story, workers=workers, sizes=(2, 4, 8), max_rows=128, on_turn=lambda jobs: shared.append(len(jobs)))
+    alone = tell(
+        lm,
+        story,
+        workers=workers,
+        sizes=(2, 4, 8),
+        max_rows=128,
+        on_turn=lambda jobs: shared.append(len(jobs)),
+    )
     assert max(shared) > len(asked)
     for work, one in zip(asked, alone, strict=True):
         assert [[sample[0] for sample in group] for group in one] == tokens(direct(lm, work))
@@ -108,7 +144,9 @@ def test_company_changes_no_bit(lm, workers):
 
 @pytest.mark.parametrize("cache", ["prefix", "dual"])
 def test_a_cache_is_the_requests_own(cache):
-    """Answers in company are those of the cached model alone, which differ from those without a cache."""
+    """Answers in company are those of the cached model alone, which differ from those without a
+    cache.
+    """
     lm = oddlm.load("mini", cache=cache)
     asked = works(lm, nudges=False)
     lengthy = SampleParams(length=24, block_length=8, steps=12, temperature=0.0, alpha=0.0)
@@ -121,7 +159,9 @@ def test_a_cache_is_the_requests_own(cache):
     for work, one in zip(asked, together, strict=True):
         assert said(one) == said(direct(lm, work))
     plain = oddlm.load("mini")
-    assert any(said(one) != said(direct(plain, work)) for work, one in zip(asked, together, strict=True))
+    assert any(
+        said(one) != said(direct(plain, work)) for work, one in zip(asked, together, strict=True)
+    )
 
 
 def test_no_size_is_tried_while_a_request_is_in_flight(mini_lm):
@@ -134,8 +174,17 @@ def test_no_size_is_tried_while_a_request_is_in_flight(mini_lm):
         for _ in range(3):
             await asyncio.gather(*(read(engine.submit(job)) for _ in range(2)))
 
-    tell(mini_lm, story, max_width=256, on_turn=lambda jobs: tried.append((set(jobs), engine_tried(jobs))))
-    pairs = [(before, after) for (one, before), (other, after) in itertools.pairwise(tried) if one & other]
+    tell(
+        mini_lm,
+        story,
+        max_width=256,
+        on_turn=lambda jobs: tried.append((set(jobs), engine_tried(jobs))),
+    )
+    pairs = [
+        (before, after)
+        for (one, before), (other, after) in itertools.pairwise(tried)
+        if one & other
+    ]
     assert len(pairs) >= 3 * 5
     assert all(before == after for before, after in pairs)
 
@@ -181,7 +230,12 @@ def test_what_fails_fails_alone():
 
     async def story(engine):
         params = SampleParams(length=6)
-        asked = [Work([[5, 6]], 4, params), Work([[13]], 4, params), Work([[5, 6]], 4, params, broken), Work([[7]], 4, params)]
+        asked = [
+            Work([[5, 6]], 4, params),
+            Work([[13]], 4, params),
+            Work([[5, 6]], 4, params, broken),
+            Work([[7]], 4, params),
+        ]
         model.gate.clear()
         jobs = [engine.submit(work) for work in asked]
         model.gate.set()
@@ -195,16 +249,24 @@ def test_what_fails_fails_alone():
 
 
 def ask(server: Served, path: str = "/v1/completions", **body) -> dict:
-    answer = httpx.post(f"{server.url}{path}", json={"model": "toy", "seed": 3} | body, timeout=WAIT_S)
+    answer = httpx.post(
+        f"{server.url}{path}", json={"model": "toy", "seed": 3} | body, timeout=WAIT_S
+    )
     assert answer.status_code == 200, answer.text
     return answer.json()
 
 
 def test_prompt_noise_and_pools_over_http(served, toy_lm):
-    for own in ({"prompt_noise": 0.4}, {"pool": 12, "temperature": 1.0}, {"pool": 6, "selector": "most_confident"}):
+    for own in (
+        {"prompt_noise": 0.4},
+        {"pool": 12, "temperature": 1.0},
+        {"pool": 6, "selector": "most_confident"},
+    ):
         answer = ask(served, prompt="t5 t6", n=4, max_tokens=12, **own)
         samples = toy_lm.generate("t5 t6", 4, length=12, seed=3, **own)[0]
-        assert [choice["text"] for choice in answer["choices"]] == [sample.text for sample in samples]
+        assert [choice["text"] for choice in answer["choices"]] == [
+            sample.text for sample in samples
+        ]
     plain = ask(served, prompt="t5 t6", n=4, max_tokens=12)
     assert plain["oddlm"]["filled"] is None
 
@@ -218,21 +280,34 @@ def test_templates_over_http(served, toy_lm):
     assert answer["oddlm"]["filled"] == [sample.filled for sample in samples]
     assert all(filled.startswith("t7 t8") for filled in answer["oddlm"]["filled"])
     written = [choice["logprobs"] for choice in answer["choices"]]
-    assert answer["usage"]["completion_tokens"] == sum(len(one["tokens"]) for one in written) <= 3 * 7
+    assert (
+        answer["usage"]["completion_tokens"] == sum(len(one["tokens"]) for one in written) <= 3 * 7
+    )
     for choice, one, sample in zip(answer["choices"], written, samples, strict=True):
         assert "".join(one["tokens"]) == choice["text"]
         assert set(one["token_logprobs"]) <= set(sample.base_logprobs)
-    chat = ask(served, "/v1/chat/completions", messages=[{"role": "user", "content": "t5 t6"}], **usual | {"logprobs": True})
-    assert [choice["message"]["content"] for choice in chat["choices"]] == [sample.text for sample in samples]
+    chat = ask(
+        served,
+        "/v1/chat/completions",
+        messages=[{"role": "user", "content": "t5 t6"}],
+        **usual | {"logprobs": True},
+    )
+    assert [choice["message"]["content"] for choice in chat["choices"]] == [
+        sample.text for sample in samples
+    ]
     assert chat["oddlm"]["filled"] == answer["oddlm"]["filled"]
 
 
 def test_a_suffix_is_a_template(served, toy_lm):
     answer = ask(served, prompt=["t5 t6", "t7"], n=2, max_tokens=6, suffix="t8 t9")
     samples = toy_lm.generate(["t5 t6", "t7"], 2, templates=[[6, "t8 t9"]] * 2, seed=3)
-    assert [choice["text"] for choice in answer["choices"]] == [sample.text for group in samples for sample in group]
+    assert [choice["text"] for choice in answer["choices"]] == [
+        sample.text for group in samples for sample in group
+    ]
     assert all(filled.endswith("t8 t9") for filled in answer["oddlm"]["filled"])
-    empty, none = (ask(served, prompt="t5", n=2, max_tokens=6, **own) for own in ({"suffix": ""}, {}))
+    empty, none = (
+        ask(served, prompt="t5", n=2, max_tokens=6, **own) for own in ({"suffix": ""}, {})
+    )
     assert empty["choices"] == none["choices"]
 
 
@@ -249,12 +324,15 @@ def test_what_is_known_at_the_end_is_streamed_at_the_end(served, own):
         usual = {name: value for name, value in body.items() if name in names}
         aside = {name: value for name, value in body.items() if name not in names}
         chunks = list(client.completions.create(**usual, extra_body=aside, stream=True))
-    texts = ["".join(c.text for chunk in chunks for c in chunk.choices if c.index == i) for i in range(2)]
+    texts = [
+        "".join(c.text for chunk in chunks for c in chunk.choices if c.index == i) for i in range(2)
+    ]
     assert texts == [choice["text"] for choice in whole["choices"]]
     assert any(texts)
-    assert [sum(bool(c.text) for chunk in chunks for c in chunk.choices if c.index == i) for i in range(2)] == [
-        int(bool(text)) for text in texts
-    ]
+    assert [
+        sum(bool(c.text) for chunk in chunks for c in chunk.choices if c.index == i)
+        for i in range(2)
+    ] == [int(bool(text)) for text in texts]
     assert chunks[-1].oddlm == whole["oddlm"]
 
 
@@ -264,7 +342,11 @@ def test_an_operator_may_draw_more_than_is_kept(toy_lm):
         assert [choice["text"] for choice in answer["choices"]] == [
             sample.text for sample in toy_lm.generate("t5", 3, length=8, pool=6, seed=3)[0]
         ]
-        watched = httpx.post(f"{server.url}/v1/denoise", json={"model": "toy", "prompt": "t5", "n": 3}, timeout=WAIT_S)
+        watched = httpx.post(
+            f"{server.url}/v1/denoise",
+            json={"model": "toy", "prompt": "t5", "n": 3},
+            timeout=WAIT_S,
+        )
         assert watched.text.count('"commit_steps"') == 3  # every sample is shown, so none is chosen
         assert "oddlm_busy_seconds_total" in httpx.get(f"{server.url}/metrics", timeout=WAIT_S).text
 

@@ -93,7 +93,10 @@ def test_what_comes_bit_by_bit_has_no_more_time(hasty):
 
 
 def test_an_upload_that_was_refused_does_not_go_on_for_ever(toy_lm):
-    with running(toy_lm, limits=limits(receive_timeout_s=0.5, max_body=1000)) as server, connect(server, CHUNKED) as raw:
+    with (
+        running(toy_lm, limits=limits(receive_timeout_s=0.5, max_body=1000)) as server,
+        connect(server, CHUNKED) as raw,
+    ):
         sent = 0
         try:
             while sent < 1 << 40:
@@ -106,9 +109,14 @@ def test_an_upload_that_was_refused_does_not_go_on_for_ever(toy_lm):
 
 
 def test_many_halves_hold_nobody_up(hasty):
-    raws = [connect(hasty, HEAD[:30]) for _ in range(40)] + [connect(hasty, HEAD, BODY[:9]) for _ in range(40)]
+    raws = [connect(hasty, HEAD[:30]) for _ in range(40)] + [
+        connect(hasty, HEAD, BODY[:9]) for _ in range(40)
+    ]
     answer = httpx.post(
-        f"{hasty.url}/v1/completions", content=BODY, headers={"content-type": "application/json"}, timeout=WAIT_S
+        f"{hasty.url}/v1/completions",
+        content=BODY,
+        headers={"content-type": "application/json"},
+        timeout=WAIT_S,
     )
     assert answer.status_code == 200
     for raw in raws:
@@ -120,7 +128,9 @@ def test_a_request_that_is_there_may_take_longer(gated):
     lm = oddlm.LM(gated, gated.tokenizer)
     with running(lm, limits=limits(receive_timeout_s=0.3)) as server, ThreadPoolExecutor(1) as pool:
         gated.gate.clear()
-        asked = pool.submit(httpx.post, f"{server.url}/v1/completions", json=json.loads(BODY), timeout=WAIT_S)
+        asked = pool.submit(
+            httpx.post, f"{server.url}/v1/completions", json=json.loads(BODY), timeout=WAIT_S
+        )
         wait_until(lambda: server.engine.rows)
         with connect(server, HEAD[:30]) as other:  # came later, and its time is over
             assert rest(other).startswith(b"HTTP/1.1 408 ")

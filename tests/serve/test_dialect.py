@@ -1,4 +1,6 @@
-"""What OpenAI's clients send beside the prompt: ignored where it changes nothing, refused in words where it would."""
+"""What OpenAI's clients send beside the prompt: ignored where it changes nothing, refused in words
+where it would.
+"""
 
 from dataclasses import replace
 from math import inf
@@ -11,7 +13,12 @@ from oddlm.serve.text import pieces
 
 from .conftest import Served
 
-CHAT = {"model": "toy", "max_tokens": 4, "seed": 3, "messages": [{"role": "user", "content": "t5 t6"}]}
+CHAT = {
+    "model": "toy",
+    "max_tokens": 4,
+    "seed": 3,
+    "messages": [{"role": "user", "content": "t5 t6"}],
+}
 COMPLETION = {"model": "toy", "max_tokens": 4, "seed": 3, "prompt": "t5 t6"}
 
 
@@ -50,13 +57,23 @@ def test_what_changes_nothing_is_ignored(client):
     told = client.chat.completions.create(**CHAT, extra_body=HARMLESS | HARMLESS_IN_CHAT)
     assert told.choices == plain.choices
     bare = client.completions.create(**COMPLETION)
-    assert client.completions.create(**COMPLETION, extra_body=HARMLESS | {"echo": False}).choices == bare.choices
+    assert (
+        client.completions.create(**COMPLETION, extra_body=HARMLESS | {"echo": False}).choices
+        == bare.choices
+    )
     nothing = dict.fromkeys(HARMLESS | HARMLESS_IN_CHAT)
     assert client.chat.completions.create(**CHAT, extra_body=nothing).choices == plain.choices
 
 
 def test_a_message_of_another_server_goes_back_as_it_came(client):
-    answer = {"role": "assistant", "content": "t7", "refusal": None, "annotations": [], "audio": None, "tool_calls": None}
+    answer = {
+        "role": "assistant",
+        "content": "t7",
+        "refusal": None,
+        "annotations": [],
+        "audio": None,
+        "tool_calls": None,
+    }
     messages = [*CHAT["messages"], answer, {"role": "user", "content": "t8"}]
     assert client.chat.completions.create(**CHAT | {"messages": messages}).usage.prompt_tokens == 4
 
@@ -67,13 +84,22 @@ def test_a_message_of_another_server_goes_back_as_it_came(client):
         ({"frequency_penalty": 0.5}, "frequency_penalty is not supported: leave it out or send 0"),
         ({"presence_penalty": False}, "presence_penalty is not supported: leave it out or send 0"),
         ({"logit_bias": {"5": 1}}, "logit_bias is not supported: leave it out or send {}"),
-        ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools is not supported: leave it out or send []"),
-        ({"tool_choice": "required"}, 'tool_choice is not supported: leave it out or send "auto" or send "none"'),
+        (
+            {"tools": [{"type": "function", "function": {"name": "f"}}]},
+            "tools is not supported: leave it out or send []",
+        ),
+        (
+            {"tool_choice": "required"},
+            'tool_choice is not supported: leave it out or send "auto" or send "none"',
+        ),
         (
             {"response_format": {"type": "json_object"}},
             'response_format is not supported: leave it out or send {"type":"text"}',
         ),
-        ({"reasoning_effort": "high"}, 'reasoning_effort is not supported: leave it out or send "none"'),
+        (
+            {"reasoning_effort": "high"},
+            'reasoning_effort is not supported: leave it out or send "none"',
+        ),
         ({"web_search_options": {}}, "web_search_options is not supported: leave it out"),
         ({"top_logprobs": 5}, "top_logprobs is not supported: leave it out or send 0"),
         ({"alfa": 1}, "unknown field 'alfa'"),
@@ -97,14 +123,24 @@ def test_logprobs_are_those_of_each_token_when_it_was_written(client, toy_lm, st
     for choice, sample in zip(answer.choices, direct, strict=True):
         found = choice.logprobs
         assert "".join(found.tokens) == choice.text
-        assert all(choice.text[at:].startswith(token) for at, token in zip(found.text_offset, found.tokens, strict=True))
+        assert all(
+            choice.text[at:].startswith(token)
+            for at, token in zip(found.text_offset, found.tokens, strict=True)
+        )
         assert found.top_logprobs is None
-        assert found.token_logprobs == pytest.approx(sample.base_logprobs[: len(found.tokens)], abs=1e-5)
+        assert found.token_logprobs == pytest.approx(
+            sample.base_logprobs[: len(found.tokens)], abs=1e-5
+        )
         assert len(found.tokens) == len(choice.text.split()) + choice.text.endswith(" ")
-    chat = client.chat.completions.create(**CHAT | {"max_tokens": 12}, n=8, stop=stop, logprobs=True)
+    chat = client.chat.completions.create(
+        **CHAT | {"max_tokens": 12}, n=8, stop=stop, logprobs=True
+    )
     for choice in chat.choices:
         assert "".join(one.token for one in choice.logprobs.content) == choice.message.content
-        assert b"".join(bytes(one.bytes) for one in choice.logprobs.content) == choice.message.content.encode()
+        assert (
+            b"".join(bytes(one.bytes) for one in choice.logprobs.content)
+            == choice.message.content.encode()
+        )
         assert all(one.logprob < 0 and one.top_logprobs == [] for one in choice.logprobs.content)
 
 
@@ -121,9 +157,25 @@ def test_half_a_character_is_told_with_its_other_half():
     def decode(tokens):
         return b"".join(words[token] for token in tokens).decode(errors="replace")
 
-    sample = Sample(0, 0, "aäb", (1, 2, 3, 4, 9), (0,) * 5, (-1.0, -2.0, -3.0, -4.0, -5.0), (0.0,) * 5, 0, "stop", 5)
+    sample = Sample(
+        0,
+        0,
+        "aäb",
+        (1, 2, 3, 4, 9),
+        (0,) * 5,
+        (-1.0, -2.0, -3.0, -4.0, -5.0),
+        (0.0,) * 5,
+        0,
+        "stop",
+        5,
+    )
     whole = pieces(sample, [], decode, {9})
-    assert [(one.text, one.offset, one.logprob) for one in whole] == [("a", 0, -1), ("", 1, -2), ("ä", 1, -3), ("b", 2, -4)]
+    assert [(one.text, one.offset, one.logprob) for one in whole] == [
+        ("a", 0, -1),
+        ("", 1, -2),
+        ("ä", 1, -3),
+        ("b", 2, -4),
+    ]
     never = pieces(replace(sample, base_logprobs=(-inf,) * 5), [], decode, {9})
     assert {one.logprob for one in never} == {-9999.0}
     assert [one.text for one in pieces(sample, ["b"], decode, {9})] == ["a", "", "ä"]
@@ -132,5 +184,7 @@ def test_half_a_character_is_told_with_its_other_half():
 def test_tools_that_were_called_are_refused(client):
     called = [{"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
     messages = [*CHAT["messages"], {"role": "assistant", "content": "", "tool_calls": called}]
-    with pytest.raises(openai.BadRequestError, match=r"tool_calls is not supported: leave it out or send \[\]"):
+    with pytest.raises(
+        openai.BadRequestError, match=r"tool_calls is not supported: leave it out or send \[\]"
+    ):
         client.chat.completions.create(**CHAT | {"messages": messages})

@@ -14,14 +14,25 @@ from oddlm.core.model import info_of
 from oddlm.lm import Drawing
 from oddlm.models.toy import Toy
 from oddlm.serve.engine import TimedOutError
-from oddlm.serve.passes import Ask, Rows, Shape, SharedPasses, Whole, passes_of, split_rows, width_class
+from oddlm.serve.passes import (
+    Ask,
+    Rows,
+    Shape,
+    SharedPasses,
+    Whole,
+    passes_of,
+    split_rows,
+    width_class,
+)
 
 from ..waiting import WAIT_S, wait_until
 from .conftest import limits, running, send
 
 ASK = {"model": "toy", "prompt": "t5 t6", "n": 4, "max_tokens": 24, "seed": 3}
 
-CHAT = {k: v for k, v in ASK.items() if k != "prompt"} | {"messages": [{"role": "user", "content": "a"}]}
+CHAT = {k: v for k, v in ASK.items() if k != "prompt"} | {
+    "messages": [{"role": "user", "content": "a"}]
+}
 
 
 def lm_of(model: Toy) -> oddlm.LM:
@@ -56,21 +67,28 @@ def test_every_worker_gets_a_pass():
 
 
 def query_of(model, prompt=(5, 6, 7, 8, 9), length=2, n=1, **settings):
-    return Drawing(lm_of(model), [list(prompt)], n, oddlm.SampleParams(length=length, **settings), 0).query
+    return Drawing(
+        lm_of(model), [list(prompt)], n, oddlm.SampleParams(length=length, **settings), 0
+    ).query
 
 
 def test_widening_keeps_to_the_context(toy_lm):
     model, query = toy_lm.model, query_of(toy_lm.model)
     shape = Whole(model, None).shape(query)
     assert shape == (8, 2)
-    assert Rows.lay(query, shape, 0).tokens.tolist() == [[0, 0, 0, 5, 6, 7, 8, 9, *query.tokens[0, 5:].tolist()]]
+    assert Rows.lay(query, shape, 0).tokens.tolist() == [
+        [0, 0, 0, 5, 6, 7, 8, 9, *query.tokens[0, 5:].tolist()]
+    ]
     assert Whole(model, 8).shape(query) == (6, 2)
     assert Whole(model, 7).shape(query) == (5, 2)
 
 
 def test_bodies_of_different_prompts_and_lengths_have_one_shape(mini_lm):
     part = passes_of(mini_lm.model, (4,), 1, 0).part
-    one, other = query_of(mini_lm.model, (5, 6, 7), 9), query_of(mini_lm.model, (5, 6, 7, 8, 9, 10), 5)
+    one, other = (
+        query_of(mini_lm.model, (5, 6, 7), 9),
+        query_of(mini_lm.model, (5, 6, 7, 8, 9, 10), 5),
+    )
     assert part.shape(one) == part.shape(other) == (12, 0)
     assert part.shape(query_of(mini_lm.model, [5] * 239, 10)) == (256, 0)
     widths = [shape.width for shape in part.foreseen(10**6)]
@@ -84,7 +102,9 @@ class Fickle(Toy):
     fickle: tuple[int, ...] = ()
 
     def __call__(self, tokens, start, prompt_lengths):
-        return super().__call__(tokens, start, prompt_lengths) + (1e-6 if len(tokens) in self.fickle else 0)
+        return super().__call__(tokens, start, prompt_lengths) + (
+            1e-6 if len(tokens) in self.fickle else 0
+        )
 
 
 @pytest.mark.parametrize("fickle", [(), (8,), (4,), (8, 16)])
@@ -112,7 +132,9 @@ def test_widths_are_tried_before_anybody_asks(mini_lm):
     while network.untried:
         network.try_one()
         order.append(network.tried)
-    assert network.tried == 5 * 3  # widths 16, and 4, 8, 12, 20: two passes of the reference and a larger one for each
+    assert (
+        network.tried == 5 * 3
+    )  # widths 16, and 4, 8, 12, 20: two passes of the reference and a larger one for each
     assert order[: network.tried] == list(range(1, network.tried + 1))
     assert all(network.exact_sizes(Shape(width, 0)) == (2, 4) for width in (4, 8, 12, 16, 20))
     network.close()
@@ -138,14 +160,26 @@ def test_a_size_that_fails_when_tried_is_not_used():
 
 
 def test_requests_share_passes_and_do_not_notice(gated):
-    asked = [ASK | {"prompt": f"t{i} t6 t7"[: 2 + 3 * (i % 3)], "seed": i, "temperature": i / 4} for i in range(6)]
-    asked += [ASK | {"seed": 9, "objective": "dpp"}, ASK | {"seed": 9, "n": 5, "policy": "threshold"}]
-    with running(lm_of(gated), workers=2) as server, ThreadPoolExecutor(8) as pool, server.client() as client:
+    asked = [
+        ASK | {"prompt": f"t{i} t6 t7"[: 2 + 3 * (i % 3)], "seed": i, "temperature": i / 4}
+        for i in range(6)
+    ]
+    asked += [
+        ASK | {"seed": 9, "objective": "dpp"},
+        ASK | {"seed": 9, "n": 5, "policy": "threshold"},
+    ]
+    with (
+        running(lm_of(gated), workers=2) as server,
+        ThreadPoolExecutor(8) as pool,
+        server.client() as client,
+    ):
 
         def ask(body):
             names = ("model", "prompt", "n", "max_tokens", "seed", "temperature")
             own = {name: body[name] for name in names if name in body}
-            answer = client.completions.create(**own, extra_body={k: v for k, v in body.items() if k not in names})
+            answer = client.completions.create(
+                **own, extra_body={k: v for k, v in body.items() if k not in names}
+            )
             return [choice.text for choice in answer.choices]
 
         alone = [ask(body) for body in asked]
@@ -156,7 +190,9 @@ def test_requests_share_passes_and_do_not_notice(gated):
         before = len(gated.rows)
         gated.gate.clear()
         together = [pool.submit(ask, body) for body in asked]
-        wait_until(lambda: server.engine.rows + sum(job.rows for job in server.engine.waiting) == 33)
+        wait_until(
+            lambda: server.engine.rows + sum(job.rows for job in server.engine.waiting) == 33
+        )
         gated.gate.set()
         assert [future.result() for future in together] == alone == alone_again
         assert len(gated.rows) - before < 0.6 * before
@@ -164,7 +200,10 @@ def test_requests_share_passes_and_do_not_notice(gated):
 
 
 def test_the_queue_has_a_bound(gated):
-    with running(lm_of(gated), limits=limits(max_rows=4, max_n=4, max_queue=1)) as server, ThreadPoolExecutor(2) as pool:
+    with (
+        running(lm_of(gated), limits=limits(max_rows=4, max_n=4, max_queue=1)) as server,
+        ThreadPoolExecutor(2) as pool,
+    ):
         client = server.client()
         gated.gate.clear()
         running_one = pool.submit(client.completions.create, **ASK)
@@ -179,7 +218,12 @@ def test_the_queue_has_a_bound(gated):
         metrics = httpx.get(f"{server.url}/metrics", timeout=WAIT_S).text
         gated.gate.set()
         assert running_one.result().choices == waiting.result().choices
-    for line in ("oddlm_queue_length 1.0", "oddlm_rows_in_flight 4.0", 'status="429"', "oddlm_request_seconds_bucket"):
+    for line in (
+        "oddlm_queue_length 1.0",
+        "oddlm_rows_in_flight 4.0",
+        'status="429"',
+        "oddlm_request_seconds_bucket",
+    ):
         assert line in metrics
 
 
@@ -190,7 +234,8 @@ def test_the_queue_has_a_bound(gated):
         ("/v1/completions", ASK | {"stream": True}),
         (
             "/v1/chat/completions",
-            {k: v for k, v in ASK.items() if k != "prompt"} | {"messages": [{"role": "user", "content": "a"}]},
+            {k: v for k, v in ASK.items() if k != "prompt"}
+            | {"messages": [{"role": "user", "content": "a"}]},
         ),
         ("/v1/denoise", ASK),
     ],
@@ -215,7 +260,10 @@ def test_a_client_that_vanishes_frees_its_rows(gated, path, body):
 
 
 def test_requests_time_out(gated):
-    with running(lm_of(gated), limits=limits(max_rows=4, max_n=4, timeout_s=0.5)) as server, ThreadPoolExecutor(2) as pool:
+    with (
+        running(lm_of(gated), limits=limits(max_rows=4, max_n=4, timeout_s=0.5)) as server,
+        ThreadPoolExecutor(2) as pool,
+    ):
         client = server.client()
         gated.gate.clear()
         futures = [pool.submit(client.completions.create, **ASK)]
@@ -254,7 +302,12 @@ def test_a_network_that_fails_fails_its_requests_alone(caplog):
 def test_shutdown_tells_what_does_not_end_in_time(gated, stream):
     with ThreadPoolExecutor(1) as pool, running(lm_of(gated), grace_s=0.2) as server:
         gated.gate.clear()
-        answer = pool.submit(httpx.post, f"{server.url}/v1/completions", json=ASK | {"stream": stream}, timeout=WAIT_S)
+        answer = pool.submit(
+            httpx.post,
+            f"{server.url}/v1/completions",
+            json=ASK | {"stream": stream},
+            timeout=WAIT_S,
+        )
         wait_until(lambda: server.engine.rows == 4)
 
         def when_given_up():

@@ -1,4 +1,7 @@
-"""The explorer in a real browser. `browse` fails a test for any complaint in the console and any request to elsewhere."""
+"""The explorer in a real browser.
+
+`browse` fails a test for any complaint in the console and any request to elsewhere.
+"""
 
 import json
 import re
@@ -8,7 +11,18 @@ import pytest
 from oddlm.serve.recording import Recording, write_copy
 
 from ..waiting import WAIT_S
-from .looking import HOSTILE, LINK, finished, fits, notice, opening, texts, texts_by_row, until, upload
+from .looking import (
+    HOSTILE,
+    LINK,
+    finished,
+    fits,
+    notice,
+    opening,
+    texts,
+    texts_by_row,
+    until,
+    upload,
+)
 
 PAUSE_MS = 350  # between two steps that are played
 
@@ -68,7 +82,9 @@ def test_scrubbing_by_slider_and_by_keys(site, browse):
     for row, tokens in enumerate(texts_by_row(page)):
         wanted = run["steps"][1]["samples"][row]["tokens"]
         assert [piece == "·" for piece in tokens] == [token == mask for token in wanted]
-    waiting = sum(spot["by"] == "plain" for sample in run["steps"][1]["samples"] for spot in sample["spots"])
+    waiting = sum(
+        spot["by"] == "plain" for sample in run["steps"][1]["samples"] for spot in sample["spots"]
+    )
     assert page.locator("#diverse .samples .only-plain").count() == waiting
     page.keyboard.press("ArrowLeft")
     assert page.inner_text("#step") == "step 1 of 12"
@@ -80,7 +96,9 @@ def test_scrubbing_by_slider_and_by_keys(site, browse):
 
 def test_hover_and_focus_tell_what_plain_sampling_would_take(site, browse):
     page = browse(site.url)
-    until(page, "document.getElementById('set-problem')?.options.length > 10")  # nothing moves below the pointer any more
+    until(
+        page, "document.getElementById('set-problem')?.options.length > 10"
+    )  # nothing moves below the pointer any more
     cell = page.locator("#diverse .samples .token.changed").first
     cell.hover()
     row, position = cell.evaluate("cell => [cell.parentElement.known.row, cell.position]")
@@ -90,7 +108,9 @@ def test_hover_and_focus_tell_what_plain_sampling_would_take(site, browse):
     pieces = {token: text for frame in run["steps"] for token, text in frame["pieces"].items()}
     told = page.inner_text("#details")
     assert f"Sample {row + 1}, position {position + 1}, step {step + 1}" in told
-    lines = {line.split("\t")[0]: line.split("\t")[1:] for line in told.splitlines() if "\t" in line}
+    lines = {
+        line.split("\t")[0]: line.split("\t")[1:] for line in told.splitlines() if "\t" in line
+    }
     assert lines["plain would take"][0] == f"“{pieces[str(spot['plain_token'])]}”"
     assert lines["taken"][0] == f"“{pieces[str(spot['token'])]}”"
     for name, base, after in (
@@ -210,7 +230,11 @@ def large_recording(n: int, length: int, steps: int) -> dict:
     spot = recording["diverse"]["steps"][0]["samples"][0]["spots"][0]
     spot["top"] = spot["top"][:1]
     for run in (recording["plain"], recording["diverse"]):
-        run["start"]["n"], run["start"]["params"]["length"], run["start"]["params"]["steps"] = n, length, steps
+        run["start"]["n"], run["start"]["params"]["length"], run["start"]["params"]["steps"] = (
+            n,
+            length,
+            steps,
+        )
         frame, share = run["steps"][0], length // steps
         tokens = [int(token) for token in frame["pieces"]]
         positions = [range(step * share, (step + 1) * share) for step in range(steps)]
@@ -227,7 +251,9 @@ def large_recording(n: int, length: int, steps: int) -> dict:
 
 
 def test_many_long_samples_stay_usable(site, browse):
-    """64 samples of 256 tokens: only what is on the screen is drawn, and a step takes far less than drawing all would."""
+    """64 samples of 256 tokens: only what is on the screen is drawn, and a step takes far less than
+    drawing all would.
+    """
     page = browse(site.url, width=390)
     page.wait_for_selector("button.main")
     upload(page, json.dumps(large_recording(64, 256, 32)))
@@ -243,7 +269,9 @@ def test_many_long_samples_stay_usable(site, browse):
         return performance.now() - before;
     }"""
     some = min(page.evaluate(timing, step) for step in (3, 30, 12, 31))
-    page.evaluate("document.querySelectorAll('main .tokens').forEach((one) => { one.known.seen = true; })")
+    page.evaluate(
+        "document.querySelectorAll('main .tokens').forEach((one) => { one.known.seen = true; })"
+    )
     assert 4 * some < page.evaluate(timing, 7)
     assert page.locator("main .samples .token").count() == 2 * 64 * 256
     page.locator("#diverse .sample").last.scroll_into_view_if_needed()

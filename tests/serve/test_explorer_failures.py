@@ -1,4 +1,6 @@
-"""The explorer when things go wrong: words on the page, never a blank one, and what was there stays."""
+"""The explorer when things go wrong: words on the page, never a blank one, and what was there
+stays.
+"""
 
 import json
 import re
@@ -48,7 +50,9 @@ def test_refusals_are_told_in_words(site, browse):
     assert "The server refused: the prompt is empty" in notice(page, "refused")
     assert texts(page, "diverse") == before
     browse.expect_failed_loads("400")
-    page = browse(site.url + LINK.replace("n=4", "n=many").replace("seed=3", "seed=").replace("=odd", "=<b>"))
+    page = browse(
+        site.url + LINK.replace("n=4", "n=many").replace("seed=3", "seed=").replace("=odd", "=<b>")
+    )
     finished(page)
     notice(page, "not understood at n=many, seed=, objective=<b>")
 
@@ -66,7 +70,9 @@ def answer_head(kind: str, size: int) -> bytes:
 
 @contextmanager
 def broken_server(site, stream: bytes):
-    """Gives the site's own pages and answers, but this as the stream of denoising, after which it hangs up."""
+    """Gives the site's own pages and answers, but this as the stream of denoising, after which it
+    hangs up.
+    """
     listening, hangs_up = socket.create_server(("127.0.0.1", 0)), threading.Event()
 
     def serve():
@@ -92,7 +98,9 @@ def broken_server(site, stream: bytes):
                 hangs_up.wait(WAIT_S)
             elif head:
                 found = httpx.get(site.url + head.decode().split(" ")[1], timeout=WAIT_S)
-                connection.sendall(answer_head(found.headers["content-type"], len(found.content)) + found.content)
+                connection.sendall(
+                    answer_head(found.headers["content-type"], len(found.content)) + found.content
+                )
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -111,16 +119,34 @@ def event(name: str, content) -> bytes:
 
 def stream_of(steps: int) -> bytes:
     run = opening(0)["diverse"]
-    return event("start", run["start"]) + b"".join(event("step", frame) for frame in run["steps"][:steps])
+    return event("start", run["start"]) + b"".join(
+        event("step", frame) for frame in run["steps"][:steps]
+    )
 
 
 @pytest.mark.parametrize(
     ("stream", "words", "steps"),
     [
-        (stream_of(3), "The server went away after step 3 of 12. What came until then is shown.", 3),
-        (stream_of(2) + b"event: step\ndata: {\n\n", "The server sent an event that cannot be read", 2),
-        (stream_of(2) + b"event: gossip\ndata: 1\n\n", "an event this page does not know: “gossip”", 2),
-        (stream_of(1) + event("step", {"step": 1, "total": 12, "pieces": {}, "samples": 5}), "step.samples is not a list", 1),
+        (
+            stream_of(3),
+            "The server went away after step 3 of 12. What came until then is shown.",
+            3,
+        ),
+        (
+            stream_of(2) + b"event: step\ndata: {\n\n",
+            "The server sent an event that cannot be read",
+            2,
+        ),
+        (
+            stream_of(2) + b"event: gossip\ndata: 1\n\n",
+            "an event this page does not know: “gossip”",
+            2,
+        ),
+        (
+            stream_of(1) + event("step", {"step": 1, "total": 12, "pieces": {}, "samples": 5}),
+            "step.samples is not a list",
+            1,
+        ),
     ],
 )
 def test_a_server_that_goes_away(site, browse, stream, words, steps):
@@ -132,7 +158,11 @@ def test_a_server_that_goes_away(site, browse, stream, words, steps):
         finished(page)
         assert page.inner_text("#step") == f"step {steps} of 12"
         run = opening(0)["diverse"]
-        written = [t != run["start"]["mask_id"] for s in run["steps"][steps - 1]["samples"] for t in s["tokens"]]
+        written = [
+            t != run["start"]["mask_id"]
+            for s in run["steps"][steps - 1]["samples"]
+            for t in s["tokens"]
+        ]
         assert [piece != "·" for row in texts_by_row(page) for piece in row] == written
     browse.complaints[:] = [said for said in browse.complaints if "net::ERR_" not in said]
 
@@ -141,7 +171,9 @@ def test_a_server_that_is_gone(mini_lm, browse):
     with running(mini_lm, model="mini", grace_s=1) as server:
         page = browse(server.url)
         page.wait_for_selector("button.main")
-        page.wait_for_load_state("networkidle")  # what is loaded while the server goes away would fail otherwise
+        page.wait_for_load_state(
+            "networkidle"
+        )  # what is loaded while the server goes away would fail otherwise
     page.click("button.main")
     assert "The server does not answer" in notice(page, "does not answer")
     assert page.locator("#diverse .verdict.right").count() > 0

@@ -10,7 +10,16 @@ from oddlm.serve.frames import EVENTS
 from .conftest import Served, running_late
 
 PUSH = {"objective": "odd", "alpha": 8.0}
-ASK = {"model": "toy", "prompt": "t5 t6", "n": 4, "max_tokens": 12, "steps": 6, "seed": 3, "temperature": 0.5, **PUSH}
+ASK = {
+    "model": "toy",
+    "prompt": "t5 t6",
+    "n": 4,
+    "max_tokens": 12,
+    "steps": 6,
+    "seed": 3,
+    "temperature": 0.5,
+    **PUSH,
+}
 
 
 def events(url: str, **body) -> list[tuple[str, dict]]:
@@ -34,7 +43,9 @@ def test_frames_tell_the_run(run, toy_lm):
     start, end = run[0][1], run[-1][1]
     direct = toy_lm.generate("t5 t6", 4, length=12, steps=6, seed=3, **PUSH)[0]
     assert [sample["text"] for sample in end["samples"]] == [sample.text for sample in direct]
-    assert [sample["tokens"] for sample in end["samples"]] == [list(sample.tokens) for sample in direct]
+    assert [sample["tokens"] for sample in end["samples"]] == [
+        list(sample.tokens) for sample in direct
+    ]
     assert start["params"]["seed"] == end["oddlm"]["seed"] == 3
     canvas = [[start["mask_id"]] * 12 for _ in range(4)]
     for _, frame in run[1:-1]:
@@ -49,7 +60,9 @@ def test_frames_tell_the_run(run, toy_lm):
 
 
 def test_frames_tell_what_diversity_changed(run, served):
-    spots = [spot for _, frame in run[1:-1] for sample in frame["samples"] for spot in sample["spots"]]
+    spots = [
+        spot for _, frame in run[1:-1] for sample in frame["samples"] for spot in sample["spots"]
+    ]
     assert {spot["by"] for spot in spots} == {"both", "guided", "plain"}
     assert any(spot["token"] != spot["plain_token"] for spot in spots)
     for spot in spots:
@@ -61,7 +74,12 @@ def test_frames_tell_what_diversity_changed(run, served):
     assert all(sample["mean_force"] == 0 for sample in first)  # the first sample is never pushed
     assert run[1][1]["samples"][1]["mean_force"] > 0
     plain = events(served.url, alpha=0)
-    assert all(spot["by"] == "both" for _, frame in plain[1:-1] for sample in frame["samples"] for spot in sample["spots"])
+    assert all(
+        spot["by"] == "both"
+        for _, frame in plain[1:-1]
+        for sample in frame["samples"]
+        for spot in sample["spots"]
+    )
 
 
 def test_every_token_has_its_text_once(run, toy_lm):
@@ -70,7 +88,12 @@ def test_every_token_has_its_text_once(run, toy_lm):
         assert not known.keys() & frame["pieces"].keys()
         known |= frame["pieces"]
         used = {t for sample in frame["samples"] for t in sample["tokens"]}
-        used |= {one["token"] for sample in frame["samples"] for spot in sample["spots"] for one in spot["top"]}
+        used |= {
+            one["token"]
+            for sample in frame["samples"]
+            for spot in sample["spots"]
+            for one in spot["top"]
+        }
         assert used - {start["mask_id"], *start["end_ids"]} <= set(map(int, known))
     assert all(text == toy_lm.tokenizer.decode([int(token)]) for token, text in known.items())
 
@@ -87,4 +110,8 @@ def test_an_error_in_mid_stream_is_an_event(toy_lm):
         assert found[-1][0] == "error"
         assert "took longer" in found[-1][1]["error"]["message"]
         with pytest.raises(Exception, match="took longer"):
-            list(server.client().completions.create(model="toy", prompt="t5", max_tokens=64, stream=True))
+            list(
+                server.client().completions.create(
+                    model="toy", prompt="t5", max_tokens=64, stream=True
+                )
+            )

@@ -33,7 +33,12 @@ def refused(answer: httpx.Response, status: int) -> str:
 
 
 def test_pages_come_under_a_strict_policy(http):
-    files = {"/": "html", "/runs": "html", "/static/rows.js": "javascript", "/static/style.css": "css"}
+    files = {
+        "/": "html",
+        "/runs": "html",
+        "/static/rows.js": "javascript",
+        "/static/style.css": "css",
+    }
     for path, kind in files.items():
         answer = http.get(path)
         assert answer.status_code == 200
@@ -52,7 +57,15 @@ def test_nothing_in_the_pages_points_elsewhere_or_writes_markup():
         text = path.read_text()
         addresses = [part.split('"')[0] for part in text.replace("'", '"').split("://")[1:]]
         assert all(one.startswith("www.w3.org/2000/svg") for one in addresses), path.name
-        for word in ("innerHTML", "outerHTML", "insertAdjacent", "document.write", "eval(", "style=", "onclick="):
+        for word in (
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacent",
+            "document.write",
+            "eval(",
+            "style=",
+            "onclick=",
+        ):
             assert word not in text, (path.name, word)
         assert len(text.splitlines()) <= 400
 
@@ -66,14 +79,22 @@ def test_the_wheel_holds_the_pages(tmp_path):
 
 
 def test_problems_and_verdicts(http):
-    assert [task["name"] for task in http.get("/v1/tasks").json()["data"]] == ["countdown", "minicode"]
+    assert [task["name"] for task in http.get("/v1/tasks").json()["data"]] == [
+        "countdown",
+        "minicode",
+    ]
     found = http.get("/v1/tasks/countdown/problems", params={"offset": 1, "limit": 2}).json()
     assert found["total"] == MOST_PROBLEMS
     task = find_task("countdown")
     problems = task.problems(limit=3)
-    assert [(one["id"], one["prompt"]) for one in found["data"]] == [(p.id, task.prompt(p)) for p in problems[1:]]
+    assert [(one["id"], one["prompt"]) for one in found["data"]] == [
+        (p.id, task.prompt(p)) for p in problems[1:]
+    ]
     assert found["data"][0]["question"].startswith("Reach ")
-    body = {"problem": "countdown/4,9,68,38,34", "texts": ["9*4=36,38-36=2,68/2=34", "4+9=13", "9*4=36,38-36=2,68/2=34"]}
+    body = {
+        "problem": "countdown/4,9,68,38,34",
+        "texts": ["9*4=36,38-36=2,68/2=34", "4+9=13", "9*4=36,38-36=2,68/2=34"],
+    }
     verdicts = http.post("/v1/tasks/countdown/score", json=body).json()["data"]
     assert [one["correct"] for one in verdicts] == [True, False, True]
     assert "3 steps" in verdicts[1]["detail"]
@@ -89,13 +110,33 @@ def test_code_is_judged_in_the_sandbox(http):
 @pytest.mark.parametrize(
     ("path", "body", "status", "words"),
     [
-        ("nothing/score", {"problem": "x", "texts": ["a"]}, 404, "there is no task 'nothing' here; known: countdown, minicode"),
+        (
+            "nothing/score",
+            {"problem": "x", "texts": ["a"]},
+            404,
+            "there is no task 'nothing' here; known: countdown, minicode",
+        ),
         ("countdown/score", {"problem": "x", "texts": ["a"]}, 404, "has no problem 'x'"),
         ("countdown/score", {"problem": "countdown/4,9,68,38,34", "texts": []}, 400, "texts"),
-        ("countdown/score", {"problem": "countdown/4,9,68,38,34", "texts": ["a"] * 65}, 400, "at most 64"),
-        ("countdown/score", {"problem": "countdown/4,9,68,38,34", "texts": ["a" * 40_000]}, 400, "texts"),
+        (
+            "countdown/score",
+            {"problem": "countdown/4,9,68,38,34", "texts": ["a"] * 65},
+            400,
+            "at most 64",
+        ),
+        (
+            "countdown/score",
+            {"problem": "countdown/4,9,68,38,34", "texts": ["a" * 40_000]},
+            400,
+            "texts",
+        ),
         ("countdown/score", {"problem": 5, "texts": ["a"]}, 400, "problem"),
-        ("countdown/score", {"problem": "x", "texts": ["a"], "unsafe": True}, 400, "unknown field 'unsafe'"),
+        (
+            "countdown/score",
+            {"problem": "x", "texts": ["a"], "unsafe": True},
+            400,
+            "unknown field 'unsafe'",
+        ),
     ],
 )
 def test_scores_that_are_refused(http, path, body, status, words):
@@ -113,7 +154,12 @@ def test_stored_runs(http, store):
     found = http.get("/v1/runs").json()
     assert found["total"] == 5
     by_kind = {(run["task"], run["complete"], bool(run["damage"])): run for run in found["data"]}
-    assert set(by_kind) == {("countdown", True, False), ("countdown", False, False), (None, True, False), (None, False, True)}
+    assert set(by_kind) == {
+        ("countdown", True, False),
+        ("countdown", False, False),
+        (None, True, False),
+        (None, False, True),
+    }
     assert by_kind["countdown", False, False]["done"] == 1
     (bench,) = http.get("/v1/curves").json()["data"]
     assert [cell["label"] for cell in bench["cells"]] == ["plain T1", "odd α8 T1"]
@@ -124,21 +170,30 @@ def test_stored_runs(http, store):
     row = http.get(f"/v1/runs/{run}/samples", params={"problem": problems["data"][0]["id"]}).json()
     assert len(row["samples"]) == 4
     unscored = by_kind[None, True, False]["id"]
-    how = {run["id"]: (run["objective"], run["method"]) for run in found["data"] if not run["damage"]}
+    how = {
+        run["id"]: (run["objective"], run["method"]) for run in found["data"] if not run["damage"]
+    }
     assert how[run] == ("odd", "odd")
     assert how[bench["cells"][0]["runs"][0]] == ("none", "plain")
     assert how[unscored] == ("odd", "odd (enough 0.5) + fork")
-    assert http.get(f"/v1/runs/{unscored}/problems").json()["data"] == [{"id": "prompt", "right": None, "n": 4}]
+    assert http.get(f"/v1/runs/{unscored}/problems").json()["data"] == [
+        {"id": "prompt", "right": None, "n": 4}
+    ]
     for name in ("nothing", "%2e%2e", f"damaged%2f..%2f{run}"):
         refused(http.get(f"/v1/runs/{name}/problems"), 404)
-    assert "has no problem" in refused(http.get(f"/v1/runs/{run}/samples", params={"problem": "x"}), 404)
+    assert "has no problem" in refused(
+        http.get(f"/v1/runs/{run}/samples", params={"problem": "x"}), 404
+    )
 
 
 def test_nothing_tells_where_the_store_is(toy_lm, store, tmp_path):
     """What is wrong with a run is told by its id, its file and its line."""
     folder = tmp_path / "kept" / "somewhere"
     shutil.copytree(store, folder)
-    with running(toy_lm, store=folder) as server, httpx.Client(base_url=server.url, timeout=WAIT_S) as client:
+    with (
+        running(toy_lm, store=folder) as server,
+        httpx.Client(base_url=server.url, timeout=WAIT_S) as client,
+    ):
         found = client.get("/v1/runs")
         ids = [run["id"] for run in found.json()["data"] if not run["damage"]]
         (damage,) = [run["damage"] for run in found.json()["data"] if run["damage"]]
@@ -148,14 +203,20 @@ def test_nothing_tells_where_the_store_is(toy_lm, store, tmp_path):
         assert refused(torn, 409).startswith(f"{ids[0]}/drawn.jsonl, line 1: ")
         answers = [found, torn, client.get("/v1/runs"), client.get("/v1/curves")]
         shutil.rmtree(folder)
-        answers += [client.get(path) for path in ("/v1/runs", "/v1/curves", f"/v1/runs/{ids[0]}/problems")]
+        answers += [
+            client.get(path) for path in ("/v1/runs", "/v1/curves", f"/v1/runs/{ids[0]}/problems")
+        ]
         assert {answer.status_code for answer in answers[-3:]} == {409}
     for answer in answers:
         assert str(tmp_path) not in answer.text
 
 
 def test_a_run_that_goes_on_is_read_again(site, http, store):
-    run = next(run for run in http.get("/v1/runs").json()["data"] if run["done"] == 1 and not run["complete"])
+    run = next(
+        run
+        for run in http.get("/v1/runs").json()["data"]
+        if run["done"] == 1 and not run["complete"]
+    )
     known = http.get(f"/v1/runs/{run['id']}/problems").json()["total"]
     rows = store / run["id"] / "drawn.jsonl"
     before = rows.read_text()
@@ -167,7 +228,9 @@ def test_a_run_that_goes_on_is_read_again(site, http, store):
 
 
 def test_no_store(served):
-    assert "oddlm serve --store DIR" in refused(httpx.get(f"{served.url}/v1/runs", timeout=WAIT_S), 404)
+    assert "oddlm serve --store DIR" in refused(
+        httpx.get(f"{served.url}/v1/runs", timeout=WAIT_S), 404
+    )
 
 
 def test_the_runs_page(site, browse, store):
@@ -198,7 +261,9 @@ def test_the_runs_page(site, browse, store):
 
 
 def test_a_late_answer_is_not_shown_for_what_was_picked_since(site, browse):
-    """The answer about the first run, and then about the first problem, is held back until the second has come."""
+    """The answer about the first run, and then about the first problem, is held back until the
+    second has come.
+    """
     page = browse(f"{site.url}/runs")
     held = []
     first = lambda route: route.continue_() if held else held.append(route)  # noqa: E731

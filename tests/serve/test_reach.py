@@ -54,13 +54,20 @@ def test_a_recording_is_opened_by_keys(site, browse):
     page.locator("#download").focus()
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.id") == "open"
-    assert page.evaluate("getComputedStyle(document.activeElement.parentElement).outlineStyle") == "solid"
+    assert (
+        page.evaluate("getComputedStyle(document.activeElement.parentElement).outlineStyle")
+        == "solid"
+    )
     assert inside(page, "label:has(#open)")
     with page.expect_file_chooser() as chooser:
-        page.evaluate("0")  # answered once the browser takes choosers aside; a key press may overtake the request to do so
+        page.evaluate(
+            "0"
+        )  # answered once the browser takes choosers aside; a key press may overtake the request to do so
         page.keyboard.press(" ")
     content = json.dumps(opening(0)).encode()
-    chooser.value.set_files({"name": "mine.json", "mimeType": "application/json", "buffer": content})
+    chooser.value.set_files(
+        {"name": "mine.json", "mimeType": "application/json", "buffer": content}
+    )
     notice(page, "mine.json: a recording of the model mini")
 
 
@@ -68,7 +75,9 @@ def test_a_recording_is_opened_by_keys(site, browse):
 def test_tab_goes_as_the_page_reads(site, browse, width, height):
     page = browse(site.url, width=width, height=height)
     page.wait_for_selector("button.main")
-    order = [name for name in tabbed(page) if name in ("theme", "scrub", "open", "set-task", "set-seed")]
+    order = [
+        name for name in tabbed(page) if name in ("theme", "scrub", "open", "set-task", "set-seed")
+    ]
     assert order[:5] == ["theme", "scrub", "open", "set-task", "set-seed"]
     stage, form = (page.locator(f"#{name}").bounding_box() for name in ("stage", "controls"))
     assert stage["x"] + stage["width"] <= form["x"] or stage["y"] + stage["height"] <= form["y"]
@@ -113,7 +122,9 @@ def test_lines_break_between_tokens(site, browse):
     pieces = "cells => cells.map((cell) => cell.getClientRects().length)"
     assert set(page.locator("#diverse .samples .token:visible").evaluate_all(pieces)) == {1}
     tops = "cells => new Set(cells.map((cell) => Math.round(cell.getBoundingClientRect().top / 12))).size"
-    assert page.locator("#diverse .tokens >> nth=1").locator(".token:visible").evaluate_all(tops) > 1
+    assert (
+        page.locator("#diverse .tokens >> nth=1").locator(".token:visible").evaluate_all(tops) > 1
+    )
 
 
 SMALLEST = """(selector) => Math.min(...[...document.querySelectorAll(selector)].map((one) =>
@@ -141,7 +152,12 @@ def test_charts_can_be_read(site, browse, width, height):
 
 
 def test_a_link_past_the_bounds_says_so(site, browse):
-    page = browse(site.url + LINK.replace("n=4", "n=9999").replace("alpha=8", "alpha=abc").replace("length=24", "length=4"))
+    page = browse(
+        site.url
+        + LINK.replace("n=4", "n=9999")
+        .replace("alpha=8", "alpha=abc")
+        .replace("length=24", "length=4")
+    )
     notice(page, "n=9999 is now 64", "steps=6 is now 4", "not understood at alpha=abc")
     finished(page)
     said = notice(page, "n=9999 is now 64", "steps=6 is now 4", "not understood at alpha=abc")

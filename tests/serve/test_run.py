@@ -52,7 +52,10 @@ def logged(server) -> str:
 
 def test_sigterm_lets_running_requests_end():
     body = {"model": "toy", "prompt": "t5 t6", "n": 16, "max_tokens": 256, "steps": 32}
-    with process() as (server, url), httpx.stream("POST", f"{url}/v1/denoise", json=body, timeout=WAIT_S) as answer:
+    with (
+        process() as (server, url),
+        httpx.stream("POST", f"{url}/v1/denoise", json=body, timeout=WAIT_S) as answer,
+    ):
         assert url.startswith("http://127.0.0.1:")
         parts = answer.iter_text()
         said = [next(parts)]  # it has begun, and waits for a reader after some steps
@@ -86,7 +89,8 @@ HALVES = (
 
 @contextmanager
 def crowd(url: str, folder: Path):
-    """Clients that keep a server busy for ever: halves of requests, silence, unread answers, endless scoring.
+    """Clients that keep a server busy for ever: halves of requests, silence, unread answers,
+    endless scoring.
 
     Gives one of them, whose text is being scored.
     """
@@ -115,7 +119,9 @@ def scorers(server) -> set[int]:
 
 
 def test_sigterm_ends_it_in_time_whatever_clients_do(tmp_path):
-    """The grace is all they have; what is left then takes no second of its own, let alone as long as the grace."""
+    """The grace is all they have; what is left then takes no second of its own, let alone as long
+    as the grace.
+    """
     grace = 4
     with process("--grace", str(grace), *SLOW) as (server, url), crowd(url, tmp_path):
         started = scorers(server)
@@ -183,7 +189,9 @@ class Sleepy(Toy):
 def test_a_server_that_is_killed_takes_its_scorers_along(tmp_path):
     with process(*SLOW) as (server, url):
         texts = [f"waits {tmp_path}", "endless"]
-        with send(int(url.rpartition(":")[2]), "/v1/tasks/slow/score", {"problem": "one", "texts": texts}):
+        with send(
+            int(url.rpartition(":")[2]), "/v1/tasks/slow/score", {"problem": "one", "texts": texts}
+        ):
             wait_until((tmp_path / "begun").exists)
             started = scorers(server)
             server.kill()
@@ -196,11 +204,23 @@ def test_clients_that_go_away_are_not_worth_a_line():
     """Whenever they go, with an answer under way."""
     with process() as (server, url):
         port = int(url.rpartition(":")[2])
-        chat = {"messages": [{"role": "user", "content": "t5"}], "model": "toy", "n": 64, "max_tokens": 64, "block_length": 1}
-        asked = [("/v1/denoise", LONG), ("/v1/chat/completions", chat | {"stream": True}), ("/v1/completions", LONG)]
+        chat = {
+            "messages": [{"role": "user", "content": "t5"}],
+            "model": "toy",
+            "n": 64,
+            "max_tokens": 64,
+            "block_length": 1,
+        }
+        asked = [
+            ("/v1/denoise", LONG),
+            ("/v1/chat/completions", chat | {"stream": True}),
+            ("/v1/completions", LONG),
+        ]
         for i in range(30):
             raw = send(port, *asked[i % 3])
-            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # closed with a reset
+            raw.setsockopt(
+                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
+            )  # closed with a reset
             if i % 3 < 2:
                 assert raw.recv(100)
             time.sleep(0.02 * (i % 2))  # or at once, while more is being written
@@ -213,15 +233,23 @@ def test_clients_that_go_away_are_not_worth_a_line():
 
 def test_a_key_of_the_environment_and_defaults_of_the_operator(monkeypatch):
     monkeypatch.setitem(ENVIRONMENT, "ODDLM_API_KEY", "geheim")
-    with process("--set", "length=5", "--name", "house") as (server, url):
+    with process("--length", "5", "--name", "house") as (server, url):
         assert httpx.get(f"{url}/v1/models", timeout=WAIT_S).status_code == 401
         assert httpx.get(f"{url}/health", timeout=WAIT_S).status_code == 200
         headers = {"Authorization": "Bearer geheim"}
         card = httpx.get(f"{url}/v1/models/house", headers=headers, timeout=WAIT_S).json()
         assert card["defaults"]["length"] == 5
-        answer = httpx.post(f"{url}/v1/completions", json={"model": "house", "prompt": "t5"}, headers=headers, timeout=WAIT_S)
+        answer = httpx.post(
+            f"{url}/v1/completions",
+            json={"model": "house", "prompt": "t5"},
+            headers=headers,
+            timeout=WAIT_S,
+        )
         assert answer.json()["oddlm"]["nfe"] == 5
-        assert httpx.get(f"{url}/health", headers={"host": "evil.example"}, timeout=WAIT_S).status_code == 403
+        assert (
+            httpx.get(f"{url}/health", headers={"host": "evil.example"}, timeout=WAIT_S).status_code
+            == 403
+        )
         server.send_signal(signal.SIGINT)
         assert server.wait(WAIT_S) == 0
         assert logged(server) == ""
@@ -232,13 +260,18 @@ def test_it_answers_to_the_names_it_was_given():
         assert url.startswith("http://127.0.0.2:")
         for host, status in ((None, 200), ("house.EXAMPLE:80", 200), ("evil.example", 403)):
             assert (
-                httpx.get(f"{url}/health", headers={} if host is None else {"host": host}, timeout=WAIT_S).status_code == status
+                httpx.get(
+                    f"{url}/health", headers={} if host is None else {"host": host}, timeout=WAIT_S
+                ).status_code
+                == status
             )
 
 
 def test_a_checkpoint_is_loaded_as_the_operator_says(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr("oddlm.serve.server.serve", lambda lm, chosen, listening, grace_s: seen.append((lm, chosen)))
+    monkeypatch.setattr(
+        "oddlm.serve.server.serve", lambda lm, chosen, listening, grace_s: seen.append((lm, chosen))
+    )
     folder = str(write_llada(tmp_path))
     for options in ([], ["--dtype", "fp64", "--raw", "--device", "cpu", "--workers", "3"]):
         result = CliRunner().invoke(app, ["serve", "--model", folder, "--port", "0", *options])
@@ -272,9 +305,9 @@ def test_the_help_promises_what_is_there():
         (["--host", "192.168.1.5"], "--open-to-all"),
         (["--pass-rows", "0"], "pass_rows.0: Input should be greater than or equal to 1"),
         (["--pass-rows", "a"], "whole numbers"),
-        (["--set", "alfa=3"], "unknown field 'alfa'"),
-        (["--set", "policy=nix"], "the default settings are wrong: unknown policy 'nix'"),
-        (["--set", "seed=3"], "seed has an option of its own"),
+        (["--alfa", "3"], "unknown field 'alfa'"),
+        (["--policy", "nix"], "the default settings are wrong: unknown policy 'nix'"),
+        (["--seed", "3"], "seed has an option of its own"),
         (["--model", "toi"], "unknown model 'toi'"),
     ],
 )
@@ -286,13 +319,21 @@ def test_what_an_operator_has_to_mend(options, words):
 
 def test_a_port_that_is_taken():
     with socket.create_server(("127.0.0.1", 0)) as other:
-        result = CliRunner().invoke(app, ["serve", "--model", "toy", "--port", str(other.getsockname()[1])])
+        result = CliRunner().invoke(
+            app, ["serve", "--model", "toy", "--port", str(other.getsockname()[1])]
+        )
     assert isinstance(result.exception, ValueError)
     assert "cannot listen on 127.0.0.1" in str(result.exception)
 
 
 def load(*options: str) -> dict:
-    done = subprocess.run([sys.executable, BENCHMARK, *options], check=True, capture_output=True, text=True, env=ENVIRONMENT)
+    done = subprocess.run(
+        [sys.executable, BENCHMARK, *options],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
+    )
     print(done.stdout)
     return json.loads(done.stdout)
 
@@ -310,7 +351,19 @@ def test_load_in_short():
 
 def test_load_on_the_engine_alone():
     found = load(
-        "--engine-only", "--model", "tiny", "--clients", "4", "--seconds", "1", "--pool", "3", "--length", "8", "--steps", "4"
+        "--engine-only",
+        "--model",
+        "tiny",
+        "--clients",
+        "4",
+        "--seconds",
+        "1",
+        "--pool",
+        "3",
+        "--length",
+        "8",
+        "--steps",
+        "4",
     )
     assert found["requests"] >= 4
     assert found["identical"] == 1.0
@@ -319,10 +372,20 @@ def test_load_on_the_engine_alone():
 
 
 def test_a_cache_is_an_option():
-    body = {"model": "mini", "prompt": "1,2,3\n", "n": 3, "max_tokens": 16, "seed": 3, "block_length": 8, "steps": 8}
+    body = {
+        "model": "mini",
+        "prompt": "1,2,3\n",
+        "n": 3,
+        "max_tokens": 16,
+        "seed": 3,
+        "block_length": 8,
+        "steps": 8,
+    }
     with process("--model", "mini", "--cache", "dual") as (_, url):
         answer = httpx.post(f"{url}/v1/completions", json=body, timeout=WAIT_S).json()
-    samples = load_lm("mini", cache="dual").generate("1,2,3\n", 3, length=16, seed=3, block_length=8, steps=8)[0]
+    samples = load_lm("mini", cache="dual").generate(
+        "1,2,3\n", 3, length=16, seed=3, block_length=8, steps=8
+    )[0]
     assert [choice["text"] for choice in answer["choices"]] == [sample.text for sample in samples]
 
 

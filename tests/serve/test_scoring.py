@@ -1,4 +1,6 @@
-"""The code of tasks, whatever it does: in a process of its own, with limits, and nothing left of it."""
+"""The code of tasks, whatever it does: in a process of its own, with limits, and nothing left of
+it.
+"""
 
 import os
 import signal
@@ -42,7 +44,9 @@ def nothing_left():
 def test_a_scorer_starts_when_it_is_needed_and_stays(toy_lm):
     before = descendants(os.getpid())
     with running(toy_lm, **SLOW) as server:
-        assert httpx.get(f"{server.url}/v1/tasks", timeout=WAIT_S).json()["data"][0]["name"] == "slow"
+        assert (
+            httpx.get(f"{server.url}/v1/tasks", timeout=WAIT_S).json()["data"][0]["name"] == "slow"
+        )
         assert descendants(os.getpid()) <= before
         pids = {score(server, "quick")[0]["answer"] for _ in range(5)}
         assert len(pids) <= WORKERS
@@ -65,7 +69,11 @@ def test_a_scorer_starts_when_it_is_needed_and_stays(toy_lm):
     ],
 )
 def test_a_text_that_cannot_be_scored_spoils_no_other(toy_lm, text, words):
-    bounds = limits(score_timeout_s=0.5, score_memory_mb=300) if "0.5 s" in words else limits(score_memory_mb=300)
+    bounds = (
+        limits(score_timeout_s=0.5, score_memory_mb=300)
+        if "0.5 s" in words
+        else limits(score_memory_mb=300)
+    )
     with running(toy_lm, **SLOW, limits=bounds) as server:
         verdicts = score(server, "quick", text, "quick 2", "quick 3", text)
         assert [one["correct"] for one in verdicts] == [True, None, True, True, None]
@@ -82,7 +90,10 @@ def test_what_a_task_prints_is_no_verdict(toy_lm):
 
 def test_others_are_served_while_a_text_is_scored(toy_lm):
     """It holds Python's own lock for as long as it may run."""
-    with running(toy_lm, **SLOW, limits=limits(score_timeout_s=3)) as server, ThreadPoolExecutor(1) as pool:
+    with (
+        running(toy_lm, **SLOW, limits=limits(score_timeout_s=3)) as server,
+        ThreadPoolExecutor(1) as pool,
+    ):
         score(server, "quick")
         slow = pool.submit(score, server, "backtracks")
         answers = 0
@@ -125,8 +136,13 @@ def test_scoring_has_a_deadline(toy_lm, tmp_path):
 
 def test_scoring_has_a_queue(toy_lm, tmp_path):
     body = {"problem": "one", "texts": [f"waits {tmp_path}"]}
-    with running(toy_lm, **SLOW, limits=limits(max_queue=1)) as server, ThreadPoolExecutor(1) as pool:
-        asked = pool.submit(httpx.post, f"{server.url}/v1/tasks/slow/score", json=body, timeout=WAIT_S)
+    with (
+        running(toy_lm, **SLOW, limits=limits(max_queue=1)) as server,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        asked = pool.submit(
+            httpx.post, f"{server.url}/v1/tasks/slow/score", json=body, timeout=WAIT_S
+        )
         wait_until((tmp_path / "begun").exists)
         full = httpx.post(f"{server.url}/v1/tasks/slow/score", json=body, timeout=WAIT_S)
         assert "the queue is full" in refused(full, 429)
@@ -137,7 +153,11 @@ def test_scoring_has_a_queue(toy_lm, tmp_path):
 @pytest.mark.usefixtures("nothing_left")
 def test_a_client_that_vanishes_is_not_scored_for(toy_lm, tmp_path):
     with running(toy_lm, **SLOW) as server:
-        raw = send(server.port, "/v1/tasks/slow/score", {"problem": "one", "texts": [f"waits {tmp_path}", "endless"]})
+        raw = send(
+            server.port,
+            "/v1/tasks/slow/score",
+            {"problem": "one", "texts": [f"waits {tmp_path}", "endless"]},
+        )
         wait_until(lambda: (tmp_path / "begun").exists() and (tmp_path / "begun").read_text())
         raw.close()
         wait_gone(int((tmp_path / "begun").read_text()))
@@ -147,7 +167,11 @@ def test_a_client_that_vanishes_is_not_scored_for(toy_lm, tmp_path):
 @pytest.mark.usefixtures("nothing_left")
 def test_a_scorer_that_does_not_end_is_killed(toy_lm, tmp_path):
     with running(toy_lm, **SLOW) as server:
-        raw = send(server.port, "/v1/tasks/slow/score", {"problem": "one", "texts": [f"stubborn {tmp_path}"]})
+        raw = send(
+            server.port,
+            "/v1/tasks/slow/score",
+            {"problem": "one", "texts": [f"stubborn {tmp_path}"]},
+        )
         wait_until(lambda: (tmp_path / "begun").exists() and (tmp_path / "begun").read_text())
         raw.close()
         wait_gone(int((tmp_path / "begun").read_text()))
@@ -168,7 +192,11 @@ def test_a_program_that_does_not_end_leaves_nothing_behind(toy_lm):
 
 @pytest.mark.parametrize(
     ("name", "status", "words"),
-    [("ENDLESS", 408, "took longer"), ("HUGE", 409, "huge has no problems here"), ("BROKEN", 500, "its log says why")],
+    [
+        ("ENDLESS", 408, "took longer"),
+        ("HUGE", 409, "huge has no problems here"),
+        ("BROKEN", 500, "its log says why"),
+    ],
 )
 @pytest.mark.usefixtures("nothing_left")
 def test_problems_that_cannot_be_had(toy_lm, name, status, words):
@@ -189,7 +217,9 @@ def test_a_scorer_ends_with_its_server(toy_lm, tmp_path):
     """Also one that is at work, and with a 503 for whoever waits for it."""
     with ThreadPoolExecutor(1) as pool, running(toy_lm, grace_s=0, **SLOW) as server:
         body = {"problem": "one", "texts": [f"waits {tmp_path}"]}
-        asked = pool.submit(httpx.post, f"{server.url}/v1/tasks/slow/score", json=body, timeout=WAIT_S)
+        asked = pool.submit(
+            httpx.post, f"{server.url}/v1/tasks/slow/score", json=body, timeout=WAIT_S
+        )
         wait_until(lambda: (tmp_path / "begun").exists() and (tmp_path / "begun").read_text())
     assert "shutting down" in refused(asked.result(), 503)
     wait_gone(int((tmp_path / "begun").read_text()))
@@ -199,6 +229,10 @@ def test_killed_scorers_are_replaced(toy_lm):
     with running(toy_lm, **SLOW) as server:
         (first,) = score(server, "quick")
         os.kill(int(first["answer"]), signal.SIGKILL)
-        wait_until(lambda: Path(f"/proc/{first['answer']}/stat").read_text().split(")")[1].split()[0] == "Z")
+        wait_until(
+            lambda: (
+                Path(f"/proc/{first['answer']}/stat").read_text().split(")")[1].split()[0] == "Z"
+            )
+        )
         verdicts = [score(server, "quick")[0] for _ in range(3)]
         assert [one["correct"] for one in verdicts][1:] == [True, True]

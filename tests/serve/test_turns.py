@@ -20,12 +20,22 @@ from .conftest import Gated, Served, limits, running, send
 ROWS = 16  # most of a pass
 BUFFER = 4096
 STEPS = 96
-WATCH = {"model": "toy", "prompt": "t5 t6", "n": ROWS, "max_tokens": STEPS, "seed": 3}  # more than fits into buffers
+WATCH = {
+    "model": "toy",
+    "prompt": "t5 t6",
+    "n": ROWS,
+    "max_tokens": STEPS,
+    "seed": 3,
+}  # more than fits into buffers
 SHORT = {"model": "toy", "prompt": "t5 t6", "n": ROWS, "max_tokens": 8, "seed": 3}
 
 
 def serving(model: Gated, **given):
-    return running(oddlm.LM(model, model.tokenizer), buffer=BUFFER, limits=limits(max_rows=ROWS, max_n=ROWS, **given))
+    return running(
+        oddlm.LM(model, model.tokenizer),
+        buffer=BUFFER,
+        limits=limits(max_rows=ROWS, max_n=ROWS, **given),
+    )
 
 
 def stall(server: Served) -> socket.socket:
@@ -35,10 +45,16 @@ def stall(server: Served) -> socket.socket:
     return raw
 
 
-def read_more(raw: socket.socket, said: bytearray, *, most: int | None = None, last: bytes | None = None) -> bytearray:
-    """What comes until there is so much more, until the last of it, or until the server hangs up, gently or not."""
+def read_more(
+    raw: socket.socket, said: bytearray, *, most: int | None = None, last: bytes | None = None
+) -> bytearray:
+    """What comes until there is so much more, until the last of it, or until the server hangs up,
+    gently or not.
+    """
     begun = len(said)
-    while (most is None or len(said) - begun < most) and (last is None or last not in said[-10_000:]):
+    while (most is None or len(said) - begun < most) and (
+        last is None or last not in said[-10_000:]
+    ):
         try:
             part = raw.recv(1 << 16)
         except ConnectionResetError:
@@ -51,16 +67,22 @@ def read_more(raw: socket.socket, said: bytearray, *, most: int | None = None, l
 
 @pytest.mark.parametrize("n", [1, ROWS])
 def test_a_reader_that_stays_away_holds_nobody_up(gated, n):
-    """It has all the rows there are; the next takes as many passes as alone, and has the same answer."""
+    """It has all the rows there are; the next takes as many passes as alone, and has the same
+    answer.
+    """
     with serving(gated) as server:
 
         def ask() -> tuple[list[str], int]:
             before = len(gated.rows)
-            answer = httpx.post(f"{server.url}/v1/completions", json=SHORT | {"n": n}, timeout=WAIT_S)
+            answer = httpx.post(
+                f"{server.url}/v1/completions", json=SHORT | {"n": n}, timeout=WAIT_S
+            )
             return [choice["text"] for choice in answer.json()["choices"]], len(gated.rows) - before
 
         ask()
-        wait_until(lambda: not server.engine.network.untried)  # from now on larger passes may be used
+        wait_until(
+            lambda: not server.engine.network.untried
+        )  # from now on larger passes may be used
         alone = ask()
         with stall(server):
             assert ask() == alone
@@ -69,7 +91,10 @@ def test_a_reader_that_stays_away_holds_nobody_up(gated, n):
 def test_a_reader_that_comes_back_misses_nothing(gated):
     with serving(gated) as server:
         with stall(server) as raw:
-            assert httpx.post(f"{server.url}/v1/completions", json=SHORT, timeout=WAIT_S).status_code == 200
+            assert (
+                httpx.post(f"{server.url}/v1/completions", json=SHORT, timeout=WAIT_S).status_code
+                == 200
+            )
             said = read_more(raw, bytearray(), last=b"0\r\n\r\n")
         assert said.count(b"event: step") == STEPS
         assert said.count(b"event: end") == 1
@@ -77,18 +102,27 @@ def test_a_reader_that_comes_back_misses_nothing(gated):
 
 def test_a_reader_that_stays_away_is_cut_off(gated):
     """Long before its request would time out; the request ends with the connection."""
-    with serving(gated, send_timeout_s=0.5) as server, send(server.port, "/v1/denoise", WATCH, buffer=BUFFER) as raw:
+    with (
+        serving(gated, send_timeout_s=0.5) as server,
+        send(server.port, "/v1/denoise", WATCH, buffer=BUFFER) as raw,
+    ):
         wait_until(lambda: gated.rows and server.engine.rows == 0)
         said = read_more(raw, bytearray())
         assert b"event: step" in said
         assert said.count(b"event: step") < STEPS
-        assert httpx.post(f"{server.url}/v1/completions", json=SHORT, timeout=WAIT_S).status_code == 200
+        assert (
+            httpx.post(f"{server.url}/v1/completions", json=SHORT, timeout=WAIT_S).status_code
+            == 200
+        )
 
 
 def test_an_answer_that_is_whole_need_not_be_read_either(gated):
     """Nothing runs for it any more; its connection is cut all the same."""
     body = SHORT | {"max_tokens": 200, "steps": 4, "logprobs": 1}
-    with serving(gated, send_timeout_s=0.5) as server, send(server.port, "/v1/completions", body, buffer=BUFFER) as raw:
+    with (
+        serving(gated, send_timeout_s=0.5) as server,
+        send(server.port, "/v1/completions", body, buffer=BUFFER) as raw,
+    ):
         wait_until(lambda: gated.rows and server.engine.rows == 0)
         wait_until(lambda: not server.connections)
         said = read_more(raw, bytearray())
@@ -114,7 +148,11 @@ class Counted(Engine):
 
     def __init__(self, *args, **options) -> None:
         self.passes: list[tuple[int, ...]] = []
-        super().__init__(*args, on_turn=lambda jobs: self.passes.append(tuple(job.rows for job in jobs)), **options)
+        super().__init__(
+            *args,
+            on_turn=lambda jobs: self.passes.append(tuple(job.rows for job in jobs)),
+            **options,
+        )
 
 
 def work(n: int, steps: int, *, told: bool = False) -> Work:
@@ -205,7 +243,9 @@ def test_a_small_request_need_not_wait_for_a_large_one(toy_lm):
         assert (await read(engine.submit(work(1, 16)))).samples
         passes = engine.passes[began:]
         assert not large.done()
-        assert passes.count((ROWS,)) <= 6  # one for every sixteen of the small one, and those while it came and went
+        assert (
+            passes.count((ROWS,)) <= 6
+        )  # one for every sixteen of the small one, and those while it came and went
         assert (await large).samples
 
     trial(toy_lm, story)
@@ -223,13 +263,18 @@ def test_small_requests_leave_a_large_one_its_half(toy_lm):
         await asyncio.gather(*(small() for _ in range(8)))
 
     engine = trial(toy_lm, story)
-    rows = {kind: sum(sum(one) for one in engine.passes if (ROWS in one) == kind) for kind in (True, False)}
+    rows = {
+        kind: sum(sum(one) for one in engine.passes if (ROWS in one) == kind)
+        for kind in (True, False)
+    }
     assert rows[True] == 100 * ROWS
     assert rows[False] < 2 * rows[True]
 
 
 def test_large_requests_keep_their_order(toy_lm):
-    """Neither a stream of small ones nor a large one that came later gets before the one that waits longest."""
+    """Neither a stream of small ones nor a large one that came later gets before the one that waits
+    longest.
+    """
 
     async def story(engine):
         order = []
@@ -251,14 +296,22 @@ def test_large_requests_keep_their_order(toy_lm):
 
 
 def test_a_request_that_waits_holds_nothing_as_large_as_its_logits(toy_lm):
-    """Neither of the step before nor of what was observed of it: many may wait, and a vocabulary is large."""
+    """Neither of the step before nor of what was observed of it: many may wait, and a vocabulary is
+    large.
+    """
 
     length = 37  # nothing else has so many numbers
 
     async def story(engine):
-        slow = engine.submit(Work([[5, 6]], ROWS, oddlm.SampleParams(length=length), frames_of(toy_lm, positions=True)))
+        slow = engine.submit(
+            Work(
+                [[5, 6]], ROWS, oddlm.SampleParams(length=length), frames_of(toy_lm, positions=True)
+            )
+        )
         await until(lambda: slow.blocked)
-        await until(lambda: ROWS * length * toy_lm.model.vocab_size not in sizes())  # the step that filled its inbox may go on
+        await until(
+            lambda: ROWS * length * toy_lm.model.vocab_size not in sizes()
+        )  # the step that filled its inbox may go on
         assert ROWS * length in sizes()  # its tokens
         slow.cancel()
 

@@ -19,7 +19,9 @@ WORKED = Problem("worked", "86,28,13,31,96", 96)
 SOLUTION = "86+28=114,31-13=18,114-18=96"
 
 
-def solutions(numbers: tuple[Fraction, ...], target: int, so_far: tuple[str, ...] = ()) -> Iterator[str]:
+def solutions(
+    numbers: tuple[Fraction, ...], target: int, so_far: tuple[str, ...] = ()
+) -> Iterator[str]:
     """Brute force over all plays, in exact fractions."""
     if len(numbers) == 1:
         if numbers[0] == target:
@@ -50,10 +52,18 @@ def test_checker_accepts_exactly_what_brute_force_finds(text: str) -> None:
     problem = Problem("small", text, int(text[-1]))
     operands, results = "01234", "0123456"
     steps = [f"{a}{o}{b}={c}" for a, o, b, c in product(operands, "+-*/", operands, results)]
-    accepted = {f"{first},{second}" for first, second in product(steps, repeat=2) if right(problem, f"{first},{second}")}
+    accepted = {
+        f"{first},{second}"
+        for first, second in product(steps, repeat=2)
+        if right(problem, f"{first},{second}")
+    }
     valid = set(brute_force(text))
     assert valid
-    inside = {answer for answer in valid if set(answer) <= set("+-*/=,0123456") and all(s in steps for s in answer.split(","))}
+    inside = {
+        answer
+        for answer in valid
+        if set(answer) <= set("+-*/=,0123456") and all(s in steps for s in answer.split(","))
+    }
     assert accepted == inside
     assert all(right(problem, answer) for answer in valid)
 
@@ -83,10 +93,17 @@ def test_generated_problems_are_solved_by_brute_force(numbers: int, count: int) 
 def test_train_and_test_never_meet(draws: int) -> None:
     def keys(split: str, count: int, seed: int) -> set[tuple[tuple[int, ...], int]]:
         texts = (shown for shown, _ in islice(stream(numbers=3, split=split, seed=seed), count))
-        return {(tuple(sorted(numbers)), target) for *numbers, target in (map(int, text.split(",")) for text in texts)}
+        return {
+            (tuple(sorted(numbers)), target)
+            for *numbers, target in (map(int, text.split(",")) for text in texts)
+        }
 
     held_out = min(draws // 10, 10_000)
-    train, tune, test = keys("train", draws - 2 * held_out, 0), keys("tune", held_out, 1), keys("test", held_out, 1)
+    train, tune, test = (
+        keys("train", draws - 2 * held_out, 0),
+        keys("tune", held_out, 1),
+        keys("test", held_out, 1),
+    )
     assert len(train) > draws // 5
     assert len(test) > held_out // 2
     assert not train & test
@@ -99,21 +116,28 @@ def test_side_is_the_published_function() -> None:
     bucket = int.from_bytes(digest, "big") % 100
     expected = "train" if bucket < 90 else "tune" if bucket < 95 else "test"
     assert {side(order, 96) for order in permutations([86, 28, 13, 31])} == {expected}
-    shares = Counter(side([a, b, c], 50) for a in range(1, 40) for b in range(a, 40) for c in range(b, 40))
+    shares = Counter(
+        side([a, b, c], 50) for a in range(1, 40) for b in range(a, 40) for c in range(b, 40)
+    )
     assert shares["train"] / shares.total() == pytest.approx(0.90, abs=0.01)
     assert shares["tune"] / shares.total() == pytest.approx(0.05, abs=0.01)
 
 
 def test_side_of_known_problems_never_changes() -> None:
     held_out = {1: "tune", 12: "test", 24: "test", 27: "tune"}
-    assert {a: side([a, 20, 30], 50) for a in range(1, 41) if side([a, 20, 30], 50) != "train"} == held_out
+    assert {
+        a: side([a, 20, 30], 50) for a in range(1, 41) if side([a, 20, 30], 50) != "train"
+    } == held_out
 
 
 def test_stream_varies_operators_orders_and_shapes() -> None:
     answers = [answer for _, answer in islice(stream(seed=1), 20_000)]
     operators = Counter(c for answer in answers for c in answer if c in OPERATIONS)
     assert min(operators[o] for o in OPERATIONS) > 0.05 * operators.total()
-    chains = sum(all(step.split("=")[1] in after for step, after in pairwise(answer.split(","))) for answer in answers)
+    chains = sum(
+        all(step.split("=")[1] in after for step, after in pairwise(answer.split(",")))
+        for answer in answers
+    )
     assert 0.3 < chains / len(answers) < 0.9
     assert len(set(answers)) > 19_000
     assert max(map(len, answers)) < TASK.length
@@ -127,7 +151,10 @@ def test_same_seed_same_problems_and_more_only_adds() -> None:
 def test_default_benchmark() -> None:
     problems = find_task("countdown").load()
     assert len(problems) == len({problem.id for problem in problems}) == 500
-    assert len({(*sorted(problem.prompt.split(",")[:-1]), problem.target) for problem in problems}) == 500
+    assert (
+        len({(*sorted(problem.prompt.split(",")[:-1]), problem.target) for problem in problems})
+        == 500
+    )
     assert prompt(WORKED) == "86,28,13,31,96\n"
 
 
@@ -251,7 +278,10 @@ def test_reads_a_file_and_says_what_lies_on_the_training_side(tmp_path) -> None:
     trained = [shown.strip() for shown, _ in islice(stream(split="train"), 3)]
     held_out = [problem.prompt for problem in load(count=5)]
     path = tmp_path / "cd4.jsonl"
-    path.write_text("\n".join(json.dumps({"input": text, "output": ""}) for text in [*trained, *held_out]) + "\n\n")
+    path.write_text(
+        "\n".join(json.dumps({"input": text, "output": ""}) for text in [*trained, *held_out])
+        + "\n\n"
+    )
     with pytest.warns(UserWarning, match="3 of the 8 problems .* training side: kept"):
         problems = load(data=path)
     assert [problem.prompt for problem in problems] == [*trained, *held_out]
@@ -296,7 +326,10 @@ def test_bad_files(tmp_path, content: bytes, message: str) -> None:
 def test_nothing_left_of_a_training_file(tmp_path) -> None:
     path = tmp_path / "train.jsonl"
     path.write_text(json.dumps({"input": next(stream())[0].strip()}))
-    with pytest.warns(UserWarning, match="1 of the 1"), pytest.raises(ValueError, match="nothing is left"):
+    with (
+        pytest.warns(UserWarning, match="1 of the 1"),
+        pytest.raises(ValueError, match="nothing is left"),
+    ):
         load(data=path, exclude_train=True)
 
 

@@ -26,25 +26,47 @@ def verdicts(task: Task, *texts: str) -> list[bool]:
 
 
 def test_exact(tmp_path: Path) -> None:
-    task = jsonl_task(write(tmp_path / "capitals.jsonl", {"prompt": "France?", "target": "Paris"}), score="exact", length=8)
+    task = jsonl_task(
+        write(tmp_path / "capitals.jsonl", {"prompt": "France?", "target": "Paris"}),
+        score="exact",
+        length=8,
+    )
     assert (task.name, task.length, task.prompt(task.load()[0])) == ("capitals", 8, "France?")
-    assert verdicts(task, "Paris", " Paris\n", "paris", "Paris.", "") == [True, True, False, False, False]
+    assert verdicts(task, "Paris", " Paris\n", "paris", "Paris.", "") == [
+        True,
+        True,
+        False,
+        False,
+        False,
+    ]
 
 
 @pytest.mark.parametrize("target", [18, 18.0, "18", "$18.00", "so it is #### 18"])
 def test_number(tmp_path: Path, target: Any) -> None:
-    task = jsonl_task(write(tmp_path / "sums.jsonl", {"prompt": "?", "target": target}), score="number")
+    task = jsonl_task(
+        write(tmp_path / "sums.jsonl", {"prompt": "?", "target": target}), score="number"
+    )
     assert verdicts(task, "It is 18.", "-18", "18 or 19", "none") == [True, False, False, False]
 
 
 def test_python(tmp_path: Path) -> None:
-    row = {"prompt": "Write double(x).", "target": "import math\nfor i in range(3):\n    assert double(i) == math.floor(2 * i)"}
+    row = {
+        "prompt": "Write double(x).",
+        "target": "import math\nfor i in range(3):\n    assert double(i) == math.floor(2 * i)",
+    }
     task = jsonl_task(write(tmp_path / "code.jsonl", row), score="python")
-    texts = ["```python\ndef double(x):\n    return 2 * x\n```", "def double(x): return x * x", "import sys; sys.exit(0)"]
+    texts = [
+        "```python\ndef double(x):\n    return 2 * x\n```",
+        "def double(x): return x * x",
+        "import sys; sys.exit(0)",
+    ]
     assert verdicts(task, *texts) == [True, False, False]
     problem = task.load()[0]
     assert problem.target.trial.names == ("double",)
-    assert task.score(problem, texts[1]).detail == "not so: double(i) == math.floor(2 * i); double(1) returned 1"
+    assert (
+        task.score(problem, texts[1]).detail
+        == "not so: double(i) == math.floor(2 * i); double(1) returned 1"
+    )
 
 
 def test_python_prompt_may_be_the_beginning_of_the_program(tmp_path: Path) -> None:
@@ -54,7 +76,11 @@ def test_python_prompt_may_be_the_beginning_of_the_program(tmp_path: Path) -> No
 
 
 def test_ids(tmp_path: Path) -> None:
-    path = write(tmp_path / "x.jsonl", {"id": "a7", "prompt": "p", "target": "t"}, {"prompt": "p", "target": "t"})
+    path = write(
+        tmp_path / "x.jsonl",
+        {"id": "a7", "prompt": "p", "target": "t"},
+        {"prompt": "p", "target": "t"},
+    )
     assert [problem.id for problem in jsonl_task(path, score="exact").load()] == ["a7", "1"]
     with pytest.warns(UserWarning, match="limit 5 is more than the 2 problems"):
         jsonl_task(path, score="exact").load(limit=5)
@@ -81,25 +107,59 @@ def test_unknown_task() -> None:
         ("python", "x = 1\nreturn f(x)", "line 1: target, line 2: .*SyntaxError"),
         ("python", "assert f(1\0) == 1", "line 1: target, line 1: "),
         ("python", "f" + ".a" * 100_000, "line 1: target, line 1: .*RecursionError|MemoryError"),
-        ("python", "assert f(1) == " + "-" * 200_000 + "1", "line 1: target, line 1: .*MemoryError|RecursionError"),
+        (
+            "python",
+            "assert f(1) == " + "-" * 200_000 + "1",
+            "line 1: target, line 1: .*MemoryError|RecursionError",
+        ),
         ("python", "assert len([]) == 0", "line 1: target, line 1: "),
         ("python", "\nimport numpy as np\nassert f(1) == 2", "target, line 2: imports numpy"),
-        ("python", "from numpy.linalg import norm\nassert f(1) == 2", "target, line 1: imports numpy"),
-        ("python", "class Node: pass\nassert f(Node()) == 1", "target, line 2: gives f.* an instance of Node"),
-        ("python", "class Node: pass\nn = Node()\n\nassert f(n) == 1", "target, line 4: gives f.* an instance of Node"),
-        ("python", "class Mine(Stack): pass\nassert Mine().push(1)", "target, line 1: derives a class from Stack"),
+        (
+            "python",
+            "from numpy.linalg import norm\nassert f(1) == 2",
+            "target, line 1: imports numpy",
+        ),
+        (
+            "python",
+            "class Node: pass\nassert f(Node()) == 1",
+            "target, line 2: gives f.* an instance of Node",
+        ),
+        (
+            "python",
+            "class Node: pass\nn = Node()\n\nassert f(n) == 1",
+            "target, line 4: gives f.* an instance of Node",
+        ),
+        (
+            "python",
+            "class Mine(Stack): pass\nassert Mine().push(1)",
+            "target, line 1: derives a class from Stack",
+        ),
         ("python", "v = [1]\nassert f(v) is v", "target, line 2: "),
-        ("python", "s = stack()\ns.push(1)\nassert s.pop() == 1", 'line 2: uses .push of what stack.*"by_reference": ."stack"'),
+        (
+            "python",
+            "s = stack()\ns.push(1)\nassert s.pop() == 1",
+            'line 2: uses .push of what stack.*"by_reference": ."stack"',
+        ),
         ("python", "assert stack.depth == 0", "target, line 1: uses .depth of stack"),
         ("python", "with lock() as l:\n    pass", "target, line 1: .* lock"),
-        ("python", "import io\nassert f(io.StringIO('a')) == 1", "target, line 2: gives f.* StringIO"),
-        ("python", "from unittest.mock import patch\nwith patch('time.sleep'):\n    f(1)", "target, line 2: uses patch"),
+        (
+            "python",
+            "import io\nassert f(io.StringIO('a')) == 1",
+            "target, line 2: gives f.* StringIO",
+        ),
+        (
+            "python",
+            "from unittest.mock import patch\nwith patch('time.sleep'):\n    f(1)",
+            "target, line 2: uses patch",
+        ),
         ("python", 3, "line 1: target is int, not text"),
     ],
 )
 def test_bad_target(tmp_path: Path, score: str, target: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        jsonl_task(write(tmp_path / "x.jsonl", {"prompt": "p", "target": target}), score=score).load()
+        jsonl_task(
+            write(tmp_path / "x.jsonl", {"prompt": "p", "target": target}), score=score
+        ).load()
 
 
 def test_bad_file(tmp_path: Path) -> None:
@@ -112,7 +172,9 @@ def test_bad_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["\0", "\ud800", "x" * 10**6, "(" * 10**6])
-@pytest.mark.parametrize(("score", "target"), [("exact", "t"), ("number", 3), ("python", "assert f(1) == 2")])
+@pytest.mark.parametrize(
+    ("score", "target"), [("exact", "t"), ("number", 3), ("python", "assert f(1) == 2")]
+)
 def test_hostile_text_is_scored(tmp_path: Path, score: str, target: Any, text: str) -> None:
     task = jsonl_task(write(tmp_path / "x.jsonl", {"prompt": "p", "target": target}), score=score)
     assert verdicts(task, text) == [False]
@@ -130,11 +192,19 @@ def test_python_refuses_without_a_sandbox(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 JUDGED = {  # a target, an answer, other fields of the line
-    "a function named, not called": ("assert list(map(triple, [1])) == [3]", "def triple(x): return 3 * x", {}),
+    "a function named, not called": (
+        "assert list(map(triple, [1])) == [3]",
+        "def triple(x): return 3 * x",
+        {},
+    ),
     "a constant": ("assert ANSWER == 42", "ANSWER = 42", {}),
     "an effect": ("v = [2, 1]\norder(v)\nassert v == [1, 2]", "def order(v): v.sort()", {}),
     "a generator": ("assert list(count(3)) == [0, 1, 2]", "def count(n): yield from range(n)", {}),
-    "a callable argument": ("assert twice(lambda x: x + 1, 1) == 3", "def twice(g, x): return g(g(x))", {}),
+    "a callable argument": (
+        "assert twice(lambda x: x + 1, 1) == 3",
+        "def twice(g, x): return g(g(x))",
+        {},
+    ),
     "two megabytes": ("assert len(f('x' * 2_000_000)) == 2_000_000", "def f(s): return s", {}),
     "a decimal": (
         "from decimal import Decimal\nassert f('1.5') == Decimal('1.5')",
@@ -151,7 +221,11 @@ JUDGED = {  # a target, an answer, other fields of the line
         "    def push(self, x): self.top = x",
         {"prompt": "class Stack:\n"},
     ),
-    "a name that shadows a built-in": ("assert sum(2, 5) == 10", "    return a * b", {"prompt": "def sum(a, b):\n"}),
+    "a name that shadows a built-in": (
+        "assert sum(2, 5) == 10",
+        "    return a * b",
+        {"prompt": "def sum(a, b):\n"},
+    ),
     "a result that is a named tuple": (
         "p = f()\nassert p.x == 1 and p == (1, 2)",
         "from collections import namedtuple\ndef f(): return namedtuple('P', 'x y')(1, 2)",
@@ -162,11 +236,15 @@ JUDGED = {  # a target, an answer, other fields of the line
 
 @pytest.mark.parametrize(("target", "answer", "fields"), JUDGED.values(), ids=JUDGED)
 def test_python_judges(tmp_path: Path, target: str, answer: str, fields: dict[str, Any]) -> None:
-    task = jsonl_task(write(tmp_path / "x.jsonl", {"prompt": "p", "target": target, **fields}), score="python")
+    task = jsonl_task(
+        write(tmp_path / "x.jsonl", {"prompt": "p", "target": target, **fields}), score="python"
+    )
     problem = task.load()[0]
     score = task.score(problem, answer)
     assert score.correct, score.detail
-    assert not task.score(problem, "def f(): raise StopIteration\nStack = sum = triple = order = count = twice = f").correct
+    assert not task.score(
+        problem, "def f(): raise StopIteration\nStack = sum = triple = order = count = twice = f"
+    ).correct
 
 
 @pytest.mark.parametrize("by_reference", ["Stack", [1], {"Stack": True}])
@@ -187,7 +265,9 @@ def test_by_reference_is_a_list_of_names(tmp_path: Path, by_reference: Any) -> N
     ],
 )
 def test_a_program_that_only_raises_stop_iteration_fails(tmp_path: Path, tests: str) -> None:
-    task = jsonl_task(write(tmp_path / "x.jsonl", {"prompt": "def f(x):\n", "target": tests}), score="python")
+    task = jsonl_task(
+        write(tmp_path / "x.jsonl", {"prompt": "def f(x):\n", "target": tests}), score="python"
+    )
     assert verdicts(task, "    raise StopIteration\n", "    return 2 * x\n") == [False, True]
 
 
@@ -195,12 +275,24 @@ def test_the_command_scores_without_a_sandbox_where_it_says_so(tmp_path: Path) -
     """As the message of the missing sandbox recommends."""
     tasks = write(tmp_path / "my.jsonl", {"id": "a", "prompt": "p", "target": "assert f(1) == 2"})
     answers = write(tmp_path / "answers.jsonl", {"id": "a", "text": "def f(x): return 2"})
-    command = [sys.executable, "-m", "oddlm", "score", str(tasks), "--scorer", "python", "--in", str(answers)]
+    command = [
+        sys.executable,
+        "-m",
+        "oddlm",
+        "score",
+        str(tasks),
+        "--scorer",
+        "python",
+        "--in",
+        str(answers),
+    ]
     environment = {**os.environ, "PATH": str(tmp_path)}
     refused = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert refused.returncode == 2
     assert "--unsafe-no-sandbox" in refused.stderr
-    done = subprocess.run([*command, "--unsafe-no-sandbox"], capture_output=True, text=True, env=environment)
+    done = subprocess.run(
+        [*command, "--unsafe-no-sandbox"], capture_output=True, text=True, env=environment
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("1 of 1")
 

@@ -1,4 +1,6 @@
-"""GSM8K: the gold answers, awkward completions labelled by hand, and the authors' rule where it differs from ours."""
+"""GSM8K: the gold answers, awkward completions labelled by hand, and the authors' rule where it
+differs from ours.
+"""
 
 import json
 import math
@@ -23,7 +25,9 @@ PAPER = TASK.under("paper")
 @pytest.fixture(scope="module")
 def rows() -> list[dict[str, str]]:
     if not DATA.exists():
-        pytest.skip("GSM8K's test split is not at ../shared/data/gsm8k_test.jsonl beside the repository")
+        pytest.skip(
+            "GSM8K's test split is not at ../shared/data/gsm8k_test.jsonl beside the repository"
+        )
     return [json.loads(line) for line in DATA.read_text().splitlines()]
 
 
@@ -37,8 +41,12 @@ def test_all_1319_gold_answers_are_read_right(rows: list[dict[str, str]]) -> Non
         assert PAPER.score(problem, row["answer"]).correct or problem.target < 0
 
 
-def test_the_bare_last_number_is_right_where_the_solution_ends_in_it(rows: list[dict[str, str]]) -> None:
-    """Without the marker some gold solutions end in another number ("... 9 points in the 40 minutes"); 1283 do not."""
+def test_the_bare_last_number_is_right_where_the_solution_ends_in_it(
+    rows: list[dict[str, str]],
+) -> None:
+    """Without the marker some gold solutions end in another number ("... 9 points in the 40
+    minutes"); 1283 do not.
+    """
     right = sum(find_number(row["answer"].split("####")[0]) == gold(row["answer"]) for row in rows)
     assert right >= 1283
 
@@ -78,7 +86,10 @@ AWKWARD = [
     ("The answer is **7** (3 cats + 4 dogs).", 7),
     ("The final answer is: $540. He runs 3 times a week.", 540),
     ("The answer is 3 + 4 = 7", 7),
-    ("**Answer:** 18 eggs\n\nThis follows from 16 - 3 - 4 = 9 and 9 * 2 = 18, with 2 dollars for 1 egg.", 18),
+    (
+        "**Answer:** 18 eggs\n\nThis follows from 16 - 3 - 4 = 9 and 9 * 2 = 18, with 2 dollars for 1 egg.",
+        18,
+    ),
     ("Answer: Janet has 16 eggs, eats 3 and bakes 4, so she sells 9.", 9),
     ("It takes 0.5 hours", 0.5),
     ("It takes .5 hours.", 0.5),
@@ -160,7 +171,9 @@ def test_prompts_and_lengths() -> None:
 @pytest.fixture
 def tiny(tmp_path: Path) -> Path:
     path = tmp_path / "tiny.jsonl"
-    path.write_text('{"question": "1 + 1?", "answer": "It is 2.\\n#### 2"}\n\n{"question": "2 + 2?", "answer": "#### 1,004"}\n')
+    path.write_text(
+        '{"question": "1 + 1?", "answer": "It is 2.\\n#### 2"}\n\n{"question": "2 + 2?", "answer": "#### 1,004"}\n'
+    )
     return path
 
 
@@ -169,7 +182,9 @@ def test_four_shot(tiny: Path) -> None:
     prompt = task.prompt(task.load(data=tiny)[0])
     assert prompt.count("Question: ") == prompt.count("Answer:") == 5
     assert prompt.startswith("Question: Angelo and Melanie")
-    assert prompt.endswith("The answer is 146\n\nQuestion: 1 + 1?\nLet's think step by step.\nAnswer:")
+    assert prompt.endswith(
+        "The answer is 146\n\nQuestion: 1 + 1?\nLet's think step by step.\nAnswer:"
+    )
     own = task.prompt(task.load(data=tiny, shots=tiny)[1])
     assert own.count("Question: ") == 3
     assert "1 + 1?" in own
@@ -185,9 +200,14 @@ def test_worked_examples_are_right() -> None:
 
 
 def test_targets_and_limit(tiny: Path) -> None:
-    assert [(p.id, p.prompt, p.target) for p in TASK.load(data=tiny)] == [("gsm8k/0", "1 + 1?", 2), ("gsm8k/1", "2 + 2?", 1004)]
+    assert [(p.id, p.prompt, p.target) for p in TASK.load(data=tiny)] == [
+        ("gsm8k/0", "1 + 1?", 2),
+        ("gsm8k/1", "2 + 2?", 1004),
+    ]
     assert len(TASK.load(data=tiny, limit=1)) == 1
-    with pytest.warns(UserWarning, match="limit 9 is more than the 2 problems to be had; using all"):
+    with pytest.warns(
+        UserWarning, match="limit 9 is more than the 2 problems to be had; using all"
+    ):
         assert len(TASK.load(data=tiny, limit=9)) == 2
 
 
@@ -199,7 +219,10 @@ def test_targets_and_limit(tiny: Path) -> None:
         (b'{"question": "q", "answer": "#### 1"}\n{"question"\n', "line 2: not JSON"),
         (b'{"question": "q"}\n', "line 1: .*missing: answer"),
         (b"[1]\n", "line 1: wanted an object"),
-        (b'{"question": "q", "answer": "no mark"}\n', "line 1: the answer has no number after ####"),
+        (
+            b'{"question": "q", "answer": "no mark"}\n',
+            "line 1: the answer has no number after ####",
+        ),
         (b'{"question": 3, "answer": "#### 1"}\n', "line 1: question is int, not text"),
         (b'{"question": "q\xff", "answer": "#### 1"}\n', "line 1: not JSON"),
         (b"[" * 100_000, "line 1: not JSON"),
@@ -221,7 +244,9 @@ def test_missing_file(tmp_path: Path) -> None:
 def test_hub_out_of_reach_says_what_to_do(tmp_path: Path, how: dict[str, str]) -> None:
     code = "from oddlm.tasks.gsm8k import TASK\ntry: TASK.load()\nexcept ValueError as e: print(e)"
     environment = os.environ | {"HF_HOME": str(tmp_path)} | how
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=120
+    )
     assert done.stdout.startswith("cannot fetch openai/gsm8k"), done.stderr
     assert "--data FILE" in done.stdout
     assert "Retrying" not in done.stderr
@@ -248,7 +273,9 @@ REPEATED = (
 
 @pytest.mark.parametrize("task", [TASK, PAPER], ids=["ours", "paper"])
 @pytest.mark.parametrize(
-    "text", ["\0" * 10, "\ud800 18 \0", *(part * (10**6 // len(part)) for part in REPEATED)], ids=range(17)
+    "text",
+    ["\0" * 10, "\ud800 18 \0", *(part * (10**6 // len(part)) for part in REPEATED)],
+    ids=range(17),
 )
 def test_hostile_text_is_scored(task: Task, text: str) -> None:
     assert task.score(Problem("x", "", 18.25), text).correct is False
@@ -262,5 +289,11 @@ def test_any_text_is_scored(text: str) -> None:
 
 @given(st.integers(-(10**12), 10**12))
 def test_any_integer_is_read_back(value: int) -> None:
-    for text in (f"= {value}", f"#### {value:,}", f"The answer is {value}.", f"\\boxed{{{value}}}", f"so {value:,} eggs"):
+    for text in (
+        f"= {value}",
+        f"#### {value:,}",
+        f"The answer is {value}.",
+        f"\\boxed{{{value}}}",
+        f"so {value:,} eggs",
+    ):
         assert find_number(text) == value

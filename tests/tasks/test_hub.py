@@ -1,4 +1,6 @@
-"""Data sets of the hub: the real client library against a server of ours, in a process of its own as a user has it."""
+"""Data sets of the hub: the real client library against a server of ours, in a process of its own
+as a user has it.
+"""
 
 import ast
 import json
@@ -26,11 +28,21 @@ assert "datasets" not in sys.modules and "torch" not in sys.modules
 """
 
 
-def ask(home: Path, url: str, repo: str, config: str | None = "main", split: str = "test", code: str = ASK, **env: str) -> str:
+def ask(
+    home: Path,
+    url: str,
+    repo: str,
+    config: str | None = "main",
+    split: str = "test",
+    code: str = ASK,
+    **env: str,
+) -> str:
     clean = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
     settings = {"HF_ENDPOINT": url, "HF_HOME": str(home), "HF_HUB_DISABLE_XET": "1", **env}
     command = [sys.executable, "-W", "error", "-c", code, repo, repr(config), split]
-    done = subprocess.run(command, env=clean | settings, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        command, env=clean | settings, capture_output=True, text=True, timeout=120, check=False
+    )
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
     return done.stdout.strip()
 
@@ -48,12 +60,21 @@ def parquet(path: Path, rows: list[dict[str, str]]) -> None:
 @pytest.fixture
 def sets(tmp_path: Path) -> dict[str, Path]:
     """By name, a data set in the layouts that the hub has."""
-    folders = {f"datasets/{name}": tmp_path / name.replace("/", "-") for name in ("openai/gsm8k", "some/lines")}
+    folders = {
+        f"datasets/{name}": tmp_path / name.replace("/", "-")
+        for name in ("openai/gsm8k", "some/lines")
+    }
     gsm8k, lines = folders.values()
     parquet(gsm8k / "main" / "test-00000-of-00002.parquet", ROWS[:3])
     parquet(gsm8k / "main" / "test-00001-of-00002.parquet", ROWS[3:])
-    parquet(gsm8k / "main" / "train-00000-of-00001.parquet", [{"question": "of the other split", "answer": "#### 0"}])
-    parquet(gsm8k / "socratic" / "test-00000-of-00001.parquet", [{"question": "of the other config", "answer": "#### 0"}])
+    parquet(
+        gsm8k / "main" / "train-00000-of-00001.parquet",
+        [{"question": "of the other split", "answer": "#### 0"}],
+    )
+    parquet(
+        gsm8k / "socratic" / "test-00000-of-00001.parquet",
+        [{"question": "of the other config", "answer": "#### 0"}],
+    )
     lines.mkdir()
     (lines / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
     return folders
@@ -61,18 +82,29 @@ def sets(tmp_path: Path) -> dict[str, Path]:
 
 def test_shards_of_one_config_and_split(sets: dict[str, Path], tmp_path: Path) -> None:
     with serving(Hub(sets)) as hub:
-        assert rows(ask(tmp_path / "home", hub.url, "openai/gsm8k")) == list(enumerate(ROWS, start=1))
-        fetched = [path for method, path, _ in hub.requests if method == "GET" and "/resolve/" in path]
-    assert sorted(Path(path).name for path in fetched) == ["test-00000-of-00002.parquet", "test-00001-of-00002.parquet"]
+        assert rows(ask(tmp_path / "home", hub.url, "openai/gsm8k")) == list(
+            enumerate(ROWS, start=1)
+        )
+        fetched = [
+            path for method, path, _ in hub.requests if method == "GET" and "/resolve/" in path
+        ]
+    assert sorted(Path(path).name for path in fetched) == [
+        "test-00000-of-00002.parquet",
+        "test-00001-of-00002.parquet",
+    ]
 
 
 def test_json_lines_without_a_config(sets: dict[str, Path], tmp_path: Path) -> None:
     with serving(Hub(sets)) as hub:
-        assert rows(ask(tmp_path / "home", hub.url, "some/lines", config=None)) == list(enumerate(ROWS, start=1))
+        assert rows(ask(tmp_path / "home", hub.url, "some/lines", config=None)) == list(
+            enumerate(ROWS, start=1)
+        )
 
 
 @pytest.mark.parametrize("env", [{}, {"HF_HUB_OFFLINE": "1"}])
-def test_out_of_reach_the_cache_must_do(sets: dict[str, Path], tmp_path: Path, env: dict[str, str]) -> None:
+def test_out_of_reach_the_cache_must_do(
+    sets: dict[str, Path], tmp_path: Path, env: dict[str, str]
+) -> None:
     home = tmp_path / "home"
     with serving(Hub(sets)) as hub:
         ask(home, hub.url, "openai/gsm8k")
@@ -98,7 +130,9 @@ def test_half_of_the_shards_is_not_the_split(sets: dict[str, Path], tmp_path: Pa
         ("nobody/nothing", "main", "test", ["nobody/nothing", "RepositoryNotFoundError"]),
     ],
 )
-def test_what_there_is_not(sets: dict[str, Path], tmp_path: Path, repo: str, config: str, split: str, named: list[str]) -> None:
+def test_what_there_is_not(
+    sets: dict[str, Path], tmp_path: Path, repo: str, config: str, split: str, named: list[str]
+) -> None:
     with serving(Hub(sets)) as hub:
         told = ask(tmp_path / "home", hub.url, repo, config, split)
     assert told.startswith("refused:")

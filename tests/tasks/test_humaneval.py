@@ -1,4 +1,6 @@
-"""HumanEval: every canonical solution passes, mutants do not, and answers are read in whatever shape they come."""
+"""HumanEval: every canonical solution passes, mutants do not, and answers are read in whatever
+shape they come.
+"""
 
 import importlib.util
 import random
@@ -40,19 +42,36 @@ def load_mutants() -> ModuleType:
 def test_all_164_canonical_solutions_pass(problems: list[Problem]) -> None:
     assert len(problems) == 164
     with ThreadPoolExecutor(2) as pool:
-        scores = list(pool.map(lambda problem: TASK.score(problem, problem.target.canonical_solution), problems))
+        scores = list(
+            pool.map(
+                lambda problem: TASK.score(problem, problem.target.canonical_solution), problems
+            )
+        )
     assert [(p.id, s.detail) for p, s in zip(problems, scores, strict=True) if not s.correct] == []
 
 
 def test_canonical_solutions_pass_under_the_paper_protocol(problems: list[Problem]) -> None:
     with ThreadPoolExecutor(2) as pool:
-        scores = list(pool.map(lambda problem: PAPER.score(problem, problem.target.canonical_solution), problems[::4]))
+        scores = list(
+            pool.map(
+                lambda problem: PAPER.score(problem, problem.target.canonical_solution),
+                problems[::4],
+            )
+        )
     assert [score.detail for score in scores if not score.correct] == []
 
 
-def test_helpers_of_the_prompt_serve_the_tests_but_cannot_be_replaced(problems: list[Problem]) -> None:
-    """32, 38 and 50 test against a helper of the prompt; a program's own version of it stays in its own process."""
-    helpers = {"HumanEval/32": "poly", "HumanEval/38": "encode_cyclic", "HumanEval/50": "encode_shift"}
+def test_helpers_of_the_prompt_serve_the_tests_but_cannot_be_replaced(
+    problems: list[Problem],
+) -> None:
+    """32, 38 and 50 test against a helper of the prompt; a program's own version of it stays in its
+    own process.
+    """
+    helpers = {
+        "HumanEval/32": "poly",
+        "HumanEval/38": "encode_cyclic",
+        "HumanEval/50": "encode_shift",
+    }
     for problem in problems:
         if problem.id in helpers:
             tests = problem.target
@@ -63,17 +82,25 @@ def test_helpers_of_the_prompt_serve_the_tests_but_cannot_be_replaced(problems: 
 
 def test_a_sample_of_mutants_fails_with_reasons(problems: list[Problem]) -> None:
     script = load_mutants()
-    chosen = random.Random(0).sample([mutant for problem in problems for mutant in script.mutants(problem)], 60)
+    chosen = random.Random(0).sample(
+        [mutant for problem in problems for mutant in script.mutants(problem)], 60
+    )
     with ThreadPoolExecutor(2) as pool:
         results = list(pool.map(script.survives, chosen))
-    survivors = [f"{m.problem.id}: {m.change}" for m, (passed, _) in zip(chosen, results, strict=True) if passed]
+    survivors = [
+        f"{m.problem.id}: {m.change}"
+        for m, (passed, _) in zip(chosen, results, strict=True)
+        if passed
+    ]
     assert len(survivors) <= 9, survivors
     assert all(len(detail) > 10 for _, detail in results)
 
 
 @pytest.mark.soak
 def test_nine_of_ten_mutants_fail_and_no_survivor_is_ours(problems: list[Problem]) -> None:
-    """A survivor passes in HumanEval's own way of testing too: program and tests in one plain process."""
+    """A survivor passes in HumanEval's own way of testing too: program and tests in one plain
+    process.
+    """
     script = load_mutants()
     chosen = [mutant for problem in problems for mutant in script.mutants(problem)]
     with ThreadPoolExecutor(2) as pool:
@@ -159,7 +186,9 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("text", "reason"), WRONG.values(), ids=WRONG)
-def test_wrong_answer_is_scored_not_raised(add: Problem, text: str, reason: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_answer_is_scored_not_raised(
+    add: Problem, text: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("oddlm.tasks.humaneval.TIMEOUT_S", 3.0)
     ours, theirs = TASK.score(add, text), PAPER.score(add, text)
     assert (ours.correct, theirs.correct) == (False, False)
@@ -185,7 +214,11 @@ def test_paper_reading(text: str, code: str) -> None:
 
 
 def test_protocols_differ_where_the_authors_rule_is_narrower(add: Problem) -> None:
-    for text in ("return x + y", "```py\ndef add(x, y):\n    return x + y\n```", "    return x + y\n\nThis adds."):
+    for text in (
+        "return x + y",
+        "```py\ndef add(x, y):\n    return x + y\n```",
+        "    return x + y\n\nThis adds.",
+    ):
         assert TASK.score(add, text).correct
         assert not PAPER.score(add, text).correct
 
@@ -199,7 +232,9 @@ def test_prompts(add: Problem) -> None:
 
 def test_limit(add: Problem) -> None:
     assert [problem.id for problem in TASK.load(limit=2)] == ["HumanEval/0", "HumanEval/1"]
-    with pytest.warns(UserWarning, match="limit 200 is more than the 164 problems to be had; using all"):
+    with pytest.warns(
+        UserWarning, match="limit 200 is more than the 164 problems to be had; using all"
+    ):
         assert len(TASK.load(limit=200)) == 164
     with pytest.raises(ValueError, match="limit must be at least 1, not 0"):
         TASK.load(limit=0)

@@ -1,4 +1,6 @@
-"""Every task of the package, found by looking: a new file in `oddlm/tasks` is tested here without being listed."""
+"""Every task of the package, found by looking: a new file in `oddlm/tasks` is tested here without
+being listed.
+"""
 
 import pkgutil
 import shutil
@@ -32,12 +34,24 @@ TASK = Task("guess", load, prompt, score, length=1)
 
 def test_a_new_file_is_a_new_task(tmp_path: Path) -> None:
     copy = tmp_path / "oddlm"
-    shutil.copytree(Path(oddlm.__file__).parent, copy, ignore=shutil.ignore_patterns("*.safetensors", "static", "__pycache__"))
+    shutil.copytree(
+        Path(oddlm.__file__).parent,
+        copy,
+        ignore=shutil.ignore_patterns("*.safetensors", "static", "__pycache__"),
+    )
     (copy / "tasks" / "guess.py").write_text(NEW)
-    (copy / "tasks" / "guess_helper.py").write_text("raise RuntimeError('helpers are not imported to list the tasks')\n")
+    (copy / "tasks" / "guess_helper.py").write_text(
+        "raise RuntimeError('helpers are not imported to list the tasks')\n"
+    )
     code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from oddlm.cli import main; main()"
     listed, shown = (
-        subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=True, cwd=tmp_path).stdout
+        subprocess.run(
+            [sys.executable, "-c", code, *words],
+            capture_output=True,
+            text=True,
+            check=True,
+            cwd=tmp_path,
+        ).stdout
         for words in (["tasks"], ["problems", "guess"])
     )
     assert "guess" in listed
@@ -48,7 +62,9 @@ def test_a_new_file_is_a_new_task(tmp_path: Path) -> None:
 
 def test_tasks_are_the_modules_with_a_task() -> None:
     modules = [module.name for module in pkgutil.iter_modules(tasks.__path__)]
-    assert list(task_names()) == sorted(name for name in modules if hasattr(import_module(f"oddlm.tasks.{name}"), "TASK"))
+    assert list(task_names()) == sorted(
+        name for name in modules if hasattr(import_module(f"oddlm.tasks.{name}"), "TASK")
+    )
     assert {"countdown", "gsm8k", "humaneval", "mbpp", "minicode"} <= set(task_names())
 
 
@@ -79,7 +95,9 @@ def test_every_task_reads_any_text(name: str) -> None:
     try:
         problems = task.problems(limit=2, **({"data": copies[0]} if copies else {}))
     except ValueError as error:
-        pytest.skip(f"no problems of {name} here, nor in ../shared/data beside the repository: {error}")
+        pytest.skip(
+            f"no problems of {name} here, nor in ../shared/data beside the repository: {error}"
+        )
     assert len({problem.id for problem in problems}) == len(problems) == 2
     for problem in problems:
         assert isinstance(problem, Problem)

@@ -1,4 +1,6 @@
-"""Reading answers takes time in proportion to their length: texts come from models, and over HTTP from anybody."""
+"""Reading answers takes time in proportion to their length: texts come from models, and over HTTP
+from anybody.
+"""
 
 import pytest
 
@@ -10,8 +12,8 @@ from ..growth import LINEAR, growth
 
 SIZE = 10_000  # characters
 PROBLEM = Problem("p", "86,28,13,31,96", 96)
-# What stands before, what is repeated, what stands behind: runs that a quantifier takes and gives back, lines that a loop
-# looks at, and what ends both.
+# What stands before, what is repeated, what stands behind: runs that a quantifier takes and gives
+# back, lines that a loop looks at, and what ends both.
 TEXTS = [
     ("", " ", "x"),
     ("", "\t", "x"),

@@ -39,14 +39,25 @@ UNUSUAL = {f"mbpp/{number}" for number in (126, 367, 533, 596, 601, 927)}
 
 @pytest.mark.parametrize("step", [12, pytest.param(1, marks=pytest.mark.soak)])
 @pytest.mark.parametrize(("name", "count"), [("mbpp.jsonl", 974), ("sanitized-mbpp.json", 427)])
-def test_every_reference_solution_passes(name: str, count: int, step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_reference_solution_passes(
+    name: str, count: int, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All of them take minutes: see `make soak`, and `benchmarks/verdicts.py`."""
-    monkeypatch.setattr(mbpp, "TIMEOUT_S", 120.0)  # some solutions search for seconds; a busy machine takes longer
+    monkeypatch.setattr(
+        mbpp, "TIMEOUT_S", 120.0
+    )  # some solutions search for seconds; a busy machine takes longer
     problems = published(name)
     assert len(problems) == count
-    problems = [problem for i, problem in enumerate(problems) if i % step == 0 or problem.id in UNUSUAL]
+    problems = [
+        problem for i, problem in enumerate(problems) if i % step == 0 or problem.id in UNUSUAL
+    ]
     with ThreadPoolExecutor(2) as pool:
-        scores = list(pool.map(lambda problem: TASK.score(problem, f"```python\n{problem.target.solution}\n```"), problems))
+        scores = list(
+            pool.map(
+                lambda problem: TASK.score(problem, f"```python\n{problem.target.solution}\n```"),
+                problems,
+            )
+        )
     assert [(p.id, s.detail) for p, s in zip(problems, scores, strict=True) if not s.correct] == []
 
 
@@ -60,8 +71,14 @@ def test_programs_that_say_nothing_fail() -> None:
 
 
 def test_splits_are_the_published_ones(tmp_path: Path) -> None:
-    path = write(tmp_path / "mbpp.jsonl", *({**ROW, "task_id": i} for i in (1, 10, 11, 510, 511, 600, 601, 974)))
-    found = {split: [p.id for p in TASK.load(data=path, split=split)] for split in (None, "test", "tune", "train", "all")}
+    path = write(
+        tmp_path / "mbpp.jsonl",
+        *({**ROW, "task_id": i} for i in (1, 10, 11, 510, 511, 600, 601, 974)),
+    )
+    found = {
+        split: [p.id for p in TASK.load(data=path, split=split)]
+        for split in (None, "test", "tune", "train", "all")
+    }
     assert found[None] == found["test"] == ["mbpp/11", "mbpp/510"]
     assert found["tune"] == ["mbpp/511", "mbpp/600"]
     assert found["train"] == ["mbpp/601", "mbpp/974"]
@@ -79,9 +96,16 @@ def test_prompt_shows_the_tests(tmp_path: Path) -> None:
 
 
 def test_names_come_from_the_published_solution(tmp_path: Path) -> None:
-    """A function may be called like a built-in one, and a class of the solution is used by reference."""
+    """A function may be called like a built-in one, and a class of the solution is used by
+    reference.
+    """
     code = "class Node:\n    def __init__(self, x): self.x = x\ndef sum(node): return node.x + 1"
-    row = {**ROW, "code": code, "test_setup_code": "root = Node(1)\nroot.x = 5", "test_list": ["assert sum(root) == 6"]}
+    row = {
+        **ROW,
+        "code": code,
+        "test_setup_code": "root = Node(1)\nroot.x = 5",
+        "test_list": ["assert sum(root) == 6"],
+    }
     (problem,) = TASK.load(data=write(tmp_path / "mbpp.jsonl", row))
     assert set(problem.target.trial.names) == {"Node", "sum"}
     assert problem.target.trial.by_reference == ("Node",)
@@ -106,7 +130,12 @@ def test_bad_rows(tmp_path: Path, change: dict[str, Any], message: str) -> None:
 
 
 def test_bad_files(tmp_path: Path) -> None:
-    for name, content in (("a.json", "{"), ("b.json", '{"a": 1}'), ("c.jsonl", "[1]"), ("d.json", '[{"task_id": 11}]')):
+    for name, content in (
+        ("a.json", "{"),
+        ("b.json", '{"a": 1}'),
+        ("c.jsonl", "[1]"),
+        ("d.json", '[{"task_id": 11}]'),
+    ):
         (tmp_path / name).write_text(content)
         with pytest.raises(ValueError, match=name):
             TASK.load(data=tmp_path / name)
@@ -114,7 +143,9 @@ def test_bad_files(tmp_path: Path) -> None:
         TASK.load(data=tmp_path / "none.json")
 
 
-def test_refuses_to_score_without_a_sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refuses_to_score_without_a_sandbox(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write(tmp_path / "mbpp.jsonl", ROW)
     monkeypatch.setattr(jail.shutil, "which", lambda _: None)
     with pytest.raises(SandboxError, match="bubblewrap"):

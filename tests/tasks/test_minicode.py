@@ -62,7 +62,9 @@ def test_every_way_to_write_an_operation_means_the_same(operation: Operation) ->
 
 def test_names_and_phrases_are_unique_and_parameters_are_said() -> None:
     assert len({operation.name for operation in OPERATIONS}) == len(OPERATIONS)
-    phrases = Counter((operation.takes, phrase) for operation in OPERATIONS for phrase in operation.phrases)
+    phrases = Counter(
+        (operation.takes, phrase) for operation in OPERATIONS for phrase in operation.phrases
+    )
     assert phrases.most_common(1)[0][1] == 1
     for operation in OPERATIONS:
         parametrised = operation.parameters != (None,)
@@ -80,7 +82,11 @@ def test_bodies_compute_their_compositions(split: str) -> None:
         function = function_of(program)
         inputs = probes(composition[0].operation.takes)
         for value, expected in zip(inputs, values(composition), strict=True):
-            assert expected is UNDEFINED or same(function, value, expected), (program, value, expected)
+            assert expected is UNDEFINED or same(function, value, expected), (
+                program,
+                value,
+                expected,
+            )
 
 
 def test_many_bodies_and_phrasings_of_one_composition() -> None:
@@ -106,9 +112,17 @@ def test_text_stays_small() -> None:
     assert sum(tokens(body) <= 48 for _, body in pairs) >= 0.99 * len(pairs)
     assert max(tokens(body) for _, body in pairs) <= TASK.length
     assert max(tokens(prompt) for prompt, _ in pairs) <= 60
-    assert {text for pair in pairs for line in pair for text in re.findall(r"\d+", line) if int(text) > 999} == set()
+    assert {
+        text
+        for pair in pairs
+        for line in pair
+        for text in re.findall(r"\d+", line)
+        if int(text) > 999
+    } == set()
     assert all(text.isascii() for pair in pairs for text in pair)
-    vocabulary = Counter(word for pair in pairs for text in pair for word in re.findall(r"\w+|[^\w\s]", text))
+    vocabulary = Counter(
+        word for pair in pairs for text in pair for word in re.findall(r"\w+|[^\w\s]", text)
+    )
     assert len(vocabulary) < 400
 
 
@@ -123,7 +137,9 @@ def test_benchmark_has_enough_problems_and_checks(problems: list[Problem]) -> No
 
 def test_solutions_pass(problems: list[Problem]) -> None:
     for problem in problems:
-        assert passes(function_of(problem.prompt + problem.target.solution), problem.target), problem
+        assert passes(function_of(problem.prompt + problem.target.solution), problem.target), (
+            problem
+        )
 
 
 def constant(result: Any, _: Any) -> Any:
@@ -140,7 +156,11 @@ def test_identity_and_constants_fail(problems: list[Problem]) -> None:
 def shorter_functions(takes: str, gives: str, depth: int) -> Iterator[tuple[Step, ...]]:
     """All chains of fewer than `depth` operations (at most 2) from one kind to another."""
     for operation in OPERATIONS:
-        for step in [Step(operation, parameter) for parameter in operation.parameters if operation.takes == takes]:
+        for step in [
+            Step(operation, parameter)
+            for parameter in operation.parameters
+            if operation.takes == takes
+        ]:
             if depth > 1 and operation.gives == gives:
                 yield (step,)
             for later in OPERATIONS if depth > 2 else ():
@@ -159,7 +179,9 @@ def test_no_shorter_composition_passes(problems: list[Problem]) -> None:
     tried = 0
     for problem in problems:
         names = [text.partition("(")[0] for text in problem.id.removeprefix("minicode/").split("+")]
-        for chain in shorter_functions(by_name[names[0]].takes, by_name[names[-1]].gives, len(names)):
+        for chain in shorter_functions(
+            by_name[names[0]].takes, by_name[names[-1]].gives, len(names)
+        ):
             assert not passes(partial(run, chain), problem.target), (problem, chain)
             tried += 1
     assert tried > 100_000
@@ -178,10 +200,14 @@ def test_sides_hold_out_whole_compositions_in_any_order(problems: list[Problem])
     def names(text: str) -> list[str]:
         return re.sub(r"\(.*?\)", "", text.removeprefix("minicode/")).split("+")
 
-    assert {side(order) for problem in problems for order in permutations(names(problem.id))} == {"test"}
+    assert {side(order) for problem in problems for order in permutations(names(problem.id))} == {
+        "test"
+    }
     assert {side(names(problem.id)) for problem in load(split="tune", count=40)} == {"tune"}
     random = Random(0)
-    trained = {tuple(sorted(step.operation.name for step in draw(random, "train"))) for _ in range(20_000)}
+    trained = {
+        tuple(sorted(step.operation.name for step in draw(random, "train"))) for _ in range(20_000)
+    }
     held_out = {tuple(sorted(names(problem.id))) for problem in problems}
     assert len(trained) > 5000
     assert len(held_out) == len(problems)
@@ -189,14 +215,21 @@ def test_sides_hold_out_whole_compositions_in_any_order(problems: list[Problem])
 
 
 def test_training_text_never_holds_a_test_prompt(problems: list[Problem]) -> None:
-    assert not {prompt for prompt, _ in islice(stream(seed=9), 20_000)} & {problem.prompt for problem in problems}
+    assert not {prompt for prompt, _ in islice(stream(seed=9), 20_000)} & {
+        problem.prompt for problem in problems
+    }
 
 
 def test_side_is_the_published_function() -> None:
-    bucket = int.from_bytes(blake2b(b"ints.add+ints.keep_even+ints.sum", digest_size=8).digest(), "big") % 100
+    bucket = (
+        int.from_bytes(blake2b(b"ints.add+ints.keep_even+ints.sum", digest_size=8).digest(), "big")
+        % 100
+    )
     expected = "train" if bucket < 80 else "tune" if bucket < 88 else "test"
     assert side(["ints.keep_even", "ints.add", "ints.sum"]) == expected
-    shares = Counter(side([a.name, b.name]) for a in OPERATIONS for b in OPERATIONS if a.name < b.name)
+    shares = Counter(
+        side([a.name, b.name]) for a in OPERATIONS for b in OPERATIONS if a.name < b.name
+    )
     assert shares["train"] / shares.total() == pytest.approx(0.80, abs=0.02)
     assert shares["test"] / shares.total() == pytest.approx(0.12, abs=0.02)
 
@@ -213,15 +246,22 @@ def test_so_many_operations(operations: int) -> None:
     found = load(operations=operations, count=20)
     assert {problem.id.count("+") for problem in found} == {operations - 1}
     for problem in found:
-        assert passes(function_of(problem.prompt + problem.target.solution), problem.target), problem
+        assert passes(function_of(problem.prompt + problem.target.solution), problem.target), (
+            problem
+        )
     bodies = [body for _, body in islice(stream(operations=operations), 5)]
     assert len(set(bodies)) == 5
 
 
 def test_bad_options() -> None:
-    with pytest.raises(ValueError, match="operations must be one of 1, 2, 3, or None for all, not 4"):
+    with pytest.raises(
+        ValueError, match="operations must be one of 1, 2, 3, or None for all, not 4"
+    ):
         load(operations=4)
-    with pytest.raises(ValueError, match="only 10 problems with 1 operation were found on the test side; asked for 200"):
+    with pytest.raises(
+        ValueError,
+        match="only 10 problems with 1 operation were found on the test side; asked for 200",
+    ):
         load(operations=1)
     with pytest.raises(ValueError, match="unknown split 'dev'; known: train, tune, test"):
         load(split="dev")
@@ -242,11 +282,15 @@ FLAT = "xs = [x for x in xs if x % 2 == 0]\nxs = [x + 3 for x in xs]\nreturn sum
 FLAT_LOOP = "t = 0\nfor x in xs:\n    if x % 2 == 0:\n        t += x + 3\nreturn t\n"
 LONG = "    return sum(\n        x + 3\n        for x in xs\n        if x % 2 == 0\n    )\n"
 OWN = "def f(vs):\n    total = 0\n    for v in vs:\n        if v % 2 == 0:\n            total += v + 3\n    return total\n"
-HELPED = "import math\n\ndef even(x):\n    return math.fmod(x, 2) == 0\n\n" + OWN.replace("v % 2 == 0", "even(v)")
+HELPED = "import math\n\ndef even(x):\n    return math.fmod(x, 2) == 0\n\n" + OWN.replace(
+    "v % 2 == 0", "even(v)"
+)
 PROSE = "\nThis keeps the even numbers and adds them up.\nfor example f([2]) is 5.\n"
 
 
-@pytest.mark.parametrize("code", [BODY, LOOP, FLAT, FLAT_LOOP, LONG, OWN, HELPED, PROMPT + BODY, PROMPT + LOOP])
+@pytest.mark.parametrize(
+    "code", [BODY, LOOP, FLAT, FLAT_LOOP, LONG, OWN, HELPED, PROMPT + BODY, PROMPT + LOOP]
+)
 @pytest.mark.parametrize(
     "around",
     [
@@ -272,23 +316,31 @@ def test_reads_the_program_out_of_text(code: str, around: str) -> None:
 
 @pytest.mark.parametrize("code", [BODY, LOOP, LONG, PROMPT + BODY])
 @pytest.mark.parametrize(
-    "change", [str.strip, lambda code: code.replace("    ", "\t"), lambda code: code.replace("\n", "\r\n")]
+    "change",
+    [str.strip, lambda code: code.replace("    ", "\t"), lambda code: code.replace("\n", "\r\n")],
 )
-def test_reads_stripped_tabbed_and_carriage_returned_text(code: str, change: Callable[[str], str]) -> None:
+def test_reads_stripped_tabbed_and_carriage_returned_text(
+    code: str, change: Callable[[str], str]
+) -> None:
     answer = read_answer(change(code), PROMPT)
     assert answer is not None
     assert function_of(answer[1])([2, 3, 4]) == 12
 
 
 def test_reads_a_loop_whose_first_line_lost_its_indentation() -> None:
-    answer = read_answer("for x in xs:\n        if x % 2 == 0:\n            return x\n    return 0\nDone.", PROMPT)
+    answer = read_answer(
+        "for x in xs:\n        if x % 2 == 0:\n            return x\n    return 0\nDone.", PROMPT
+    )
     assert answer is not None
     assert function_of(answer[1])([1, 4]) == 4
     assert function_of(answer[1])([1]) == 0
 
 
 def test_reads_a_one_line_fence() -> None:
-    assert read_answer("```return sum(xs)```", PROMPT) == ("    return sum(xs)\n", PROMPT + "    return sum(xs)\n")
+    assert read_answer("```return sum(xs)```", PROMPT) == (
+        "    return sum(xs)\n",
+        PROMPT + "    return sum(xs)\n",
+    )
 
 
 def test_all_solutions_are_read_as_they_are(problems: list[Problem]) -> None:
@@ -301,7 +353,8 @@ def test_all_solutions_are_read_as_they_are(problems: list[Problem]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", " \n\t\n", "\x0c", "I do not know.", "```", "```python\n```", "<|endoftext|>    return 1"]
+    "text",
+    ["", " \n\t\n", "\x0c", "I do not know.", "```", "```python\n```", "<|endoftext|>    return 1"],
 )
 def test_no_code_is_a_scored_failure(problems: list[Problem], text: str) -> None:
     verdict = score(problems[0], text)
@@ -330,7 +383,23 @@ def test_hostile_text_is_a_scored_failure(problems: list[Problem], text: str, re
 
 
 @pytest.mark.parametrize(
-    "piece", ["\n", " ", "```", "\t", "a.", "\ud800", "\x00", "a, ", "return\n ", "    ", "(", ")\n", "\r", "<"]
+    "piece",
+    [
+        "\n",
+        " ",
+        "```",
+        "\t",
+        "a.",
+        "\ud800",
+        "\x00",
+        "a, ",
+        "return\n ",
+        "    ",
+        "(",
+        ")\n",
+        "\r",
+        "<",
+    ],
 )
 def test_reading_never_raises(piece: str) -> None:
     answer = read_answer(piece * (1_000_000 // len(piece)), PROMPT)
@@ -339,5 +408,7 @@ def test_reading_never_raises(piece: str) -> None:
 
 def test_found_by_name_and_needs_no_torch() -> None:
     assert find_task("minicode") is TASK
-    code = "import sys, oddlm.tasks.minicode, oddlm.tasks.countdown; sys.exit('torch' in sys.modules)"
+    code = (
+        "import sys, oddlm.tasks.minicode, oddlm.tasks.countdown; sys.exit('torch' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

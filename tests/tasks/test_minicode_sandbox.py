@@ -16,7 +16,9 @@ def problems() -> list[Problem]:
 
 def test_every_solution_passes(problems):
     with ThreadPoolExecutor(2) as pool:
-        verdicts = list(pool.map(lambda problem: TASK.score(problem, problem.target.solution), problems))
+        verdicts = list(
+            pool.map(lambda problem: TASK.score(problem, problem.target.solution), problems)
+        )
     assert [verdict for verdict in verdicts if not verdict.correct] == []
 
 

@@ -63,7 +63,17 @@ PIECES = [
     "@\n",
     "\u2028",
 ]
-PREFIXES = ["", "the answer is", "```", "```python\n", "#### ", "\\frac{1}{", "answer:", "<think>", ">>> def f(x):\n"]
+PREFIXES = [
+    "",
+    "the answer is",
+    "```",
+    "```python\n",
+    "#### ",
+    "\\frac{1}{",
+    "answer:",
+    "<think>",
+    ">>> def f(x):\n",
+]
 
 
 def read(prompt: str, text: str) -> tuple[str, ...]:
@@ -73,7 +83,12 @@ def read(prompt: str, text: str) -> tuple[str, ...]:
 @pytest.mark.parametrize("piece", PIECES)
 @pytest.mark.parametrize(
     "function",
-    [find_number, paper_number, lambda text: read("def f(x):\n", text), lambda text: read("```python\n", text)],
+    [
+        find_number,
+        paper_number,
+        lambda text: read("def f(x):\n", text),
+        lambda text: read("```python\n", text),
+    ],
     ids=["find_number", "paper_number", "readings", "readings in a fence"],
 )
 def test_reading_is_linear(function, piece: str) -> None:
@@ -82,16 +97,23 @@ def test_reading_is_linear(function, piece: str) -> None:
         def make(size: int, prefix: str = prefix) -> str:
             return prefix + piece * (size // len(piece)) + "x`"
 
-        assert growth(function, make, 1_000, repeats=1) < LINEAR or growth(function, make, 1_000) < LINEAR, prefix
+        assert (
+            growth(function, make, 1_000, repeats=1) < LINEAR
+            or growth(function, make, 1_000) < LINEAR
+        ), prefix
 
 
-@pytest.mark.parametrize("text", ["answer is" + " " * 1_000_000 + "x", "```" + "a" * 1_000_000 + "`", "```\n" * 300_000])
+@pytest.mark.parametrize(
+    "text", ["answer is" + " " * 1_000_000 + "x", "```" + "a" * 1_000_000 + "`", "```\n" * 300_000]
+)
 def test_a_megabyte_is_read(text: str) -> None:
     assert find_number(text) is None
     assert read("", text)
 
 
-ANSWER = "<think>\n</think>" + "```python\ndef f(x):\n    return {}\n```\n>>> x = 1\n\n    def f(x): x\n"
+ANSWER = (
+    "<think>\n</think>" + "```python\ndef f(x):\n    return {}\n```\n>>> x = 1\n\n    def f(x): x\n"
+)
 
 
 @pytest.mark.parametrize("count", [1, 50, 5_000])
@@ -104,7 +126,8 @@ def test_readings_are_few_and_no_longer_than_the_sandbox_takes(count: int) -> No
 
 
 @pytest.mark.parametrize(
-    "piece", ["x\n", "def g(): pass\n", "x = = 1\n", "f(1)\n", "    x\n", "def f(x):\n    def g(): pass\n"]
+    "piece",
+    ["x\n", "def g(): pass\n", "x = = 1\n", "f(1)\n", "    x\n", "def f(x):\n    def g(): pass\n"],
 )
 def test_choosing_is_linear(piece: str) -> None:
     def make(size: int) -> tuple[str, ...]:

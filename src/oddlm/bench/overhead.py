@@ -1,4 +1,6 @@
-"""What diversity costs: time per step and memory of plain sampling and of ODD beside the network alone."""
+"""What diversity costs: time per step and memory of plain sampling and of ODD beside the network
+alone.
+"""
 
 import gc
 import statistics
@@ -33,9 +35,17 @@ SHAPES = {  # random weights: what a network says does not change how long it ta
     "tiny": TransformerConfig(vocab_size=2048, width=64, layers=2, heads=2, hidden=128),
 }
 DTYPES = ("bf16", "fp16", "fp32", *QUANTIZATIONS)
-PAPER = {"n": (4, 16, 64), "length": (8, 32, 128), "steps": (4, 8, 16)}  # the paper's grid, steps <= length
+PAPER = {
+    "n": (4, 16, 64),
+    "length": (8, 32, 128),
+    "steps": (4, 8, 16),
+}  # the paper's grid, steps <= length
 GRIDS = ("paper", "aims")
-MODELS = {None: "llada-8b", "paper": "llada-8b,dream-7b", "aims": "llada-8b"}  # by grid: two to see whether they differ
+MODELS = {
+    None: "llada-8b",
+    "paper": "llada-8b,dream-7b",
+    "aims": "llada-8b",
+}  # by grid: two to see whether they differ
 COMPILE = (*COMPILED, "none")
 PROMPT = 150
 
@@ -57,27 +67,41 @@ def build_model(name: str, device: torch.device, dtype: str, compiled: str) -> M
         network = random_network(SHAPES[name], device, numbers, quantize)
         return Native(network, name=name, mask_id=0, end_ids=(1, 2), compiled=how)
     try:
-        return load_model(name, device=device, dtype=numbers, **({"quantize": quantize} if quantize else {}))
+        return load_model(
+            name, device=device, dtype=numbers, **({"quantize": quantize} if quantize else {})
+        )
     except ValueError as error:
         raise ValueError(f"{error}; shapes: {', '.join(SHAPES)}") from error
 
 
-def random_network(config: TransformerConfig, device: torch.device, dtype: torch.dtype, quantize: str | None) -> Transformer:
+def random_network(
+    config: TransformerConfig, device: torch.device, dtype: torch.dtype, quantize: str | None
+) -> Transformer:
     """Every weight is made where and as it stays."""
     with torch.device("meta"):
         network = prepare(Transformer(config).to(dtype), quantize)
     for module in network.modules():
         for attribute, empty in list(module.named_parameters(recurse=False)):
             made = torch.empty(empty.shape, dtype=dtype, device=device)
-            assign(module, attribute, nn.init.ones_(made) if made.dim() == 1 else nn.init.normal_(made, std=0.02))
+            assign(
+                module,
+                attribute,
+                nn.init.ones_(made) if made.dim() == 1 else nn.init.normal_(made, std=0.02),
+            )
     return network
 
 
 def overhead(
-    model: Model, grid: Iterable[Cell], *, dtype: str, alpha: float, temperature: float, repeats: int
+    model: Model,
+    grid: Iterable[Cell],
+    *,
+    dtype: str,
+    alpha: float,
+    temperature: float,
+    repeats: int,
 ) -> Iterator[Cost]:
-    """The cost of each (n, length, steps): in every round the network alone, plain sampling and ODD take one step each, in an
-    order that turns, so that what changes over time touches all three.
+    """The cost of each (n, length, steps): in every round the network alone, plain sampling and ODD
+    take one step each, in an order that turns, so that what changes over time touches all three.
     """
     ceilings = measure_ceilings(_device(model), dtype)
     shape = None
@@ -113,7 +137,8 @@ def overhead(
             teraflops=teraflops,
             plain_gb=plain_gb,
             odd_gb=odd_gb,
-            floor_ms=1e3 * max(1e12 * teraflops / ceilings.matrix_rate, 1e9 * odd_gb / ceilings.bandwidth),
+            floor_ms=1e3
+            * max(1e12 * teraflops / ceilings.matrix_rate, 1e9 * odd_gb / ceilings.bandwidth),
         )
 
 
@@ -131,7 +156,9 @@ def expand(n: Sequence[int], length: Sequence[int], steps: Sequence[int]) -> lis
             raise ValueError(f"{name} must be 1 or more, not {min(values)}")
     grid = [cell for cell in product(n, length, steps) if cell[2] <= cell[1]]
     if not grid:
-        raise ValueError(f"no combination has steps <= length: steps {list(steps)}, length {list(length)}")
+        raise ValueError(
+            f"no combination has steps <= length: steps {list(steps)}, length {list(length)}"
+        )
     return grid
 
 
@@ -169,20 +196,33 @@ class _Lanes:
             pass
 
     def queries(self) -> Iterator[Query]:
-        """What a run asks at each step, on a canvas of random tokens: on samples that are alike a GPU is faster."""
+        """What a run asks at each step, on a canvas of random tokens: on samples that are alike a
+        GPU is faster.
+        """
         state = self.begin(None, self.steps)
-        canvas = torch.randint(5, info_of(self.model).vocab_size, state.tokens.shape, device=state.tokens.device)
+        canvas = torch.randint(
+            5, info_of(self.model).vocab_size, state.tokens.shape, device=state.tokens.device
+        )
         places = torch.arange(self.length, device=canvas.device).repeat(self.n, 1)
         query, counts = state.query, state.plan.counts or ()
         assert query is not None
         for index, count in enumerate(counts[:-1]):
-            some = None if query.positions is None and not state.plan.info.selective else places[:, :count]
+            some = (
+                None
+                if query.positions is None and not state.plan.info.selective
+                else places[:, :count]
+            )
             tokens = torch.cat([query.tokens[:, : query.start], canvas], dim=1)
-            yield replace(query, number=index, tokens=tokens, positions=None if count == self.length else some)
+            yield replace(
+                query, number=index, tokens=tokens, positions=None if count == self.length else some
+            )
 
     def asked(self) -> list[int]:
         """For how many positions of a sample the network answers at each step."""
-        return [self.length if query.positions is None else query.positions.shape[1] for query in self.queries()]
+        return [
+            self.length if query.positions is None else query.positions.shape[1]
+            for query in self.queries()
+        ]
 
     @torch.no_grad()
     def network(self) -> Iterator[Tensor]:
@@ -193,7 +233,9 @@ class _Lanes:
             yield session(query)
 
     def run(self, seed: int) -> list[tuple[float, ...]]:
-        """Per round the ms of the three; without the first, which fills the pipeline, where there are more."""
+        """Per round the ms of the three; without the first, which fills the pipeline, where there
+        are more.
+        """
         runs = [self.network(), *(self.sampling(guide, self.steps, seed) for guide in self.guides)]
         lanes = [partial(next, run) for run in runs]
         orders = list(permutations(range(len(lanes))))
@@ -205,7 +247,9 @@ class _Lanes:
                 lanes[lane]()
         marks()
         times = iter(marks.finish())
-        rounds = [tuple(ms for _, ms in sorted((lane, next(times)) for lane in order)) for order in taken]
+        rounds = [
+            tuple(ms for _, ms in sorted((lane, next(times)) for lane in order)) for order in taken
+        ]
         return rounds[1:] or rounds
 
 
@@ -214,7 +258,9 @@ def _prompt() -> list[int]:
 
 
 def _work(model: Model, n: int, length: int, asked: float) -> tuple[float, float, float]:
-    """Teraflops of the network, and the fewest gigabytes of a step, plain and ODD, with logits of `asked` positions."""
+    """Teraflops of the network, and the fewest gigabytes of a step, plain and ODD, with logits of
+    `asked` positions.
+    """
     if not isinstance(model, Native):
         return 0.0, 0.0, 0.0
     network = model.network
@@ -242,7 +288,9 @@ def measure_ceilings(device: torch.device, dtype: str) -> Ceilings:
         marks()
         return min(marks.finish()[1:]) / 1e3
 
-    return Ceilings(2 * size / best(lambda: target.copy_(source)), 2 * side**3 / best(lambda: a @ b))
+    return Ceilings(
+        2 * size / best(lambda: target.copy_(source)), 2 * side**3 / best(lambda: a @ b)
+    )
 
 
 class _Marks:
@@ -273,7 +321,9 @@ def _device(model: Model) -> torch.device:
 
 
 def _peak_mib(model: Model, run: Callable[[], object]) -> float:
-    """The most memory that a run holds at once beside what is there before; 0 on a CPU, where nobody counts it."""
+    """The most memory that a run holds at once beside what is there before; 0 on a CPU, where
+    nobody counts it.
+    """
     if _device(model).type != "cuda":
         return 0.0
     gc.collect()

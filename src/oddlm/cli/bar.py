@@ -1,4 +1,6 @@
-"""A progress bar over problems, or a line that says what is being done, on stderr, where that is a terminal."""
+"""A progress bar over problems, or a line that says what is being done, on stderr, where that is a
+terminal.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,17 +15,29 @@ class Tick(Protocol):
 @contextmanager
 def problem_bar(problems: int) -> Iterator[Tick]:
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        Task,
+        TextColumn,
+        TimeRemainingColumn,
+    )
     from rich.text import Text
 
     class Rate(ProgressColumn):
         def render(self, task: Task) -> Text:
-            return Text("" if task.speed is None else f"{task.speed:.1f}/s", style="progress.data.speed")
+            return Text(
+                "" if task.speed is None else f"{task.speed:.1f}/s", style="progress.data.speed"
+            )
 
     console = Console(stderr=True)
     words_column = TextColumn("{task.description}", markup=False)
     columns = (words_column, BarColumn(None), MofNCompleteColumn(), Rate(), TimeRemainingColumn())
-    progress = Progress(*columns, console=console, transient=True, expand=True, disable=not console.is_terminal)
+    progress = Progress(
+        *columns, console=console, transient=True, expand=True, disable=not console.is_terminal
+    )
     whole = progress.add_task("loading", total=problems)
     behind = 0
 
@@ -33,7 +47,9 @@ def problem_bar(problems: int) -> Iterator[Tick]:
         if fresh:
             progress.update(whole, completed=behind, description=words)
         else:
-            progress.reset(whole, completed=behind, description=words)  # says nothing about the time the others will take
+            progress.reset(
+                whole, completed=behind, description=words
+            )  # says nothing about the time the others will take
 
     with progress:
         yield tick

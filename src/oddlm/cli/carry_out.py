@@ -20,13 +20,21 @@ SHOWN = 20  # failures
 
 
 def carry_out(plan: "Plan", work: Work, model: ModelOptions, stages: "Sequence[Stage]") -> "Result":
-    """Run a plan behind a bar. After Ctrl-C the command ends with status 130, and says how far it is."""
+    """Run a plan behind a bar.
+
+    After Ctrl-C the command ends with status 130, and says how far it is.
+    """
     executor = work.find(**model.place, keep_tokens=work.keep_tokens)
     return run(plan, work.store, executor, work.together, stages, work.track)
 
 
 def run(
-    plan: "Plan", store: Path, executor: "Executor", together: int, stages: "Sequence[Stage]", track: Sequence[str] | None
+    plan: "Plan",
+    store: Path,
+    executor: "Executor",
+    together: int,
+    stages: "Sequence[Stage]",
+    track: Sequence[str] | None,
 ) -> "Result":
     """The same for who has an executor."""
     from ..experiments.run import run_plan
@@ -41,15 +49,35 @@ def run(
         seen += [any(scored.correct) for scored in progress.scores if None not in scored.correct]
         share = f": Pass@{spec.n} {100 * sum(seen) / len(seen):.0f} %" if seen else ""
         task = f"{spec.task}, " if spec.task else ""
-        tick(f"{task}{label(spec.params)}, seed {spec.seed}{share}", progress.fresh, progress.problems)
+        tick(
+            f"{task}{label(spec.params)}, seed {spec.seed}{share}",
+            progress.fresh,
+            progress.problems,
+        )
 
     where = Store(store)
     where.check()
     try:
-        with closing(executor), tracking(track or (), store) as tracker, problem_bar(plan.units) as tick:
-            return run_plan(plan, where, executor, stages=stages, together=together, tracker=tracker, watch=watch)
+        with (
+            closing(executor),
+            tracking(track or (), store) as tracker,
+            problem_bar(plan.units) as tick,
+        ):
+            return run_plan(
+                plan,
+                where,
+                executor,
+                stages=stages,
+                together=together,
+                tracker=tracker,
+                watch=watch,
+            )
     except KeyboardInterrupt:
-        heads = [where.exact_head(run.spec.id) for run in plan.runs if (store / run.spec.id / "spec.json").exists()]
+        heads = [
+            where.exact_head(run.spec.id)
+            for run in plan.runs
+            if (store / run.spec.id / "spec.json").exists()
+        ]
         drawn, scored = sum(head.drawn for head in heads), sum(head.scored for head in heads)
         typer.echo(
             f"oddlm: stopped; of {plan.units} problems {drawn} are drawn and {scored} scored in {store}. "
@@ -60,17 +88,25 @@ def run(
 
 
 def tell_trouble(plan: "Plan", result: "Result", store: Path) -> None:
-    """Runs that cannot be read, problems that failed or that nobody has drawn, if any; the exit status is 1 then."""
+    """Runs that cannot be read, problems that failed or that nobody has drawn, if any; the exit
+    status is 1 then.
+    """
     for message in result.damaged:
         complain(message)
     if result.failures:
         count = f"{len(result.failures)} of {plan.units} problems failed"
         typer.echo(f"oddlm: {count}; the same command tries them again:", err=True)
         for spec, failure in result.failures[:SHOWN]:
-            typer.echo(f"  {store / spec.id / 'failures.jsonl'}: {failure.problem}: {failure.error}", err=True)
+            typer.echo(
+                f"  {store / spec.id / 'failures.jsonl'}: {failure.problem}: {failure.error}",
+                err=True,
+            )
         if len(result.failures) > SHOWN:
             typer.echo(f"  and {len(result.failures) - SHOWN} more", err=True)
     if result.undrawn:
-        typer.echo(f"oddlm: {result.undrawn} problems that were asked for are not drawn: nothing to score there", err=True)
+        typer.echo(
+            f"oddlm: {result.undrawn} problems that were asked for are not drawn: nothing to score there",
+            err=True,
+        )
     if result.damaged or result.failures or result.undrawn:
         raise typer.Exit(1)

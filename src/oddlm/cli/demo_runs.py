@@ -1,4 +1,6 @@
-"""`oddlm demo`: what diversity does to Pass@16, on the model in the package; or to a batch, on an untrained toy network."""
+"""`oddlm demo`: what diversity does to Pass@16, on the model in the package; or to a batch, on an
+untrained toy network.
+"""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -13,14 +15,16 @@ from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
+from ..config import checked
 from ..experiments.executors.inline import InlineExecutor
 from ..experiments.run import Asked, Plan, identified, run_plan
 from ..experiments.work import Executor, Options
 from ..files import save_figure
 from ..metrics import METRICS, pass_at_k
-from ..params import RunSpec, SampleParams, checked
+from ..params import SampleParams
 from ..report.compare import Done, compare
 from ..sandbox import SandboxError
+from ..spec import RunSpec
 from ..store import Store
 from ..tasks import Problem, check_scoring, find_task
 from ..text import number_of
@@ -44,21 +48,32 @@ class Trial:
     problems: Sequence[Problem]
     specs: Sequence[RunSpec]
 
-    def run(self, console: Console, store: Store, executor: Executor, seconds: float, least: int) -> list[Done]:
-        """Until the time is up and `least` problems are done; what came of it is shown, also of what was done before Ctrl-C."""
+    def run(
+        self, console: Console, store: Store, executor: Executor, seconds: float, least: int
+    ) -> list[Done]:
+        """Until the time is up and `least` problems are done; what came of it is shown, also of
+        what was done before Ctrl-C.
+        """
         began, count = time.monotonic(), 0
         columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
         try:
             with Progress(*columns, console=console, transient=True) as progress:
                 bar = progress.add_task(self.task)
                 for problem in self.problems:
-                    result = run_plan(Plan(tuple(Asked(spec, (problem,)) for spec in self.specs)), store, executor)
+                    result = run_plan(
+                        Plan(tuple(Asked(spec, (problem,)) for spec in self.specs)), store, executor
+                    )
                     for _, failure in result.failures:
                         raise ValueError(f"problem {failure.problem}: {failure.error}")
                     count += 1
                     told = f" of at least {least}" if count < least else ""
-                    progress.update(bar, description=f"{self.task}: {number_of(count, 'problem')}{told}")
-                    if count >= least and (spent := time.monotonic() - began) + spent / count > seconds:
+                    progress.update(
+                        bar, description=f"{self.task}: {number_of(count, 'problem')}{told}"
+                    )
+                    if (
+                        count >= least
+                        and (spent := time.monotonic() - began) + spent / count > seconds
+                    ):
                         break
         finally:
             done = self.done(store, count)
@@ -66,7 +81,14 @@ class Trial:
         return done
 
     def done(self, store: Store, count: int) -> list[Done]:
-        return [(spec, Asked(spec, tuple(self.problems[:count])).records(store)) for spec in self.specs] if count else []
+        return (
+            [
+                (spec, Asked(spec, tuple(self.problems[:count])).records(store))
+                for spec in self.specs
+            ]
+            if count
+            else []
+        )
 
     def report(self, console: Console, done: Sequence[Done]) -> None:
         if not done:
@@ -77,13 +99,24 @@ class Trial:
         if len(done[0][1]) < LEAST:
             console.print(f"No conclusion from {count}: {LEAST} at least are needed (--seconds).\n")
         else:
-            console.print("Per cent; vs plain: difference in points with a 95 % interval, paired by problem.\n")
+            console.print(
+                "Per cent; vs plain: difference in points with a 95 % interval, paired by problem.\n"
+            )
 
 
-def trial(title: str, task: str, shape: dict[str, Any], methods: Sequence[dict[str, Any]], seed: int, **spec: Any) -> Trial:
+def trial(
+    title: str,
+    task: str,
+    shape: dict[str, Any],
+    methods: Sequence[dict[str, Any]],
+    seed: int,
+    **spec: Any,
+) -> Trial:
     own = find_task(task).under(spec.get("protocol"))
     asked = {"model": "mini", "task": task, "n": N, "seed": seed, **spec}
-    specs = [identified(checked(RunSpec, asked | {"params": {**shape, **method}})) for method in methods]
+    specs = [
+        identified(checked(RunSpec, asked | {"params": {**shape, **method}})) for method in methods
+    ]
     return Trial(title, task, own.problems(), specs)
 
 
@@ -96,7 +129,7 @@ def run_demo(*, alpha: float, seed: int, seconds: float | None, picture: Path) -
     if seconds <= 0:
         raise ValueError(f"seconds must be more than 0, not {seconds:g}")
     console = open_console()
-    auto = checked(SampleParams, {"objective": "auto"})
+    auto = checked(SampleParams, {"preset": "auto"})
     console.print(
         f"The mini model, {N} samples per problem; all methods spend the same network evaluations. Pass@1 is the share of "
         f"right samples, Pass@{N} the share of problems with a right one among {N}. The training data hold none "
@@ -104,8 +137,14 @@ def run_demo(*, alpha: float, seed: int, seconds: float | None, picture: Path) -
     )
     with TemporaryDirectory() as folder, closing(InlineExecutor(Options())) as executor:
         store = Store(Path(folder))
-        forced: list[dict[str, Any]] = [{"objective": name, "alpha": alpha, "fork": False} for name in ("none", "dpp", "odd")]
-        methods = [{**method, "temperature": t} for t in (0.0, 1.0) for method in (*forced, {"objective": "auto"})]
+        forced: list[dict[str, Any]] = [
+            {"objective": name, "alpha": alpha, "fork": False} for name in ("none", "dpp", "odd")
+        ]
+        methods = [
+            {**method, "temperature": t}
+            for t in (0.0, 1.0)
+            for method in (*forced, {"preset": "auto"})
+        ]
         done = trial("countdown, 4 numbers", "countdown", COUNTDOWN, methods, seed).run(
             console, store, executor, 0.6 * seconds, least
         )
@@ -123,13 +162,21 @@ def run_demo(*, alpha: float, seed: int, seconds: float | None, picture: Path) -
 
 
 def _show(console: Console, done: Sequence[Done]) -> None:
-    """The first problem on which plain sampling and the default differ most at temperature 0, side by side."""
+    """The first problem on which plain sampling and the default differ most at temperature 0, side
+    by side.
+    """
     cold = [one for one in done if one[0].params.temperature == 0]
     plain, auto = cold[0], cold[-1]
-    gains = [any(new.correct) - any(old.correct) for old, new in zip(plain[1], auto[1], strict=True)]
+    gains = [
+        any(new.correct) - any(old.correct) for old, new in zip(plain[1], auto[1], strict=True)
+    ]
     i = gains.index(max(gains))
     console.print("The first problem with the largest difference, plain sampling and the default:")
-    console.print(side_by_side([(label(spec.params), records[i]) for spec, records in (plain, auto)], console.width))
+    console.print(
+        side_by_side(
+            [(label(spec.params), records[i]) for spec, records in (plain, auto)], console.width
+        )
+    )
 
 
 def _curves(done: Sequence[Done]) -> Iterator[tuple[SampleParams, list[float]]]:
@@ -149,7 +196,13 @@ def _draw(console: Console, done: Sequence[Done], path: Path) -> None:
     axes = figure.subplots()
     for params, curve in _curves(done):
         color = "C3" if params.forks else COLORS[params.objective_name]
-        axes.plot(range(1, N + 1), curve, label=label(params), color=color, linestyle="-" if params.temperature else "--")
+        axes.plot(
+            range(1, N + 1),
+            curve,
+            label=label(params),
+            color=color,
+            linestyle="-" if params.temperature else "--",
+        )
     axes.set(xlabel="k", ylabel="Pass@k", ylim=(0, 1), title="countdown, 4 numbers")
     axes.legend()
     save_figure(figure, path, dpi=120)
@@ -158,9 +211,15 @@ def _draw(console: Console, done: Sequence[Done], path: Path) -> None:
 
 def run_toy(*, n: int, length: int, steps: int, alpha: float, seed: int) -> None:
     shape: dict[str, Any] = {"length": length, "steps": steps, "fork": False}
-    methods = [{"objective": name, "alpha": alpha, "temperature": t} for t in (0.0, 0.5) for name in ("none", "dpp", "odd")]
+    methods = [
+        {"objective": name, "alpha": alpha, "temperature": t}
+        for t in (0.0, 0.5)
+        for name in ("none", "dpp", "odd")
+    ]
     asked = {"model": "toy", "n": n, "seed": seed}
-    specs = [identified(checked(RunSpec, {**asked, "params": {**shape, **method}})) for method in methods]
+    specs = [
+        identified(checked(RunSpec, {**asked, "params": {**shape, **method}})) for method in methods
+    ]
     console = open_console()
     console.print(
         "An untrained toy network ([bold]random weights: it knows nothing[/bold]). "
@@ -176,9 +235,17 @@ def run_toy(*, n: int, length: int, steps: int, alpha: float, seed: int) -> None
     for spec, record in zip(specs, records, strict=True):
         written = max(1, sum(sample.length for sample in record.samples))
         logprob = sum(sample.logprob or 0.0 for sample in record.samples) / written
-        measures = [f"{record.diversity[name]:.3g}" if name in record.diversity else "-" for name in SHOWN]
+        measures = [
+            f"{record.diversity[name]:.3g}" if name in record.diversity else "-" for name in SHOWN
+        ]
         table.add_row(label(spec.params), *measures, f"{logprob:.2f}", f"{record.seconds:.2f}")
     console.print(table)
     told = ". ".join(f"{name}: {METRICS[name]}" for name in SHOWN)
-    console.print(Text(f"{told}. log p: mean over the tokens of the texts, under the network before the push.\n"))
-    console.print(side_by_side([(label(specs[i].params), records[i]) for i in (0, 2)], console.width))
+    console.print(
+        Text(
+            f"{told}. log p: mean over the tokens of the texts, under the network before the push.\n"
+        )
+    )
+    console.print(
+        side_by_side([(label(specs[i].params), records[i]) for i in (0, 2)], console.width)
+    )

@@ -1,75 +1,36 @@
-"""`oddlm eval` and `oddlm draw`: settings of a model on a benchmark, beside plain sampling, or their samples alone."""
+"""`oddlm eval` and `oddlm draw`: settings of a model on a benchmark, beside plain sampling, or
+their samples alone.
+"""
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ..presets import ALPHA, TEMPERATURE
 from .app import app
 from .bar import status_line
 from .carry_out import carry_out, tell_trouble
 from .options import (
     MODEL,
-    OWN,
-    Length,
+    Grid,
     ModelName,
     ModelOptions,
     Problems,
-    Settings,
     Split,
-    Steps,
     Unsafe,
     Work,
     check_out,
     grouped,
     listed,
-    present,
-    settings,
 )
 
 if TYPE_CHECKING:
     from ..experiments.run import Plan
-    from ..params import SampleParams
     from ..report.compare import Done, Embed
     from ..store import Stage
     from ..tasks import Task
-
-
-@dataclass(frozen=True)
-class Grid:
-    """Settings of the sampler, in all combinations."""
-
-    n: Annotated[int, typer.Option(help="Samples per problem.", min=1)] = 16
-    alpha: Annotated[
-        str | None,
-        typer.Option(
-            help="Forces of the push, comma-separated; plain sampling always runs.", show_default=f"the preset's or {ALPHA:g}"
-        ),
-    ] = None
-    temperature: Annotated[
-        str | None, typer.Option(help="Temperatures, comma-separated; 0 is the argmax.", show_default=f"{TEMPERATURE:g}")
-    ] = None
-    objective: Annotated[
-        str | None,
-        typer.Option(
-            help="What pushes samples apart, comma-separated: see `oddlm names`.", show_default="the preset's or auto"
-        ),
-    ] = None
-    seeds: Annotated[str, typer.Option(help="Each setting runs once per seed.")] = "0"
-    length: Length = None
-    steps: Steps = None
-    set_: Settings = None
-
-    def params(self, task: "Task") -> "list[SampleParams]":
-        """All combinations, each beside its plain baseline."""
-        from ..report.compare import grid
-
-        usual = present(length=self.length or task.length, steps=self.steps or task.steps)
-        return grid(settings(self.set_, OWN) | usual, _axes(self.alpha, self.temperature, self.objective))
 
 
 @app.command("eval")
@@ -80,20 +41,31 @@ def evaluate(
     work: Work,
     model: ModelName = MODEL,
     split: Split = None,
-    metrics: Annotated[str, typer.Option(help="Measures of diversity to show, comma-separated.")] = "distinct_texts",
+    metrics: Annotated[
+        str, typer.Option(help="Measures of diversity to show, comma-separated.")
+    ] = "distinct_texts",
     embed: Annotated[
-        bool, typer.Option("--embed", help="Measure diversity by sentence embeddings too (extra 'embeddings'; slower).")
+        bool,
+        typer.Option(
+            "--embed",
+            help="Measure diversity by sentence embeddings too (extra 'embeddings'; slower).",
+        ),
     ] = False,
-    show: Annotated[int, typer.Option(help="Print the samples of so many problems side by side.", min=0)] = 0,
-    json_out: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
+    show: Annotated[
+        int, typer.Option(help="Print the samples of so many problems side by side.", min=0)
+    ] = 0,
+    json_out: Annotated[
+        Path | None, typer.Option("--json", help="Write the results to this file.")
+    ] = None,
     unsafe: Unsafe = False,
     *,
     options: ModelOptions,
 ) -> None:
     """Measure settings of a sampler on a task, each beside plain sampling with the same noise.
 
-    All combinations of --alpha, --temperature and --objective run once per seed. What is done is stored problem by problem, so
-    that the same command resumes where it was stopped, and one with a larger --limit adds to it; nothing is drawn twice.
+    Sampling and diversity options take comma-separated values; all combinations run, once per seed. What is done is
+    stored problem by problem, so that the same command resumes where it was stopped, and one with a
+    larger --limit adds to it; nothing is drawn twice.
 
     Example: oddlm eval countdown --n 8 --alpha 0,16 --limit 5
     """
@@ -103,13 +75,20 @@ def evaluate(
     shown = _metrics(metrics)
     check_out(json_out)
     chosen, plan = _plan(problems, grid, model, split, options, unsafe, BOTH)
-    embedder = _embedder() if embed else None  # what cannot be had is told before anything is computed
+    embedder = (
+        _embedder() if embed else None
+    )  # what cannot be had is told before anything is computed
     result = carry_out(plan, work, options, BOTH)
     failed = {failure.problem for _, failure in result.failures}
     if len(failed) < len(plan.runs[0].problems) and not result.damaged:
         done = [(run.spec, run.records(Store(work.store))) for run in plan.runs]
-        everywhere = set.intersection(*({record.problem for record in records} for _, records in done)) - failed
-        kept: list[Done] = [(spec, [one for one in records if one.problem in everywhere]) for spec, records in done]
+        everywhere = (
+            set.intersection(*({record.problem for record in records} for _, records in done))
+            - failed
+        )
+        kept: list[Done] = [
+            (spec, [one for one in records if one.problem in everywhere]) for spec, records in done
+        ]
         _report(kept, chosen, grid.n, shown, show, json_out, embedder)
     tell_trouble(plan, result, work.store)
 
@@ -117,12 +96,18 @@ def evaluate(
 @app.command()
 @grouped
 def draw(
-    problems: Problems, grid: Grid, work: Work, model: ModelName = MODEL, split: Split = None, *, options: ModelOptions
+    problems: Problems,
+    grid: Grid,
+    work: Work,
+    model: ModelName = MODEL,
+    split: Split = None,
+    *,
+    options: ModelOptions,
 ) -> None:
     """Draw the samples of `oddlm eval` and score none: no program is run, and no sandbox needed.
 
-    Scoring is `oddlm runs score RUN`, here or where the store was copied to; `oddlm eval` with the same options scores and
-    compares them.
+    Scoring is `oddlm runs score RUN`, here or where the store was copied to; `oddlm eval` with the
+    same options scores and compares them.
 
     Example: oddlm draw countdown --n 8 --alpha 0,16 --limit 5
     """
@@ -142,41 +127,38 @@ def _plan(
     unsafe: bool,
     stages: "Sequence[Stage]",
 ) -> "tuple[Task, Plan]":
-    """The task and the plan of all settings; what cannot be run is refused before the model is loaded."""
+    """The task and the plan of all settings; what cannot be run is refused before the model is
+    loaded.
+    """
+    from ..config import checked
     from ..experiments.grid import Wanted
     from ..experiments.run import check_spec, make_plan
-    from ..params import RunSpec, checked
+    from ..spec import RunSpec
 
     chosen = problems.find()
-    what = {**problems.spec(), "model": model, "loading": options.loading, "split": split, "n": grid.n}
-    seeds = dict.fromkeys(listed("seeds", grid.seeds, int))
-    specs = [checked(RunSpec, {**what, "params": one, "seed": seed}) for one in grid.params(chosen) for seed in seeds]
+    what = {
+        **problems.spec(),
+        "model": model,
+        "loading": options.loading,
+        "split": split,
+        "n": grid.n,
+    }
+    specs = [
+        checked(RunSpec, {**what, "params": one, "seed": seed})
+        for one in grid.combinations(chosen)
+        for seed in grid.seeds
+    ]
     for spec in specs:
         check_spec(spec)
     options.check(model)  # it fails in a moment, where data may take long
     with status_line(f"reading the problems of {problems.task}"):
-        plan = make_plan([Wanted(spec, problems.limit) for spec in specs], unsafe=unsafe, stages=stages)
-    options.check(model, [chosen.prompt(problem) for problem in plan.runs[0].problems], specs[0].params.length)
+        plan = make_plan(
+            [Wanted(spec, problems.limit) for spec in specs], unsafe=unsafe, stages=stages
+        )
+    options.check(
+        model, [chosen.prompt(problem) for problem in plan.runs[0].problems], specs[0].params.length
+    )
     return chosen, plan
-
-
-def _axes(alpha: str | None, temperature: str | None, objective: str | None) -> dict[str, list[Any]]:
-    """What runs in all combinations."""
-    axes: dict[str, list[Any]] = {}
-    if temperature is not None:
-        axes["temperature"] = listed("temperature", temperature, float)
-    if objective is not None:
-        axes["objective"] = _objectives(objective)
-    if alpha is not None:
-        axes["alpha"] = listed("alpha", alpha, float)
-    return axes
-
-
-def _objectives(text: str) -> list[Any]:
-    """Names, or one in JSON with its options."""
-    from ..params import json_or_text
-
-    return [json_or_text(text)] if text.startswith("{") else listed("objective", text, _name)
 
 
 def _name(text: str) -> str:
@@ -201,7 +183,13 @@ def _embedder() -> Any:
 
 
 def _report(
-    done: "list[Done]", task: "Task", n: int, shown: Sequence[str], show: int, json_out: Path | None, embed: "Embed | None"
+    done: "list[Done]",
+    task: "Task",
+    n: int,
+    shown: Sequence[str],
+    show: int,
+    json_out: Path | None,
+    embed: "Embed | None",
 ) -> None:
     from ..files import write_whole
     from ..metrics import BESIDE
@@ -212,7 +200,9 @@ def _report(
     console = open_console()
     first = done[0][0]
     for i in range(min(show, len(done[0][1]))):
-        columns = [(label(spec.params), records[i]) for spec, records in done if spec.seed == first.seed]
+        columns = [
+            (label(spec.params), records[i]) for spec, records in done if spec.seed == first.seed
+        ]
         console.print(side_by_side(columns, console.width))
     beside = json_out is not None or embed is not None or not set(shown).isdisjoint(BESIDE)
     with status_line("comparing texts"):
@@ -229,7 +219,15 @@ def _report(
         markup=False,
     )
     if json_out is not None:
-        head = {"task": task.name, "model": first.model, "n": n, "problems": len(done[0][1]), "seeds": seeds}
+        head = {
+            "task": task.name,
+            "model": first.model,
+            "n": n,
+            "problems": len(done[0][1]),
+            "seeds": seeds,
+        }
         head["covered"] = covered(done)
-        content = json.dumps({**head, "settings": [as_data(line) for line in lines]}, indent=2, allow_nan=False)
+        content = json.dumps(
+            {**head, "settings": [as_data(line) for line in lines]}, indent=2, allow_nan=False
+        )
         write_whole(json_out, content.encode() + b"\n")

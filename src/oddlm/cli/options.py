@@ -1,114 +1,327 @@
-"""Options that several commands share, and what is made of their values."""
+"""Options that several commands share, in groups: a command takes a group as one parameter.
+
+A group is a dataclass of options, or is made from the fields of a pydantic model (`FieldOptions`): the
+names, help texts and defaults on the command line are then those of the model.
+"""
 
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from functools import wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from types import NoneType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    TypeVar,
+    get_args,
+    get_origin,
+)
 
 import typer
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
-from ..presets import ALPHA, LENGTH, TEMPERATURE
+from ..config import json_or_text
+from ..params import PUSH, SampleParams, method_name, short
+from ..spec import Loading
 from .bar import status_line
 
 if TYPE_CHECKING:
     from ..experiments.work import Executor
     from ..tasks import Problem, Task
 
-Protocol = Annotated[str | None, typer.Option(help="A named variant of the task, such as 'paper'.")]
-Split = Annotated[
-    str | None, typer.Option(help="A part of the problems, such as tune or test; default: what the task reports on.")
-]
-Unsafe = Annotated[bool, typer.Option("--unsafe-no-sandbox", help="Run model-written code WITHOUT protection.")]
+MODEL = "mini"  # the default of every command: it comes with the package, and it knows something
+FOLDER = Path("runs")
+PROBLEMS, SAMPLING, DIVERSITY, NETWORK, WORK = (
+    f"{name} options" for name in ("Problem", "Sampling", "Diversity", "Model", "Execution")
+)
+
 ModelName = Annotated[
     str,
-    typer.Option("--model", help="mini, toy, a checkpoint's folder or name on the hub (organisation/model), or a dotted path."),
-]
-MODEL = "mini"  # of every command: it is in the package, and it knows something
-FOLDER = Path("runs")
-StoreFolder = Annotated[Path, typer.Option("--store", help="The folder of runs.")]
-Length = Annotated[int | None, typer.Option(help=f"Tokens per sample; default: what the task says, or {LENGTH}.", min=1)]
-Steps = Annotated[int | None, typer.Option(help="Network evaluations per sample; default: one per token.", min=1)]
-Settings = Annotated[
-    list[str] | None,
     typer.Option(
-        "--set",
-        metavar="NAME=VALUE",
-        help="Any other setting of the sampler, such as policy=margin; preset=NAME is a set of them. Repeatable.",
+        "--model",
+        help="mini, toy, a checkpoint folder, a name on the hub (organisation/model), or a dotted "
+        "path.",
+        rich_help_panel=NETWORK,
     ),
 ]
-MaxBatch = Annotated[int | None, typer.Option(help="Samples that the network sees at a time.", min=1)]
+Protocol = Annotated[
+    str | None,
+    typer.Option(help="A named variant of the task, such as 'paper'.", rich_help_panel=PROBLEMS),
+]
+Split = Annotated[
+    str | None,
+    typer.Option(
+        help="Which problems, such as tune or test; default: the task's reported ones.",
+        rich_help_panel=PROBLEMS,
+    ),
+]
+Unsafe = Annotated[
+    bool,
+    typer.Option(
+        "--unsafe-no-sandbox",
+        help="Run code written by the model WITHOUT protection.",
+        rich_help_panel=WORK,
+    ),
+]
+StoreFolder = Annotated[
+    Path, typer.Option("--store", help="The folder of runs.", rich_help_panel=WORK)
+]
 
-PLACE = ("device", "max_batch")
-OWN = ("length", "steps", "alpha", "temperature", "objective", "seed")  # settings that have options of their own
+MaxBatch = Annotated[
+    int | None,
+    typer.Option("--max-batch", help="Samples per network pass.", min=1, rich_help_panel=NETWORK),
+]
 
 T = TypeVar("T")
 Command = Callable[..., None]
 
 
-@dataclass(frozen=True)
-class Loading:
-    """How a model is loaded."""
+class FieldOptions:
+    """Options made from the fields of a pydantic model; `given` holds those that were used."""
 
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1, or auto: over all GPUs; default: one GPU, if any.")] = (
-        None
-    )
-    dtype: Annotated[str | None, typer.Option(help="bf16, fp16, fp32 or fp64; default: bf16 on a GPU, fp32 on a CPU.")] = None
-    quantize: Annotated[str | None, typer.Option(help="nf4 or int8: weights in 4 or 8 bits.")] = None
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of a model on the hub.")] = None
-    raw: Annotated[
-        bool,
-        typer.Option(
-            "--raw", help="Prompts as they are, without the chat template, or the line break at the end that mini wants."
-        ),
-    ] = False
-    cache: Annotated[str, typer.Option(help="none, prefix or dual: reuse keys and values; an approximation.")] = "none"
-    verbose: Annotated[bool, typer.Option("--verbose", help="Say on stderr which model runs where, and what computes it.")] = (
-        False
-    )
+    model: ClassVar[type[BaseModel]]
+    left_out: ClassVar[frozenset[str]] = frozenset()
+    usual: ClassVar[Mapping[str, str]] = {}  # defaults that are not the field's own, in words
 
-    def __post_init__(self) -> None:
-        if self.verbose:
+    def __init__(self, **values: Any) -> None:
+        self.given = {
+            name: self._read(value)
+            for name, value in values.items()
+            if name in self.model.model_fields and value not in (None, False)
+        }
+
+    def _read(self, value: Any) -> Any:
+        return json_or_text(value) if isinstance(value, str) else value
+
+    @classmethod
+    def panel(cls, name: str) -> str:
+        """Which part of the help a field belongs to."""
+        raise NotImplementedError
+
+    @classmethod
+    def parameters(cls) -> list[inspect.Parameter]:
+        known = cls.model.model_fields
+        return [_option(cls, name, known[name]) for name in known if name not in cls.left_out]
+
+
+def _option(group: type[FieldOptions], name: str, field: FieldInfo) -> inspect.Parameter:
+    flag = f"--{name.replace('_', '-')}"
+    panel = group.panel(name)
+    if field.annotation is bool:
+        option = typer.Option(flag, help=field.description, rich_help_panel=panel)
+        return _parameter(name, Annotated[bool, option], False)
+    told, _, own = (field.description or "").partition("; default: ")
+    default = group.usual.get(name) or _told(field.default) or own.rstrip(".")
+    words = [told.rstrip(".") + ".", *([f"Default: {default}."] if default else [])]
+    option = typer.Option(
+        flag,
+        metavar=_metavar(field.annotation),
+        help=" ".join(words),
+        show_default=False,
+        rich_help_panel=panel,
+    )
+    return _parameter(name, Annotated[str | None, option], None)
+
+
+def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=default, annotation=annotation)
+
+
+def _told(default: Any) -> str | None:
+    """A default as the help shows it."""
+    if default is None:
+        return None
+    return method_name(default, {}) if isinstance(default, dict) else short(default)
+
+
+def _metavar(kind: Any) -> str:
+    """What a value looks like: INT, full|sampled, NAME."""
+    if get_origin(kind) is Literal:
+        return "|".join(map(str, get_args(kind)))
+    words = {int: "INT", float: "FLOAT", str: "TEXT", bool: "true|false", dict: "NAME"}
+    if (name := words.get(get_origin(kind) or kind)) is not None:
+        return name
+    parts = [_metavar(part) for part in get_args(kind) if part is not NoneType]
+    return "NAME" if "NAME" in parts else "|".join(parts)
+
+
+class Settings(FieldOptions):
+    """One setting of the sampler: the fields of `SampleParams`."""
+
+    model = SampleParams
+    usual: ClassVar[Mapping[str, str]] = {"preset": "auto"}
+
+    @classmethod
+    def panel(cls, name: str) -> str:
+        return DIVERSITY if name in (*PUSH, *DIVERSE) else SAMPLING
+
+    @property
+    def seed(self) -> Any:
+        return self.given.get("seed", 0)
+
+    def params(self, **more: Any) -> dict[str, Any]:
+        """Fields of `SampleParams`, without the seed; `more` is used where nothing was given."""
+        return {**more, **{name: value for name, value in self.given.items() if name != "seed"}}
+
+
+DIVERSE = ("preset", "alpha", "fork", "fork_temperature", "order_temperature", "prompt_noise")
+
+
+class FixedSettings(Settings):
+    """Settings without a seed, for commands that have seeds of their own."""
+
+    left_out = frozenset({"seed"})
+
+
+class Grid(Settings):
+    """Settings of the sampler, in all combinations of comma-separated values."""
+
+    left_out = frozenset({"seed"})
+    usual: ClassVar[Mapping[str, str]] = {
+        "length": "the task's",
+        "steps": "the task's",
+        "preset": "auto",
+    }
+
+    def __init__(self, *, n: int, seeds: str, **values: Any) -> None:
+        super().__init__(**values)
+        self.n = n
+        self.seeds = list(dict.fromkeys(listed("seeds", seeds, int)))
+
+    def _read(self, value: Any) -> list[Any]:
+        """Values parted at commas; one in JSON, with its options, is one value."""
+        if value.lstrip().startswith(("{", "[")):
+            return [json_or_text(value)]
+        parts = [part.strip() for part in value.split(",")]
+        return [json_or_text(part) for part in parts]
+
+    @classmethod
+    def parameters(cls) -> list[inspect.Parameter]:
+        count = typer.Option("--n", help="Samples per problem.", min=1, rich_help_panel=SAMPLING)
+        seeds = typer.Option(
+            "--seeds", help="Each setting runs once per seed.", rich_help_panel=SAMPLING
+        )
+        own = [
+            _parameter("n", Annotated[int, count], 16),
+            _parameter("seeds", Annotated[str, seeds], "0"),
+        ]
+        return [*own, *super().parameters()]
+
+    def combinations(self, task: "Task") -> "list[SampleParams]":
+        """All combinations, each beside its plain baseline."""
+        from ..report.compare import grid
+
+        usual = present(length=task.length, steps=task.steps)
+        for name, values in self.given.items():
+            if "" in values:
+                raise ValueError(
+                    f"--{name.replace('_', '-')} takes comma-separated values; one is empty"
+                )
+        first = ("preset", "temperature", "objective")  # the order of lines in tables
+        names = sorted(self.given, key=lambda name: first.index(name) if name in first else 9)
+        return grid(usual, {name: self.given[name] for name in names})
+
+
+class Loaded(FieldOptions):
+    """How a model is loaded (the fields of `Loading`), and where it runs."""
+
+    model = Loading
+
+    def __init__(self, **values: Any) -> None:
+        super().__init__(**values)
+        self.values = values
+        if values["verbose"]:
             tell_all()
+
+    @classmethod
+    def panel(cls, name: str) -> str:
+        return NETWORK
+
+    @classmethod
+    def parameters(cls) -> list[inspect.Parameter]:
+        device = typer.Option(
+            "--device",
+            help="cpu, cuda, cuda:1, or auto (over all GPUs); default: a GPU, if any.",
+            rich_help_panel=NETWORK,
+        )
+        verbose = typer.Option(
+            "--verbose",
+            help="Print which model runs where, and what computes it.",
+            rich_help_panel=NETWORK,
+        )
+        return [
+            _parameter("device", Annotated[str | None, device], None),
+            *super().parameters(),
+            _parameter("verbose", Annotated[bool, verbose], False),
+        ]
 
     @property
     def loading(self) -> dict[str, Any]:
-        """What may change its samples, and is a part of a run."""
-        given = {field.name: getattr(self, field.name) for field in fields(self) if field.name not in (*PLACE, "verbose")}
-        return {name: value for name, value in given.items() if value not in (None, False, "none")}
+        """What may change samples, and is part of a run."""
+        return self.given
 
     @property
     def place(self) -> dict[str, Any]:
-        """What changes none, save by rounding."""
-        return present(**{name: getattr(self, name, None) for name in PLACE})
+        """What changes no sample, except by rounding."""
+        return present(**{name: self.values.get(name) for name in ("device", "max_batch")})
 
 
-@dataclass(frozen=True)
-class ModelOptions(Loading):
-    max_batch: MaxBatch = None
+class ModelOptions(Loaded):
+    """The same, with a bound on the batch."""
+
+    @classmethod
+    def parameters(cls) -> list[inspect.Parameter]:
+        return [*super().parameters(), _parameter("max_batch", MaxBatch, None)]
 
     def check(self, model: str, prompts: Sequence[str] = (), length: int = 0) -> None:
-        """ValueError for a model that cannot be had, or prompts that it cannot take; no weights are read or downloaded."""
+        """ValueError for a model that is not available or prompts it cannot take.
+
+        No weights are read or downloaded.
+        """
         from ..lm import check_prompts
 
         options = {**self.loading, **self.place}
+        options.pop("max_batch", None)
         with status_line(f"looking for {model}"):
-            check_prompts(model, prompts, length, **{name: value for name, value in options.items() if name != "max_batch"})
+            check_prompts(model, prompts, length, **options)
 
 
 @dataclass(frozen=True)
 class Problems:
     """Which problems of which task."""
 
-    task: Annotated[str, typer.Argument(help="A task (see `oddlm tasks`), a dotted path, or your own .jsonl file.")]
-    limit: Annotated[int | None, typer.Option(help="The first so many problems.")] = None
-    data: Annotated[Path | None, typer.Option(help="Read the problems from this JSONL file.")] = None
+    task: Annotated[
+        str,
+        typer.Argument(help="A task (see `oddlm tasks`), a dotted path, or your own .jsonl file."),
+    ]
+    limit: Annotated[
+        int | None, typer.Option(help="The first so many problems.", rich_help_panel=PROBLEMS)
+    ] = None
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Read the problems from this JSONL file.", rich_help_panel=PROBLEMS),
+    ] = None
     protocol: Protocol = None
-    scorer: Annotated[str | None, typer.Option(help="How your own .jsonl is scored: exact, number or python.")] = None
+    scorer: Annotated[
+        str | None,
+        typer.Option(
+            help="How your own .jsonl is scored: exact, number or python.", rich_help_panel=PROBLEMS
+        ),
+    ] = None
     exclude_train: Annotated[
-        bool, typer.Option("--exclude-train", help="Leave out problems of the training side (countdown).")
+        bool,
+        typer.Option(
+            "--exclude-train",
+            help="Leave out problems of the training side (countdown).",
+            rich_help_panel=PROBLEMS,
+        ),
     ] = False
 
     def find(self) -> "Task":
@@ -119,42 +332,19 @@ class Problems:
     def load(self, *, unsafe: bool, limit: int | None = None) -> "list[Problem]":
         """limit: where none is given."""
         given = limit if self.limit is None else self.limit
-        return self.find().problems(data=self.data, limit=given, exclude_train=self.exclude_train, unsafe=unsafe)
+        return self.find().problems(
+            data=self.data, limit=given, exclude_train=self.exclude_train, unsafe=unsafe
+        )
 
     def spec(self) -> dict[str, Any]:
         """Fields of a `RunSpec`."""
-        own = {"task": self.task, "protocol": self.protocol, "scorer": self.scorer, "exclude_train": self.exclude_train}
+        own = {
+            "task": self.task,
+            "protocol": self.protocol,
+            "scorer": self.scorer,
+            "exclude_train": self.exclude_train,
+        }
         return own | {"data": None if self.data is None else str(self.data)}
-
-
-@dataclass(frozen=True)
-class Setting:
-    """One setting of the sampler."""
-
-    alpha: Annotated[
-        float | None, typer.Option(help="Force of the push; 0 is plain sampling.", show_default=f"the preset's or {ALPHA:g}")
-    ] = None
-    temperature: Annotated[
-        float | None, typer.Option(help="Of the choice of tokens; 0 is the argmax.", show_default=f"{TEMPERATURE:g}")
-    ] = None
-    objective: Annotated[
-        str | None,
-        typer.Option(
-            help="What pushes samples apart (see `oddlm names`); 'none' is plain sampling.", show_default="the preset's or auto"
-        ),
-    ] = None
-    length: Length = None
-    steps: Steps = None
-    seed: Annotated[int, typer.Option(help="The same seed gives the same samples.")] = 0
-    set_: Settings = None
-
-    def params(self, **more: Any) -> dict[str, Any]:
-        """Fields of `SampleParams`, from --set and from the options that they have of their own."""
-        from ..params import json_or_text
-
-        own = {name: getattr(self, name) for name in OWN if name != "seed"} | more
-        own = {name: json_or_text(value) if isinstance(value, str) else value for name, value in own.items()}
-        return settings(self.set_, OWN) | present(**own)
 
 
 @dataclass(frozen=True)
@@ -164,19 +354,35 @@ class Workers:
     executor: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME[:KEY=VALUE,...]",
+            metavar="NAME",
             help="Where to run: inline (this process), local (processes, such as local:workers=4,timeout=60), ray (a cluster, "
             "such as ray:address=HOST:6379), or a dotted path of your own.",
+            rich_help_panel=WORK,
         ),
     ] = None
     workers: Annotated[
         int | None,
-        typer.Option(help="Copies of the model: more than one are processes of this machine, or actors of Ray.", min=1),
+        typer.Option(
+            help="Copies of the model: more than one are processes of this machine, or actors of Ray.",
+            min=1,
+            rich_help_panel=WORK,
+        ),
     ] = None
-    scorers: Annotated[int, typer.Option(help="Answers scored at a time by each worker, while it draws others.", min=1)] = 2
+    scorers: Annotated[
+        int,
+        typer.Option(
+            help="Answers scored at a time by each worker, while it draws others.",
+            min=1,
+            rich_help_panel=WORK,
+        ),
+    ] = 2
     track: Annotated[
         list[str] | None,
-        typer.Option("--track", help="Tell wandb, mlflow, tensorboard (extras) or a dotted path how runs go. Repeatable."),
+        typer.Option(
+            "--track",
+            help="Tell wandb, mlflow, tensorboard (extras) or a dotted path how runs go. Repeatable.",
+            rich_help_panel=WORK,
+        ),
     ] = None
 
     def find(self, usual: str = "inline", **options: Any) -> "Executor":
@@ -185,7 +391,9 @@ class Workers:
         from ..experiments.work import Options
 
         name = self.executor or (usual if self.workers in (None, 1) else "local")
-        return find_executor(name, Options(**options, scorers=self.scorers), **present(workers=self.workers))
+        return find_executor(
+            name, Options(**options, scorers=self.scorers), **present(workers=self.workers)
+        )
 
 
 @dataclass(frozen=True)
@@ -194,30 +402,41 @@ class Work(Workers):
 
     store: StoreFolder = FOLDER
     together: Annotated[
-        int, typer.Option(help="Problems denoised at a time: many on a GPU. As many are lost with a killed process.", min=1)
+        int,
+        typer.Option(
+            help="Problems denoised at a time: many on a GPU. As many are lost with a killed process.",
+            min=1,
+            rich_help_panel=WORK,
+        ),
     ] = 1
     keep_tokens: Annotated[
         bool,
         typer.Option(
-            "--keep-tokens", help="Store token ids and their log-probabilities beside the texts, of what is drawn now."
+            "--keep-tokens",
+            help="Store token ids and their log-probabilities beside the texts, of what is drawn now.",
+            rich_help_panel=WORK,
         ),
     ] = False
 
 
 def grouped(command: Command) -> Command:
-    """A command whose parameters may be groups of options (dataclasses): the options of a group are options of the command."""
+    """A command whose parameters may be groups: the options of a group are options of the command."""
     signature = inspect.signature(command)
-    groups: dict[str, Any] = {p.name: p.annotation for p in signature.parameters.values() if is_dataclass(p.annotation)}
+    groups: dict[str, Any] = {
+        p.name: p.annotation
+        for p in signature.parameters.values()
+        if is_dataclass(p.annotation) or hasattr(p.annotation, "parameters")
+    }
+    inside = {name: _parameters(group) for name, group in groups.items()}
     flat: list[inspect.Parameter] = []
     for name, parameter in signature.parameters.items():
-        options = fields(groups.get(name, _None))
-        inside = [parameter.replace(name=f.name, annotation=f.type, default=_default(f)) for f in options] or [parameter]
-        flat += [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in inside]
+        own = inside.get(name, [parameter])
+        flat += [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in own]
 
     @wraps(command)
     def call(**given: Any) -> None:
         for name, group in groups.items():
-            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
+            given[name] = group(**{one.name: given.pop(one.name) for one in inside[name]})
         command(**given)
 
     call.__signature__ = signature.replace(parameters=flat)  # type: ignore[attr-defined]
@@ -225,9 +444,11 @@ def grouped(command: Command) -> Command:
     return call
 
 
-@dataclass(frozen=True)
-class _None:
-    """No option."""
+def _parameters(group: Any) -> list[inspect.Parameter]:
+    if not is_dataclass(group):
+        found: list[inspect.Parameter] = group.parameters()
+        return found
+    return [_parameter(field.name, field.type, _default(field)) for field in fields(group)]
 
 
 def _default(field: "Field[Any]") -> Any:
@@ -261,22 +482,7 @@ def listed(option: str, text: str, kind: Callable[[str], T]) -> list[T]:
         return [kind(part) for part in parts if part] if all(parts) else [kind("")]
     except ValueError:
         what = {int: "whole numbers", float: "numbers"}.get(kind, "names")  # type: ignore[call-overload]
-        raise ValueError(f"--{option} takes {what} parted by commas, not {text!r}") from None
-
-
-def settings(given: Sequence[str] | None, taken: Sequence[str]) -> dict[str, Any]:
-    """`name=value` pairs; a value is JSON or else text. `taken`: what has an option of its own."""
-    from ..params import json_or_text
-
-    found: dict[str, Any] = {}
-    for pair in given or ():
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise ValueError(f"--set takes NAME=VALUE, not {pair!r}")
-        if name in taken:
-            raise ValueError(f"{name} has an option of its own: --{name.replace('_', '-')}")
-        found[name] = json_or_text(value)
-    return found
+        raise ValueError(f"--{option} takes comma-separated {what}, not {text!r}") from None
 
 
 def present(**values: Any) -> dict[str, Any]:
@@ -285,7 +491,10 @@ def present(**values: Any) -> dict[str, Any]:
 
 
 def check_out(path: Path | None) -> None:
-    """Can the file be written? Asked before anything is computed. Where it is our own output, words for people go to stderr."""
+    """Can the file be written?
+
+    Asked before anything is computed. Where it is our own output, words for people go to stderr.
+    """
     from ..files import check_target, is_stdout
 
     if path is None:

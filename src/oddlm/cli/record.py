@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..presets import LENGTH
 from .app import app
 from .bar import problem_bar
-from .options import MODEL, ModelName, ModelOptions, Protocol, Setting, Unsafe, grouped
+from .options import MODEL, ModelName, ModelOptions, Protocol, Settings, Unsafe, grouped
 
 if TYPE_CHECKING:
     from ..tasks import Problem, Task
@@ -17,14 +16,25 @@ if TYPE_CHECKING:
 @app.command()
 @grouped
 def record(
-    setting: Setting,
-    task: Annotated[str | None, typer.Argument(help="A task (see `oddlm tasks`) or a dotted path; or give --prompt.")] = None,
-    out: Annotated[Path, typer.Option("--out", help="The folder to write; files of an earlier copy are replaced.")] = Path(
-        "explorer"
-    ),
-    prompt: Annotated[str | None, typer.Option(help="A prompt of your own; nothing scores its samples.")] = None,
-    problem: Annotated[list[str] | None, typer.Option(help="The id of a problem (see `oddlm problems`). Repeatable.")] = None,
-    limit: Annotated[int, typer.Option(help="Without --problem: the first so many problems.", min=1)] = 1,
+    setting: Settings,
+    task: Annotated[
+        str | None,
+        typer.Argument(help="A task (see `oddlm tasks`) or a dotted path; or give --prompt."),
+    ] = None,
+    out: Annotated[
+        Path,
+        typer.Option("--out", help="The folder to write; files of an earlier copy are replaced."),
+    ] = Path("explorer"),
+    prompt: Annotated[
+        str | None, typer.Option(help="A prompt of your own; nothing scores its samples.")
+    ] = None,
+    problem: Annotated[
+        list[str] | None,
+        typer.Option(help="The id of a problem (see `oddlm problems`). Repeatable."),
+    ] = None,
+    limit: Annotated[
+        int, typer.Option(help="Without --problem: the first so many problems.", min=1)
+    ] = 1,
     contrast: Annotated[
         int | None,
         typer.Option(
@@ -40,14 +50,17 @@ def record(
     *,
     options: ModelOptions,
 ) -> None:
-    """Record plain and diverse sampling of a problem, and write an explorer that shows it without a server.
+    """Record plain and diverse sampling of a problem, and write an explorer that shows it without a
+    server.
 
-    The folder holds a page to open from disk (index.html) or to put on any web server, and every recording as JSON, which the
-    explorer of `oddlm serve` opens too.
+    The folder holds a page to open from disk (index.html) or to put on any web server, and every
+    recording as JSON, which the explorer of `oddlm serve` opens too.
 
-    Example: oddlm record countdown --limit 40 --contrast 2 --temperature 0 --length 24 --steps 12 --set eos=late --out explorer
+    Example: oddlm record countdown --limit 40 --contrast 2 --temperature 0 --length 24 --steps 12
+    --eos late --out explorer
     """
-    from ..params import SampleParams, checked
+    from ..config import checked
+    from ..params import SampleParams
     from ..text import number_of
 
     if (task is None) == (prompt is None):
@@ -55,11 +68,19 @@ def record(
     if prompt is not None and (problem or contrast or protocol):
         raise ValueError("--problem, --contrast and --protocol go with a task, not with --prompt")
     if (out.exists() and not out.is_dir()) or not out.absolute().parent.is_dir():
-        raise ValueError(f"cannot write {out}: {'it is a file' if out.exists() else 'its parent folder does not exist'}")
-    chosen, problems = (None, [None]) if task is None else _problems(task, protocol, problem, limit, unsafe)
-    length = setting.length or (chosen.length if chosen else LENGTH)
-    params = checked(SampleParams, setting.params(length=length, seed=setting.seed))
-    prompts = [prompt or ""] if chosen is None else [chosen.prompt(one) for one in problems if one is not None]
+        raise ValueError(
+            f"cannot write {out}: {'it is a file' if out.exists() else 'its parent folder does not exist'}"
+        )
+    chosen, problems = (
+        (None, [None]) if task is None else _problems(task, protocol, problem, limit, unsafe)
+    )
+    usual = {"length": chosen.length} if chosen else {}
+    params = checked(SampleParams, {**setting.params(**usual), "seed": setting.seed})
+    prompts = (
+        [prompt or ""]
+        if chosen is None
+        else [chosen.prompt(one) for one in problems if one is not None]
+    )
     from ..lm import load
     from ..serve.recording import Recording, write_copy
     from ..serve.recording import record as make
@@ -102,5 +123,7 @@ def _problems(
         return task, [*task.problems(limit=limit, unsafe=unsafe)]
     known = {problem.id: problem for problem in task.problems(unsafe=unsafe)}
     for unknown in [one for one in ids if one not in known]:
-        raise ValueError(f"task {task.name!r} has no problem {unknown!r}; `oddlm problems {name} --limit 10` shows some")
+        raise ValueError(
+            f"task {task.name!r} has no problem {unknown!r}; `oddlm problems {name} --limit 10` shows some"
+        )
     return task, [known[one] for one in ids]

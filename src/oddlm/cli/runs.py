@@ -6,12 +6,16 @@ from typing import Annotated
 
 import typer
 
-from .app import app, complain
+from .app import App, app, complain
 from .options import FOLDER, StoreFolder, Unsafe, Workers, grouped
 
-runs_app = typer.Typer(help="Look at stored runs; without a command, list them.", invoke_without_command=True)
+runs_app = App(
+    help="Look at stored runs; without a command, list them.", invoke_without_command=True
+)
 app.add_typer(runs_app, name="runs")
-Folder = Annotated[Path | None, typer.Option("--store", help="The folder of runs.", show_default="runs")]
+Folder = Annotated[
+    Path | None, typer.Option("--store", help="The folder of runs.", show_default="runs")
+]
 
 
 @runs_app.callback()
@@ -44,7 +48,9 @@ def runs(context: typer.Context, store: StoreFolder = FOLDER) -> None:
 def show(
     context: typer.Context,
     run: Annotated[str, typer.Argument(help="A run's id, or the beginning of it.")],
-    samples: Annotated[int, typer.Option(help="Show the samples of so many problems too.", min=0)] = 0,
+    samples: Annotated[
+        int, typer.Option(help="Show the samples of so many problems too.", min=0)
+    ] = 0,
     store: Folder = None,
 ) -> None:
     """One run: what was asked, what ran it and what came out."""
@@ -63,16 +69,23 @@ def show(
 def score(
     context: typer.Context,
     work: Workers,
-    runs: Annotated[list[str] | None, typer.Argument(help="Ids of runs, or the beginnings of them.")] = None,
-    every: Annotated[bool, typer.Option("--all", help="All runs of the store that have a task.")] = False,
-    data: Annotated[Path | None, typer.Option(help="Where the file of the problems is now, if it was moved.")] = None,
+    runs: Annotated[
+        list[str] | None, typer.Argument(help="Ids of runs, or the beginnings of them.")
+    ] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="All runs of the store that have a task.")
+    ] = False,
+    data: Annotated[
+        Path | None, typer.Option(help="Where the file of the problems is now, if it was moved.")
+    ] = None,
     unsafe: Unsafe = False,
     store: Folder = None,
 ) -> None:
-    """Score what was drawn: here, elsewhere, or by a scorer that was mended. Nothing is drawn, and no model loaded.
+    """Score what was drawn: here, elsewhere, or by a scorer that was mended. Nothing is drawn, and
+    no model loaded.
 
-    A run is known by its scorer too: where that is another one now, the verdicts go into a run of their own beside the old one,
-    with the same samples.
+    A run is known by its scorer too: where that is another one now, the verdicts go into a run of
+    their own beside the old one, with the same samples.
 
     Example: oddlm runs score 3fa91c2b
     """
@@ -100,7 +113,9 @@ def score(
         undrawn += max(0, head.problems - head.drawn)
         if head.id != run.spec.id:
             versions = f"scorer {head.spec.scorer_version}, and here is {run.spec.scorer_version}"
-            complain(f"{head.folder / 'spec.json'} is of {versions}: the verdicts go into run {run.spec.id}")
+            complain(
+                f"{head.folder / 'spec.json'} is of {versions}: the verdicts go into run {run.spec.id}"
+            )
     if not asked and not damaged:
         raise ValueError("there is nothing to score: name runs, or give --all")
     plan = Plan(merged(asked))
@@ -113,10 +128,40 @@ def score(
 
 
 @runs_app.command()
+def export(
+    context: typer.Context,
+    out: Annotated[Path, typer.Option("--out", help="The folder of the model's results, such as results/mini.")],
+    runs: Annotated[list[str] | None, typer.Argument(help="Ids of runs, or the beginnings of them; default: all.")] = None,
+    store: Folder = None,
+) -> None:
+    """Write the verdicts of complete runs into files that a repository can keep: a file per task, a line per run, no texts.
+
+    A run that a file holds already is replaced, the others stay. results/README.md documents the files.
+
+    Example: oddlm runs export --store runs --out results/mini
+    """
+    from ..report.result_files import export as write
+    from ..store import Store
+    from ..text import number_of
+
+    where = Store(store or context.obj)
+    done = write(where, out, None if runs is None else {where.find(one) for one in runs})
+    for path, count in done.files.items():
+        typer.echo(f"{path}: {number_of(count, 'run')}")
+    for one in done.left_out:
+        complain(f"left out run {one.run}: {one.why}")
+    if not done.runs:
+        raise ValueError(f"{where.folder} holds no complete run to export")
+
+
+@runs_app.command()
 def sql(
     context: typer.Context,
     query: Annotated[str, typer.Argument(help="SQL over the tables runs, problems and samples.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object per row, in full, instead of a table.")] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="Print a JSON object per row, in full, instead of a table."),
+    ] = False,
     store: Folder = None,
 ) -> None:
     """Ask anything, in DuckDB's SQL: `describe samples` lists the columns of a table.

@@ -13,11 +13,21 @@ import typer
 from .app import app
 from .bar import status_line
 from .carry_out import carry_out, tell_trouble
-from .options import FOLDER, MODEL, ModelName, ModelOptions, Setting, StoreFolder, Work, check_out, grouped
+from .options import (
+    FOLDER,
+    MODEL,
+    ModelName,
+    ModelOptions,
+    Settings,
+    StoreFolder,
+    Work,
+    check_out,
+    grouped,
+)
 
 if TYPE_CHECKING:
     from ..core.step import StepEvent
-    from ..params import RunSpec
+    from ..spec import RunSpec
     from ..store import Record, SampleRecord
 
 
@@ -25,23 +35,26 @@ if TYPE_CHECKING:
 @grouped
 def sample(
     prompt: Annotated[str, typer.Argument(help="What the samples answer.")],
-    setting: Setting,
+    setting: Settings,
     model: ModelName = MODEL,
     n: Annotated[int, typer.Option(help="Samples.", min=1)] = 8,
-    pause: Annotated[float, typer.Option(help="Seconds to look at each step, on a terminal.", min=0)] = 0.05,
+    pause: Annotated[
+        float, typer.Option(help="Seconds to look at each step, on a terminal.", min=0)
+    ] = 0.05,
     store: StoreFolder = FOLDER,
     *,
     options: ModelOptions,
 ) -> None:
     """Draw samples of one prompt, and watch them come out of the noise.
 
-    On a terminal the samples are drawn while they are denoised; tokens that plain sampling would not have written there and
-    then are in colour, with a mark. Elsewhere the finished samples are printed, one after the other.
+    On a terminal the samples are drawn while they are denoised; tokens that plain sampling would
+    not have written there and then are in colour, with a mark. Elsewhere the finished samples are
+    printed, one after the other.
 
-    The last line tells the seed S that this prompt derives from --seed: in Python, lm.generate(PROMPT, n, seed=S, ...) with the
-    same settings gives the same samples.
+    The last line tells the seed S that this prompt derives from --seed: in Python,
+    lm.generate(PROMPT, n, seed=S, ...) with the same settings gives the same samples.
 
-    Example: oddlm sample "73,32,7,19,28" --length 24 --steps 12 --set eos=late
+    Example: oddlm sample "73,32,7,19,28" --length 24 --steps 12 --eos late
     """
     from rich.console import Console
 
@@ -68,13 +81,21 @@ def sample(
     executor = InlineExecutor(Options(**options.place, observe=(seen,)))
     with closing(executor):
         lm = executor.bench.lm(spec)
-        encode_prompts(lm.tokenizer, [prompt], spec.params.length, context=lm.info.context, raw=lm.raw)  # or it is refused
-        view = Denoising(lm.tokenizer.decode, lm.info.end_ids, console) if console.is_terminal else None
+        encode_prompts(
+            lm.tokenizer, [prompt], spec.params.length, context=lm.info.context, raw=lm.raw
+        )  # or it is refused
+        view = (
+            Denoising(lm.tokenizer.decode, lm.info.end_ids, console)
+            if console.is_terminal
+            else None
+        )
         steps_seen += [view, lambda _: time.sleep(pause)] if view else []
         with view.drawn() if view else nullcontext():
             known = Store(store).complete(spec)
             if known and view:
-                executor.bench.run(Batch(spec, run.problems))  # it is stored, and to be watched all the same
+                executor.bench.run(
+                    Batch(spec, run.problems)
+                )  # it is stored, and to be watched all the same
             result = run_plan(Plan((run,)), Store(store), executor)
     for _, failure in result.failures:
         raise ValueError(failure.error.partition(": ")[2])
@@ -92,9 +113,15 @@ def sample(
 @app.command()
 @grouped
 def generate(
-    prompts: Annotated[Path, typer.Option("--in", help='JSONL of prompts: {"prompt": text}, with an "id" if you like.')],
-    out: Annotated[Path, typer.Option("--out", help="JSONL of samples, one per line, with the id of their prompt.")],
-    setting: Setting,
+    prompts: Annotated[
+        Path,
+        typer.Option("--in", help='JSONL of prompts: {"prompt": text}, with an "id" if you like.'),
+    ],
+    out: Annotated[
+        Path,
+        typer.Option("--out", help="JSONL of samples, one per line, with the id of their prompt."),
+    ],
+    setting: Settings,
     work: Work,
     model: ModelName = MODEL,
     n: Annotated[int, typer.Option(help="Samples per prompt.", min=1)] = 16,
@@ -103,8 +130,8 @@ def generate(
 ) -> None:
     """Draw samples for every prompt of a file.
 
-    The samples are stored prompt by prompt, and the same command resumes where it was stopped; --out is written when it ends,
-    by Ctrl-C too. `oddlm score` takes that file as it is.
+    The samples are stored prompt by prompt, and the same command resumes where it was stopped;
+    --out is written when it ends, by Ctrl-C too. `oddlm score` takes that file as it is.
 
     Example: oddlm generate --in prompts.jsonl --out samples.jsonl --n 4 --length 24
     """
@@ -117,9 +144,16 @@ def generate(
     check_out(out)
     rows = read_jsonl(prompts, ("prompt",))
     problems = [
-        Problem(str(row.get("id", i)), text_field(prompts, line, row, "prompt"), None) for i, (line, row) in enumerate(rows)
+        Problem(str(row.get("id", i)), text_field(prompts, line, row, "prompt"), None)
+        for i, (line, row) in enumerate(rows)
     ]
-    content = {"n": n, "seed": setting.seed, "params": setting.params(), "data": str(prompts), "data_digest": digest(prompts)}
+    content = {
+        "n": n,
+        "seed": setting.seed,
+        "params": setting.params(),
+        "data": str(prompts),
+        "data_digest": digest(prompts),
+    }
     spec = _spec(model, options, content, [problem.prompt for problem in problems])
     run = Asked(spec, tuple(problems))
     plan = Plan((run,))
@@ -133,10 +167,15 @@ def generate(
     tell_trouble(plan, result, work.store)
 
 
-def _spec(model: str, options: ModelOptions, content: dict[str, Any], prompts: Sequence[str]) -> "RunSpec":
-    """A run without a task, of the model as it is here and now; prompts that do not fit are refused."""
+def _spec(
+    model: str, options: ModelOptions, content: dict[str, Any], prompts: Sequence[str]
+) -> "RunSpec":
+    """A run without a task, of the model as it is here and now; prompts that do not fit are
+    refused.
+    """
+    from ..config import checked
     from ..experiments.run import check_spec, identified
-    from ..params import RunSpec, checked
+    from ..spec import RunSpec
 
     spec = checked(RunSpec, {"model": model, "loading": options.loading, **content})
     check_spec(spec)
@@ -149,7 +188,9 @@ def _write(out: Path, records: "Sequence[Record]") -> None:
     from ..files import write_whole
 
     lines = [
-        json.dumps({"id": record.problem, **_sample(sample), "seed": record.seed, "nfe": record.nfe})
+        json.dumps(
+            {"id": record.problem, **_sample(sample), "seed": record.seed, "nfe": record.nfe}
+        )
         for record in records
         for sample in record.samples
     ]

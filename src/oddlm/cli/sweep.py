@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @app.command()
 @grouped
 def sweep(
-    file: Annotated[Path, typer.Argument(help="A TOML of grids, such as experiments/mini.toml.")],
+    file: Annotated[Path, typer.Argument(help="A TOML of grids, such as grids/mini.toml.")],
     work: Work,
     device: Annotated[
         str | None,
@@ -33,11 +33,16 @@ def sweep(
     ] = None,
     max_batch: MaxBatch = None,
     compiled: Annotated[
-        str | None, typer.Option(help="Compile models that can be: fixed (for each shape) or any (one for all shapes).")
+        str | None,
+        typer.Option(
+            help="Compile models that can be: fixed (for each shape) or any (one for all shapes)."
+        ),
     ] = None,
     only: Annotated[
         Literal["draw", "score"] | None,
-        typer.Option(help="One stage alone: draw the samples here, and score them later or on another machine."),
+        typer.Option(
+            help="One stage alone: draw the samples here, and score them later or on another machine."
+        ),
     ] = None,
     shard: Annotated[
         str | None,
@@ -49,23 +54,34 @@ def sweep(
     ] = None,
     data: Annotated[
         list[str] | None,
-        typer.Option(metavar="TASK=FILE", help="Read the problems of a task from this file. Repeatable."),
+        typer.Option(
+            metavar="TASK=FILE", help="Read the problems of a task from this file. Repeatable."
+        ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say what there is to do and how long it will take, and run nothing.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Say what there is to do and how long it will take, and run nothing."
+        ),
     ] = False,
     calibration: Annotated[
-        bool, typer.Option("--calibration/--no-calibration", help="With --dry-run: load the model and time some problems.")
+        bool,
+        typer.Option(
+            "--calibration/--no-calibration",
+            help="With --dry-run: load the model and time some problems.",
+        ),
     ] = True,
     unsafe: Unsafe = False,
 ) -> None:
-    """Run every setting of a grid on its tasks: on one core, on GPUs, or on a Ray cluster, with the same records.
+    """Run every setting of a grid on its tasks: on one core, on GPUs, or on a Ray cluster, with the
+    same records.
 
-    Records are stored problem by problem, and the same command resumes where it was stopped. A problem that fails does not stop
-    the sweep: it is noted with its traceback in the run's failures.jsonl, listed at the end (exit status 1), and tried again
-    next time. Workers that die, or hang (--executor local:timeout=SECONDS), are replaced.
+    Records are stored problem by problem, and the same command resumes where it was stopped. A
+    problem that fails does not stop the sweep: it is noted with its traceback in the run's
+    failures.jsonl, listed at the end (exit status 1), and tried again next time. Workers that die,
+    or hang (--executor local:timeout=SECONDS), are replaced.
 
-    Example: oddlm sweep experiments/smoke.toml --workers 2
+    Example: oddlm sweep grids/smoke.toml --workers 2
     """
     from ..experiments.grid import read_grid
     from ..experiments.grid import shard as part_of
@@ -77,7 +93,9 @@ def sweep(
     part = _shard(shard)
     stages: Sequence[Stage] = (only,) if only else BOTH
     with status_line("looking for the models"):
-        plan = make_plan(part_of(runs, *part) if part else runs, unsafe=unsafe, only_look=dry_run, stages=stages)
+        plan = make_plan(
+            part_of(runs, *part) if part else runs, unsafe=unsafe, only_look=dry_run, stages=stages
+        )
     place: dict[str, Any] = {"device": device, "max_batch": max_batch, "compiled": compiled}
     if dry_run:
         _foretell(plan, Store(work.store), Options(**place) if calibration else None, work, stages)
@@ -108,7 +126,9 @@ def _shard(text: str | None) -> tuple[int, int] | None:
     return part, parts
 
 
-def _foretell(plan: "Plan", store: "Store", options: "Options | None", work: Work, stages: "Sequence[Stage]") -> None:
+def _foretell(
+    plan: "Plan", store: "Store", options: "Options | None", work: Work, stages: "Sequence[Stage]"
+) -> None:
     found = plan.survey(store, stages)
     for message in found.damaged:
         complain(message)
@@ -130,4 +150,6 @@ def _foretell(plan: "Plan", store: "Store", options: "Options | None", work: Wor
         workers = work.workers or 1
         seconds, timed = estimate(plan, store, options, work.together)
         told = f"about {timedelta(seconds=round(seconds / workers))} (h:mm:ss) with {number_of(workers, 'worker')}"
-        typer.echo(f"{told}, from {number_of(timed, 'group')} timed here with {work.together} at a time")
+        typer.echo(
+            f"{told}, from {number_of(timed, 'group')} timed here with {work.together} at a time"
+        )

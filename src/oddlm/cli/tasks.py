@@ -27,7 +27,9 @@ def tasks() -> None:
 @app.command()
 @grouped
 def problems(problems: Problems, unsafe: Unsafe = False) -> None:
-    """Show problems as a model sees them, with what they are scored against; without --limit the first three."""
+    """Show problems as a model sees them, with what they are scored against; without --limit the
+    first three.
+    """
     from rich.rule import Rule
     from rich.text import Text
 
@@ -45,8 +47,12 @@ def problems(problems: Problems, unsafe: Unsafe = False) -> None:
 @grouped
 def score(
     problems: Problems,
-    texts: Annotated[Path, typer.Option("--in", help='JSONL of answers: {"id": problem, "text": answer}.')],
-    out: Annotated[Path | None, typer.Option(help="Write the answers with their scores to this JSONL.")] = None,
+    texts: Annotated[
+        Path, typer.Option("--in", help='JSONL of answers: {"id": problem, "text": answer}.')
+    ],
+    out: Annotated[
+        Path | None, typer.Option(help="Write the answers with their scores to this JSONL.")
+    ] = None,
     unsafe: Unsafe = False,
     workers: Annotated[int, typer.Option(help="Answers scored at a time.", min=1)] = 2,
 ) -> None:

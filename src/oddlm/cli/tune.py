@@ -14,19 +14,16 @@ from .app import app
 from .bar import Tick, problem_bar, status_line
 from .options import (
     MODEL,
-    Length,
+    FixedSettings,
     ModelName,
     ModelOptions,
     Problems,
-    Settings,
-    Steps,
     Unsafe,
     Work,
     check_out,
     grouped,
     listed,
     present,
-    settings,
 )
 
 if TYPE_CHECKING:
@@ -35,7 +32,6 @@ if TYPE_CHECKING:
     from ..experiments.run import Progress
     from ..experiments.tune.search import Plan
 
-OWN = ("length", "steps", "seed")
 SPACE_HELP = (
     "What to search, instead of the default: NAME=LOW..HIGH, NAME=LOW..HIGH:log, NAME=A,B,C, or values and a range "
     "(alpha=0,1..64:log), over any setting of the sampler; or a .toml with a table called space. Repeatable."
@@ -47,14 +43,24 @@ SPACE_HELP = (
 def tune(
     problems: Problems,
     work: Work,
+    settings: FixedSettings,
     model: ModelName = MODEL,
-    trials: Annotated[int, typer.Option(help="Of the whole study, over all processes and starts.", min=1)] = 30,
-    metric: Annotated[str | None, typer.Option(help="What to make large: pass@k.", show_default="pass@n")] = None,
-    floor: Annotated[list[str] | None, typer.Option(help="What must not be lost, such as pass@1=0.3. Repeatable.")] = None,
+    trials: Annotated[
+        int, typer.Option(help="Of the whole study, over all processes and starts.", min=1)
+    ] = 30,
+    metric: Annotated[
+        str | None, typer.Option(help="What to make large: pass@k.", show_default="pass@n")
+    ] = None,
+    floor: Annotated[
+        list[str] | None,
+        typer.Option(help="What must not be lost, such as pass@1=0.3. Repeatable."),
+    ] = None,
     space: Annotated[list[str] | None, typer.Option(help=SPACE_HELP)] = None,
     search: Annotated[
         Literal["tpe", "random"],
-        typer.Option(help="tpe learns from what it has tried; random is known beforehand (--dry-run) and may run anywhere."),
+        typer.Option(
+            help="tpe learns from what it has tried; random is known beforehand (--dry-run) and may run anywhere."
+        ),
     ] = "tpe",
     first: Annotated[
         list[str] | None,
@@ -63,34 +69,51 @@ def tune(
             help='Try this before the search: alpha=8,temperature=1 or {"alpha": 8}; what it leaves open is drawn. Repeatable.',
         ),
     ] = None,
-    set_: Settings = None,
     n: Annotated[int, typer.Option(help="Samples per problem.", min=1)] = 16,
     seeds: Annotated[str, typer.Option(help="Each trial runs once per seed.")] = "0",
-    split: Annotated[str, typer.Option(help="The problems to tune on; never those to report on.")] = "tune",
-    length: Length = None,
-    steps: Steps = None,
+    split: Annotated[
+        str, typer.Option(help="The problems to tune on; never those to report on.")
+    ] = "tune",
     storage: Annotated[
-        str | None, typer.Option(help="sqlite:///FILE or postgresql://USER@HOST/DATABASE.", show_default="tune.db in the store")
+        str | None,
+        typer.Option(
+            help="sqlite:///FILE or postgresql://USER@HOST/DATABASE.",
+            show_default="tune.db in the store",
+        ),
     ] = None,
-    study: Annotated[str | None, typer.Option(help="Its name in the storage; default: one that says what it is about.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the search: the same seed tries the same settings, in one process.")] = 0,
+    study: Annotated[
+        str | None,
+        typer.Option(help="Its name in the storage; default: one that says what it is about."),
+    ] = None,
+    seed: Annotated[
+        int,
+        typer.Option(help="Of the search: the same seed tries the same settings, in one process."),
+    ] = 0,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="With --search random: print the trials as lines of JSON, and run none.")
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="With --search random: print the trials as lines of JSON, and run none.",
+        ),
     ] = False,
     top: Annotated[int, typer.Option(help="Show so many settings.", min=1)] = 5,
-    json_out: Annotated[Path | None, typer.Option("--json", help="Write the results to this file.")] = None,
+    json_out: Annotated[
+        Path | None, typer.Option("--json", help="Write the results to this file.")
+    ] = None,
     unsafe: Unsafe = False,
     *,
     options: ModelOptions,
 ) -> None:
-    """Search the settings of the sampler for the largest Pass@k, on problems that are not those to report on.
+    """Search the settings of the sampler for the largest Pass@k, on problems that are not those to
+    report on.
 
-    Optuna's TPE, or chance (--search random), proposes settings; each is a run in the store like any other. The same command
-    goes on where it was stopped, by Ctrl-C or kill -9, and settings that have run already cost nothing. With a PostgreSQL
-    storage many machines share a study.
+    Optuna's TPE, or chance (--search random), proposes settings; each is a run in the store like
+    any other. The same command goes on where it was stopped, by Ctrl-C or kill -9, and settings
+    that have run already cost nothing. With a PostgreSQL storage many machines share a study.
 
     Example: oddlm tune countdown --model mini --trials 20 --limit 50 --floor pass@1=0.2
     """
+    from ..config import checked
     from ..experiments.executors.inline import InlineExecutor
     from ..experiments.run import identified
     from ..experiments.trackers import tracking
@@ -106,22 +129,38 @@ def tune(
     )
     from ..experiments.tune.search import tune as run
     from ..experiments.tune.space import DEFAULT, read_settings, read_space
-    from ..params import RunSpec, checked
     from ..presets import expanded
+    from ..spec import RunSpec
     from ..store import Store
     from ..tasks import check_scoring
 
     check_out(json_out)
     chosen, store = problems.find(), work.store
-    given = settings(set_, OWN) | present(length=length, steps=steps)
+    given = settings.params()
     axes = read_space(DEFAULT if space is None else space, given)
     usual = present(length=chosen.length, steps=chosen.steps) | expanded(given)
-    fixed = {name: value for name, value in usual.items() if name not in {axis.name for axis in axes}}
-    base = checked(RunSpec, {**problems.spec(), "model": model, "loading": options.loading, "split": split, "n": n})
+    fixed = {
+        name: value for name, value in usual.items() if name not in {axis.name for axis in axes}
+    }
+    base = checked(
+        RunSpec,
+        {**problems.spec(), "model": model, "loading": options.loading, "split": split, "n": n},
+    )
     floors = dict(map(parse_floor, floor or ()))
     numbers = tuple(dict.fromkeys(listed("seeds", seeds, int)))
     begin = tuple(expanded(read_settings(text)) for text in first or ())
-    plan = Plan(base, problems.limit, fixed, axes, numbers, parse_metric(metric or f"pass@{n}"), floors, seed, search, begin)
+    plan = Plan(
+        base,
+        problems.limit,
+        fixed,
+        axes,
+        numbers,
+        parse_metric(metric or f"pass@{n}"),
+        floors,
+        seed,
+        search,
+        begin,
+    )
     plan.check()
     if dry_run:
         options.check(model)
@@ -143,9 +182,24 @@ def tune(
     stopped = False
     left = max(0, trials - counted(opened)) * len(numbers) * len(found)
     try:
-        with closing(where), tracking(work.track or (), store) as tracker, problem_bar(left) as tick:
+        with (
+            closing(where),
+            tracking(work.track or (), store) as tracker,
+            problem_bar(left) as tick,
+        ):
             say, tell = partial(_say, [axis.name for axis in axes]), partial(_tell, tick)
-            run(plan, opened, trials, Store(store), where, found, tracker, tell, say, together=work.together)
+            run(
+                plan,
+                opened,
+                trials,
+                Store(store),
+                where,
+                found,
+                tracker,
+                tell,
+                say,
+                together=work.together,
+            )
     except KeyboardInterrupt:
         stopped = True
     apart = not {p.id for p in chosen.problems(**reading)} & {p.id for p in found}
@@ -160,33 +214,55 @@ def _foretell(plan: "Plan", trials: int) -> None:
     from ..experiments.tune.search import planned
 
     for number, specs in enumerate(planned(plan, trials)):
-        params = specs[0].params.model_dump(mode="json", exclude={"seed"}) if specs else None  # None: they do not go together
-        typer.echo(json.dumps({"trial": number, "runs": [spec.id for spec in specs], "params": params}))
+        params = (
+            specs[0].params.model_dump(mode="json", exclude={"seed"}) if specs else None
+        )  # None: they do not go together
+        typer.echo(
+            json.dumps({"trial": number, "runs": [spec.id for spec in specs], "params": params})
+        )
 
 
 def _tell(tick: "Tick", progress: "Progress") -> None:
     """Moves the bar on."""
     from .views import label
 
-    tick(f"{label(progress.spec.params)} seed {progress.spec.seed}", progress.fresh, progress.problems)
+    tick(
+        f"{label(progress.spec.params)} seed {progress.spec.seed}",
+        progress.fresh,
+        progress.problems,
+    )
 
 
 def _say(names: Sequence[str], study: "optuna.Study", trial: "optuna.trial.FrozenTrial") -> None:
     """A line per trial, where no bar is drawn."""
+    from ..config import checked
     from ..experiments.tune.search import REASON, RESULT
-    from ..params import SampleParams, checked
+    from ..params import SampleParams
     from ..text import percent
     from .views import searched
 
     if not sys.stderr.isatty():
         result = trial.user_attrs.get(RESULT)
-        told = searched(checked(SampleParams, result["params"]), names) if result else trial.user_attrs.get(REASON, "")
+        told = (
+            searched(checked(SampleParams, result["params"]), names)
+            if result
+            else trial.user_attrs.get(REASON, "")
+        )
         value = "-" if trial.value is None else f"{percent(trial.value)} %"
         typer.echo(f"trial {trial.number}: {value}, {told}", err=True)
 
 
-def _report(plan: "Plan", study: "optuna.Study", problems: int, split: str | None, top: int, json_out: Path | None) -> bool:
-    """The best settings, and how to report on the first, on that split; False where none keeps the floors."""
+def _report(
+    plan: "Plan",
+    study: "optuna.Study",
+    problems: int,
+    split: str | None,
+    top: int,
+    json_out: Path | None,
+) -> bool:
+    """The best settings, and how to report on the first, on that split; False where none keeps the
+    floors.
+    """
     from ..experiments.tune.search import as_data, commands, interval, outcomes, tally
     from ..files import write_whole
     from ..text import named, number_of
@@ -212,6 +288,10 @@ def _report(plan: "Plan", study: "optuna.Study", problems: int, split: str | Non
     for line in filter(None, lines):
         typer.echo(line)
     if json_out is not None:
-        content = {**as_data(plan, study, found), "problems": problems, **dict(zip(("command", "python"), lines, strict=True))}
+        content = {
+            **as_data(plan, study, found),
+            "problems": problems,
+            **dict(zip(("command", "python"), lines, strict=True)),
+        }
         write_whole(json_out, json.dumps(content, indent=2, allow_nan=False).encode() + b"\n")
     return best is not None

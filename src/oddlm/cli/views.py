@@ -1,6 +1,8 @@
-"""What the terminal shows: tables, samples side by side, the denoising as it goes. Imports no torch.
+"""What the terminal shows: tables, samples side by side, the denoising as it goes. Imports no
+torch.
 
-Texts come from models and may hold anything; nothing of them reaches the terminal but what can be seen.
+Texts come from models and may hold anything; nothing of them reaches the terminal but what can be
+seen.
 """
 
 import math
@@ -31,7 +33,9 @@ UNBOUNDED = 1 << 20  # columns
 
 
 def open_console() -> Console:
-    """Standard output: as wide as the terminal or COLUMNS say; in a pipe or a file so wide that nothing is cut or wrapped."""
+    """Standard output: as wide as the terminal or COLUMNS say; in a pipe or a file so wide that
+    nothing is cut or wrapped.
+    """
     console = Console()
     return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=UNBOUNDED)
 
@@ -73,7 +77,10 @@ def results(lines: Sequence[Line], n: int, shown: Sequence[str]) -> Table:
             _percent(*line.pass_1),
             _percent(*line.pass_n),
             _difference(line),
-            *("-" if (value := line.diversity.get(name)) is None else f"{value:.3g}" for name in shown),
+            *(
+                "-" if (value := line.diversity.get(name)) is None else f"{value:.3g}"
+                for name in shown
+            ),
         )
     return table
 
@@ -93,11 +100,20 @@ def _interval(interval: Interval, sign: str = "") -> Text:
     mean, low, high = (percent(x, sign=sign) for x in interval)
     if math.isnan(interval.low):
         return Text(mean)
-    return Text(f"{mean} [{low}, {high}]", style="bold" if sign and (interval.low > 0 or interval.high < 0) else "")
+    return Text(
+        f"{mean} [{low}, {high}]",
+        style="bold" if sign and (interval.low > 0 or interval.high < 0) else "",
+    )
 
 
-def tuned(rows: Sequence[tuple[SampleParams, Interval, Interval, float]], names: Sequence[str], metric: str) -> Table:
-    """Settings, best first, with the metric, how far they are from the first, and Pass@1; percentages."""
+def tuned(
+    rows: Sequence[tuple[SampleParams, Interval, Interval, float]],
+    names: Sequence[str],
+    metric: str,
+) -> Table:
+    """Settings, best first, with the metric, how far they are from the first, and Pass@1;
+    percentages.
+    """
     table = _table()
     for header in (f"{metric.capitalize()} [95 %]", "vs best [95 %]", "Pass@1"):
         table.add_column(header, justify="right", no_wrap=True)
@@ -112,13 +128,19 @@ def searched(params: SampleParams, names: Sequence[str]) -> str:
     """`alpha 8, temperature 0.5`: some settings, without those that do nothing."""
     used = params.canonical().model_dump()
     told = {name: used[name] for name in names if not (params.plain and name in PUSH)}
-    return ", ".join(f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}" for name, value in told.items())
+    return ", ".join(
+        f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in told.items()
+    )
 
 
 def side_by_side(columns: Sequence[tuple[str, Record]], width: int) -> Group:
     """The samples of one problem under several settings, in as many tables as the width asks for."""
     row = columns[0][1]
-    parts: list[RenderableType] = [Text(visible(row.problem), style="bold"), Text(_clip(visible(row.prompt)), style="dim")]
+    parts: list[RenderableType] = [
+        Text(visible(row.problem), style="bold"),
+        Text(_clip(visible(row.prompt)), style="dim"),
+    ]
     fit = max(1, (width - 5) // (CELL_WIDTH + 3))
     for first in range(0, len(columns), fit):
         some = columns[first : first + fit]
@@ -179,15 +201,27 @@ def _state(run: Head) -> str:
     """`100`, `73/100`, or `40/73/100` where as many are scored, drawn and asked for."""
     if run.complete:
         return str(run.problems)
-    return f"{run.scored}/{run.problems}" if run.scored == run.drawn else f"{run.scored}/{run.drawn}/{run.problems}"
+    return (
+        f"{run.scored}/{run.problems}"
+        if run.scored == run.drawn
+        else f"{run.scored}/{run.drawn}/{run.problems}"
+    )
 
 
 def run_details(run: Head) -> Group:
     """The spec as far as it says something, what ran it, and what came out."""
     params = run.spec.params.canonical().model_dump()
-    defaults = {name: field.default for name, field in SampleParams.model_fields.items()} | {"fork": False}
-    spec = {k: v for k, v in run.spec.model_dump(exclude={"params"}).items() if v not in (None, False)}
-    told = {k: v for k, v in params.items() if v != defaults[k] or k in ("objective", "alpha", "temperature", "length")}
+    defaults = {name: field.default for name, field in SampleParams.model_fields.items()} | {
+        "fork": False
+    }
+    spec = {
+        k: v for k, v in run.spec.model_dump(exclude={"params"}).items() if v not in (None, False)
+    }
+    told = {
+        k: v
+        for k, v in params.items()
+        if v != defaults[k] or k in ("objective", "alpha", "temperature", "length")
+    }
     state = "complete" if run.complete else "not complete: the command that began it resumes it"
     if run.drawn > run.scored:
         state = f"{run.drawn} drawn: `oddlm runs score {run.id}` scores the rest"
@@ -199,8 +233,14 @@ def run_details(run: Head) -> Group:
         _pairs("sampling", told),
     ]
     if run.summary:
-        numbers = {**(run.summary.passed or {}), **run.summary.diversity, "seconds": run.summary.seconds}
-        parts.append(_pairs("came out", {k: "-" if v is None else f"{v:.4g}" for k, v in numbers.items()}))
+        numbers = {
+            **(run.summary.passed or {}),
+            **run.summary.diversity,
+            "seconds": run.summary.seconds,
+        }
+        parts.append(
+            _pairs("came out", {k: "-" if v is None else f"{v:.4g}" for k, v in numbers.items()})
+        )
     parts += [_pairs(f"start {i}", _flat(start)) for i, start in enumerate(run.starts)]
     return Group(*parts)
 
@@ -215,7 +255,11 @@ def _pairs(title: str, values: Mapping[str, Any]) -> Table:
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     flat: dict[str, Any] = {}
     for name, value in values.items():
-        flat |= _flat(value, f"{prefix}{name} ") if isinstance(value, dict) else {f"{prefix}{name}": value}
+        flat |= (
+            _flat(value, f"{prefix}{name} ")
+            if isinstance(value, dict)
+            else {f"{prefix}{name}": value}
+        )
     return flat
 
 
@@ -226,8 +270,12 @@ def answer_table(answer: Answer) -> Table:
     return table
 
 
-def pieces(decode: Callable[[Sequence[int]], str], tokens: Sequence[int | None]) -> list[str | None]:
-    """The text that each token adds to those before it; None stays None, and behind it the text begins anew."""
+def pieces(
+    decode: Callable[[Sequence[int]], str], tokens: Sequence[int | None]
+) -> list[str | None]:
+    """The text that each token adds to those before it; None stays None, and behind it the text
+    begins anew.
+    """
     found: list[str | None] = []
     run: list[int] = []
     before = ""
@@ -246,7 +294,9 @@ def pieces(decode: Callable[[Sequence[int]], str], tokens: Sequence[int | None])
 class Denoising:
     """An observer that draws the samples of one prompt as they come out of the noise."""
 
-    def __init__(self, decode: Callable[[Sequence[int]], str], end_ids: Sequence[int], console: Console) -> None:
+    def __init__(
+        self, decode: Callable[[Sequence[int]], str], end_ids: Sequence[int], console: Console
+    ) -> None:
         self._decode, self._end_ids, self._console = decode, frozenset(end_ids), console
         self._canvas: list[list[int | None]] = []  # [n][L]
         self._changed: list[list[bool]] = []
@@ -267,7 +317,9 @@ class Denoising:
     def drawn(self) -> Iterator[None]:
         from rich.live import Live
 
-        with Live(get_renderable=self.frame, console=self._console, refresh_per_second=10, transient=True):
+        with Live(
+            get_renderable=self.frame, console=self._console, refresh_per_second=10, transient=True
+        ):
             yield
 
     def frame(self) -> Group:
@@ -275,7 +327,9 @@ class Denoising:
         n, height = max(1, len(self._canvas)), self._console.height - 3
         shown = min(n, height)
         lines = max(1, height // n)
-        parts: list[RenderableType] = [Text(f"{self._progress}   {LEGEND}", style="dim", no_wrap=True, overflow="ellipsis")]
+        parts: list[RenderableType] = [
+            Text(f"{self._progress}   {LEGEND}", style="dim", no_wrap=True, overflow="ellipsis")
+        ]
         for i in range(min(shown, len(self._canvas))):
             text = Text.assemble((f"{i:>3} ", "dim"), self._sample(i, one_line=True))
             parts += list(text.wrap(self._console, self._console.width))[:lines]
@@ -304,7 +358,9 @@ class Denoising:
     def _sample(self, i: int, *, one_line: bool) -> Text:
         tokens = self._canvas[i] if one_line else self._kept(i)
         text = Text()
-        for token, piece, changed in zip(tokens, pieces(self._decode, tokens), self._changed[i], strict=False):
+        for token, piece, changed in zip(
+            tokens, pieces(self._decode, tokens), self._changed[i], strict=False
+        ):
             if piece is None:
                 text.append(MASK, style="dim")
                 continue

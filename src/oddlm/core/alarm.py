@@ -10,7 +10,8 @@ from torch import Tensor
 from .model import ModelInfo
 
 PATIENCE = 64  # checks between two looks at a GPU
-GUIDE_BYTES = 14  # of a guide per sample and token of the vocabulary: feature, draw, pull, and an owner of 16 bit
+# of a guide per sample and token of the vocabulary: feature, draw, pull, and an owner of 16 bit
+GUIDE_BYTES = 14
 
 Describe = Callable[[int, int, float], str]  # sample, position, value -> what is wrong there
 Pending = tuple[Tensor, Tensor, Tensor, Describe]
@@ -18,7 +19,9 @@ Pending = tuple[Tensor, Tensor, Tensor, Describe]
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """Bad numbers stop a run: at once on a CPU; on a GPU, where to look is to wait, after a while or at the end."""
+    """Bad numbers stop a run: at once on a CPU; on a GPU, where to look is to wait, after a while
+    or at the end.
+    """
 
     patient: bool
     pending: list[Pending] = field(default_factory=list)
@@ -43,7 +46,9 @@ class Alarm:
 
 @contextmanager
 def memory_advice(info: ModelInfo, B: int, L: int, T: int) -> Iterator[None]:
-    """A GPU that runs out of memory says what to lower, and what that is worth: B samples, L of T positions to be written."""
+    """A GPU that runs out of memory says what to lower, and what that is worth: B samples, L of T
+    positions to be written.
+    """
     try:
         yield
     except torch.cuda.OutOfMemoryError as error:
@@ -54,7 +59,11 @@ def memory_advice(info: ModelInfo, B: int, L: int, T: int) -> Iterator[None]:
             f"the GPU is out of memory with {B} samples of {L} positions over {V} tokens. Lower n, or the prompts at a time: "
             f"each sample takes {sample} of logits and {guide} of guidance. Or lower length: each position takes {position}. "
             f"Or lower max_batch: what the network holds beside its weights grows with the {rows} samples it sees at a time"
-            + ("" if info.position_bytes is None else f", each about {_mib(T * info.position_bytes)}")
+            + (
+                ""
+                if info.position_bytes is None
+                else f", each about {_mib(T * info.position_bytes)}"
+            )
         ) from error
 
 

@@ -1,8 +1,9 @@
 """Which positions of an answer are committed, open or pending.
 
-Blocks are written from left to right: of each sample, the first block with a masked position is open; what is masked behind
-it is pending. Block-causal models count their blocks from the first token of the prompt ("absolute"), so that the first and
-the last block of an answer may be cut short, for each sample in its own way; everybody else counts from the answer.
+Blocks are written from left to right: of each sample, the first block with a masked position is
+open; what is masked behind it is pending. Block-causal models count their blocks from the first
+token of the prompt ("absolute"), so that the first and the last block of an answer may be cut
+short, for each sample in its own way; everybody else counts from the answer.
 """
 
 from dataclasses import dataclass, replace
@@ -17,12 +18,16 @@ Align = Literal["answer", "absolute"]
 
 @dataclass(frozen=True)
 class Blocks:
-    ids: Tensor  # [B, L] int64, or [1, L] where they are the same for all: the block of each position, ascending from 0
+    # [B, L] int64, or [1, L] where they are the same for all: the block of each position, ascending
+    # from 0
+    ids: Tensor
     count: int  # blocks of the sample that has most
     masked: Tensor  # [B, L] bool
 
     @classmethod
-    def lay(cls, masked: Tensor, block_length: int, prompt_lengths: Tensor, align: Align) -> "Blocks":
+    def lay(
+        cls, masked: Tensor, block_length: int, prompt_lengths: Tensor, align: Align
+    ) -> "Blocks":
         places = torch.arange(masked.shape[1], device=masked.device)[None]
         if align == "absolute":
             places = places + (prompt_lengths % block_length)[:, None]
@@ -30,7 +35,9 @@ class Blocks:
         return cls(ids, int(ids.max()) + 1, masked)
 
     def __getitem__(self, some: slice | Tensor) -> "Blocks":
-        return replace(self, ids=self.ids if len(self.ids) == 1 else self.ids[some], masked=self.masked[some])
+        return replace(
+            self, ids=self.ids if len(self.ids) == 1 else self.ids[some], masked=self.masked[some]
+        )
 
     def with_masked(self, masked: Tensor) -> "Blocks":
         return replace(self, masked=masked)

@@ -45,15 +45,25 @@ def lay_templates(
     if templates is None:
         return None, None
     if len(templates) != prompts:
-        raise ValueError(f"templates must be one per prompt: got {len(templates)} for {prompts} prompts")
+        raise ValueError(
+            f"templates must be one per prompt: got {len(templates)} for {prompts} prompts"
+        )
     rows, given = [], []
     for i, template in enumerate(templates):
         if len(template) != length:
-            raise ValueError(f"templates[{i}] has {len(template)} positions, and length is {length}")
+            raise ValueError(
+                f"templates[{i}] has {len(template)} positions, and length is {length}"
+            )
         if all(token is not None for token in template):
             raise ValueError(f"templates[{i}] has no position to write")
         if info.mask_id is not None and info.mask_id in template:
-            raise ValueError(f"templates[{i}] holds the mask token {info.mask_id}: say None where a token is to be written")
-        rows.append(_ids(f"templates[{i}]", [0 if token is None else token for token in template], info))
+            raise ValueError(
+                f"templates[{i}] holds the mask token {info.mask_id}: say None where a token is to be written"
+            )
+        rows.append(
+            _ids(f"templates[{i}]", [0 if token is None else token for token in template], info)
+        )
         given.append(torch.tensor([token is not None for token in template], device=info.device))
-    return torch.stack(rows).repeat_interleave(n, dim=0), torch.stack(given).repeat_interleave(n, dim=0)
+    return torch.stack(rows).repeat_interleave(n, dim=0), torch.stack(given).repeat_interleave(
+        n, dim=0
+    )

@@ -1,4 +1,6 @@
-"""From logits to tokens and confidences, a tile of rows at a time or in a fused kernel: no second [B, L, V] array exists."""
+"""From logits to tokens and confidences, a tile of rows at a time or in a fused kernel: no second
+[B, L, V] array exists.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,19 +17,29 @@ from .step import Memory, Prediction, Step, id_tensor
 
 NUCLEUS = 64  # tokens that hold top_p almost always
 CONFIDENCES = ("full", "sampled")
-COLDEST = 1e-30  # logits divided by less would overflow, and every distribution is one-hot long before
+COLDEST = (
+    1e-30  # logits divided by less would overflow, and every distribution is one-hot long before
+)
 EPSILON = 1e-10  # Dream's entropy is that of p log(p + EPSILON)
 LATE = 1e-3  # what `suppress_confidence` multiplies a confidence with
 
 
-def check_logits(logits: Tensor, masked: Tensor, name: str = "logits", alarm: Alarm | None = None) -> None:
-    """NaN, +inf, or nothing but -inf at a masked position is an error that names the first such row."""
-    check_peaks(logits.amax(dim=-1), masked, name, alarm)  # NaN survives amax; so do +inf and a row of -inf
+def check_logits(
+    logits: Tensor, masked: Tensor, name: str = "logits", alarm: Alarm | None = None
+) -> None:
+    """NaN, +inf, or nothing but -inf at a masked position is an error that names the first such
+    row.
+    """
+    check_peaks(
+        logits.amax(dim=-1), masked, name, alarm
+    )  # NaN survives amax; so do +inf and a row of -inf
 
 
 def check_peaks(peak: Tensor, masked: Tensor, name: str, alarm: Alarm | None) -> None:
     """`check_logits` on the largest logit of each row, or NaN."""
-    (alarm or Alarm(patient=False)).check(masked & ~(peak.abs() < torch.inf), peak, partial(_describe, name))
+    (alarm or Alarm(patient=False)).check(
+        masked & ~(peak.abs() < torch.inf), peak, partial(_describe, name)
+    )
 
 
 def _describe(name: str, row: int, position: int, value: float) -> str:
@@ -37,8 +49,8 @@ def _describe(name: str, row: int, position: int, value: float) -> str:
 
 @dataclass(frozen=True)
 class Outlook:
-    """The logits of one step before and after its guide. A fused kernel draws from them without writing them: then they exist
-    only once somebody asks.
+    """The logits of one step before and after its guide. A fused kernel draws from them without
+    writing them: then they exist only once somebody asks.
     """
 
     answer: Tensor  # [B, m, V] as the network gave them
@@ -73,18 +85,28 @@ class Outlook:
 
 
 def spread(rows: Tensor, answered: Tensor) -> Tensor:
-    """[B, L, V] from the rows [B, m, V] of the answered positions, m at most; any other position repeats one of them."""
+    """[B, L, V] from the rows [B, m, V] of the answered positions, m at most; any other position
+    repeats one of them.
+    """
     B, m, V = rows.shape
-    place = (answered.cumsum(dim=1) - 1).clamp(min=0) + m * torch.arange(B, device=rows.device)[:, None]
+    place = (answered.cumsum(dim=1) - 1).clamp(min=0) + m * torch.arange(B, device=rows.device)[
+        :, None
+    ]
     return rows.reshape(B * m, V).index_select(0, place.flatten()).view(*answered.shape, V)
 
 
-def look(outlook: Outlook, guide: RunGuide | None, memory: Memory | None, seen: Step) -> tuple[Outlook, Memory | None]:
-    """Guide the logits, and what the guide remembers then. seen: the step as the guide is to see it."""
+def look(
+    outlook: Outlook, guide: RunGuide | None, memory: Memory | None, seen: Step
+) -> tuple[Outlook, Memory | None]:
+    """Guide the logits, and what the guide remembers then. seen: the step as the guide is to see
+    it.
+    """
     alarm = outlook.alarm
     if guide is None:
         if outlook.backend.kernel is None:
-            check_logits(outlook.base, outlook.answered, alarm=alarm)  # the fused draw does it by the way
+            check_logits(
+                outlook.base, outlook.answered, alarm=alarm
+            )  # the fused draw does it by the way
         return outlook, memory
     if guide.fused:
         pushed = guide(outlook.answer, seen, memory, outlook.positions)
@@ -95,14 +117,20 @@ def look(outlook: Outlook, guide: RunGuide | None, memory: Memory | None, seen: 
     assert pushed.logits is not None
     if pushed.logits is outlook.base:
         return outlook, pushed.memory
-    return replace(outlook, pushed=replace(pushed, logits=_checked(pushed.logits, outlook))), pushed.memory
+    return replace(
+        outlook, pushed=replace(pushed, logits=_checked(pushed.logits, outlook))
+    ), pushed.memory
 
 
 def _checked(pushed: Tensor, outlook: Outlook) -> Tensor:
-    """What a guide gave back: of the right shape, sane, and still without the ids that are never written."""
+    """What a guide gave back: of the right shape, sane, and still without the ids that are never
+    written.
+    """
     base, step = outlook.base, outlook.step
     if pushed.shape != base.shape:
-        raise ValueError(f"the guide returned logits {tuple(pushed.shape)}, expected {tuple(base.shape)}")
+        raise ValueError(
+            f"the guide returned logits {tuple(pushed.shape)}, expected {tuple(base.shape)}"
+        )
     never = id_tensor(step.never, pushed.device)
     if not pushed[..., never].isneginf().all():
         pushed = pushed.index_fill(-1, never, -torch.inf)
@@ -112,11 +140,16 @@ def _checked(pushed: Tensor, outlook: Outlook) -> Tensor:
 
 def row_tiles(rows: Tensor, size: int) -> Iterator[Tensor]:
     """Split row indices so that a tile of rows x size stays small."""
-    return iter(rows.split(max(1, noise.tile_elements(rows.device) // size))) if len(rows) else iter(())
+    return (
+        iter(rows.split(max(1, noise.tile_elements(rows.device) // size)))
+        if len(rows)
+        else iter(())
+    )
 
 
 def filter_logits(logits: Tensor, top_k: int | None, top_p: float | None) -> Tensor:
-    """Keep the k likeliest tokens, and the smallest set of likeliest tokens that holds probability p; the rest is -inf.
+    """Keep the k likeliest tokens, and the smallest set of likeliest tokens that holds probability
+    p; the rest is -inf.
 
     Probability 1 is everything.
     """
@@ -127,7 +160,11 @@ def filter_logits(logits: Tensor, top_k: int | None, top_p: float | None) -> Ten
     many = logits.shape[-1]
     some = min(many, max(NUCLEUS, top_k or 0))
     ranked = logits.topk(some).values  # sorting everything costs a GPU more than the rest of a step
-    if top_p is not None and some < many and bool(((ranked - total).exp().sum(dim=-1) < top_p).any()):
+    if (
+        top_p is not None
+        and some < many
+        and bool(((ranked - total).exp().sum(dim=-1) < top_p).any())
+    ):
         ranked = logits.sort(dim=-1, descending=True).values
     keep = torch.ones_like(ranked, dtype=torch.bool)
     if top_k is not None:
@@ -140,7 +177,9 @@ def filter_logits(logits: Tensor, top_k: int | None, top_p: float | None) -> Ten
 
 
 def _keep(logits: Tensor, ranked: Tensor, kept: Tensor) -> Tensor:
-    """The `kept` [R, 1] largest of the logits, the lowest ids of equal ones; the rest is -inf. ranked: the first, sorted."""
+    """The `kept` [R, 1] largest of the logits, the lowest ids of equal ones; the rest is -inf.
+    ranked: the first, sorted.
+    """
     cut = ranked.gather(-1, kept - 1)
     level = logits == cut
     wanted = kept - (logits > cut).sum(dim=-1, keepdim=True)
@@ -148,11 +187,15 @@ def _keep(logits: Tensor, ranked: Tensor, kept: Tensor) -> Tensor:
     return logits.masked_fill(~((logits > cut) | first), -torch.inf)
 
 
-def sampled_distribution(logits: Tensor, temperature: float, top_k: int | None, top_p: float | None) -> tuple[Tensor, Tensor]:
-    """Logits [R, V] after temperature, top_p and top_k, in this order, and their softmax: what Dream's sampler draws from.
+def sampled_distribution(
+    logits: Tensor, temperature: float, top_k: int | None, top_p: float | None
+) -> tuple[Tensor, Tensor]:
+    """Logits [R, V] after temperature, top_p and top_k, in this order, and their softmax: what
+    Dream's sampler draws from.
 
-    Its arithmetic is that of the logits' own precision, and so is this: in bfloat16 every probability above 0.998 is 1, and
-    such ties decide its order. (float16 is too narrow for logits over a temperature, and counts as float32.)
+    Its arithmetic is that of the logits' own precision, and so is this: in bfloat16 every
+    probability above 0.998 is 1, and such ties decide its order. (float16 is too narrow for logits
+    over a temperature, and counts as float32.)
     """
     x = logits.float() if logits.dtype is torch.float16 else logits
     x = x / max(temperature, COLDEST) if temperature > 0 else x
@@ -165,11 +208,15 @@ def sampled_distribution(logits: Tensor, temperature: float, top_k: int | None, 
 
 
 def _nucleus(logits: Tensor, top_p: float) -> Tensor:
-    """The likeliest tokens up to the first with which their mass, rounded like the logits, is above top_p."""
+    """The likeliest tokens up to the first with which their mass, rounded like the logits, is above
+    top_p.
+    """
     shares, many = logits.softmax(dim=-1), logits.shape[-1]
     wide = torch.promote_types(logits.dtype, torch.float32)
     for some in (min(NUCLEUS, many), many):
-        ranked, tokens = logits.topk(some) if some < many else logits.sort(dim=-1, descending=True, stable=True)
+        ranked, tokens = (
+            logits.topk(some) if some < many else logits.sort(dim=-1, descending=True, stable=True)
+        )
         above = shares.gather(-1, tokens).to(wide).cumsum(dim=-1).to(logits.dtype) > top_p
         if bool(above[..., -1].all()):
             break
@@ -188,14 +235,16 @@ def predict(
 ) -> Prediction:
     """Gumbel-max at `temperature` (0: argmax, lowest id on ties) at every open position.
 
-    Full confidence is the softmax of the pushed logits themselves, without temperature or filters; sampled confidence is
-    that of what tokens are drawn from.
+    Full confidence is the softmax of the pushed logits themselves, without temperature or filters;
+    sampled confidence is that of what tokens are drawn from.
     """
     step, full = outlook.step, confidence == "full"
     if outlook.backend.draws:
         return _draw_fused(outlook, temperature, needs)
     if outlook.backend.kernel is not None:
-        check_logits(outlook.pushed_logits, step.open, _source(outlook), outlook.alarm)  # the fused draw would have
+        check_logits(
+            outlook.pushed_logits, step.open, _source(outlook), outlook.alarm
+        )  # the fused draw would have
     keys = step.keys(noise.Purpose.TOKEN, step.tokens.shape[1]).flatten()
     logits = outlook.pushed_logits
     V = logits.shape[-1]
@@ -214,7 +263,9 @@ def predict(
             score = score + heat * noise.gumbel(keys[rows], V).to(wide)
         tokens[rows] = score.argmax(dim=-1)
         chosen[rows], extra[rows] = (
-            _statistics(x, tokens[rows], needs) if full else _rounded_statistics(shares, tokens[rows], needs)
+            _statistics(x, tokens[rows], needs)
+            if full
+            else _rounded_statistics(shares, tokens[rows], needs)
         )
     shape = step.tokens.shape
     return Prediction(
@@ -229,7 +280,9 @@ def predict(
 def _draw_fused(outlook: Outlook, temperature: float, needs: str | None) -> Prediction:
     """The same in one pass, by a kernel that keeps noise and pushed logits to itself."""
     step = outlook.step
-    push, written = (None, None) if outlook.pushed is None else (outlook.pushed.push, outlook.pushed.logits)
+    push, written = (
+        (None, None) if outlook.pushed is None else (outlook.pushed.push, outlook.pushed.logits)
+    )
     source = (outlook.answer, outlook.positions) if written is None else (written, None)
     drawn = outlook.backend.kernel.draw(*source, step, push, temperature=temperature, needs=needs)
     check_peaks(drawn.largest, step.open, _source(outlook), outlook.alarm)
@@ -244,13 +297,18 @@ def _draw_fused(outlook: Outlook, temperature: float, needs: str | None) -> Pred
 
 def _source(outlook: Outlook) -> str:
     """Who is to blame for what is drawn from."""
-    return "the guide's logits" if outlook.pushed is not None and outlook.pushed.push is not None else "logits"
+    return (
+        "the guide's logits"
+        if outlook.pushed is not None and outlook.pushed.push is not None
+        else "logits"
+    )
 
 
 def _statistics(x: Tensor, tokens: Tensor, needs: str | None) -> tuple[Tensor, Tensor]:
     """Probability of `tokens`, and margin or entropy, each [R] float64.
 
-    The likeliest token is left out of the sum of exponentials, so that probabilities near 1 keep their differences.
+    The likeliest token is left out of the sum of exponentials, so that probabilities near 1 keep
+    their differences.
     """
     peak, likeliest = x.max(dim=-1, keepdim=True)
     weights = (x - peak).exp().scatter(-1, likeliest, 0.0)
@@ -265,7 +323,9 @@ def _statistics(x: Tensor, tokens: Tensor, needs: str | None) -> tuple[Tensor, T
 
 
 def _rounded_statistics(shares: Tensor, tokens: Tensor, needs: str | None) -> tuple[Tensor, Tensor]:
-    """`_statistics` of given probabilities [R, V], each operation rounded to their precision, as Dream's sampler has it."""
+    """`_statistics` of given probabilities [R, V], each operation rounded to their precision, as
+    Dream's sampler has it.
+    """
     probability = shares.gather(-1, tokens[:, None]).squeeze(-1).double()
     if needs == "margin":
         first, second = shares.topk(2).values.unbind(dim=-1)
@@ -276,15 +336,21 @@ def _rounded_statistics(shares: Tensor, tokens: Tensor, needs: str | None) -> tu
 
 
 def delay(prediction: Prediction, ids: Tensor) -> Prediction:
-    """Choices of `ids` count as a thousand times less confident than they are, so that they are committed late."""
+    """Choices of `ids` count as a thousand times less confident than they are, so that they are
+    committed late.
+    """
     if not len(ids):
         return prediction
     late = torch.isin(prediction.tokens, ids)
     return replace(
         prediction,
         confidence=torch.where(late, prediction.confidence * LATE, prediction.confidence),
-        margin=None if prediction.margin is None else torch.where(late, prediction.margin * LATE, prediction.margin),
-        entropy=None if prediction.entropy is None else torch.where(late, prediction.entropy - log(LATE), prediction.entropy),
+        margin=None
+        if prediction.margin is None
+        else torch.where(late, prediction.margin * LATE, prediction.margin),
+        entropy=None
+        if prediction.entropy is None
+        else torch.where(late, prediction.entropy - log(LATE), prediction.entropy),
     )
 
 

@@ -19,7 +19,9 @@ class Backend(Protocol):
 
     @property
     def kernel(self) -> Any:
-        """The module with the fused kernels, where they can run on the logits of this run, else None."""
+        """The module with the fused kernels, where they can run on the logits of this run, else
+        None.
+        """
 
     @property
     def draws(self) -> bool:
@@ -31,7 +33,9 @@ class Backend(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """What a guide made of the logits of a step: the logits themselves, or what a fused kernel forms them from."""
+    """What a guide made of the logits of a step: the logits themselves, or what a fused kernel
+    forms them from.
+    """
 
     logits: Tensor | None
     push: Any = None
@@ -43,7 +47,9 @@ class RunGuide(Protocol):
 
     @property
     def fused(self) -> bool:
-        """Does it take logits as the network gave them, for the `positions` that were asked, and return a `push`?"""
+        """Does it take logits as the network gave them, for the `positions` that were asked, and
+        return a `push`?
+        """
 
     @property
     def memory(self) -> Memory | None:
@@ -53,7 +59,9 @@ class RunGuide(Protocol):
     def looks_back(self) -> bool:
         """Does each sample depend on those before it alone, and not on those behind it?"""
 
-    def __call__(self, logits: Tensor, step: Step, memory: Memory | None, positions: Tensor | None = None) -> Pushed: ...
+    def __call__(
+        self, logits: Tensor, step: Step, memory: Memory | None, positions: Tensor | None = None
+    ) -> Pushed: ...
 
     def to(self, device: torch.device, backend: Backend) -> "RunGuide": ...
 
@@ -69,10 +77,14 @@ class Guide(Protocol):
     def forms(self) -> Sequence[str]:
         """The backends that can compute it."""
 
-    def begin(self, info: ModelInfo, backend: Backend, history: Memory | None, *, resumes: bool) -> RunGuide | None:
-        """The guide of one run, or None where it does nothing; ValueError where it does not fit the model.
+    def begin(
+        self, info: ModelInfo, backend: Backend, history: Memory | None, *, resumes: bool
+    ) -> RunGuide | None:
+        """The guide of one run, or None where it does nothing; ValueError where it does not fit the
+        model.
 
-        resumes: the run goes on from earlier samples, of which `history` is what their guide remembered.
+        resumes: the run goes on from earlier samples, of which `history` is what their guide
+        remembered.
         """
 
 
@@ -87,10 +99,14 @@ class FunctionGuide:
     looks_back: bool = False
     memory: Memory | None = None
 
-    def begin(self, info: ModelInfo, backend: Backend, history: Memory | None, *, resumes: bool) -> "FunctionGuide":
+    def begin(
+        self, info: ModelInfo, backend: Backend, history: Memory | None, *, resumes: bool
+    ) -> "FunctionGuide":
         return self
 
-    def __call__(self, logits: Tensor, step: Step, memory: Memory | None, positions: Tensor | None = None) -> Pushed:
+    def __call__(
+        self, logits: Tensor, step: Step, memory: Memory | None, positions: Tensor | None = None
+    ) -> Pushed:
         return Pushed(self.function(logits, step))
 
     def to(self, device: torch.device, backend: Backend) -> "FunctionGuide":
@@ -101,5 +117,7 @@ def as_guide(guide: Any) -> Guide | None:
     if guide is None or hasattr(guide, "begin"):
         return guide  # type: ignore[no-any-return]
     if not callable(guide):
-        raise ValueError(f"guide must be a Repulsion, another Guide, or a function of logits and step, not {guide!r:.80}")
+        raise ValueError(
+            f"guide must be a Repulsion, another Guide, or a function of logits and step, not {guide!r:.80}"
+        )
     return FunctionGuide(guide)

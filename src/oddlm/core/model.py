@@ -15,12 +15,17 @@ Kind = Literal["absorbing", "uniform"]
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What a run has to know about a network. The first three are enough; everything else has a default."""
+    """What a run has to know about a network.
+
+    The first three are enough; everything else has a default.
+    """
 
     vocab_size: int
     mask_id: int | None  # None: a uniform model, which has no MASK
     end_ids: tuple[int, ...] = ()  # EOS, EOT, PAD: a text ends before the first of them
-    protected_ids: tuple[int, ...] | None = None  # what no guide pushes and no fork starts from; None: end_ids
+    protected_ids: tuple[int, ...] | None = (
+        None  # what no guide pushes and no fork starts from; None: end_ids
+    )
     name: str = "a model"  # a history knows a model by its name and digest
     digest: str | None = None  # of the weights
     context: int | None = None  # the most positions it can see
@@ -35,7 +40,9 @@ class ModelInfo:
     selective: bool = False  # a query may ask for some positions alone
     passes: int = 1  # network evaluations per query
     max_batch: int | None = None  # samples that the network sees at a time
-    position_bytes: int | None = None  # what it holds of each position of a sample, about, beside its weights
+    position_bytes: int | None = (
+        None  # what it holds of each position of a sample, about, beside its weights
+    )
 
     @property
     def identity(self) -> str:
@@ -50,11 +57,12 @@ class ModelInfo:
 class Model(Protocol):
     """Any callable that predicts tokens; logits[:, j] predicts tokens[:, start + j].
 
-    Prompts are left-padded to `start`: the first start - prompt_lengths[b] positions of row b are padding. The model masks
-    them out and counts positions from the first real token. A model that has more to say than these three attributes has an
-    `info`, a `ModelInfo`, which then is all that is read. One that keeps something between the steps of a run has a method
-    `session(query)`, which returns a `Session`; so has one whose info is `selective`. Where info.nudges is true, calls take a
-    keyword `nudge` [B, start, H], which is added to the embeddings of the prompt.
+    Prompts are left-padded to `start`: the first start - prompt_lengths[b] positions of row b are
+    padding. The model masks them out and counts positions from the first real token. A model that
+    has more to say than these three attributes has an `info`, a `ModelInfo`, which then is all that
+    is read. One that keeps something between the steps of a run has a method `session(query)`,
+    which returns a `Session`; so has one whose info is `selective`. Where info.nudges is true,
+    calls take a keyword `nudge` [B, start, H], which is added to the embeddings of the prompt.
     """
 
     @property
@@ -71,7 +79,8 @@ class Model(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What a run wants to know: the logits of `positions`, [R, m, V], or of everything from `start` on.
+    """What a run wants to know: the logits of `positions`, [R, m, V], or of everything from `start`
+    on.
 
     Only positions that are masked are read; tokens are chosen only where a block is open.
     """
@@ -82,7 +91,9 @@ class Query:
     start: int
     prompt_lengths: Tensor  # [R]
     samples: Tensor | None  # [R]: which samples of the run these are; None: all
-    positions: Tensor | None  # [R, m]: counted from `start`, ascending where they are masked; None: all
+    positions: (
+        Tensor | None
+    )  # [R, m]: counted from `start`, ascending where they are masked; None: all
     nudge: Tensor | None  # [R, start, H]: what to add to the embeddings of the prompt
     blocks: Blocks  # of these samples
 
@@ -96,7 +107,8 @@ class Query:
 
 
 class Session(Protocol):
-    """A network for one run: it answers the run's queries, in order, and may keep what it likes between them.
+    """A network for one run: it answers the run's queries, in order, and may keep what it likes
+    between them.
 
     What it says of a sample does not depend on the samples beside it, but for rounding.
     """
@@ -116,7 +128,9 @@ class PlainSession:
 
 
 def open_session(model: Any, query: Query) -> Session:
-    """The model for the run that asks this, its first query: `model.session(query)`, or the model itself."""
+    """The model for the run that asks this, its first query: `model.session(query)`, or the model
+    itself.
+    """
     own: Callable[[Query], Session] | None = getattr(model, "session", None)
     return PlainSession(model) if own is None else own(query)
 
@@ -126,10 +140,16 @@ def info_of(model: Any, name: str = "the model") -> ModelInfo:
     info = getattr(model, "info", None)
     if isinstance(info, ModelInfo):
         return info
-    if missing := [part for part in ("mask_id", "vocab_size", "end_ids", "__call__") if not hasattr(model, part)]:
+    if missing := [
+        part
+        for part in ("mask_id", "vocab_size", "end_ids", "__call__")
+        if not hasattr(model, part)
+    ]:
         raise ValueError(
             f"{name} is a {type(model).__name__} without {', '.join(missing)}: a model is called as model(tokens, start, "
             "prompt_lengths), gives logits, and has mask_id, vocab_size and end_ids, or an info (see oddlm.Model)"
         )
-    unnamed = f"{type(model).__name__} object {id(model):#x}"  # a model without a name is like no other
+    unnamed = (
+        f"{type(model).__name__} object {id(model):#x}"  # a model without a name is like no other
+    )
     return ModelInfo(model.vocab_size, model.mask_id, tuple(model.end_ids), name=unnamed)

@@ -1,8 +1,10 @@
-"""Counter-based randomness: every number is a pure function of its address, so there is no generator to carry.
+"""Counter-based randomness: every number is a pure function of its address, so there is no
+generator to carry.
 
-A row's address (seed, sample, step, purpose, position) is hashed to a 64-bit key with the splitmix64 finaliser; inside a
-row a keyed 32-bit mixer (the `triple32` constants, Wellons 2018) turns a token id into bits. Both use plain wrapping
-integer arithmetic, so CPU and GPU give the same bits.
+A row's address (seed, sample, step, purpose, position) is hashed to a 64-bit key with the
+splitmix64 finaliser; inside a row a keyed 32-bit mixer (the `triple32` constants, Wellons 2018)
+turns a token id into bits. Both use plain wrapping integer arithmetic, so CPU and GPU give the same
+bits.
 """
 
 import operator
@@ -33,7 +35,9 @@ class Purpose(IntEnum):
 
 
 def tile_elements(device: torch.device, on_cpu: int | None = None) -> int:
-    """How large a tile may be: what suits the caches of a CPU leaves a GPU waiting for the next launch."""
+    """How large a tile may be: what suits the caches of a CPU leaves a GPU waiting for the next
+    launch.
+    """
     elements = TILE_ELEMENTS if on_cpu is None else on_cpu
     return 8 * elements if device.type == "cuda" else elements
 
@@ -46,7 +50,11 @@ def _signed(value: int, bits: int) -> int:
 _GOLDEN64 = _signed(0x9E3779B97F4A7C15, 64)
 _SPLITMIX = (_signed(0xBF58476D1CE4E5B9, 64), _signed(0x94D049BB133111EB, 64))
 _GOLDEN32 = _signed(0x9E3779B9, 32)
-_TRIPLE32 = ((17, _signed(0xED5AD4BB, 32)), (11, _signed(0xAC4C1B51, 32)), (15, _signed(0x31848BAB, 32)))
+_TRIPLE32 = (
+    (17, _signed(0xED5AD4BB, 32)),
+    (11, _signed(0xAC4C1B51, 32)),
+    (15, _signed(0x31848BAB, 32)),
+)
 
 
 def _mix64(x: Tensor) -> Tensor:
@@ -55,18 +63,26 @@ def _mix64(x: Tensor) -> Tensor:
     return x ^ ((x >> 31) & ((1 << 33) - 1))
 
 
-def key(seed: Tensor, sample: Tensor | int, step: int, purpose: Purpose, position: Tensor | int = 0) -> Tensor:
+def key(
+    seed: Tensor, sample: Tensor | int, step: int, purpose: Purpose, position: Tensor | int = 0
+) -> Tensor:
     """Hash an address to an int64 key; tensor arguments broadcast."""
     h = _mix64(seed.to(torch.int64) + _GOLDEN64)
     for part in (sample, step, int(purpose), position):
-        # a plain integer stays one: a tensor made of it would have to be sent to the device, and waited for
-        shift = part.to(torch.int64) + _GOLDEN64 if isinstance(part, Tensor) else _signed(part + _GOLDEN64, 64)
+        # a plain integer stays one: a tensor made of it would have to be sent to the device, and
+        # waited for
+        shift = (
+            part.to(torch.int64) + _GOLDEN64
+            if isinstance(part, Tensor)
+            else _signed(part + _GOLDEN64, 64)
+        )
         h = _mix64(h * 3 + shift)
     return h
 
 
 def seed_tensor(seed: int | Sequence[int], groups: int, device: torch.device) -> Tensor:
-    """[G] int64: one seed per group as given, or derived from one. The first group keeps it, so a prompt alone repeats.
+    """[G] int64: one seed per group as given, or derived from one. The first group keeps it, so a
+    prompt alone repeats.
 
     Of a larger integer the low 64 bits count.
     """
@@ -75,7 +91,9 @@ def seed_tensor(seed: int | Sequence[int], groups: int, device: torch.device) ->
         others = _mix64(first * 3 + _GOLDEN64 * torch.arange(1, groups))
         return torch.cat([first, others]).to(device)
     if len(seed) != groups:
-        raise ValueError(f"seed must be one integer or one per group: got {len(seed)} for {groups} groups")
+        raise ValueError(
+            f"seed must be one integer or one per group: got {len(seed)} for {groups} groups"
+        )
     return torch.tensor([_signed(_integer(s), 64) for s in seed], device=device)
 
 
@@ -99,7 +117,9 @@ def _bits(keys: Tensor, size: int) -> Tensor:
 
 
 def _exponential(keys: Tensor, size: int) -> Tensor:
-    """Standard exponential, float32; relative precision is kept near 0, where the largest Gumbels come from."""
+    """Standard exponential, float32; relative precision is kept near 0, where the largest Gumbels
+    come from.
+    """
     uniform = (_bits(keys, size) >> 1).bitwise_and_(0x7FFFFFFF).to(torch.float32)
     uniform.add_(0.5).mul_(2.0**-31).clamp_(max=1 - 2.0**-24)
     return uniform.neg_().log1p_().neg_()
@@ -128,5 +148,10 @@ def second_keys(keys: Tensor) -> Tensor:
 def normal(keys: Tensor, size: int) -> Tensor:
     """Standard normal noise, float32 [..., size] (Box-Muller)."""
     radius = _exponential(keys, size).mul_(2).sqrt_()
-    angle = (_bits(second_keys(keys), size) >> 1).bitwise_and_(0x7FFFFFFF).to(torch.float32).mul_(tau * 2.0**-31)
+    angle = (
+        (_bits(second_keys(keys), size) >> 1)
+        .bitwise_and_(0x7FFFFFFF)
+        .to(torch.float32)
+        .mul_(tau * 2.0**-31)
+    )
     return radius.mul_(angle.cos_())

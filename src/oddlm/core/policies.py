@@ -1,8 +1,9 @@
-"""Which positions to commit. A policy scores the open positions; the sampler commits the best ones up to the quota.
+"""Which positions to commit. A policy scores the open positions; the sampler commits the best ones
+up to the quota.
 
-A score lives in the log domain, so that `order_temperature` (Gumbel noise on it) means the same for every policy. A parallel
-policy marks positions to commit whatever the quota with +inf. Selection, ties, the quota and "only open positions" are the
-sampler's business: a policy cannot break them.
+A score lives in the log domain, so that `order_temperature` (Gumbel noise on it) means the same for
+every policy. A parallel policy marks positions to commit whatever the quota with +inf. Selection,
+ties, the quota and "only open positions" are the sampler's business: a policy cannot break them.
 """
 
 from collections.abc import Callable
@@ -17,9 +18,11 @@ from .step import Policy, Prediction, Proposal, Step
 POLICIES: Registry[Policy] = Registry("policy")
 
 
-def policy(*, needs: str | None = None, parallel: bool = False, remasks: bool = False) -> Callable[[Policy], Policy]:
-    """Declare what a policy reads besides confidence ("margin" or "entropy"), whether it may exceed its quota, and whether it
-    takes tokens back, as a `Proposal`.
+def policy(
+    *, needs: str | None = None, parallel: bool = False, remasks: bool = False
+) -> Callable[[Policy], Policy]:
+    """Declare what a policy reads besides confidence ("margin" or "entropy"), whether it may exceed
+    its quota, and whether it takes tokens back, as a `Proposal`.
     """
 
     def mark(function: Policy) -> Policy:
@@ -41,7 +44,9 @@ def low_confidence(prediction: Prediction, step: Step) -> Tensor:
 def random(prediction: Prediction, step: Step) -> Tensor:
     """Positions in random order."""
     seeds, samples = step.address()
-    return noise.gumbel(noise.key(seeds, samples, step.index, noise.Purpose.POLICY), step.tokens.shape[1])
+    return noise.gumbel(
+        noise.key(seeds, samples, step.index, noise.Purpose.POLICY), step.tokens.shape[1]
+    )
 
 
 @POLICIES.register
@@ -70,7 +75,9 @@ def threshold(prediction: Prediction, step: Step, *, threshold: float = 0.9) -> 
 @POLICIES.register
 @policy(parallel=True)
 def factor(prediction: Prediction, step: Step, *, factor: float = 1.0) -> Tensor:
-    """The longest prefix, most confident first, whose m-th member has (m + 1)(1 - confidence) < factor (Fast-dLLM)."""
+    """The longest prefix, most confident first, whose m-th member has (m + 1)(1 - confidence) <
+    factor (Fast-dLLM).
+    """
     doubt = (1 - prediction.confidence).masked_fill(~step.open, torch.inf)
     ranked = doubt.sort(dim=1, stable=True)
     members = torch.arange(1, doubt.shape[1] + 1, device=doubt.device)
@@ -81,21 +88,28 @@ def factor(prediction: Prediction, step: Step, *, factor: float = 1.0) -> Tensor
 @POLICIES.register
 @policy(needs="entropy", parallel=True)
 def entropy_bound(prediction: Prediction, step: Step, *, bound: float = 0.1) -> Tensor:
-    """The longest prefix, lowest entropy first, whose entropies but the largest sum to at most `bound` nats (EB-Sampler)."""
+    """The longest prefix, lowest entropy first, whose entropies but the largest sum to at most
+    `bound` nats (EB-Sampler).
+    """
     assert prediction.entropy is not None
     ranked = prediction.entropy.masked_fill(~step.open, torch.inf).sort(dim=1, stable=True)
-    prefix = ranked.values.cumsum(dim=1) - ranked.values <= bound  # closed positions: inf - inf, never true
+    prefix = (
+        ranked.values.cumsum(dim=1) - ranked.values <= bound
+    )  # closed positions: inf - inf, never true
     return (-prediction.entropy).masked_fill(_unsort(prefix, ranked.indices), torch.inf)
 
 
 @POLICIES.register
 @policy(remasks=True)
-def remdm(prediction: Prediction, step: Step, *, eta: float = 0.1, weighted: bool = False) -> Proposal:
-    """The most probable choices first; each written token of the open block is taken back with probability `eta` (ReMDM).
+def remdm(
+    prediction: Prediction, step: Step, *, eta: float = 0.1, weighted: bool = False
+) -> Proposal:
+    """The most probable choices first; each written token of the open block is taken back with
+    probability `eta` (ReMDM).
 
-    The probability is lower where fewer positions are to stay masked: ReMDM's capped schedule. weighted: tokens that were
-    written with little confidence are taken back rather than others (its `conf` schedule). As many more are written as are
-    taken back, so a run takes no more steps.
+    The probability is lower where fewer positions are to stay masked: ReMDM's capped schedule.
+    weighted: tokens that were written with little confidence are taken back rather than others (its
+    `conf` schedule). As many more are written as are taken back, so a run takes no more steps.
     """
     assert step.revisable is not None
     assert step.target is not None
@@ -103,11 +117,16 @@ def remdm(prediction: Prediction, step: Step, *, eta: float = 0.1, weighted: boo
     written = step.revisable.sum(dim=1, keepdim=True)  # [B, 1]
     share = (step.target[:, None] / written.clamp(min=1)).clamp(max=eta)  # [B, 1]
     if weighted:
-        weight = (-step.confidence).masked_fill(~step.revisable, -torch.inf).softmax(dim=1).nan_to_num()
+        weight = (
+            (-step.confidence).masked_fill(~step.revisable, -torch.inf).softmax(dim=1).nan_to_num()
+        )
         share = share * written * weight
     seeds, samples = step.address()
     keys = noise.key(seeds, samples, step.index, noise.Purpose.REMASK)
-    return Proposal(prediction.confidence.log(), step.revisable & (noise.uniform(keys, step.tokens.shape[1]) < share))
+    return Proposal(
+        prediction.confidence.log(),
+        step.revisable & (noise.uniform(keys, step.tokens.shape[1]) < share),
+    )
 
 
 def _unsort(flags: Tensor, order: Tensor) -> Tensor:

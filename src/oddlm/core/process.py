@@ -1,8 +1,9 @@
 """What a step may do to tokens.
 
-Absorbing: MASK becomes a token, and stays one. Remasking: a policy may take tokens of the open block back (ReMDM: Wang et al.
-2025, arXiv:2503.00307). Uniform: the canvas holds random tokens where nothing is accepted yet, new ones at every step; a token
-that is taken back becomes noise again.
+Absorbing: MASK becomes a token, and stays one. Remasking: a policy may take tokens of the open
+block back (ReMDM: Wang et al.
+2025, arXiv:2503.00307). Uniform: the canvas holds random tokens where nothing is accepted yet, new
+ones at every step; a token that is taken back becomes noise again.
 """
 
 from dataclasses import dataclass
@@ -15,7 +16,9 @@ from .step import Step
 
 
 class Process(Protocol):
-    renews: ClassVar[bool]  # is `blank` written anew before every step? Else what is masked holds it from the start
+    renews: ClassVar[
+        bool
+    ]  # is `blank` written anew before every step? Else what is masked holds it from the start
 
     def blank(self, step: Step) -> Tensor | int:
         """What stands where nothing is written, before this step: [B, L] or one token for all."""

@@ -1,13 +1,15 @@
 """A run of the reverse diffusion, as a value.
 
-    state = begin(...)                                # checks, canvas, blocks, seeds, backend: everything that is decided once
-    while (query := state.query) is not None:         # what the run wants to know
-        logits = session(query)                       # the only call of a network, and not made here
-        state, event = advance(state, logits)         # push, choose, commit
+    state = begin(...)                                # checks, canvas, blocks, seeds, backend:
+    everything that is decided once while (query := state.query) is not None:         # what the run
+    wants to know
+        logits = session(query)                       # the only call of a network, and not made
+        here state, event = advance(state, logits)         # push, choose, commit
     result = state.result
 
-A `State` never changes. It can be pickled between two steps and continued elsewhere, and two calls of `advance` with the same
-state and logits give the same. (On a GPU bad logits are found out some steps later, as to look at once is to wait.)
+A `State` never changes. It can be pickled between two steps and continued elsewhere, and two calls
+of `advance` with the same state and logits give the same. (On a GPU bad logits are found out some
+steps later, as to look at once is to wait.)
 """
 
 import uuid
@@ -31,7 +33,18 @@ from .policies import POLICIES
 from .process import Absorbing, Process, Remasking, Uniform
 from .quota import Quota, quotas, select
 from .settings import Settings
-from .step import ABSENT, Decision, Denoised, History, Memory, Policy, Prediction, Proposal, Step, StepEvent
+from .step import (
+    ABSENT,
+    Decision,
+    Denoised,
+    History,
+    Memory,
+    Policy,
+    Prediction,
+    Proposal,
+    Step,
+    StepEvent,
+)
 
 VERSION = 1  # of a State: raise it with every change of what one holds
 
@@ -45,7 +58,9 @@ class Plan:
     info: ModelInfo
     quota: Quota
     total: int  # steps at most
-    counts: tuple[int, ...] | None  # masked positions of every sample before each step, where that is known
+    counts: (
+        tuple[int, ...] | None
+    )  # masked positions of every sample before each step, where that is known
     ends: Tensor  # the step before which each block of each sample is written
     policy: Policy
     parallel: bool
@@ -69,10 +84,20 @@ class Plan:
 
     def to(self, device: torch.device) -> "Plan":
         backend = self.backend.to(device)
-        moved: dict[str, Any] = {f.name: x.to(device) for f in fields(self) if isinstance(x := getattr(self, f.name), Tensor)}
+        moved: dict[str, Any] = {
+            f.name: x.to(device)
+            for f in fields(self)
+            if isinstance(x := getattr(self, f.name), Tensor)
+        }
         embedding = None if self.info.embedding is None else self.info.embedding.to(device)
         guide = None if self.guide is None else self.guide.to(device, backend)
-        return replace(self, info=replace(self.info, device=device, embedding=embedding), backend=backend, guide=guide, **moved)
+        return replace(
+            self,
+            info=replace(self.info, device=device, embedding=embedding),
+            backend=backend,
+            guide=guide,
+            **moved,
+        )
 
 
 @dataclass(frozen=True)
@@ -84,7 +109,9 @@ class State:
     tokens: Tensor  # [B, L]
     blocks: Blocks
     commit_step: Tensor  # [B, L] int64; -1 where nothing was written
-    confidence: Tensor | None  # [B, L] float64: of each token when it was written, where it may be taken back
+    confidence: (
+        Tensor | None
+    )  # [B, L] float64: of each token when it was written, where it may be taken back
     nfe: Tensor  # [B] int64
     live: Tensor | None  # [R]: the samples that still need the network; None: all
     done: bool
@@ -120,12 +147,23 @@ class State:
             return step
         here = self.blocks.ids == self.blocks.current[:, None]
         target = step.open.sum(dim=1) - _quota(plan, step)
-        return replace(step, confidence=self.confidence, revisable=here & (self.commit_step >= 0), target=target)
+        return replace(
+            step,
+            confidence=self.confidence,
+            revisable=here & (self.commit_step >= 0),
+            target=target,
+        )
 
     @cached_property
     def answered(self) -> Tensor:
-        """[B, L]: the positions whose logits are read: all that are masked where a guide looks at them, else the open ones."""
-        return self.blocks.open if self.plan.info.selective and self.plan.guide is None else self.masked
+        """[B, L]: the positions whose logits are read: all that are masked where a guide looks at
+        them, else the open ones.
+        """
+        return (
+            self.blocks.open
+            if self.plan.info.selective and self.plan.guide is None
+            else self.masked
+        )
 
     @cached_property
     @torch.no_grad()
@@ -139,19 +177,37 @@ class State:
             assert plan.info.embedding is not None
             scale, embedding = plan.settings.prompt_noise, plan.info.embedding
             nudge = prompt_nudge(plan.prompts, plan.prompt_lengths, self.step, scale, embedding)
-        tokens, lengths, blocks = torch.cat([plan.prompts, self.tokens], dim=1), plan.prompt_lengths, self.blocks
+        tokens, lengths, blocks = (
+            torch.cat([plan.prompts, self.tokens], dim=1),
+            plan.prompt_lengths,
+            self.blocks,
+        )
         if live is not None:
             tokens, lengths, blocks = tokens[live], lengths[live], blocks[live]
             positions, nudge = (None if x is None else x[live] for x in (positions, nudge))
-        return Query(plan.run, self.index, tokens, plan.prompts.shape[1], lengths, live, positions, nudge, blocks)
+        return Query(
+            plan.run,
+            self.index,
+            tokens,
+            plan.prompts.shape[1],
+            lengths,
+            live,
+            positions,
+            nudge,
+            blocks,
+        )
 
     def _positions(self) -> Tensor | None:
-        """[B, m]: the answered positions, in ascending order; of a sample that has fewer, others fill up the m. None: all."""
+        """[B, m]: the answered positions, in ascending order; of a sample that has fewer, others
+        fill up the m. None: all.
+        """
         plan = self.plan
         if not plan.info.selective:
             return None
         if plan.counts is None:
-            m = int(self.answered.sum(dim=1).max())  # waits for a GPU, which is less than a head on all positions
+            m = int(
+                self.answered.sum(dim=1).max()
+            )  # waits for a GPU, which is less than a head on all positions
         else:
             m = plan.counts[self.index]
             m -= 0 if plan.guide is not None else plan.quota.behind(self.index)
@@ -163,21 +219,40 @@ class State:
     def result(self) -> Denoised:
         """The finished batch."""
         if not self.done:
-            raise ValueError(f"the run is not finished: step {self.index} of at most {self.plan.total} is next")
+            raise ValueError(
+                f"the run is not finished: step {self.index} of at most {self.plan.total} is next"
+            )
         plan = self.plan
         history = History(plan.first_sample + plan.settings.n, plan.made_with, self.memory)
-        return Denoised(self.tokens, self.commit_step, self.nfe, plan.seeds, plan.settings.n, history)
+        return Denoised(
+            self.tokens, self.commit_step, self.nfe, plan.seeds, plan.settings.n, history
+        )
 
     def to(self, device: str | torch.device) -> "State":
-        """The same run elsewhere; with the same logits it writes the same tokens, but for rounding in the guide."""
+        """The same run elsewhere; with the same logits it writes the same tokens, but for rounding
+        in the guide.
+        """
         Alarm(patient=False, pending=list(self.alarms)).sound()
         place = torch.device(device)
-        moved: dict[str, Any] = {f.name: x.to(place) for f in fields(self) if isinstance(x := getattr(self, f.name), Tensor)}
+        moved: dict[str, Any] = {
+            f.name: x.to(place)
+            for f in fields(self)
+            if isinstance(x := getattr(self, f.name), Tensor)
+        }
         memory = None if self.memory is None else self.memory.to(place)
-        return replace(self, plan=self.plan.to(place), blocks=self.blocks.to(place), memory=memory, alarms=(), **moved)
+        return replace(
+            self,
+            plan=self.plan.to(place),
+            blocks=self.blocks.to(place),
+            memory=memory,
+            alarms=(),
+            **moved,
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Tensors travel on the CPU; a state comes back to the device it was on, where there is one."""
+        """Tensors travel on the CPU; a state comes back to the device it was on, where there is
+        one.
+        """
         here = self.to("cpu")
         held = {f.name: getattr(here, f.name) for f in fields(here) if f.init}
         return _restore, (VERSION, str(self.tokens.device), held)
@@ -185,7 +260,9 @@ class State:
 
 def _restore(version: int, device: str, held: dict[str, Any]) -> State:
     if version != VERSION:
-        raise ValueError(f"a state of version {version}, and this oddlm reads version {VERSION}: finish it where it was made")
+        raise ValueError(
+            f"a state of version {version}, and this oddlm reads version {VERSION}: finish it where it was made"
+        )
     state = State(**held)
     there = torch.device(device).type != "cuda" or torch.cuda.is_available()
     return state.to(device) if there and device != "cpu" else state
@@ -204,13 +281,16 @@ def begin(
     """A run at its start. ValueError for whatever does not fit.
 
     prompts: token ids, of any lengths; each gets settings.n samples.
-    guide: what moves the logits at every step. history: of a Denoised with the same prompts and settings; the samples go on
-    from there, n more per prompt. templates: for each prompt `length` tokens, None where one is to be written.
+    guide: what moves the logits at every step. history: of a Denoised with the same prompts and
+    settings; the samples go on from there, n more per prompt. templates: for each prompt `length`
+    tokens, None where one is to be written.
     """
     settings.check(info)
     policy = POLICIES.build(settings.policy)
     parallel, remasks = (bool(getattr(policy, name, False)) for name in ("parallel", "remasks"))
-    quota = Quota.plan(settings.length, settings.steps, settings.block_length, fork=settings.fork, remasks=remasks)
+    quota = Quota.plan(
+        settings.length, settings.steps, settings.block_length, fork=settings.fork, remasks=remasks
+    )
     _check_blocks(info, quota)
     left, lengths = lay_prompts(prompts, settings.n, info)
     B, L = len(left), quota.length
@@ -231,13 +311,21 @@ def begin(
     }
     _check_history(history, made_with, parallel)
     earlier = None if history is None else history.memory
-    running = None if guide is None else guide.begin(info, backend, earlier, resumes=history is not None)
+    running = (
+        None if guide is None else guide.begin(info, backend, earlier, resumes=history is not None)
+    )
     memory = None if running is None else running.memory
     if parallel and memory is not None:
-        raise ValueError("a parallel policy ends at steps of its own: there is no history to remember")
+        raise ValueError(
+            "a parallel policy ends at steps of its own: there is no history to remember"
+        )
     if settings.stop_at_end and memory is not None:
-        raise ValueError("stop_at_end ends samples at steps of their own: there is no history to remember")
-    never = tuple(sorted({*settings.suppress} | ({info.mask_id} if info.mask_id is not None else set())))
+        raise ValueError(
+            "stop_at_end ends samples at steps of their own: there is no history to remember"
+        )
+    never = tuple(
+        sorted({*settings.suppress} | ({info.mask_id} if info.mask_id is not None else set()))
+    )
     confidence = "sampled" if settings.sampled(info) else "full"
     plan = Plan(
         run=uuid.uuid4().hex,
@@ -245,7 +333,9 @@ def begin(
         info=info if settings.prompt_noise else replace(info, embedding=None),  # a state is light
         quota=quota,
         total=quota.steps if aligned else int(ends[:, -1].max()),
-        counts=None if parallel or given is not None or not aligned else tuple(quota.counts(fork=settings.fork)),
+        counts=None
+        if parallel or given is not None or not aligned
+        else tuple(quota.counts(fork=settings.fork)),
         ends=ends,
         policy=policy,
         parallel=parallel,
@@ -267,7 +357,9 @@ def begin(
         prompt_lengths=lengths,
         given=given,
         never=never,
-        late=torch.tensor(sorted(settings.suppress_confidence), dtype=torch.long, device=left.device),
+        late=torch.tensor(
+            sorted(settings.suppress_confidence), dtype=torch.long, device=left.device
+        ),
         made_with=made_with,
     )
     tokens = torch.zeros(B, L, dtype=torch.long, device=left.device) if answers is None else answers
@@ -288,15 +380,21 @@ def begin(
 
 @torch.no_grad()
 def advance(state: State, logits: Tensor, *, query: Query | None = None) -> tuple[State, StepEvent]:
-    """Take one step with the answer to `state.query`: [R, m, V], or [R, L, V] where it asks for all positions.
+    """Take one step with the answer to `state.query`: [R, m, V], or [R, L, V] where it asks for all
+    positions.
 
-    query: the one that was answered, to be told where it is not the current one. Nothing of the old state changes.
+    query: the one that was answered, to be told where it is not the current one. Nothing of the old
+    state changes.
     """
     plan, asked = state.plan, state.query
     if asked is None:
         raise ValueError("the run is finished: there is no query to answer")
     if query is not None and (query.run, query.number) != (asked.run, asked.number):
-        whose = f"query {query.number} of this run" if query.run == asked.run else "a query of another run"
+        whose = (
+            f"query {query.number} of this run"
+            if query.run == asked.run
+            else "a query of another run"
+        )
         raise ValueError(f"this answers {whose}, and query {asked.number} is the current one")
     check_answer(logits, asked, plan.info)
     alarm = Alarm(state.tokens.is_cuda, list(state.alarms))
@@ -307,7 +405,11 @@ def advance(state: State, logits: Tensor, *, query: Query | None = None) -> tupl
         place[state.live] = torch.arange(len(logits), device=logits.device)
         answer, positions = logits[place], None if positions is None else positions[place]
     outlook = Outlook(answer, positions, state.answered, step, alarm, plan.backend)
-    seen = step if plan.given is None else replace(step, tokens=step.tokens.masked_fill(plan.given, ABSENT))
+    seen = (
+        step
+        if plan.given is None
+        else replace(step, tokens=step.tokens.masked_fill(plan.given, ABSENT))
+    )
     outlook, memory = look(outlook, plan.guide, state.memory, seen)
     propose = partial(_propose, plan, step)
     plain: Callable[[], tuple[Prediction, Decision]] | None
@@ -318,14 +420,24 @@ def advance(state: State, logits: Tensor, *, query: Query | None = None) -> tupl
         prediction, decision = propose(outlook)
         plain = None if outlook.pushed is None else partial(propose, outlook.without_guide())
     event = StepEvent(step, prediction, decision, outlook, plain)
-    tokens, masked = torch.where(decision.commit, prediction.tokens, step.tokens), step.masked & ~decision.commit
-    commit_step, confidence = state.commit_step.masked_fill(decision.commit, state.index), state.confidence
+    tokens, masked = (
+        torch.where(decision.commit, prediction.tokens, step.tokens),
+        step.masked & ~decision.commit,
+    )
+    commit_step, confidence = (
+        state.commit_step.masked_fill(decision.commit, state.index),
+        state.confidence,
+    )
     if decision.remask is not None:
         masked, commit_step = masked | decision.remask, commit_step.masked_fill(decision.remask, -1)
     if confidence is not None:
         confidence = torch.where(decision.commit, prediction.confidence, confidence)
     passes = plan.info.passes
-    nfe = state.nfe + passes if state.live is None else state.nfe.index_add(0, state.live, torch.full_like(state.live, passes))
+    nfe = (
+        state.nfe + passes
+        if state.live is None
+        else state.nfe.index_add(0, state.live, torch.full_like(state.live, passes))
+    )
     after = replace(
         state,
         index=state.index + 1,
@@ -347,11 +459,17 @@ def check_answer(logits: Any, query: Query, info: ModelInfo) -> None:
     if not isinstance(logits, Tensor):
         raise ValueError(f"the model returned {type(logits).__name__}, not a tensor of logits")
     R, T = query.tokens.shape
-    expected = (R, T - query.start if query.positions is None else query.positions.shape[1], info.vocab_size)
+    expected = (
+        R,
+        T - query.start if query.positions is None else query.positions.shape[1],
+        info.vocab_size,
+    )
     if logits.shape != expected:
         raise ValueError(f"model returned logits {tuple(logits.shape)}, expected {expected}")
     if logits.device != query.tokens.device:
-        raise ValueError(f"model returned logits on {logits.device}, and the run is on {query.tokens.device}")
+        raise ValueError(
+            f"model returned logits on {logits.device}, and the run is on {query.tokens.device}"
+        )
     if not logits.is_floating_point() or (info.dtype is not None and logits.dtype != info.dtype):
         wanted = "floating-point numbers" if info.dtype is None else str(info.dtype)
         raise ValueError(f"model returned logits of {logits.dtype}, expected {wanted}")
@@ -367,10 +485,14 @@ def _propose(plan: Plan, step: Step, outlook: Outlook) -> tuple[Prediction, Deci
         score = score + order_noise(step, settings.order_temperature)
     if remask is not None:
         if step.revisable is None:
-            raise ValueError("a policy that takes tokens back must say so: @oddlm.policy(remasks=True)")
+            raise ValueError(
+                "a policy that takes tokens back must say so: @oddlm.policy(remasks=True)"
+            )
         assert step.target is not None
         remask = remask & step.revisable
-        remask = remask & (remask.cumsum(dim=1) <= step.target[:, None])  # as many as there are masks to take their place
+        remask = remask & (
+            remask.cumsum(dim=1) <= step.target[:, None]
+        )  # as many as there are masks to take their place
         quota = quota + remask.sum(dim=1)
     return prediction, Decision(select(score, quota, step, outlook.alarm), remask)
 
@@ -387,8 +509,12 @@ def _fork(plan: Plan, outlook: Outlook) -> tuple[Prediction, Decision]:
     tokens, commit = fork_cells(outlook.base, outlook.step, plan.settings.fork_temperature)
     prediction = plan.predict(outlook)
     tokens = torch.where(commit, tokens, prediction.tokens)
-    confidence = torch.where(commit, probability(outlook.pushed_logits, tokens, commit), prediction.confidence)
-    return replace(prediction, tokens=tokens, confidence=confidence, logprobs=None), Decision(commit)
+    confidence = torch.where(
+        commit, probability(outlook.pushed_logits, tokens, commit), prediction.confidence
+    )
+    return replace(prediction, tokens=tokens, confidence=confidence, logprobs=None), Decision(
+        commit
+    )
 
 
 def _blanked(state: State) -> State:
@@ -400,7 +526,10 @@ def _blanked(state: State) -> State:
 
 
 def _settled(state: State) -> State:
-    """Who still needs the network, and whether anybody does. It waits for a GPU only where that cannot be known beforehand."""
+    """Who still needs the network, and whether anybody does.
+
+    It waits for a GPU only where that cannot be known beforehand.
+    """
     plan = state.plan
     if state.index >= plan.total:
         return replace(state, done=True)
@@ -415,17 +544,25 @@ def _settled(state: State) -> State:
 
 
 def _stopped(state: State) -> State:
-    """Samples whose text has ended, up to the end of a block, are filled with the token that ends it."""
+    """Samples whose text has ended, up to the end of a block, are filled with the token that ends
+    it.
+    """
     plan, blocks = state.plan, state.blocks
     ends = torch.isin(state.tokens, torch.tensor(plan.info.end_ids, device=state.tokens.device))
     ends &= (state.commit_step >= 0) & (blocks.ids < blocks.current[:, None])
     stopped = ends.any(dim=1)
     if plan.guide is not None:  # who is still pushed away from a sample needs its logits
         later = stopped.view(-1, plan.settings.n).flip(1).long().cumprod(dim=1).flip(1).bool()
-        stopped = (later if plan.guide.looks_back else later.all(dim=1, keepdim=True).expand_as(later)).flatten()
+        stopped = (
+            later if plan.guide.looks_back else later.all(dim=1, keepdim=True).expand_as(later)
+        ).flatten()
     fill = state.tokens.gather(1, ends.byte().argmax(dim=1, keepdim=True))
     here = stopped[:, None] & state.masked
-    return replace(state, tokens=torch.where(here, fill, state.tokens), blocks=blocks.with_masked(state.masked & ~here))
+    return replace(
+        state,
+        tokens=torch.where(here, fill, state.tokens),
+        blocks=blocks.with_masked(state.masked & ~here),
+    )
 
 
 def _process(info: ModelInfo, never: tuple[int, ...], remasks: bool) -> Process:
@@ -450,7 +587,9 @@ def _check_history(history: History | None, made_with: Mapping[str, Any], parall
     if history is None:
         return
     if parallel:
-        raise ValueError("a parallel policy ends at steps of its own: it cannot go on from a history")
+        raise ValueError(
+            "a parallel policy ends at steps of its own: it cannot go on from a history"
+        )
     for name, value in made_with.items():
         if (was := history.made_with[name]) != value:
             raise ValueError(f"history was made with {name} {was}, not {value}")

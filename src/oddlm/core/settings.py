@@ -19,23 +19,32 @@ class Settings:
     """How the samples of a run are drawn.
 
     n, length: samples per prompt, tokens per sample.
-    steps: network evaluations; they divide evenly over the blocks. Parallel policies may need fewer.
+    steps: network evaluations; they divide evenly over the blocks. Parallel policies may need
+    fewer.
     temperature: of the Gumbel-max choice; 0 is the argmax.
-    policy: which positions to commit (`core.policies`): a name, {"name": ..., option: ...}, a dotted path or a function.
-    confidence: what the policy's confidence, margin or entropy is taken from. "full": the pushed distribution, before filters
-        and temperature. "sampled": the one that tokens are drawn from, which then is Dream's, temperature before filters, all
-        in the precision of the logits. None: the model's own (Dream's is "sampled", all others' "full"), or "full" for a
-        parallel policy, whose bounds a sampled distribution would pass everywhere.
+    policy: which positions to commit (`core.policies`): a name, {"name": ..., option: ...}, a
+    dotted path or a function.
+    confidence: what the policy's confidence, margin or entropy is taken from. "full": the pushed
+    distribution, before filters
+        and temperature. "sampled": the one that tokens are drawn from, which then is Dream's,
+        temperature before filters, all in the precision of the logits. None: the model's own
+        (Dream's is "sampled", all others' "full"), or "full" for a parallel policy, whose bounds a
+        sampled distribution would pass everywhere.
     seed: one for all (each prompt derives its own, the first keeps it) or one per prompt.
     block_length: decode blocks of this length from left to right; None is one block.
-    top_k, top_p: filters on the pushed distribution, before temperature (after it where confidence is "sampled").
-    suppress: ids that are never written (MASK never is). suppress_confidence: ids that are written late.
+    top_k, top_p: filters on the pushed distribution, before temperature (after it where confidence
+    is "sampled").
+    suppress: ids that are never written (MASK never is). suppress_confidence: ids that are written
+    late.
     order_temperature: Gumbel noise on the log-score that picks positions.
     fork: step 0 commits one cell per sample, the j-th likeliest (position, token) for sample j.
     fork_temperature: of the fork: its cells are drawn without replacement, not ranked.
-    prompt_noise: noise on the embeddings of the prompt, as a share of their length, that fades over the steps.
-    stop_at_end: ask no more about a sample once an end token is written and everything up to the end of its block; the rest
-        is filled with that token. The tokens before it are the same. `LM.generate` has it on where blocks are decoded.
+    prompt_noise: noise on the embeddings of the prompt, as a share of their length, that fades over
+    the steps.
+    stop_at_end: ask no more about a sample once an end token is written and everything up to the
+    end of its block; the rest
+        is filled with that token. The tokens before it are the same. `LM.generate` has it on where
+        blocks are decoded.
     """
 
     n: int

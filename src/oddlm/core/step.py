@@ -1,4 +1,5 @@
-"""What the pieces of a step see: a step itself, what is predicted, what is decided, and what an observer is told.
+"""What the pieces of a step see: a step itself, what is predicted, what is decided, and what an
+observer is told.
 
 B = groups x n samples (those of one prompt are neighbours), L generated positions, V vocabulary.
 """
@@ -32,9 +33,15 @@ class Step:
     parallel: bool = False  # the policy may commit more than its quota
     protected: tuple[int, ...] = ()
     never: tuple[int, ...] = ()  # ids that are never written: MASK, and what is suppressed
-    confidence: Tensor | None = None  # [B, L] float64: of each token when it was written; where tokens may be taken back
-    revisable: Tensor | None = None  # [B, L] bool: written tokens of the open block, which a policy may take back
-    target: Tensor | None = None  # [B]: positions of the open block that are to be masked after this step
+    confidence: Tensor | None = (
+        None  # [B, L] float64: of each token when it was written; where tokens may be taken back
+    )
+    revisable: Tensor | None = (
+        None  # [B, L] bool: written tokens of the open block, which a policy may take back
+    )
+    target: Tensor | None = (
+        None  # [B]: positions of the open block that are to be masked after this step
+    )
 
     @property
     def masked(self) -> Tensor:
@@ -48,20 +55,35 @@ class Step:
 
     @property
     def time_left(self) -> Tensor:
-        """[B]: from 1 down. Steps left of a fixed schedule; the masked share of each sample where the end is not known."""
+        """[B]: from 1 down. Steps left of a fixed schedule; the masked share of each sample where
+        the end is not known.
+        """
         if self.parallel:
             return self.masked.double().mean(dim=1)
-        return torch.full((len(self.tokens),), 1 - self.index / self.total, device=self.tokens.device, dtype=torch.float64)
+        return torch.full(
+            (len(self.tokens),),
+            1 - self.index / self.total,
+            device=self.tokens.device,
+            dtype=torch.float64,
+        )
 
     def address(self) -> tuple[Tensor, Tensor]:
-        """(seeds, samples), each [B]: what a sample's noise depends on besides step, purpose and position."""
+        """(seeds, samples), each [B]: what a sample's noise depends on besides step, purpose and
+        position.
+        """
         samples = torch.arange(self.n, device=self.seeds.device) + self.first_sample
         return self.seeds.repeat_interleave(self.n), samples.repeat(len(self.seeds))
 
     def keys(self, purpose: Purpose, positions: int) -> Tensor:
         """[B, positions] int64: where the noise of every sample and position comes from."""
         seeds, samples = self.address()
-        return key(seeds[:, None], samples[:, None], self.index, purpose, torch.arange(positions, device=seeds.device))
+        return key(
+            seeds[:, None],
+            samples[:, None],
+            self.index,
+            purpose,
+            torch.arange(positions, device=seeds.device),
+        )
 
 
 @lru_cache(maxsize=64)
@@ -72,14 +94,19 @@ def id_tensor(ids: tuple[int, ...], device: torch.device) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What the network would write at every open position; elsewhere the tokens as they are, and zeros."""
+    """What the network would write at every open position; elsewhere the tokens as they are, and
+    zeros.
+    """
 
     tokens: Tensor  # [B, L] int64
-    confidence: Tensor  # [B, L] float64: probability of the chosen token, in the full or the sampled distribution
+    # [B, L] float64: probability of the chosen token, in the full or the sampled distribution
+    confidence: Tensor
     margin: Tensor | None = None  # [B, L] likeliest minus second likeliest
     entropy: Tensor | None = None  # [B, L] nats
     logits: Tensor | None = None  # [B, L, V] pushed; None where a fused kernel never writes them
-    logprobs: tuple[Tensor, Tensor] | None = None  # [B, L] base and pushed, of the tokens; where a fused kernel knows them
+    logprobs: tuple[Tensor, Tensor] | None = (
+        None  # [B, L] base and pushed, of the tokens; where a fused kernel knows them
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +127,9 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A proposal for one step, with the probability of its tokens before and after guidance (0 where not open)."""
+    """A proposal for one step, with the probability of its tokens before and after guidance (0
+    where not open).
+    """
 
     tokens: Tensor  # [B, L]
     commit: Tensor  # [B, L] bool
@@ -118,8 +147,8 @@ class Top:
 
 
 class StepLogits(Protocol):
-    """[B, L, V], suppressed: as the network gave them, and after the guide (the same object where there was none). Undefined
-    at committed positions.
+    """[B, L, V], suppressed: as the network gave them, and after the guide (the same object where
+    there was none). Undefined at committed positions.
     """
 
     @property
@@ -131,13 +160,18 @@ class StepLogits(Protocol):
 
 @dataclass(frozen=True)
 class StepEvent:
-    """What an observer sees after each step. The properties are computed when first read, and only then."""
+    """What an observer sees after each step.
+
+    The properties are computed when first read, and only then.
+    """
 
     step: Step
     prediction: Prediction
     decision: Decision
     logits: StepLogits
-    propose: Callable[[], tuple[Prediction, Decision]] | None  # what plain sampling would do here; None: the same
+    propose: (
+        Callable[[], tuple[Prediction, Decision]] | None
+    )  # what plain sampling would do here; None: the same
 
     @property
     def commit(self) -> Tensor:
@@ -155,12 +189,16 @@ class StepEvent:
 
     @cached_property
     def logprobs(self) -> tuple[Tensor, Tensor]:
-        """[B, L] float64, base and pushed: log-probability of each token that this step commits, 0 elsewhere."""
+        """[B, L] float64, base and pushed: log-probability of each token that this step commits, 0
+        elsewhere.
+        """
         if self.prediction.logprobs is not None:
             base, pushed = (x.where(self.commit, 0.0) for x in self.prediction.logprobs)
             return base, pushed
         base = self._logprobs(self.base_logits)
-        return base, base if self.pushed_logits is self.base_logits else self._logprobs(self.pushed_logits)
+        return base, base if self.pushed_logits is self.base_logits else self._logprobs(
+            self.pushed_logits
+        )
 
     @cached_property
     def chosen(self) -> Choice:
@@ -188,8 +226,12 @@ class StepEvent:
 
     @cached_property
     def force(self) -> Tensor:
-        """[B, L]: Euclidean size of the push on a position's logits, over everything that is masked."""
-        push: Tensor = (self.pushed_logits - self.base_logits).nan_to_num(nan=0.0)  # -inf stays -inf: no push
+        """[B, L]: Euclidean size of the push on a position's logits, over everything that is
+        masked.
+        """
+        push: Tensor = (self.pushed_logits - self.base_logits).nan_to_num(
+            nan=0.0
+        )  # -inf stays -inf: no push
         force: Tensor = push.double().norm(dim=-1)
         return force.where(self.step.masked, 0.0)
 
@@ -212,7 +254,9 @@ class StepEvent:
         return result
 
     def _choice(self, tokens: Tensor, commit: Tensor) -> Choice:
-        base, pushed = (p.gather(-1, tokens[..., None]).squeeze(-1) for p in (self._base, self._pushed))
+        base, pushed = (
+            p.gather(-1, tokens[..., None]).squeeze(-1) for p in (self._base, self._pushed)
+        )
         return Choice(tokens, commit, base, pushed)
 
 
@@ -224,7 +268,8 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One answer. The log-probabilities are those of each token at the step that wrote it, at temperature 1 and without
+    """One answer. The log-probabilities are those of each token at the step that wrote it, at
+    temperature 1 and without
     filters: under the network (base) and after guidance (pushed).
 
     Of a template, `text` is what was written into its holes, and `filled` the whole of it.
@@ -276,7 +321,9 @@ class Denoised:
     """A finished batch: [g * n, (g + 1) * n) are the samples of prompt g."""
 
     tokens: Tensor  # [B, L]
-    commit_step: Tensor  # [B, L] int64: the step at which each token was written; -1 of what was given, or is behind the end
+    # [B, L] int64: the step at which each token was written; -1 of what was given, or is behind the
+    # end
+    commit_step: Tensor
     evaluations: Tensor  # [B] int64: of the network, for each sample
     seeds: Tensor  # [G]
     n: int
@@ -284,7 +331,10 @@ class Denoised:
 
     def to(self, device: str) -> "Denoised":
         """The same batch elsewhere; its history stays where it is."""
-        moved = {name: getattr(self, name).to(device) for name in ("tokens", "commit_step", "evaluations", "seeds")}
+        moved = {
+            name: getattr(self, name).to(device)
+            for name in ("tokens", "commit_step", "evaluations", "seeds")
+        }
         return replace(self, **moved)
 
     @property
@@ -297,5 +347,7 @@ class Denoised:
         return iter(self.tokens.split(self.n))
 
 
-Policy = Callable[[Prediction, Step], Tensor | Proposal]  # -> score [B, L]: higher is sooner, +inf (parallel policies) is now
+Policy = Callable[
+    [Prediction, Step], Tensor | Proposal
+]  # -> score [B, L]: higher is sooner, +inf (parallel policies) is now
 Observer = Callable[[StepEvent], None]

@@ -8,7 +8,9 @@ from torch import Tensor
 
 from ..registry import Registry
 
-AlphaSchedule = Callable[[Tensor, int], Tensor]  # time left [B] (1 to 0), planned steps -> factor on alpha [B]
+AlphaSchedule = Callable[
+    [Tensor, int], Tensor
+]  # time left [B] (1 to 0), planned steps -> factor on alpha [B]
 ALPHA_SCHEDULES: Registry[AlphaSchedule] = Registry("alpha schedule")
 
 

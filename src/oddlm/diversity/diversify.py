@@ -14,10 +14,10 @@ from ..core.model import ModelInfo
 from ..core.step import Step
 from ..kernels import dispatch
 from ..kernels.contract import Objective
-from ..presets import FEATURE, GRADIENT
+from ..presets import ARITHMETIC, FEATURE, GRADIENT, OBJECTIVE, Arithmetic
 from .features import Feature, Pooling
 from .memory import Explored
-from .repulsion import OPEN, DuplicateMode, Gradient, Preset, Repulsion
+from .repulsion import DuplicateMode, Gradient, Repulsion
 
 FLOATS = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
@@ -29,7 +29,7 @@ def diversify(
     masked: Tensor,
     *,
     alpha: float,
-    objective: str | Mapping[str, Any] | Objective = OPEN,
+    objective: str | Mapping[str, Any] | Objective = OBJECTIVE,
     feature: str | Mapping[str, Any] | Pooling | Feature = FEATURE,
     n: int | None = None,
     protected: Collection[int] = (),
@@ -39,19 +39,21 @@ def diversify(
     seed: int | Sequence[int] = 0,
     step: int = 0,
     embedding: Tensor | None = None,
-    preset: Preset | None = None,
+    arithmetic: Arithmetic = ARITHMETIC,
     backend: dispatch.Asked = "auto",
     history: Explored | None = None,
     record: Explored | None = None,
 ) -> Tensor:
-    """Push the samples of a batch apart: the one line to add to a sampling loop of your own, before it picks tokens.
+    """Push the samples of a batch apart: the one line to add to a sampling loop of your own, before
+    it picks tokens.
 
-    logits [B, S, V] of the generated positions, tokens [B, S] as they stand, masked [B, S] bool. B = groups x n, the samples
-    of one prompt being neighbours (n=None: one group). alpha is used as it is: multiply it with a schedule of your own. Where
-    a duplicate is broken the direction depends on seed (one, or one per group) and step. `protected` ids (EOS, PAD) are
-    never pushed. To go on in a second batch, give the first one `record=Explored()` and the second the same object as
-    `history`. The other arguments are those of `Repulsion`. Returns new logits of the same dtype; committed positions and
-    all other inputs stay as they are.
+    logits [B, S, V] of the generated positions, tokens [B, S] as they stand, masked [B, S] bool. B
+    = groups x n, the samples of one prompt being neighbours (n=None: one group). alpha is used as
+    it is: multiply it with a schedule of your own. Where a duplicate is broken the direction
+    depends on seed (one, or one per group) and step. `protected` ids (EOS, PAD) are never pushed.
+    To go on in a second batch, give the first one `record=Explored()` and the second the same
+    object as `history`. The other arguments are those of `Repulsion`. Returns new logits of the
+    same dtype; committed positions and all other inputs stay as they are.
     """
     finite("alpha", alpha)
     guide = Repulsion(
@@ -63,7 +65,7 @@ def diversify(
         tolerance=tolerance,
         gradient=gradient,
         embedding=embedding,
-        preset=preset,
+        arithmetic=arithmetic,
         backend=backend,
     )
     n = _check_batch(logits, tokens, masked, n, protected)
@@ -82,7 +84,9 @@ def diversify(
         index=step,
         total=1,
         tokens=tokens.long(),
-        blocks=Blocks(torch.zeros(1, logits.shape[1], dtype=torch.long, device=logits.device), 1, masked),
+        blocks=Blocks(
+            torch.zeros(1, logits.shape[1], dtype=torch.long, device=logits.device), 1, masked
+        ),
         n=n,
         first_sample=0 if history is None else history.samples_at(step),
         seeds=noise.seed_tensor(seed, len(logits) // n, logits.device),
@@ -91,14 +95,20 @@ def diversify(
     return running.pushed_logits(logits, here, record)
 
 
-def _check_batch(logits: Tensor, tokens: Tensor, masked: Tensor, n: int | None, protected: Collection[int]) -> int:
+def _check_batch(
+    logits: Tensor, tokens: Tensor, masked: Tensor, n: int | None, protected: Collection[int]
+) -> int:
     if logits.dim() != 3 or logits.dtype not in FLOATS or 0 in logits.shape:
         known = ", ".join(str(f).removeprefix("torch.") for f in FLOATS)
-        raise ValueError(f"logits must be {known} of shape [B, S, V], not {logits.dtype} {tuple(logits.shape)}")
+        raise ValueError(
+            f"logits must be {known} of shape [B, S, V], not {logits.dtype} {tuple(logits.shape)}"
+        )
     B, S, V = logits.shape
     for name, value in (("tokens", tokens), ("masked", masked)):
         if value.shape != (B, S):
-            raise ValueError(f"{name} must have shape {(B, S)} like logits, not {tuple(value.shape)}")
+            raise ValueError(
+                f"{name} must have shape {(B, S)} like logits, not {tuple(value.shape)}"
+            )
     if tokens.dtype not in (torch.int32, torch.int64):
         raise ValueError(f"tokens must be int64 or int32, not {tokens.dtype}")
     if masked.dtype != torch.bool:

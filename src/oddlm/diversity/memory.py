@@ -1,10 +1,12 @@
-"""What earlier samples have explored, kept step by step, so that a second batch can go on from there.
+"""What earlier samples have explored, kept step by step, so that a second batch can go on from
+there.
 
-`exact` keeps every direction in float64: n * D * 8 bytes per step and prompt, 16 MB at n = 16 and D = 126464, and 16 + 16
-samples are those of a batch of 32. `sparse` keeps the largest entries of each direction in float32, as many as it takes to lose
-at most LOST of its length; it never takes more than half of `exact`, and far less where the network is sure of itself. Half
-precision would be simpler, but its rounding (1e-3) is as large as the residual below which a sample counts as a duplicate (also
-1e-3), so duplicates of remembered samples would pass for new; LOST stays below it.
+`exact` keeps every direction in float64: n * D * 8 bytes per step and prompt, 16 MB at n = 16 and D
+= 126464, and 16 + 16 samples are those of a batch of 32. `sparse` keeps the largest entries of each
+direction in float32, as many as it takes to lose at most LOST of its length; it never takes more
+than half of `exact`, and far less where the network is sure of itself. Half precision would be
+simpler, but its rounding (1e-3) is as large as the residual below which a sample counts as a
+duplicate (also 1e-3), so duplicates of remembered samples would pass for new; LOST stays below it.
 """
 
 from collections.abc import Sequence
@@ -22,7 +24,9 @@ LOST = 3e-4
 
 @dataclass(frozen=True, slots=True)
 class Sparse:
-    """Orthonormal rows [h, D], zero rows among them, by their largest entries; all entries where that is shorter."""
+    """Orthonormal rows [h, D], zero rows among them, by their largest entries; all entries where
+    that is shorter.
+    """
 
     shape: tuple[int, int]
     counts: Tensor  # [h] int32: entries of each row
@@ -62,15 +66,23 @@ class Sparse:
 
     @property
     def nbytes(self) -> int:
-        return self.counts.nbytes + self.values.nbytes + (0 if self.columns is None else self.columns.nbytes)
+        return (
+            self.counts.nbytes
+            + self.values.nbytes
+            + (0 if self.columns is None else self.columns.nbytes)
+        )
 
 
 @dataclass(slots=True)
 class Explored:
-    """Directions [h, D] of the samples of each prompt, by step: filled by one run, read by those that go on from it."""
+    """Directions [h, D] of the samples of each prompt, by step: filled by one run, read by those
+    that go on from it.
+    """
 
     form: Form = "exact"
-    feature: str | None = None  # what the directions are directions of; set by the first that are added
+    feature: str | None = (
+        None  # what the directions are directions of; set by the first that are added
+    )
     steps: dict[int, list[Tensor | Sparse]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -83,19 +95,31 @@ class Explored:
         if self.feature != feature:
             raise ValueError(f"history was made with feature {self.feature}, not {feature}")
         if len(self.steps[index]) != groups:
-            raise ValueError(f"history was made with {len(self.steps[index])} prompts, not {groups}")
+            raise ValueError(
+                f"history was made with {len(self.steps[index])} prompts, not {groups}"
+            )
         return torch.stack([x if isinstance(x, Tensor) else x.unpack() for x in self.steps[index]])
 
     def with_step(self, index: int, feature: str, rows: Tensor) -> "Explored":
         """The same, and the rows [G, h, D] of a step."""
-        kept: list[Tensor | Sparse] = [Sparse.pack(r) if self.form == "sparse" else r.clone() for r in rows]
+        kept: list[Tensor | Sparse] = [
+            Sparse.pack(r) if self.form == "sparse" else r.clone() for r in rows
+        ]
         return Explored(self.form, feature, {**self.steps, index: kept})
 
     def take(self, groups: Sequence[int]) -> "Explored":
-        return Explored(self.form, self.feature, {i: [rows[g] for g in groups] for i, rows in self.steps.items()})
+        return Explored(
+            self.form,
+            self.feature,
+            {i: [rows[g] for g in groups] for i, rows in self.steps.items()},
+        )
 
     def to(self, device: torch.device) -> "Explored":
-        return Explored(self.form, self.feature, {i: [x.to(device) for x in rows] for i, rows in self.steps.items()})
+        return Explored(
+            self.form,
+            self.feature,
+            {i: [x.to(device) for x in rows] for i, rows in self.steps.items()},
+        )
 
     def samples_at(self, index: int) -> int:
         """How many samples of each prompt are remembered of a step."""

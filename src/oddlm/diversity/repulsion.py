@@ -1,7 +1,7 @@
 """`Repulsion`, the guide that makes samples differ."""
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, Literal, get_args
 
@@ -16,7 +16,18 @@ from ..core.step import Memory, Step
 from ..kernels import dispatch
 from ..kernels.contract import Objective, Repel
 from ..kernels.directions import Duplicates, extend
-from ..presets import ALPHA, ALPHA_SCHEDULE, FEATURE, GRADIENT, OBJECTIVE, expanded
+from ..params import check_arithmetic
+from ..presets import (
+    ALPHA,
+    ALPHA_SCHEDULE,
+    ARITHMETIC,
+    FEATURE,
+    GRADIENT,
+    OBJECTIVE,
+    PRESETS,
+    Arithmetic,
+    PresetName,
+)
 from .alpha import ALPHA_SCHEDULES, AlphaSchedule
 from .features import FEATURES, Feature, Pooling, build_feature
 from .memory import Explored, Form
@@ -24,48 +35,56 @@ from .objectives import OBJECTIVES, build_objective, need_of, slope_of, weigh_of
 
 DuplicateMode = Literal["break", "skip"]
 Gradient = Literal["normalized", "raw"]
-Preset = Literal["paper"]
-OPEN: Any = None  # not given: what the preset says, else the default of every door (`oddlm.presets`)
 
 
 @dataclass(frozen=True, slots=True)
 class Repulsion:
     """A guide: `denoise(..., guide=Repulsion(alpha=16))`.
 
-    objective: odd, odd_sequential, dpp, random_probe, none, or "auto" (default), which is {"name": "odd", "enough": 0.5};
-    feature: max_pool (default), mean_pool, positional or ngrams; both also as {"name": ..., option: ...}, a dotted path, or a
-    function. alpha (default 4): how far the most moved position of a sample moves (with gradient="raw": the bare step size).
+    objective (default {"name": "odd", "enough": 0.5}): odd, odd_sequential, dpp, random_probe or
+    none;
+    feature: max_pool (default), mean_pool, positional or ngrams; both also as {"name": ..., option:
+    ...}, a dotted path, or a function. alpha (default 4): how far the most moved position of a
+    sample moves (with gradient="raw": the bare step size).
     alpha_schedule (default linear): how alpha falls over the steps. duplicates: what
-    happens to a sample whose unit feature lies within `tolerance` (default 1e-3) of the span of the earlier ones: "break"
-    (default) pushes it along a seeded random direction, "skip" leaves it. protected ids and the embedding come from the model
-    unless given here.
-    preset="paper" is the published method (odd with alpha 8, unless others are given) in its own arithmetic: the precision of
-    the logits, residuals up to 1e-6 skipped.
-    backend: "auto" does without autograd in all features and objectives of ours (for max_pool as fused Triton kernels on a
-    GPU), and with it for functions of your own; "triton", "closed_form" and "reference" can be asked for by name.
-    remember: keep what the batch explores, so that `denoise(..., history=first.history)` goes on from there: "exact", or
-    "sparse" for large vocabularies (see `oddlm.diversity.memory`).
+    happens to a sample whose unit feature lies within `tolerance` (default 1e-3) of the span of the
+    earlier ones: "break" (default) pushes it along a seeded random direction, "skip" leaves it.
+    protected ids and the embedding come from the model unless given here.
+    arithmetic="published" is that of the paper's code: the precision of the logits, residuals up to
+    1e-6 skipped.
+    backend: "auto" does without autograd in all features and objectives of ours (for max_pool as
+    fused Triton kernels on a GPU), and with it for functions of your own; "triton", "closed_form"
+    and "reference" can be asked for by name.
+    remember: keep what the batch explores, so that `denoise(..., history=first.history)` goes on
+    from there: "exact", or "sparse" for large vocabularies (see `oddlm.diversity.memory`).
     """
 
-    objective: str | Mapping[str, Any] | Objective = OPEN
+    objective: str | Mapping[str, Any] | Objective = field(default_factory=lambda: dict(OBJECTIVE))
     feature: str | Mapping[str, Any] | Pooling | Feature = FEATURE
-    alpha: float = OPEN
+    alpha: float = ALPHA
     alpha_schedule: str | Mapping[str, Any] | AlphaSchedule = ALPHA_SCHEDULE
     duplicates: DuplicateMode | None = None
     tolerance: float | None = None
     gradient: Gradient = GRADIENT
     protected: Collection[int] | None = None
     embedding: Tensor | None = None
-    preset: Preset | None = None
+    arithmetic: Arithmetic = ARITHMETIC
     backend: dispatch.Asked = "auto"
     remember: Form | None = None
 
+    @classmethod
+    def preset(cls, name: PresetName, **settings: Any) -> "Repulsion":
+        """The guide that a preset stands for, with other settings beside it:
+        `Repulsion.preset("paper", alpha=16)`.
+        """
+        one_of("preset", name, tuple(PRESETS))
+        own = {
+            key: value for key, value in PRESETS[name].items() if key != "fork"
+        }  # the sampler's, not the guide's
+        return cls(**{**own, **settings})
+
     def __post_init__(self) -> None:
-        """Settle what is open, and refuse bad settings at once, not at the first step."""
-        named = {name: getattr(self, name) for name in ("objective", "alpha", "preset")}
-        settled = {"objective": OBJECTIVE, "alpha": ALPHA, **expanded({k: v for k, v in named.items() if v is not OPEN})}
-        for name in ("objective", "alpha"):
-            object.__setattr__(self, name, settled[name])
+        """Refuse bad settings at once, not at the first step."""
         build_objective(self.objective)
         build_feature(self.feature)
         ALPHA_SCHEDULES.build(self.alpha_schedule)
@@ -73,25 +92,24 @@ class Repulsion:
         for name, value, allowed in (
             ("duplicates", self.duplicates, get_args(DuplicateMode)),
             ("gradient", self.gradient, get_args(Gradient)),
-            ("preset", self.preset, get_args(Preset)),
+            ("arithmetic", self.arithmetic, get_args(Arithmetic)),
             ("backend", self.backend, get_args(dispatch.Asked)),
             ("remember", self.remember, get_args(Form)),
         ):
             if value is not None:
                 one_of(name, value, allowed)
-        if self.preset is not None and (self.duplicates, self.tolerance) != (None, None):
-            raise ValueError("preset 'paper' fixes duplicates and tolerance: give the preset or those, not both")
+        check_arithmetic(self.arithmetic, self.duplicates, self.tolerance)
         if self.tolerance is not None and not 0 <= self.tolerance < 1:
             raise ValueError(f"tolerance must lie in [0, 1), not {self.tolerance!r}")
         if self.backend == "closed_form" and len(self.forms) == 1:
             raise ValueError(
                 f"backend 'closed_form' needs a feature with a trace ({', '.join(_traced())}), an objective with a slope "
-                f"({', '.join(_having(slope_of))}), no preset"
+                f"({', '.join(_having(slope_of))}), arithmetic 'exact'"
             )
         if self.backend == "triton" and "triton" not in self.forms:
             raise ValueError(
                 "backend 'triton' needs feature max_pool over probs without top_k, an objective with a slope in "
-                f"coordinates ({', '.join(_having(weigh_of))}), no preset"
+                f"coordinates ({', '.join(_having(weigh_of))}), arithmetic 'exact'"
             )
         if self.remember is not None:
             self.check_memory()
@@ -99,9 +117,11 @@ class Repulsion:
     def check_memory(self) -> None:
         """Refuse settings under which a batch cannot go on from an earlier one."""
         if getattr(OBJECTIVES.build(self.objective), "coupled", False):
-            raise ValueError(f"objective {self.objective!r} couples all samples of a batch: none goes on from another")
-        if self.preset is not None:
-            raise ValueError(f"preset {self.preset!r} has no memory of earlier batches")
+            raise ValueError(
+                f"objective {self.objective!r} couples all samples of a batch: none goes on from another"
+            )
+        if self.arithmetic == "published":
+            raise ValueError("arithmetic 'published' has no memory of earlier batches")
 
     @property
     def idle(self) -> bool:
@@ -110,11 +130,12 @@ class Repulsion:
 
     @property
     def forms(self) -> tuple[dispatch.Form, ...]:
-        """The backends that can compute it: without autograd where feature and objective know their derivatives, tile by tile
-        for max-pooled probabilities, fused where the objective knows its slope in coordinates.
+        """The backends that can compute it: without autograd where feature and objective know their
+        derivatives, tile by tile for max-pooled probabilities, fused where the objective knows its
+        slope in coordinates.
         """
         objective, feature = OBJECTIVES.build(self.objective), build_feature(self.feature)
-        if not feature.traced or slope_of(objective) is None or self.preset is not None:
+        if not feature.traced or slope_of(objective) is None or self.arithmetic == "published":
             return ("reference",)
         pooled = feature.pooling is FEATURES.find("max_pool") and feature.space == "probs"
         if not pooled or feature.rank is not None or feature.ignore_ids:
@@ -124,17 +145,23 @@ class Repulsion:
 
     @property
     def duplicate_rule(self) -> Duplicates:
-        if self.preset == "paper":
+        if self.arithmetic == "published":
             return Duplicates("skip", tolerance=1e-6, native=True)
-        return Duplicates(self.duplicates or "break", 1e-3 if self.tolerance is None else self.tolerance)
+        return Duplicates(
+            self.duplicates or "break", 1e-3 if self.tolerance is None else self.tolerance
+        )
 
-    def begin(self, info: ModelInfo, backend: Backend, history: Memory | None, *, resumes: bool) -> "Repelling | None":
-        """The guide of one run with this model: one that reads what earlier batches explored, and remembers what it adds,
-        where it is to; None for plain sampling.
+    def begin(
+        self, info: ModelInfo, backend: Backend, history: Memory | None, *, resumes: bool
+    ) -> "Repelling | None":
+        """The guide of one run with this model: one that reads what earlier batches explored, and
+        remembers what it adds, where it is to; None for plain sampling.
         """
         return None if self.idle else self.resolve(info, backend, history, resumes=resumes)
 
-    def resolve(self, info: ModelInfo, backend: Backend, history: Memory | None, *, resumes: bool) -> "Repelling":
+    def resolve(
+        self, info: ModelInfo, backend: Backend, history: Memory | None, *, resumes: bool
+    ) -> "Repelling":
         """`begin`, also where the push is nothing and only what is explored counts."""
         feature = build_feature(self.feature)
         embedding = info.embedding if self.embedding is None else self.embedding
@@ -145,8 +172,12 @@ class Repulsion:
         if resumes or self.remember is not None:
             self.check_memory()
             if resumes and not isinstance(history, Explored):
-                raise ValueError("history holds no directions: make the first batch with Repulsion(..., remember='exact')")
-            memory = Explored(self.remember or (history.form if isinstance(history, Explored) else "exact"))
+                raise ValueError(
+                    "history holds no directions: make the first batch with Repulsion(..., remember='exact')"
+                )
+            memory = Explored(
+                self.remember or (history.form if isinstance(history, Explored) else "exact")
+            )
         held = embedding if feature.space != "probs" else None
         lean = replace(self, embedding=held, protected=protected)
         assert isinstance(backend, dispatch.Backend)
@@ -154,7 +185,9 @@ class Repulsion:
 
     @torch.no_grad()
     def __call__(self, logits: Tensor, step: Step) -> Tensor:
-        """The pushed logits of one step by itself; the input is not changed, and comes back itself where there is nothing to do."""
+        """The pushed logits of one step by itself; the input is not changed, and comes back itself
+        where there is nothing to do.
+        """
         info = ModelInfo(logits.shape[-1], None, step.protected, embedding=self.embedding)
         backend = dispatch.choose(logits.device, logits.dtype, asked=self.backend, forms=self.forms)
         guide = self.begin(info, backend, None, resumes=False)
@@ -167,7 +200,11 @@ def _traced() -> list[str]:
 
 def _having(form: Callable[[Objective], Any]) -> list[str]:
     """The objectives that have one, save the one that pushes nothing."""
-    return [name for name in OBJECTIVES.names if name != "none" and form(OBJECTIVES.build(name)) is not None]
+    return [
+        name
+        for name in OBJECTIVES.names
+        if name != "none" and form(OBJECTIVES.build(name)) is not None
+    ]
 
 
 @dataclass(frozen=True)
@@ -187,11 +224,21 @@ class Repelling:
     def looks_back(self) -> bool:
         return not getattr(self._objective, "coupled", False)
 
-    def __call__(self, logits: Tensor, step: Step, memory: Memory | None, positions: Tensor | None = None) -> Pushed:
+    def __call__(
+        self, logits: Tensor, step: Step, memory: Memory | None, positions: Tensor | None = None
+    ) -> Pushed:
         assert memory is None or isinstance(memory, Explored)
-        call = partial(self._kernel.plan, positions=positions, never=step.never) if self.fused else self._kernel.repel
+        call = (
+            partial(self._kernel.plan, positions=positions, never=step.never)
+            if self.fused
+            else self._kernel.repel
+        )
         result, memory = self._run(call, logits, step, memory)
-        return Pushed(None, result, memory) if self.fused else Pushed(result.flatten(0, 1), None, memory)
+        return (
+            Pushed(None, result, memory)
+            if self.fused
+            else Pushed(result.flatten(0, 1), None, memory)
+        )
 
     def pushed_logits(self, logits: Tensor, step: Step, record: Explored | None = None) -> Tensor:
         """The pushed logits [B, S, V] themselves; what is explored goes into `record`, too."""
@@ -204,8 +251,13 @@ class Repelling:
     def to(self, device: torch.device, backend: Backend) -> "Repelling":
         assert isinstance(backend, dispatch.Backend)
         held = self.repulsion.embedding
-        lean = self.repulsion if held is None else replace(self.repulsion, embedding=held.to(device))
-        memories = {name: None if (x := getattr(self, name)) is None else x.to(device) for name in ("earlier", "memory")}
+        lean = (
+            self.repulsion if held is None else replace(self.repulsion, embedding=held.to(device))
+        )
+        memories = {
+            name: None if (x := getattr(self, name)) is None else x.to(device)
+            for name in ("earlier", "memory")
+        }
         return replace(self, repulsion=lean, backend=backend, **memories)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-from ..params import RunSpec
+from ..spec import RunSpec
 from ..store import Store
 from .run import Asked, Plan
 from .work import Batch, Bench, Options
@@ -14,7 +14,10 @@ WITHIN_S = 60.0  # no further kind of run is timed after this
 
 
 def estimate(plan: Plan, store: Store, options: Options, together: int) -> tuple[float, int]:
-    """(seconds of one worker for what is left, groups that were timed). ValueError where a group cannot be run."""
+    """(seconds of one worker for what is left, groups that were timed).
+
+    ValueError where a group cannot be run.
+    """
     bench, done = Bench(options), plan.survey(store).done
     left: Counter[tuple[Any, ...]] = Counter()
     examples: dict[tuple[Any, ...], Asked] = {}
@@ -32,11 +35,16 @@ def estimate(plan: Plan, store: Store, options: Options, together: int) -> tuple
         seconds[kind] = _time(bench, batch) / len(batch.problems)
         timed += len(batch.problems)
     per_token = sum(seconds.values()) / sum(_tokens(examples[kind].spec) for kind in seconds)
-    return sum(count * seconds.get(kind, per_token * _tokens(examples[kind].spec)) for kind, count in left.items()), timed
+    return sum(
+        count * seconds.get(kind, per_token * _tokens(examples[kind].spec))
+        for kind, count in left.items()
+    ), timed
 
 
 def _time(bench: Bench, batch: Batch) -> float:
-    """Of drawing and scoring, one after the other: workers do both at once, so it is an upper bound."""
+    """Of drawing and scoring, one after the other: workers do both at once, so it is an upper
+    bound.
+    """
     began = time.perf_counter()
     drawn = _done(bench, batch)
     _done(bench, replace(batch, drawn=drawn))

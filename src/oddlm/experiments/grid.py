@@ -1,18 +1,19 @@
 """Files of runs: a TOML table whose lists mean "each of these". Imports no torch.
 
-    model = "mini"                                   # or {name = ..., quantize = "nf4"}: the fields of Loading
-    n = 16
+    model = "mini"                                   # or {name = ..., quantize = "nf4"}: the fields
+    of Loading n = 16
     seed = [0, 1, 2]
     task = [{name = "countdown", limit = 200, params = {length = 24, eos = "late"}}, "minicode"]
     [params]                                         # the fields of SampleParams
     temperature = [0, 1]
-    [[grid]]                                         # the file is the union of its grids; each takes over what stands above
-    params = {objective = "odd", alpha = [0, 8]}
+    [[grid]]                                         # the file is the union of its grids; each
+    takes over what stands above params = {objective = "odd", alpha = [0, 8]}
     [[grid]]
     params = {fork = true, alpha = 0}
 
-Lists stand anywhere, in tables too: `feature = {name = "max_pool", top_k = [8, 64]}`. A setting that a task has of its own goes
-before that of the grid. Runs that come to the same are one run; alpha 0 of every objective is plain sampling.
+Lists stand anywhere, in tables too: `feature = {name = "max_pool", top_k = [8, 64]}`. A setting
+that a task has of its own goes before that of the grid. Runs that come to the same are one run;
+alpha 0 of every objective is plain sampling.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +24,9 @@ from typing import Any, NamedTuple, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from ..params import Loading, RunSpec, SampleParams, Seed, checked, read_toml
+from ..config import Seed, checked, read_toml
+from ..params import SampleParams
+from ..spec import Loading, RunSpec
 from ..tasks import Task, find_task
 
 MOST_RUNS = 100_000
@@ -73,7 +76,9 @@ class Point(_Table):
 
 
 def read_grid(path: Path, data: Mapping[str, Path] | None = None) -> list[Wanted]:
-    """The runs of a file, each once. data: by task, the file to read its problems from, in place of what the grid says."""
+    """The runs of a file, each once. data: by task, the file to read its problems from, in place of
+    what the grid says.
+    """
     return expand(read_toml(path), str(path), data or {})
 
 
@@ -83,7 +88,9 @@ def expand(content: Mapping[str, Any], where: str, data: Mapping[str, Path]) -> 
     if not isinstance(grids, list) or not all(isinstance(grid, dict) for grid in grids):
         raise ValueError(f"{where}: grid is a list of tables, [[grid]]")
     if not grids:
-        raise ValueError(f"{where} holds no runs: it needs keys of a grid ({', '.join(Point.model_fields)}) or [[grid]] tables")
+        raise ValueError(
+            f"{where} holds no runs: it needs keys of a grid ({', '.join(Point.model_fields)}) or [[grid]] tables"
+        )
     found: dict[str, Wanted] = {}
     asked: set[str] = set()
     for number, grid in enumerate(grids, start=1):
@@ -92,14 +99,19 @@ def expand(content: Mapping[str, Any], where: str, data: Mapping[str, Path]) -> 
             for variant in variants(_named({**shared, **grid, "params": _merged(shared, grid)})):
                 point = checked(Point, variant)
                 asked.add(point.task.name)
-                spec, limit = _spec(point, variant, data.get(point.task.name)), point.task.limit or point.limit
+                spec, limit = (
+                    _spec(point, variant, data.get(point.task.name)),
+                    point.task.limit or point.limit,
+                )
                 if (known := found.get(spec.id)) is not None and limit is not None:
                     limit = None if known.limit is None else max(limit, known.limit)
                 found[spec.id] = Wanted(spec, limit)
         except ValueError as error:
             raise ValueError(f"{place}: {error}") from error
     for name in sorted(data.keys() - asked):
-        raise ValueError(f"{where} has no task {name!r} to read from {data[name]}; its tasks: {', '.join(sorted(asked))}")
+        raise ValueError(
+            f"{where} has no task {name!r} to read from {data[name]}; its tasks: {', '.join(sorted(asked))}"
+        )
     return list(found.values())
 
 
@@ -110,17 +122,25 @@ def variants(value: Any) -> list[Any]:
             raise ValueError("an empty list leaves nothing to run")
         return [variant for one in value for variant in variants(one)]
     if isinstance(value, dict):
-        columns = [[(key, variant) for variant in _variants_of(key, own)] for key, own in value.items()]
+        columns = [
+            [(key, variant) for variant in _variants_of(key, own)] for key, own in value.items()
+        ]
         if (count := prod(map(len, columns))) > MOST_RUNS:
-            raise ValueError(f"the lists stand for {count} combinations; a grid has at most {MOST_RUNS}")
+            raise ValueError(
+                f"the lists stand for {count} combinations; a grid has at most {MOST_RUNS}"
+            )
         return [dict(pairs) for pairs in product(*columns)]
     return [value]
 
 
 def shard(runs: Sequence[Wanted], part: int, parts: int) -> list[Wanted]:
-    """Every parts-th run, beginning with the part-th: the parts are disjoint and nearly alike in size."""
+    """Every parts-th run, beginning with the part-th: the parts are disjoint and nearly alike in
+    size.
+    """
     if part > len(runs):
-        raise ValueError(f"there is nothing in part {part} of {parts}: the grid has {len(runs)} runs")
+        raise ValueError(
+            f"there is nothing in part {part} of {parts}: the grid has {len(runs)} runs"
+        )
     return list(runs[part - 1 :: parts])
 
 
@@ -173,6 +193,10 @@ def _spec(point: Point, variant: Mapping[str, Any], data: Path | None) -> RunSpe
 
 
 def _params(variant: Mapping[str, Any], task: Task) -> SampleParams:
-    """As they stand in the file: what a preset or the objective brings must not hide what another table says."""
+    """As they stand in the file: what a preset or the objective brings must not hide what another
+    table says.
+    """
     of_task = {"length": task.length} | ({"steps": task.steps} if task.steps else {})
-    return checked(SampleParams, {**of_task, **variant["params"], **variant["task"].get("params", {})})
+    return checked(
+        SampleParams, {**of_task, **variant["params"], **variant["task"].get("params", {})}
+    )

@@ -1,11 +1,13 @@
-"""One way to run: a plan of (problem, setting, seed) units, an executor, and a driver that alone writes.
+"""One way to run: a plan of (problem, setting, seed) units, an executor, and a driver that alone
+writes.
 
     plan = make_plan([Wanted(spec, limit=50)])
     with closing(find_executor("local:workers=4", Options())) as executor:
         result = run_plan(plan, Store(Path("runs")), executor)
 
-Workers make records, the driver puts them into the store as they come and tells the tracker. What is drawn is scored while the
-next is drawn; a plan may also be drawn alone, and scored later or elsewhere (`stages`). What the store has is not made again.
+Workers make records, the driver puts them into the store as they come and tells the tracker. What
+is drawn is scored while the next is drawn; a plan may also be drawn alone, and scored later or
+elsewhere (`stages`). What the store has is not made again.
 """
 
 from collections import deque
@@ -18,8 +20,20 @@ from typing import Any, NamedTuple, TypeVar
 
 from ..lm import check_params
 from ..models import check_model, model_digest
-from ..params import RunSpec
-from ..store import DRAWN, SPEC, DamagedRunError, Drawn, Failure, Head, Record, Scored, Stage, Store, Writer
+from ..spec import RunSpec
+from ..store import (
+    DRAWN,
+    SPEC,
+    DamagedRunError,
+    Drawn,
+    Failure,
+    Head,
+    Record,
+    Scored,
+    Stage,
+    Store,
+    Writer,
+)
 from ..tasks import Problem, check_scoring, problem_digest, task_identity
 from ..versions import SCORING
 from .grid import Wanted
@@ -60,7 +74,9 @@ class Asked:
 @dataclass(frozen=True)
 class Plan:
     runs: tuple[Asked, ...]
-    unknown: tuple[str, ...] = ()  # why models could not be looked at; their runs cannot be told from those of other weights
+    unknown: tuple[
+        str, ...
+    ] = ()  # why models could not be looked at; their runs cannot be told from those of other weights
 
     @property
     def units(self) -> int:
@@ -71,7 +87,9 @@ class Plan:
         return sum(run.spec.n * len(run.problems) for run in self.runs)
 
     def survey(self, store: Store, stages: Sequence[Stage] = BOTH) -> "Survey":
-        """What a store has of these runs already: scored, or drawn where that is all that is wanted."""
+        """What a store has of these runs already: scored, or drawn where that is all that is
+        wanted.
+        """
         found = Survey()
         for run in self.runs:
             try:
@@ -89,7 +107,9 @@ class Plan:
 class Survey:
     """How far runs are."""
 
-    done: dict[str, int] = field(default_factory=dict)  # units, by run; those that cannot be read are not there
+    done: dict[str, int] = field(
+        default_factory=dict
+    )  # units, by run; those that cannot be read are not there
     complete: int = 0  # runs
     damaged: list[str] = field(default_factory=list)  # what is wrong with those
 
@@ -102,10 +122,14 @@ class Survey:
 class Result:
     """How a plan ended."""
 
-    done: list[str] = field(default_factory=list)  # ids of the runs that have all that was asked for
+    done: list[str] = field(
+        default_factory=list
+    )  # ids of the runs that have all that was asked for
     undrawn: int = 0  # problems that were to be scored and are not drawn
     failures: list[tuple[RunSpec, Failure]] = field(default_factory=list)
-    damaged: list[str] = field(default_factory=list)  # what is wrong with the runs that could not be opened
+    damaged: list[str] = field(
+        default_factory=list
+    )  # what is wrong with the runs that could not be opened
 
     @property
     def complete(self) -> int:
@@ -113,7 +137,11 @@ class Result:
 
 
 def make_plan(
-    wanted: Sequence[Wanted], *, unsafe: bool = False, only_look: bool = False, stages: Sequence[Stage] = BOTH
+    wanted: Sequence[Wanted],
+    *,
+    unsafe: bool = False,
+    only_look: bool = False,
+    stages: Sequence[Stage] = BOTH,
 ) -> Plan:
     """The runs as they are here and now: the digests of their models and data, and their problems.
 
@@ -121,7 +149,9 @@ def make_plan(
     """
     specs, unknown = _with_models([one.spec for one in wanted], only_look=only_look)
     sources: dict[str, tuple[dict[str, Any], list[Problem], int | None]] = {}
-    parts: dict[tuple[str, int | None], tuple[Problem, ...]] = {}  # runs that ask for the same have the same
+    parts: dict[
+        tuple[str, int | None], tuple[Problem, ...]
+    ] = {}  # runs that ask for the same have the same
     runs: list[Asked] = []
     for spec, limit in zip(specs, (one.limit for one in wanted), strict=True):
         check_spec(spec)
@@ -129,7 +159,12 @@ def make_plan(
         if key not in sources or not _covers(sources[key][2], limit):
             sources[key] = (*_problems(spec, limit, unsafe=unsafe, scored="score" in stages), limit)
         identity, problems, _ = sources[key]
-        runs.append(Asked(spec.model_copy(update=identity), parts.setdefault((key, limit), tuple(problems[:limit]))))
+        runs.append(
+            Asked(
+                spec.model_copy(update=identity),
+                parts.setdefault((key, limit), tuple(problems[:limit])),
+            )
+        )
     return Plan(merged(runs), unknown)
 
 
@@ -149,7 +184,9 @@ def _covers(known: int | None, limit: int | None) -> bool:
     return known is None or (limit is not None and limit <= known)
 
 
-def _with_models(specs: Sequence[RunSpec], *, only_look: bool) -> tuple[list[RunSpec], tuple[str, ...]]:
+def _with_models(
+    specs: Sequence[RunSpec], *, only_look: bool
+) -> tuple[list[RunSpec], tuple[str, ...]]:
     """The specs with the digests of their models, and what could not be found out."""
     digests: dict[Any, str | None] = {}
     unknown: list[str] = []
@@ -166,13 +203,17 @@ def _with_models(specs: Sequence[RunSpec], *, only_look: bool) -> tuple[list[Run
                 raise
             unknown.append(str(error))
     found = [
-        spec.model_copy(update={"model_digest": spec.model_digest or digests[spec.model, spec.loading.revision]})
+        spec.model_copy(
+            update={"model_digest": spec.model_digest or digests[spec.model, spec.loading.revision]}
+        )
         for spec in specs
     ]
     return found, tuple(unknown)
 
 
-def _problems(spec: RunSpec, limit: int | None, *, unsafe: bool, scored: bool) -> tuple[dict[str, Any], list[Problem]]:
+def _problems(
+    spec: RunSpec, limit: int | None, *, unsafe: bool, scored: bool
+) -> tuple[dict[str, Any], list[Problem]]:
     """What the spec says of its task, and the problems."""
     task = task_of(spec)
     if task is None or spec.task is None:
@@ -180,27 +221,42 @@ def _problems(spec: RunSpec, limit: int | None, *, unsafe: bool, scored: bool) -
     if scored:
         check_scoring(task, unsafe=unsafe)
     data = None if spec.data is None else Path(spec.data)
-    options = {"data": data, "exclude_train": spec.exclude_train, "split": spec.split, "unsafe": unsafe}
+    options = {
+        "data": data,
+        "exclude_train": spec.exclude_train,
+        "split": spec.split,
+        "unsafe": unsafe,
+    }
     problems = task.problems(limit=limit, **options)
     return task_identity(spec.task, task, data, spec.split), problems
 
 
 def identified(spec: RunSpec) -> RunSpec:
-    """The spec with what it is known by here and now; ValueError where there is no such model or task."""
+    """The spec with what it is known by here and now; ValueError where there is no such model or
+    task.
+    """
     task = task_of(spec)
     own: dict[str, Any] = {"scorer_version": str(SCORING)}  # of the measures alone
     if task is not None and spec.task is not None:
-        own = task_identity(spec.task, task, None if spec.data is None else Path(spec.data), spec.split)
-    return spec.model_copy(update={"model_digest": model_digest(spec.model, revision=spec.loading.revision), **own})
+        own = task_identity(
+            spec.task, task, None if spec.data is None else Path(spec.data), spec.split
+        )
+    return spec.model_copy(
+        update={"model_digest": model_digest(spec.model, revision=spec.loading.revision), **own}
+    )
 
 
 def drawn_problems(head: Head, *, data: Path | None = None, unsafe: bool = False) -> Asked:
-    """What is drawn of a run, for the scorer as it is here and now; ValueError where the task is not what it was."""
+    """What is drawn of a run, for the scorer as it is here and now; ValueError where the task is
+    not what it was.
+    """
     spec, task = head.spec, task_of(head.spec)
     if head.imported:
         raise ValueError(f"run {head.id} was imported: it has no samples to score")
     if task is None:
-        raise ValueError(f"run {head.id} has no task to score it by: `oddlm score TASK --in FILE` takes answers of any origin")
+        raise ValueError(
+            f"run {head.id} has no task to score it by: `oddlm score TASK --in FILE` takes answers of any origin"
+        )
     check_scoring(task, unsafe=unsafe)
     given = data or (None if spec.data is None else Path(spec.data))
     now = task_identity(str(spec.task), task, given, spec.split)
@@ -211,20 +267,34 @@ def drawn_problems(head: Head, *, data: Path | None = None, unsafe: bool = False
                 f"{head.folder / SPEC}: the {name.replace('_', ' ')} of task {spec.task} is {here} here and was {then} when it "
                 "was drawn: what was asked is not what would be scored; --data FILE names the problems as they were"
             )
-    options = {"data": given, "exclude_train": spec.exclude_train, "split": spec.split, "unsafe": unsafe}
+    options = {
+        "data": given,
+        "exclude_train": spec.exclude_train,
+        "split": spec.split,
+        "unsafe": unsafe,
+    }
     known = {problem.id: problem for problem in task.problems(**options)}
     drawn = Store(head.folder.parent).digests(head.id)
     if not drawn:
-        raise DamagedRunError(f"{head.folder / DRAWN}: nothing is drawn, so there is nothing to score")
+        raise DamagedRunError(
+            f"{head.folder / DRAWN}: nothing is drawn, so there is nothing to score"
+        )
     for problem, digest in drawn.items():
         if problem not in known or problem_digest(task, known[problem]) != digest:
             what = "is not what it was" if problem in known else "is not there"
-            raise DamagedRunError(f"{head.folder / DRAWN}: problem {problem!r} of task {spec.task} {what}; nothing was scored")
-    return Asked(spec.model_copy(update={"scorer_version": now["scorer_version"]}), tuple(known[problem] for problem in drawn))
+            raise DamagedRunError(
+                f"{head.folder / DRAWN}: problem {problem!r} of task {spec.task} {what}; nothing was scored"
+            )
+    return Asked(
+        spec.model_copy(update={"scorer_version": now["scorer_version"]}),
+        tuple(known[problem] for problem in drawn),
+    )
 
 
 def check_identified(spec: RunSpec) -> None:
-    """A run is known by its weights: a spec that does not say which would find the records of others."""
+    """A run is known by its weights: a spec that does not say which would find the records of
+    others.
+    """
     for name in ("model_digest", "scorer_version"):
         if getattr(spec, name) is None:
             raise ValueError(
@@ -244,11 +314,15 @@ def check_problems(run: Asked) -> None:
     task, seen = task_of(run.spec), set[str]()
     for problem in run.problems:
         if problem.id in seen:
-            raise ValueError(f"two problems have the id {problem.id!r}: every problem needs its own")
+            raise ValueError(
+                f"two problems have the id {problem.id!r}: every problem needs its own"
+            )
         try:
             (problem.id + shown(task, problem)).encode()
         except UnicodeEncodeError as error:
-            raise ValueError(f"problem {problem.id!r}: its id or prompt is not valid Unicode ({error.reason})") from None
+            raise ValueError(
+                f"problem {problem.id!r}: its id or prompt is not valid Unicode ({error.reason})"
+            ) from None
         seen.add(problem.id)
     if not seen:
         raise ValueError("there are no problems to run")
@@ -264,9 +338,11 @@ def run_plan(
     tracker: Tracker | None = None,
     watch: Watch = lambda _: None,
 ) -> Result:
-    """Make what the store does not have yet. What fails is stored as a failure, and tried again by the next start.
+    """Make what the store does not have yet. What fails is stored as a failure, and tried again by
+    the next start.
 
-    together: problems of a run that share the batches of the network, and are lost together where the process is killed.
+    together: problems of a run that share the batches of the network, and are lost together where
+    the process is killed.
     """
     checked: set[int] = set()
     for run in plan.runs:
@@ -282,7 +358,9 @@ def run_plan(
         for outcome in outcomes:
             driver.add(outcome)
         if left := driver.left:
-            raise ValueError(f"the executor ended with {left} of {plan.units} problems left; what was finished is kept")
+            raise ValueError(
+                f"the executor ended with {left} of {plan.units} problems left; what was finished is kept"
+            )
     return driver.result
 
 
@@ -312,7 +390,9 @@ class _Driver:
     to_draw: deque[tuple[_Open, tuple[Problem, ...]]] = field(default_factory=deque)
     to_score: deque[tuple[_Open, tuple[Problem, ...]]] = field(default_factory=deque)
     _next: int = 0  # run to open
-    _digests: dict[int, dict[str, str]] = field(default_factory=dict)  # of problems that many runs share
+    _digests: dict[int, dict[str, str]] = field(
+        default_factory=dict
+    )  # of problems that many runs share
 
     @property
     def left(self) -> int:
@@ -326,12 +406,16 @@ class _Driver:
         while not queue and not self.to_draw and self._next < len(self.plan.runs):
             self._next += 1
             self._begin(self.plan.runs[self._next - 1])
-        if not queue or (stage == "draw" and sum(len(some) for _, some in self.to_score) > MOST_WAITING):
+        if not queue or (
+            stage == "draw" and sum(len(some) for _, some in self.to_score) > MOST_WAITING
+        ):
             return None
         run, problems = queue.popleft()
         if stage == "draw":
             return Batch(run.asked.spec, problems)
-        return Batch(run.asked.spec, problems, tuple(run.writer.drawn(problem.id for problem in problems)))
+        return Batch(
+            run.asked.spec, problems, tuple(run.writer.drawn(problem.id for problem in problems))
+        )
 
     def add(self, outcome: Outcome) -> None:
         run = self.open[outcome.spec.id]
@@ -352,7 +436,9 @@ class _Driver:
         for record in scores:
             self.tracker.record(run.asked.spec, record)
         last = scores if "score" in self.stages else drawn
-        behind = {record.problem for record in last} | {failure.problem for failure in outcome.failures}
+        behind = {record.problem for record in last} | {
+            failure.problem for failure in outcome.failures
+        }
         run.left -= behind
         if behind:
             self.watch(Progress(run.asked.spec, len(behind), True, scores))
@@ -367,7 +453,9 @@ class _Driver:
         spec = asked.spec
         try:
             with ExitStack() as stack:
-                writer = stack.enter_context(self.store.open(spec, len(asked.problems), self._digests_of(asked)))
+                writer = stack.enter_context(
+                    self.store.open(spec, len(asked.problems), self._digests_of(asked))
+                )
                 writer.forgive(self.stages)
                 closing = stack.pop_all()
         except DamagedRunError as error:  # the others can be run
@@ -375,10 +463,16 @@ class _Driver:
             self.watch(Progress(spec, len(asked.problems), False))
             return
         have = writer.scored if "score" in self.stages else writer.digests
-        able = asked.problems if "draw" in self.stages else [p for p in asked.problems if p.id in writer.digests]
+        able = (
+            asked.problems
+            if "draw" in self.stages
+            else [p for p in asked.problems if p.id in writer.digests]
+        )
         self.result.undrawn += len(asked.problems) - len(able)
         left = {problem.id for problem in able if problem.id not in have}
-        run = _Open(asked, writer, closing, left, {problem.id: problem for problem in asked.problems})
+        run = _Open(
+            asked, writer, closing, left, {problem.id: problem for problem in asked.problems}
+        )
         self.open[spec.id] = run
         if "score" in self.stages:
             self.tracker.start(spec, len(asked.problems))
@@ -388,8 +482,16 @@ class _Driver:
                 self.tracker.record(spec, record)
         if len(asked.problems) > len(left):
             self.watch(Progress(spec, len(asked.problems) - len(left), False, stored))
-        undrawn = [problem for problem in asked.problems if problem.id in left and problem.id not in writer.digests]
-        drawn = [problem for problem in asked.problems if problem.id in left and problem.id in writer.digests]
+        undrawn = [
+            problem
+            for problem in asked.problems
+            if problem.id in left and problem.id not in writer.digests
+        ]
+        drawn = [
+            problem
+            for problem in asked.problems
+            if problem.id in left and problem.id in writer.digests
+        ]
         self.to_draw.extend((run, some) for some in _in_parts(undrawn, self.together))
         self.to_score.extend((run, some) for some in _in_parts(drawn, self.together))
         if not left:
@@ -400,7 +502,9 @@ class _Driver:
         if writer.scored and writer.scored == writer.digests.keys():
             told = writer.summary
             if told is None or told.problems < len(writer.scored):
-                told = summary(spec, sorted(writer.scores(), key=lambda record: record.problem))  # sums depend on the order
+                told = summary(
+                    spec, sorted(writer.scores(), key=lambda record: record.problem)
+                )  # sums depend on the order
                 writer.finish(told)
             if "score" in self.stages and not run.failed:
                 self.tracker.finish(spec, told)
@@ -413,12 +517,17 @@ class _Driver:
     def _digests_of(self, asked: Asked) -> dict[str, str]:
         if (key := id(asked.problems)) not in self._digests:
             task = task_of(asked.spec)
-            self._digests[key] = {problem.id: problem_digest(task, problem) for problem in asked.problems}
+            self._digests[key] = {
+                problem.id: problem_digest(task, problem) for problem in asked.problems
+            }
         return self._digests[key]
 
     def _note(self, run: _Open, environment: dict[str, Any], stage: Stage) -> None:
         """Once for every kind of worker that adds to the run."""
-        around = {"stage": stage, **{key: value for key, value in environment.items() if key != "time"}}
+        around = {
+            "stage": stage,
+            **{key: value for key, value in environment.items() if key != "time"},
+        }
         if environment and around not in run.surroundings:
             run.surroundings.append(around)
             run.writer.start({"time": datetime.now(UTC).isoformat(timespec="seconds"), **around})

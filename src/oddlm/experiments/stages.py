@@ -1,7 +1,9 @@
-"""The two stages of a run, problem by problem. Drawing needs the model, scoring the task; neither writes anything.
+"""The two stages of a run, problem by problem. Drawing needs the model, scoring the task; neither
+writes anything.
 
-The same spec gives the same records, whichever command makes them. What takes another run or an embedding model to say, such as
-novelty beside plain sampling, is computed where it is shown (`compare`).
+The same spec gives the same records, whichever command makes them. What takes another run or an
+embedding model to say, such as novelty beside plain sampling, is computed where it is shown
+(`compare`).
 """
 
 import subprocess
@@ -19,7 +21,8 @@ from typing import Any, cast
 from .. import metrics
 from ..core.step import Sample, StepEvent
 from ..lm import LM
-from ..params import RunSpec, SampleParams
+from ..params import SampleParams
+from ..spec import RunSpec
 from ..store import Drawn, DrawnSample, Scored, Summary
 from ..tasks import Problem, Score, Task, find_task, problem_digest
 from ..text import text_length
@@ -28,7 +31,9 @@ MOST_VERDICTS = 1 << 18
 
 
 def task_of(spec: RunSpec) -> Task | None:
-    return None if spec.task is None else find_task(spec.task, scorer=spec.scorer).under(spec.protocol)
+    return (
+        None if spec.task is None else find_task(spec.task, scorer=spec.scorer).under(spec.protocol)
+    )
 
 
 def shown(task: Task | None, problem: Problem) -> str:
@@ -49,8 +54,14 @@ def draw(
     began = time.perf_counter()
     prompts = [shown(task, problem) for problem in problems]
     seeds = [spec.problem_seed(problem.id) for problem in problems]
-    room = spec.drawn * len(problems) if len(problems) > 1 else None  # who asks for many problems has room for them
-    forms = None if task is None or task.template is None else [task.template(problem) for problem in problems]
+    room = (
+        spec.drawn * len(problems) if len(problems) > 1 else None
+    )  # who asks for many problems has room for them
+    forms = (
+        None
+        if task is None or task.template is None
+        else [task.template(problem) for problem in problems]
+    )
     try:
         groups = lm.generate(
             prompts,
@@ -90,7 +101,9 @@ def _drawn(sample: Sample, end_ids: Iterable[int], keep_tokens: bool) -> DrawnSa
         ends=sum(token in ends for token in sample.tokens),
         finish_reason=sample.finish_reason,
         nfe=sample.nfe,
-        logprob=round(sum(sample.base_logprobs[:length]), 2),  # more would tell one machine's rounding from another's
+        logprob=round(
+            sum(sample.base_logprobs[:length]), 2
+        ),  # more would tell one machine's rounding from another's
         tokens=sample.tokens if keep_tokens else None,
         logprobs=sample.base_logprobs if keep_tokens else None,
     )
@@ -107,7 +120,9 @@ class Judge:
     def __call__(self, problem: Problem, texts: Sequence[str]) -> list[Score]:
         found = {text: self.known.get((problem.id, text)) for text in texts}
         fresh = [text for text, score in found.items() if score is None]
-        scores = dict(zip(fresh, self.pool.map(partial(self.task.score, problem), fresh), strict=True))
+        scores = dict(
+            zip(fresh, self.pool.map(partial(self.task.score, problem), fresh), strict=True)
+        )
         if len(self.known) > MOST_VERDICTS:
             self.known.clear()
         self.known.update({(problem.id, text): score for text, score in scores.items()})
@@ -138,12 +153,16 @@ def score(judge: Judge | None, problem: Problem, drawn: Drawn) -> Scored:
 
 
 def summary(spec: RunSpec, records: Sequence[Scored]) -> Summary:
-    values = {name: [record.diversity.get(name) for record in records] for name in records[0].diversity}
+    values = {
+        name: [record.diversity.get(name) for record in records] for name in records[0].diversity
+    }
     known = {name: [x for x in column if x is not None] for name, column in values.items()}
     means = {name: sum(column) / len(column) if column else None for name, column in known.items()}
     passed, ks = None, powers_of_two(spec.n)
     if spec.task is not None:
-        passed = metrics.summarise([[bool(one) for one in record.correct] for record in records], ks)
+        passed = metrics.summarise(
+            [[bool(one) for one in record.correct] for record in records], ks
+        )
         classes = [record.solutions for record in records]
         means |= {f"solutions@{k}": float(metrics.solutions_at_k(classes, k).mean()) for k in ks}
     return Summary(
@@ -168,12 +187,19 @@ def environment() -> dict[str, Any]:
         "platform": platform(),
         "python": python_version(),
         "versions": {name: _version(name) for name in ("oddlm", "torch", "numpy")},
-        "git": {"oddlm": _git(Path(__file__).parent, Path(__file__).name), "here": _git(Path.cwd())},
+        "git": {
+            "oddlm": _git(Path(__file__).parent, Path(__file__).name),
+            "here": _git(Path.cwd()),
+        },
     }
 
 
-def drawing_environment(lm: LM, digest: str | None = None, params: SampleParams | None = None) -> dict[str, Any]:
-    """The same of a model that draws. digest: where it does not know itself. params: of the run, for who computes it."""
+def drawing_environment(
+    lm: LM, digest: str | None = None, params: SampleParams | None = None
+) -> dict[str, Any]:
+    """The same of a model that draws. digest: where it does not know itself. params: of the run,
+    for who computes it.
+    """
     import torch
 
     device = lm.info.device
@@ -195,15 +221,22 @@ def _version(package: str) -> str | None:
 
 
 def _git(folder: Path, tracked: str | None = None) -> dict[str, Any] | None:
-    """Commit and dirty flag of the repository around a folder; None without one, or where it does not track the file."""
+    """Commit and dirty flag of the repository around a folder; None without one, or where it does
+    not track the file.
+    """
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(folder), "-c", "core.fsmonitor=false", *arguments]
-        return subprocess.run(command, capture_output=True, text=True, timeout=30, check=True).stdout.strip()
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=30, check=True
+        ).stdout.strip()
 
     try:
         if tracked:
             git("ls-files", "--error-unmatch", tracked)
-        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))}
+        return {
+            "commit": git("rev-parse", "HEAD"),
+            "dirty": bool(git("status", "--porcelain", "--untracked-files=no")),
+        }
     except (OSError, subprocess.SubprocessError):
         return None

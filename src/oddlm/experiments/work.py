@@ -1,4 +1,7 @@
-"""What a worker does: batches of units in, outcomes out. A unit is one (problem, setting, seed) group of n samples."""
+"""What a worker does: batches of units in, outcomes out.
+
+A unit is one (problem, setting, seed) group of n samples.
+"""
 
 import inspect
 import time
@@ -14,8 +17,8 @@ from ..core.step import StepEvent
 from ..lm import LM, load
 from ..models import find_model, model_digest
 from ..models.loading.weights import COMMIT
-from ..params import RunSpec
 from ..sandbox import ScoringThreads
+from ..spec import RunSpec
 from ..store import Drawn, Failure, Scored, Stage
 from ..tasks import Problem, Task
 from .stages import Judge, draw, drawing_environment, environment, score, task_of
@@ -41,8 +44,13 @@ class Batch:
 
     def alone(self) -> "list[Batch]":
         """A batch for every problem."""
-        drawn = [None] * len(self.problems) if self.drawn is None else [(one,) for one in self.drawn]
-        return [replace(self, problems=(problem,), drawn=own) for problem, own in zip(self.problems, drawn, strict=True)]
+        drawn = (
+            [None] * len(self.problems) if self.drawn is None else [(one,) for one in self.drawn]
+        )
+        return [
+            replace(self, problems=(problem,), drawn=own)
+            for problem, own in zip(self.problems, drawn, strict=True)
+        ]
 
 
 @dataclass(frozen=True)
@@ -59,13 +67,18 @@ Take = Callable[[Stage], Batch | None]  # the next batch of a stage; None: none 
 
 
 class Executor(Protocol):
-    """Where batches are run. What it holds (models, processes) stays until it is closed, for the next plan."""
+    """Where batches are run.
+
+    What it holds (models, processes) stays until it is closed, for the next plan.
+    """
 
     def outcomes(self, take: Take) -> Generator[Outcome]:
-        """One for every batch or part of it, as they are done; batches are taken when there is a worker for them. It ends when
-        nothing is in work and `take` has nothing of either stage: an outcome may bring new batches.
+        """One for every batch or part of it, as they are done; batches are taken when there is a
+        worker for them. It ends when nothing is in work and `take` has nothing of either stage: an
+        outcome may bring new batches.
 
-        ValueError: nothing can be run, because a model or task does not load or no worker stays alive.
+        ValueError: nothing can be run, because a model or task does not load or no worker stays
+        alive.
         """
 
     def close(self) -> None: ...
@@ -80,12 +93,17 @@ class Options:
     compiled: str | None = None  # for models that can be; see `oddlm.load`
     scorers: int = 2  # answers scored at a time
     keep_tokens: bool = False
-    observe: tuple[Callable[[StepEvent], None], ...] = ()  # of every step, where the worker is this process
+    observe: tuple[
+        Callable[[StepEvent], None], ...
+    ] = ()  # of every step, where the worker is this process
 
 
 @dataclass
 class Bench:
-    """The models, tasks and verdicts of one worker, resident. Threads may share it: one draws while the others score."""
+    """The models, tasks and verdicts of one worker, resident.
+
+    Threads may share it: one draws while the others score.
+    """
 
     options: Options
     _drawing: Lock = field(default_factory=Lock)
@@ -101,13 +119,19 @@ class Bench:
         return environment()
 
     def close(self) -> None:
-        """No more verdicts: the sandboxes in work are killed. Whoever asks for another one begins anew."""
+        """No more verdicts: the sandboxes in work are killed.
+
+        Whoever asks for another one begins anew.
+        """
         self._pool.stop()
         del self._pool
         self._judges.clear()
 
     def run(self, batch: Batch) -> Outcome:
-        """The one function behind every executor. ValueError: the model or the task cannot be had here."""
+        """The one function behind every executor.
+
+        ValueError: the model or the task cannot be had here.
+        """
         return self._draw(batch) if batch.drawn is None else self._score(batch, batch.drawn)
 
     def lm(self, spec: RunSpec) -> LM:
@@ -124,15 +148,21 @@ class Bench:
     def _drawn(
         self, lm: LM, spec: RunSpec, task: Task | None, problems: Sequence[Problem]
     ) -> tuple[list[Drawn], list[Failure]]:
-        """All at once; where that fails, each alone, so that one problem does not take the others with it."""
+        """All at once; where that fails, each alone, so that one problem does not take the others
+        with it.
+        """
         options = self.options
         try:
-            return draw(lm, spec, task, problems, keep_tokens=options.keep_tokens, observe=options.observe), []
+            return draw(
+                lm, spec, task, problems, keep_tokens=options.keep_tokens, observe=options.observe
+            ), []
         except Exception as error:
             if len(problems) == 1:
                 return [], [failure("draw", problems[0], error)]
         alone = [self._drawn(lm, spec, task, [problem]) for problem in problems]
-        return [record for records, _ in alone for record in records], [one for _, failures in alone for one in failures]
+        return [record for records, _ in alone for record in records], [
+            one for _, failures in alone for one in failures
+        ]
 
     def _score(self, batch: Batch, drawn: Sequence[Drawn]) -> Outcome:
         judge = self._judge(batch.spec)
@@ -153,21 +183,31 @@ class Bench:
             try:
                 place = {"max_batch": self.options.max_batch, **self._place(spec.model)}
                 loading = as_identified(spec)
-                if (found := model_digest(spec.model, revision=loading.get("revision"))) != spec.model_digest:
+                if (
+                    found := model_digest(spec.model, revision=loading.get("revision"))
+                ) != spec.model_digest:
                     raise other_weights(spec, found)
                 lm = load(spec.model, **{**place, **loading})
                 weights = getattr(lm.model, "weights", None)
-                if weights is not None and weights.digest != spec.model_digest:  # they changed while they were read
+                if (
+                    weights is not None and weights.digest != spec.model_digest
+                ):  # they changed while they were read
                     raise other_weights(spec, weights.digest)
             except Exception as error:
-                message = str(error) if isinstance(error, ValueError) else f"model {spec.model!r} does not load: {error}"
+                message = (
+                    str(error)
+                    if isinstance(error, ValueError)
+                    else f"model {spec.model!r} does not load: {error}"
+                )
                 raise ValueError(message) from error
             self._loaded = (key, lm, drawing_environment(lm, spec.model_digest))
         _, lm, around = self._loaded
         return lm, {**around, "backend": lm.backend(spec.params).name}
 
     def _place(self, model: str) -> dict[str, str]:
-        """Options of the model that change no sample; nothing for one that has no choice, such as the toy."""
+        """Options of the model that change no sample; nothing for one that has no choice, such as
+        the toy.
+        """
         known = inspect.signature(find_model(model)).parameters
         asked = {"device": self.options.device, "compiled": self.options.compiled}
         return {name: value for name, value in asked.items() if value is not None and name in known}
@@ -181,7 +221,9 @@ class Bench:
 
 
 def as_identified(spec: RunSpec) -> dict[str, Any]:
-    """Options of `load`; a branch of the hub may have moved on, so it is the commit that the spec is about."""
+    """Options of `load`; a branch of the hub may have moved on, so it is the commit that the spec
+    is about.
+    """
     digest = spec.model_digest or ""
     commit = {"revision": digest.removeprefix(COMMIT)} if digest.startswith(COMMIT) else {}
     return {**spec.loading.options(), **commit}
@@ -196,13 +238,17 @@ def other_weights(spec: RunSpec, found: str) -> ValueError:
 
 def source(spec: RunSpec) -> str:
     """What problems depend on: runs with the same source have the same ones."""
-    return spec.model_dump_json(exclude={"model", "model_digest", "loading", "n", "params", "seed", "sampler_version"})
+    return spec.model_dump_json(
+        exclude={"model", "model_digest", "loading", "n", "params", "seed", "sampler_version"}
+    )
 
 
 def failure(stage: Stage, problem: Problem, error: BaseException) -> Failure:
     line = (str(error).strip().splitlines() or [""])[0]
     story = "".join(traceback.format_exception(error))
-    return Failure(problem=problem.id, stage=stage, error=f"{type(error).__name__}: {line}", traceback=story)
+    return Failure(
+        problem=problem.id, stage=stage, error=f"{type(error).__name__}: {line}", traceback=story
+    )
 
 
 @dataclass(frozen=True)
@@ -213,7 +259,9 @@ class Job:
 
 @dataclass(kw_only=True)
 class Holder:
-    """A worker as the driver sees it: the jobs that it holds, the oldest first, and how long it has been at that one."""
+    """A worker as the driver sees it: the jobs that it holds, the oldest first, and how long it has
+    been at that one.
+    """
 
     jobs: dict[Any, Job] = field(default_factory=dict)  # by what tells their answers apart
     _since: float = 0.0  # when the oldest became that
@@ -244,7 +292,9 @@ def soonest(busy: Iterable[Holder], timeout_s: float | None) -> float | None:
 
 
 class Jobs:
-    """Batches to do. One whose worker died is tried again by problem, alone with its worker, and given up after some deaths."""
+    """Batches to do. One whose worker died is tried again by problem, alone with its worker, and
+    given up after some deaths.
+    """
 
     def __init__(self, take: Take) -> None:
         self._fresh = take
@@ -259,7 +309,10 @@ class Jobs:
         if any(job.deaths for job in held):
             return None
         for stage, most in AHEAD.items():
-            if sum(job.batch.stage == stage for job in held) < most and (batch := self._fresh(stage)) is not None:
+            if (
+                sum(job.batch.stage == stage for job in held) < most
+                and (batch := self._fresh(stage)) is not None
+            ):
                 return Job(batch)
         return None
 
@@ -267,10 +320,15 @@ class Jobs:
         self._deaths_in_a_row = 0
 
     def died(self, held: Iterable[Job], why: str, workers: int) -> Iterator[Outcome]:
-        """A worker is dead: what it held is tried again, or given up. ValueError where workers do nothing but die."""
+        """A worker is dead: what it held is tried again, or given up.
+
+        ValueError where workers do nothing but die.
+        """
         self._deaths_in_a_row += 1
         if self._deaths_in_a_row > MOST_DEATHS * (workers + 1):
-            raise ValueError(f"the workers die before they have done anything ({why}); what was finished is kept")
+            raise ValueError(
+                f"the workers die before they have done anything ({why}); what was finished is kept"
+            )
         for job in held:
             if job.deaths + 1 < MOST_DEATHS:
                 self._again.extend(Job(batch, job.deaths + 1) for batch in job.batch.alone())

@@ -1,6 +1,8 @@
-"""Repulsion without autograd in every feature that knows its own derivative: `reference` with the chain rule written out.
+"""Repulsion without autograd in every feature that knows its own derivative: `reference` with the
+chain rule written out.
 
-README.md in this folder derives it. Shapes: G groups of n samples, S positions, V vocabulary, D feature size.
+README.md in this folder derives it. Shapes: G groups of n samples, S positions, V vocabulary, D
+feature size.
 """
 
 import torch
@@ -14,9 +16,16 @@ ELEMENTS = 1 << 21  # of logits in a pass on a CPU: a handful of arrays of that 
 
 
 def repel(
-    logits: Tensor, tokens: Tensor, masked: Tensor, alpha: Tensor, earlier: Tensor | None, how: Repel
+    logits: Tensor,
+    tokens: Tensor,
+    masked: Tensor,
+    alpha: Tensor,
+    earlier: Tensor | None,
+    how: Repel,
 ) -> tuple[Tensor, Tensor | None]:
-    """The same contract as `reference.repel`, for features with a trace and objectives with a slope."""
+    """The same contract as `reference.repel`, for features with a trace and objectives with a
+    slope.
+    """
     elements = (
         reference.ELEMENTS if logits.is_cuda else ELEMENTS
     )  # a GPU waits in every pass: no more of them than autograd makes
@@ -24,7 +33,13 @@ def repel(
 
 
 def _push(
-    pushed: Tensor, logits: Tensor, tokens: Tensor, masked: Tensor, alpha: Tensor, earlier: Tensor | None, how: Repel
+    pushed: Tensor,
+    logits: Tensor,
+    tokens: Tensor,
+    masked: Tensor,
+    alpha: Tensor,
+    earlier: Tensor | None,
+    how: Repel,
 ) -> Tensor | None:
     """Write the pushed `logits` into `pushed`; the directions added, where wanted."""
     assert how.trace is not None
@@ -36,8 +51,12 @@ def _push(
     batch = Batch(features, (peak * share).sum(dim=(-2, -1)), earlier, how.duplicates, how.noise)
     by_feature, by_quality = how.slope(batch)
     gradient = counted * pull(by_feature.to(canvas.dtype))  # P dL/dP so far
-    gradient.scatter_add_(-1, likeliest, by_quality.to(canvas.dtype)[..., None, None] * share * peak)
-    gradient.addcmul_(canvas, gradient.sum(dim=-1, keepdim=True), value=-1)  # 0 where committed: there P is one-hot
+    gradient.scatter_add_(
+        -1, likeliest, by_quality.to(canvas.dtype)[..., None, None] * share * peak
+    )
+    gradient.addcmul_(
+        canvas, gradient.sum(dim=-1, keepdim=True), value=-1
+    )  # 0 where committed: there P is one-hot
     _settle(gradient, likeliest)
     gradient.index_fill_(-1, how.protected_on(logits.device), 0.0)
     force = how.eased(alpha, batch).to(canvas.dtype)
@@ -49,7 +68,9 @@ def _push(
 
 
 def _settle(gradient: Tensor, likeliest: Tensor) -> None:
-    """A softmax's gradient sums to 0: what the others leave is the likeliest's, without its cancellation in one-hot rows."""
+    """A softmax's gradient sums to 0: what the others leave is the likeliest's, without its
+    cancellation in one-hot rows.
+    """
     gradient.scatter_(-1, likeliest, 0.0)
     gradient.scatter_(-1, likeliest, -gradient.sum(dim=-1, keepdim=True))
 

@@ -1,7 +1,9 @@
-"""Repulsion in max-pooled features without autograd: two passes over the logits, one tile at a time.
+"""Repulsion in max-pooled features without autograd: two passes over the logits, one tile at a
+time.
 
-README.md in this folder derives it. Shapes: G groups of n samples, S positions, V vocabulary; T samples at a time, M masked
-rows each (rows of samples with fewer are padded and marked). A tile is [T, some rows, V].
+README.md in this folder derives it. Shapes: G groups of n samples, S positions, V vocabulary; T
+samples at a time, M masked rows each (rows of samples with fewer are padded and marked). A tile is
+[T, some rows, V].
 """
 
 from collections.abc import Iterator
@@ -26,9 +28,11 @@ class Rows:
     largest: Tensor  # [T, M] largest logit
     likeliest: Tensor  # [T, M] int64: its column
     rest: Tensor  # [T, M] float64: sum of exp(x - largest) over the other columns
-    power: Tensor  # [T, M] float64: sum of squared probabilities, without the likeliest and the protected
+    # [T, M] float64: sum of squared probabilities, without the likeliest and the protected
+    power: Tensor
     feature: Tensor  # [T, V] largest probability in each column
-    owner: Tensor  # [T, V] int16, or int32 for very many rows: the row that has it, M where a committed token has
+    # [T, V] int16, or int32 for very many rows: the row that has it, M where a committed token has
+    owner: Tensor
 
     @property
     def peak(self) -> Tensor:
@@ -42,9 +46,16 @@ class Rows:
 
 
 def repel(
-    logits: Tensor, tokens: Tensor, masked: Tensor, alpha: Tensor, earlier: Tensor | None, how: Repel
+    logits: Tensor,
+    tokens: Tensor,
+    masked: Tensor,
+    alpha: Tensor,
+    earlier: Tensor | None,
+    how: Repel,
 ) -> tuple[Tensor, Tensor | None]:
-    """The same contract as `reference.repel`, for max-pooled probabilities and objectives with a slope."""
+    """The same contract as `reference.repel`, for max-pooled probabilities and objectives with a
+    slope.
+    """
     pushed = torch.empty_like(logits, memory_format=torch.contiguous_format)
     if not masked.all():
         pushed.copy_(logits)  # committed rows stay
@@ -53,17 +64,39 @@ def repel(
     keep = Duplicates("skip", how.duplicates.tolerance)
     for k in range(logits.shape[1]):
         one, mine = slice(k, k + 1), how.for_sample(k)
-        _push(pushed[:, one], logits[:, one], tokens[:, one], masked[:, one], alpha[:, one], earlier, mine)
-        after, _ = _observe_all(pushed[:, one], tokens[:, one], masked[:, one], mine, _buffers(logits[:, one], masked[:, one]))
+        _push(
+            pushed[:, one],
+            logits[:, one],
+            tokens[:, one],
+            masked[:, one],
+            alpha[:, one],
+            earlier,
+            mine,
+        )
+        after, _ = _observe_all(
+            pushed[:, one],
+            tokens[:, one],
+            masked[:, one],
+            mine,
+            _buffers(logits[:, one], masked[:, one]),
+        )
         earlier = extend(earlier, find_directions(after, earlier, keep, mine.noise).vectors)
     assert earlier is not None
     return pushed, earlier[:, -logits.shape[1] :]
 
 
 def _push(
-    pushed: Tensor, logits: Tensor, tokens: Tensor, masked: Tensor, alpha: Tensor, earlier: Tensor | None, how: Repel
+    pushed: Tensor,
+    logits: Tensor,
+    tokens: Tensor,
+    masked: Tensor,
+    alpha: Tensor,
+    earlier: Tensor | None,
+    how: Repel,
 ) -> Tensor | None:
-    """Write the pushed rows of `logits` [G, n, S, V] into `pushed`; the directions added, where wanted."""
+    """Write the pushed rows of `logits` [G, n, S, V] into `pushed`; the directions added, where
+    wanted.
+    """
     G, n, S, V = logits.shape
     buffers = _buffers(logits, masked)
     features, seen = _observe_all(logits, tokens, masked, how, buffers)
@@ -74,7 +107,9 @@ def _push(
     into, x, by_feature = pushed.view(-1, S, V), logits.flatten(0, 1), by_feature.view(-1, V)
     by_quality, alpha = by_quality.flatten(), how.eased(alpha, batch).flatten()
     for rows, some in zip(seen, _samples(masked, V), strict=True):
-        _update(into[some], x[some], by_feature[some], by_quality[some], alpha[some], rows, how, buffers)
+        _update(
+            into[some], x[some], by_feature[some], by_quality[some], alpha[some], rows, how, buffers
+        )
     return batch.directions.vectors if how.remember else None
 
 
@@ -89,30 +124,53 @@ def _samples(masked: Tensor, V: int) -> Iterator[slice]:
 
 
 def _parts(position: Tensor, V: int) -> Iterator[slice]:
-    """Slices of the M rows of T samples, position [T, M]: as many at a time as fit a tile, at least one."""
+    """Slices of the M rows of T samples, position [T, M]: as many at a time as fit a tile, at least
+    one.
+    """
     T, M = position.shape
     R = max(1, tile_elements(position.device, TILE_ELEMENTS) // (T * V))
     return (slice(i, min(i + R, M)) for i in range(0, M, R))
 
 
 def _buffers(logits: Tensor, masked: Tensor) -> Tensor:
-    """[2, cells of a tile]: allocated once, since fresh pages for every tile would cost more than the arithmetic."""
+    """[2, cells of a tile]: allocated once, since fresh pages for every tile would cost more than
+    the arithmetic.
+    """
     G, n, _, V = logits.shape
-    cells = min(G * n * _most_masked(masked) * V, max(tile_elements(logits.device, TILE_ELEMENTS), V))
-    return torch.empty(2, cells, dtype=torch.promote_types(logits.dtype, torch.float32), device=logits.device)
+    cells = min(
+        G * n * _most_masked(masked) * V, max(tile_elements(logits.device, TILE_ELEMENTS), V)
+    )
+    return torch.empty(
+        2, cells, dtype=torch.promote_types(logits.dtype, torch.float32), device=logits.device
+    )
 
 
-def _observe_all(logits: Tensor, tokens: Tensor, masked: Tensor, how: Repel, buffers: Tensor) -> tuple[Tensor, list[Rows]]:
+def _observe_all(
+    logits: Tensor, tokens: Tensor, masked: Tensor, how: Repel, buffers: Tensor
+) -> tuple[Tensor, list[Rows]]:
     """Features [G, n, V], and the rows of some samples at a time, whose features are views of them."""
     x, t, m = logits.flatten(0, 1), tokens.flatten(0, 1), masked.flatten(0, 1)
     M, V = _most_masked(masked), logits.shape[-1]
     features = buffers.new_empty(*logits.shape[:2], V)
     v = features.view(-1, V)
-    return features, [_observe(x[some], t[some], m[some], M, v[some], how, buffers[0]) for some in _samples(masked, V)]
+    return features, [
+        _observe(x[some], t[some], m[some], M, v[some], how, buffers[0])
+        for some in _samples(masked, V)
+    ]
 
 
-def _observe(logits: Tensor, tokens: Tensor, masked: Tensor, M: int, feature: Tensor, how: Repel, buffer: Tensor) -> Rows:
-    """First pass over [T, S, V]: softmax statistics and owners, and the features, written where they belong."""
+def _observe(
+    logits: Tensor,
+    tokens: Tensor,
+    masked: Tensor,
+    M: int,
+    feature: Tensor,
+    how: Repel,
+    buffer: Tensor,
+) -> Rows:
+    """First pass over [T, S, V]: softmax statistics and owners, and the features, written where
+    they belong.
+    """
     T, _, V = logits.shape
     position = masked.byte().argsort(dim=1, descending=True, stable=True)[:, :M]
     valid = masked.gather(1, position)
@@ -135,7 +193,9 @@ def _observe(logits: Tensor, tokens: Tensor, masked: Tensor, M: int, feature: Te
 
 
 def _gather(logits: Tensor, position: Tensor, valid: Tensor, into: Tensor) -> Tensor:
-    """Rows of [T, S, V] as float32 or float64, copied into the buffer; padding is 0, for it may hold anything."""
+    """Rows of [T, S, V] as float32 or float64, copied into the buffer; padding is 0, for it may
+    hold anything.
+    """
     T, R = position.shape
     S, V = logits.shape[1:]
     rows = into[: T * R * V].view(T, R, V)
@@ -150,7 +210,9 @@ def _gather(logits: Tensor, position: Tensor, valid: Tensor, into: Tensor) -> Te
 def _write(pushed: Tensor, position: Tensor, valid: Tensor, rows: Tensor) -> None:
     """The inverse of `_gather`."""
     if valid.all():
-        pushed[torch.arange(len(pushed), device=pushed.device)[:, None], position] = rows.to(pushed.dtype)
+        pushed[torch.arange(len(pushed), device=pushed.device)[:, None], position] = rows.to(
+            pushed.dtype
+        )
     else:
         sample, row = valid.nonzero(as_tuple=True)
         pushed[sample, position[sample, row]] = rows[sample, row].to(pushed.dtype)
@@ -161,14 +223,19 @@ def _row_type(rows: int) -> torch.dtype:
 
 
 def _first_row(x: Tensor, strongest: Tensor) -> Tensor:
-    """[T, V]: the first row of [T, R, V] that reaches the column's maximum. Several times as fast as max with index."""
+    """[T, V]: the first row of [T, R, V] that reaches the column's maximum.
+
+    Several times as fast as max with index.
+    """
     R = x.shape[1]
     rank = torch.arange(R, 0, -1, dtype=_row_type(R), device=x.device)[:, None]
     return R - ((x == strongest[:, None]) * rank).amax(dim=1)
 
 
 def _first_column(x: Tensor, block: int = 512) -> Tensor:
-    """[T, R] int64: the first column that reaches the row's maximum: argmax, of blocks and inside one, ten times as fast."""
+    """[T, R] int64: the first column that reaches the row's maximum: argmax, of blocks and inside
+    one, ten times as fast.
+    """
     V = x.shape[-1]
     whole = V // block * block
     if whole == 0:
@@ -182,7 +249,9 @@ def _first_column(x: Tensor, block: int = 512) -> Tensor:
 
 
 def _softmax(x: Tensor, valid: Tensor, how: Repel) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Turn a tile of logits into the probabilities that count, in place; largest, likeliest, rest and power of each row."""
+    """Turn a tile of logits into the probabilities that count, in place; largest, likeliest, rest
+    and power of each row.
+    """
     likeliest, protected = _first_column(x), how.protected_on(x.device)
     top = likeliest[..., None]
     largest = x.gather(2, top).squeeze(2)
@@ -216,29 +285,45 @@ def _update(
     how: Repel,
     buffers: Tensor,
 ) -> None:
-    """Second pass: write the pushed rows; pushed and logits [T, S, V], by_feature [T, V], by_quality and alpha [T]."""
+    """Second pass: write the pushed rows; pushed and logits [T, S, V], by_feature [T, V],
+    by_quality and alpha [T].
+    """
     T, M = rows.valid.shape
     V = logits.shape[-1]
     owner, peak, protected = rows.owner.long(), rows.peak, how.protected_on(logits.device)
-    slope = (by_quality / rows.valid.sum(dim=1).clamp(min=1))[:, None]  # dL/dP at the likeliest, from quality ...
+    slope = (by_quality / rows.valid.sum(dim=1).clamp(min=1))[
+        :, None
+    ]  # dL/dP at the likeliest, from quality ...
     owns = owner.gather(1, rows.likeliest) == torch.arange(M, device=owner.device)
-    slope = slope + by_feature.gather(1, rows.likeliest).where(owns, 0.0)  # ... and from the feature
+    slope = slope + by_feature.gather(1, rows.likeliest).where(
+        owns, 0.0
+    )  # ... and from the feature
 
     def per_owner(columns: Tensor) -> Tensor:  # [T, V] -> [T, M]
-        return torch.zeros(T, M + 1, dtype=columns.dtype, device=columns.device).scatter_add_(1, owner, columns)[:, :M]
+        return torch.zeros(T, M + 1, dtype=columns.dtype, device=columns.device).scatter_add_(
+            1, owner, columns
+        )[:, :M]
 
     pull = rows.feature * by_feature  # [T, V]: P dL/dP where owned
     sample, row = owns.nonzero(as_tuple=True)
     pull[sample, rows.likeliest[sample, row]] = 0.0  # the likeliest is accounted for on its own
     pulled = per_owner(pull)
     mean = pulled + peak * slope  # sum of P dL/dP
-    at_peak = peak * (rows.rest * peak * slope - pulled)  # P (dL/dP - mean) at the likeliest, without cancellation
+    at_peak = peak * (
+        rows.rest * peak * slope - pulled
+    )  # P (dL/dP - mean) at the likeliest, without cancellation
 
     free = pull.index_fill(1, protected, 0.0)
     shielded = torch.isin(rows.likeliest, protected)
-    norm2 = mean.square() * rows.power - 2 * mean * per_owner(rows.feature * free) + per_owner(free.square())
+    norm2 = (
+        mean.square() * rows.power
+        - 2 * mean * per_owner(rows.feature * free)
+        + per_owner(free.square())
+    )
     norm2 = (norm2 + at_peak.square().where(~shielded, 0.0)).clamp(min=0).where(rows.valid, 0.0)
-    force = (alpha if how.raw_gradient else alpha / norm2.amax(dim=1).sqrt().clamp(min=1e-8))[:, None]
+    force = (alpha if how.raw_gradient else alpha / norm2.amax(dim=1).sqrt().clamp(min=1e-8))[
+        :, None
+    ]
 
     at_peak, even, owned = force * at_peak, force * mean * peak, -force * pull
     for part in _parts(rows.position, V):
@@ -246,11 +331,15 @@ def _update(
         top = rows.likeliest[:, part, None]
         exact = x.gather(2, top) - at_peak[:, part, None].to(x.dtype)
         held = x[..., protected]
-        weight = torch.sub(x, rows.largest[:, part, None], out=buffers[1][: x.numel()].view_as(x)).exp_()
+        weight = torch.sub(
+            x, rows.largest[:, part, None], out=buffers[1][: x.numel()].view_as(x)
+        ).exp_()
         x.addcmul_(weight, even[:, part, None].to(x.dtype))
         here = (owner - part.start)[:, None]
         inside = (here >= 0) & (here < x.shape[1]) & (owner < M)[:, None]
-        x.scatter_add_(1, here.clamp(0, x.shape[1] - 1), owned[:, None].where(inside, 0.0).to(x.dtype))
+        x.scatter_add_(
+            1, here.clamp(0, x.shape[1] - 1), owned[:, None].where(inside, 0.0).to(x.dtype)
+        )
         x.scatter_(2, top, exact)
         x[..., protected] = held
         _write(pushed, rows.position[:, part], rows.valid[:, part], x)

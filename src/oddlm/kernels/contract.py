@@ -1,4 +1,7 @@
-"""What kernels are given and give back. Shapes: G groups of n samples, S positions, V vocabulary, D feature size."""
+"""What kernels are given and give back.
+
+Shapes: G groups of n samples, S positions, V vocabulary, D feature size.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,7 +16,8 @@ from .directions import DirectionNoise, Directions, Duplicates, find_directions
 
 # Soft canvas [G, n, S, V] -> (the part of it that counts, features [G, n, D]).
 Extract = Callable[[Tensor], tuple[Tensor, Tensor]]
-# Derivative by features [G, n, D] -> derivative by the part of the canvas that counts [G, n, S or 1, V].
+# Derivative by features [G, n, D] -> derivative by the part of the canvas that counts [G, n, S or
+# 1, V].
 Pull = Callable[[Tensor], Tensor]
 
 
@@ -23,7 +27,9 @@ class Batch:
 
     features: Tensor  # [G, n, D], with gradient
     quality: Tensor  # [G, n], with gradient: mean top probability over the masked positions
-    earlier: Tensor | None  # [G, h, D]: orthonormal directions of earlier samples; zero rows are ignored
+    earlier: (
+        Tensor | None
+    )  # [G, h, D]: orthonormal directions of earlier samples; zero rows are ignored
     duplicates: Duplicates
     noise: DirectionNoise
 
@@ -42,9 +48,9 @@ class Batch:
 class Coordinates:
     """A batch seen through its inner products, for kernels that never hold its [n, V] features.
 
-    A group has N rows: n features, n draws (each feature times its noise, used for duplicates; for an
-    objective with `probes`, the noise itself) and h earlier directions. A vector in their span is a row
-    of N coefficients.
+    A group has N rows: n features, n draws (each feature times its noise, used for duplicates; for
+    an objective with `probes`, the noise itself) and h earlier directions. A vector in their span
+    is a row of N coefficients.
     """
 
     inner: Tensor  # [G, N, N] float64: inner products of the rows
@@ -66,9 +72,13 @@ class Weights:
 
 
 Objective = Callable[[Batch], Tensor]  # -> loss [G, n], to be minimised
-Slope = Callable[[Batch], tuple[Tensor, Tensor]]  # -> its derivative by features [G, n, D] and quality [G, n]
+Slope = Callable[
+    [Batch], tuple[Tensor, Tensor]
+]  # -> its derivative by features [G, n, D] and quality [G, n]
 Weigh = Callable[[Coordinates], Weights]  # -> the same derivative in coordinates
-Need = Callable[[Tensor], Tensor]  # residuals [G, n] -> the share of alpha [G, n] that each sample needs
+Need = Callable[
+    [Tensor], Tensor
+]  # residuals [G, n] -> the share of alpha [G, n] that each sample needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +87,16 @@ class Repel:
 
     extract: Extract
     trace: Callable[[Tensor], tuple[Tensor, Tensor, Pull]] | None  # `extract` with its derivative
-    top_k: int | None  # what `extract` truncates a position to, for kernels that truncate themselves
+    top_k: (
+        int | None
+    )  # what `extract` truncates a position to, for kernels that truncate themselves
     objective: Objective
     slope: Slope | None
     weigh: Weigh | None
     need: Need | None  # None: every sample gets all of alpha
-    sequential: bool  # one sample at a time, each against the others as they are after their own push
+    sequential: (
+        bool  # one sample at a time, each against the others as they are after their own push
+    )
     probes: bool  # in coordinates, a draw is the noise itself and not the feature times noise
     duplicates: Duplicates
     raw_gradient: bool
@@ -99,7 +113,9 @@ class Repel:
         return replace(self, keys=self.keys[:, k : k + 1])
 
     def eased(self, alpha: Tensor, seen: Batch | Coordinates) -> Tensor:
-        """alpha [G, n], scaled by need. (Scaling the loss would do nothing: its gradient is normalised.)"""
+        """alpha [G, n], scaled by need. (Scaling the loss would do nothing: its gradient is
+        normalised.)
+        """
         return alpha if self.need is None else alpha * self.need(seen.residual).to(alpha.dtype)
 
     def protected_on(self, device: torch.device) -> Tensor:

@@ -1,4 +1,6 @@
-"""The direction in which each sample is unlike the ones before it, by Gram-Schmidt, and the rule for duplicates."""
+"""The direction in which each sample is unlike the ones before it, by Gram-Schmidt, and the rule
+for duplicates.
+"""
 
 import math
 from collections.abc import Callable
@@ -8,7 +10,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-SHORTEST = 1e-12  # a shorter feature is a rounding error, or all but nothing of it counts: it has no direction
+# a shorter feature is a rounding error, or all but nothing of it counts: it has no direction
+SHORTEST = 1e-12
 DirectionNoise = Callable[[int, int], Tensor]  # sample k of the batch, D -> standard normal [G, D]
 
 
@@ -16,7 +19,8 @@ DirectionNoise = Callable[[int, int], Tensor]  # sample k of the batch, D -> sta
 class Duplicates:
     """When a residual of a unit feature is at most `tolerance`, the sample says nothing new.
 
-    "break": a seeded random direction on the support of its feature takes the place of the residual.
+    "break": a seeded random direction on the support of its feature takes the place of the
+    residual.
     "skip": the sample is not pushed and adds nothing to the basis.
     `native` keeps the arithmetic of the published code: one pass, in the precision of the logits.
     """
@@ -31,21 +35,30 @@ class Directions:
     vectors: Tensor  # [G, n, D]: orthonormal, zero where a sample was skipped
     pushed: Tensor  # [G, n] bool: has a direction, and somebody to be unlike
     duplicate: Tensor  # [G, n] bool: said nothing new
-    residual: Tensor  # [G, n]: length of what of the unit feature the samples before it did not say, 0 to 1
+    # [G, n]: length of what of the unit feature the samples before it did not say, 0 to 1
+    residual: Tensor
 
 
 @torch.no_grad()
-def find_directions(features: Tensor, earlier: Tensor | None, rule: Duplicates, noise: DirectionNoise) -> Directions:
-    """features [G, n, D] in order; earlier [G, h, D] orthonormal rows, or zero rows, of samples that came before."""
+def find_directions(
+    features: Tensor, earlier: Tensor | None, rule: Duplicates, noise: DirectionNoise
+) -> Directions:
+    """features [G, n, D] in order; earlier [G, h, D] orthonormal rows, or zero rows, of samples
+    that came before.
+    """
     G, n, D = features.shape
     h = 0 if earlier is None else earlier.shape[1]
-    basis = torch.zeros(G, h + n, D, dtype=features.dtype if rule.native else torch.float64, device=features.device)
+    basis = torch.zeros(
+        G, h + n, D, dtype=features.dtype if rule.native else torch.float64, device=features.device
+    )
     if earlier is not None:
         basis[:, :h] = earlier
     basis[:, h:] = features  # each row is a unit feature until its turn comes, then its direction
     sizes = lengths(basis[:, h:])
     basis[:, h:] /= sizes[..., None]
-    kept, duplicate = (torch.zeros(G, n, dtype=torch.bool, device=features.device) for _ in range(2))
+    kept, duplicate = (
+        torch.zeros(G, n, dtype=torch.bool, device=features.device) for _ in range(2)
+    )
     residuals = torch.zeros_like(sizes)
     for k in range(n):
         before, unit = basis[:, : h + k], basis[:, h + k]
@@ -57,7 +70,9 @@ def find_directions(features: Tensor, earlier: Tensor | None, rule: Duplicates, 
             if rule.mode == "break":
                 draw, _ = _unit(unit * noise(k, D).to(unit.dtype))
                 drawn, left = _unit(_project_out(draw, before, rule.native))
-                broken = duplicate[:, k] & (left > rule.tolerance)  # otherwise the basis fills the space: nowhere to go
+                broken = duplicate[:, k] & (
+                    left > rule.tolerance
+                )  # otherwise the basis fills the space: nowhere to go
                 direction, new = torch.where(broken[:, None], drawn, direction), new | broken
             direction = direction.where(new[:, None], 0.0)
         kept[:, k] = new
@@ -67,7 +82,9 @@ def find_directions(features: Tensor, earlier: Tensor | None, rule: Duplicates, 
 
 
 def lengths(features: Tensor) -> Tensor:
-    """[...]: what to divide features [..., D] by for unit length; infinity for one too short, which makes it zero."""
+    """[...]: what to divide features [..., D] by for unit length; infinity for one too short, which
+    makes it zero.
+    """
     size: Tensor = features.norm(dim=-1)
     return size.where(size > SHORTEST, math.inf)
 

@@ -1,4 +1,6 @@
-"""The one place that chooses between autograd, torch and Triton: once per run, by device, dtype and what is to be computed."""
+"""The one place that chooses between autograd, torch and Triton: once per run, by device, dtype and
+what is to be computed.
+"""
 
 import os
 import warnings
@@ -34,7 +36,13 @@ class Backend:
     @property
     def name(self) -> str:
         draw = "triton" if self.draws else "torch"
-        return draw if self.push is None else f"{self.push}, {draw}" if (self.push == "triton") != self.draws else self.push
+        return (
+            draw
+            if self.push is None
+            else f"{self.push}, {draw}"
+            if (self.push == "triton") != self.draws
+            else self.push
+        )
 
     def __str__(self) -> str:
         return self.name
@@ -45,7 +53,9 @@ class Backend:
         return module("triton") if self.fused else None
 
     def to(self, device: torch.device) -> "Backend":
-        """The choice for the same run elsewhere; a backend asked for by name that is not there is replaced by the best."""
+        """The choice for the same run elsewhere; a backend asked for by name that is not there is
+        replaced by the best.
+        """
         asked = "auto" if self.asked == "triton" and obstacle(device, self.dtype) else self.asked
         found = choose(device, self.dtype, asked=asked, forms=self.forms, filtered=self.filtered)
         return replace(found, asked=self.asked)
@@ -61,8 +71,9 @@ def choose(
 ) -> Backend:
     """The backend of a run whose logits come on this device.
 
-    dtype: of the logits; None: not known, taken for float32. forms: the modules that can compute the guide; none where there is
-    no guide of ours. filtered: tokens are drawn from a filtered distribution, which no fused kernel does.
+    dtype: of the logits; None: not known, taken for float32. forms: the modules that can compute
+    the guide; none where there is no guide of ours. filtered: tokens are drawn from a filtered
+    distribution, which no fused kernel does.
     """
     dtype = torch.float32 if dtype is None else dtype
     why_not = obstacle(device, dtype)
@@ -103,9 +114,15 @@ def obstacle(device: torch.device, dtype: torch.dtype) -> str | None:
 def _too_old(device: torch.device) -> str | None:
     name, capability = torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
     needed = ".".join(map(str, OLDEST))
-    return None if capability >= OLDEST else f"{name} has compute capability {capability[0]}.{capability[1]}, below {needed}"
+    return (
+        None
+        if capability >= OLDEST
+        else f"{name} has compute capability {capability[0]}.{capability[1]}, below {needed}"
+    )
 
 
 @lru_cache
 def _say(why_not: str) -> None:
-    warnings.warn(f"without the fused kernels, sampling on this GPU is slower: {why_not}", stacklevel=2)
+    warnings.warn(
+        f"without the fused kernels, sampling on this GPU is slower: {why_not}", stacklevel=2
+    )

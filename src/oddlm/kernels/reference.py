@@ -1,8 +1,8 @@
 """Repulsion by autograd: slow and short, the oracle that every other kernel is compared with.
 
-At each step the masked positions are softmax distributions. A feature vector sums up each sample, the
-objective turns the features of a group into a loss per sample, and the logits take one step down its
-gradient, scaled so that the position of a sample that moves most moves by alpha.
+At each step the masked positions are softmax distributions. A feature vector sums up each sample,
+the objective turns the features of a group into a loss per sample, and the logits take one step
+down its gradient, scaled so that the position of a sample that moves most moves by alpha.
 
 Shapes: G groups of n samples, S positions, V vocabulary, D feature size.
 """
@@ -17,9 +17,15 @@ ELEMENTS = 1 << 23  # logits per pass: autograd holds about a dozen arrays of th
 
 
 def repel(
-    logits: Tensor, tokens: Tensor, masked: Tensor, alpha: Tensor, earlier: Tensor | None, how: Repel
+    logits: Tensor,
+    tokens: Tensor,
+    masked: Tensor,
+    alpha: Tensor,
+    earlier: Tensor | None,
+    how: Repel,
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the pushed logits, and the directions [G, n, D] these samples add (None if not wanted).
+    """Return the pushed logits, and the directions [G, n, D] these samples add (None if not
+    wanted).
 
     logits [G, n, S, V], tokens and masked [G, n, S], alpha [G, n], earlier [G, h, D]. Works under
     `no_grad` and `inference_mode`; inputs are copied, never changed.

@@ -1,4 +1,6 @@
-"""Numbers to publish: Pass@k, intervals, diversity. numpy and rapidfuzz only; sentence embeddings are apart, in `embedding`."""
+"""Numbers to publish: Pass@k, intervals, diversity. numpy and rapidfuzz only; sentence embeddings
+are apart, in `embedding`.
+"""
 
 from .batch import (
     BATCH_METRICS,

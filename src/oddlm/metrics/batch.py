@@ -8,27 +8,41 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .solutions import THRESHOLD, solution_classes
-from .texts import cosine_kernel, distinct_2, mean_dissimilarity, ngram_kernel, novelty, self_bleu, vendi_score
+from .texts import (
+    cosine_kernel,
+    distinct_2,
+    mean_dissimilarity,
+    ngram_kernel,
+    novelty,
+    self_bleu,
+    vendi_score,
+)
 from .words import split_words, word_distances
 
 Embed = Callable[[Sequence[str]], NDArray[np.floating]]  # n texts -> [n, d]
 
-# What `batch_diversity` gives. A comment says what a key needs; where that is missing, so is the key.
+# What `batch_diversity` gives. A comment says what a key needs; where that is missing, so is the
+# key.
 BATCH_METRICS = {
     "samples": "samples in the batch",
     "correct": "samples that are right",
     "correct_different": "samples that are right and different from each other: by words, or for code by normal form",
     "distinct_texts": "texts that are not the same to the letter",
     "distinct_answers": "different answers that were read out of the texts",  # answers
-    "answer_distance": "mean share of the words of an answer to change before it is another sample's",  # answers, two samples
-    "distinct_2": "different pairs of neighbouring words as a share of all pairs",  # a text of two words
+    # answers, two samples
+    "answer_distance": "mean share of the words of an answer to change before it is another sample's",
+    # a text of two words
+    "distinct_2": "different pairs of neighbouring words as a share of all pairs",
     "self_bleu": "mean BLEU-4 of each text against the others; 1 is all the same",  # two samples
     "vendi_ngram": "effective number of different texts, from 1 to n, by words and pairs of words",
-    "vendi_embedding": "effective number of different texts, from 1 to n, by sentence embeddings",  # embed
-    "embedding_diversity": "1 - mean cosine of the sentence embeddings of two texts",  # embed, two samples
+    # embed
+    "vendi_embedding": "effective number of different texts, from 1 to n, by sentence embeddings",
+    # embed, two samples
+    "embedding_diversity": "1 - mean cosine of the sentence embeddings of two texts",
     "novelty": "mean share of words to change before a text is one of the plain batch",  # plain
     "new_texts": "different texts that the plain batch does not hold",  # plain
-    "novelty_embedding": "mean of 1 - cosine to the nearest text of the plain batch",  # plain, embed
+    # plain, embed
+    "novelty_embedding": "mean of 1 - cosine to the nearest text of the plain batch",
     "length_mean": "mean tokens before the first end token",
     "length_std": "standard deviation of the tokens before the first end token",
     "length_min": "fewest tokens before the first end token",
@@ -37,7 +51,13 @@ BATCH_METRICS = {
     "ended": "share of the samples with an end token",
     "end_share": "share of all tokens that are end tokens",  # a token
 }
-BESIDE = ("novelty", "new_texts", "novelty_embedding", "vendi_embedding", "embedding_diversity")  # no part of a stored record
+BESIDE = (
+    "novelty",
+    "new_texts",
+    "novelty_embedding",
+    "vendi_embedding",
+    "embedding_diversity",
+)  # no part of a stored record
 METRICS = {
     "pass@1": "share of the samples that are right, c/n",
     "pass@k": "share of the problems with a right one among the first k samples",
@@ -80,8 +100,10 @@ def batch_diversity(
 
     code: right texts are told apart as Python programs.
     answers: what was read out of each text, None where nothing was; with `code`, programs.
-    plain: the texts of the same problem without repulsion. With equal seeds the first sample is in both.
-    threshold: share of the words that must change before two right texts, not programs, are different.
+    plain: the texts of the same problem without repulsion. With equal seeds the first sample is in
+    both.
+    threshold: share of the words that must change before two right texts, not programs, are
+    different.
     """
     _check(texts, correct, answers)
     if plain is not None and len(plain) == 0:
@@ -107,14 +129,19 @@ def right_classes(
     answers: Sequence[str | None] | None = None,
     threshold: float = THRESHOLD,
 ) -> list[int | None]:
-    """For each sample the number of its class of right solutions (`solution_classes`), None for a wrong one.
+    """For each sample the number of its class of right solutions (`solution_classes`), None for a
+    wrong one.
 
     With `code`, the program that was read out of a text stands for it where there is one.
     """
     _check(texts, correct, answers)
     right = [i for i, verdict in enumerate(correct) if verdict]
-    solutions = [answers[i] or texts[i] if code and answers is not None else texts[i] for i in right]
-    numbers = dict(zip(right, solution_classes(solutions, code=code, threshold=threshold), strict=True))
+    solutions = [
+        answers[i] or texts[i] if code and answers is not None else texts[i] for i in right
+    ]
+    numbers = dict(
+        zip(right, solution_classes(solutions, code=code, threshold=threshold), strict=True)
+    )
     return [numbers.get(i) for i in range(len(texts))]
 
 
@@ -124,7 +151,9 @@ def diversity_beside(
     """The metrics of BESIDE: they need the plain batch or an embedding, and are left out without."""
     found: dict[str, float] = {}
     if plain is not None:
-        found["novelty"] = novelty(*([split_words(text) for text in some] for some in (texts, plain)))
+        found["novelty"] = novelty(
+            *([split_words(text) for text in some] for some in (texts, plain))
+        )
         found["new_texts"] = float(len(set(texts) - set(plain)))
     if embed is not None:
         found |= _embedded(texts, plain, embed)
@@ -150,7 +179,9 @@ def _embedded(texts: Sequence[str], plain: Sequence[str] | None, embed: Embed) -
     every = [*texts, *(plain or ())]
     vectors = np.asarray(embed(every), dtype=np.float64)
     if vectors.ndim != 2 or len(vectors) != len(every):
-        raise ValueError(f"embed gave {list(vectors.shape)} for {len(every)} texts, not [{len(every)}, d]")
+        raise ValueError(
+            f"embed gave {list(vectors.shape)} for {len(every)} texts, not [{len(every)}, d]"
+        )
     cosines, n = cosine_kernel(vectors), len(texts)
     kernel = cosines[:n, :n]
     found = {"vendi_embedding": vendi_score(kernel)}
@@ -162,12 +193,16 @@ def _embedded(texts: Sequence[str], plain: Sequence[str] | None, embed: Embed) -
 
 
 def _answered(answers: Sequence[str | None]) -> dict[str, float]:
-    found: dict[str, float] = {"distinct_answers": len({answer for answer in answers if answer is not None})}
+    found: dict[str, float] = {
+        "distinct_answers": len({answer for answer in answers if answer is not None})
+    }
     n = len(answers)
     if n > 1:
         words = [split_words(answer or "") for answer in answers]
         missing = np.array([answer is None for answer in answers])
-        distances = np.where(missing[:, None] != missing, 1.0, word_distances(words, words))  # [n, n]
+        distances = np.where(
+            missing[:, None] != missing, 1.0, word_distances(words, words)
+        )  # [n, n]
         found["answer_distance"] = float(distances.sum()) / (n * (n - 1))
     return found
 
@@ -188,7 +223,9 @@ def _length_metrics(lengths: Sequence[Lengths]) -> dict[str, float]:
     return found
 
 
-def _check(texts: Sequence[str], correct: Sequence[bool], answers: Sequence[str | None] | None) -> None:
+def _check(
+    texts: Sequence[str], correct: Sequence[bool], answers: Sequence[str | None] | None
+) -> None:
     if len(texts) == 0:
         raise ValueError("the batch is empty: there must be at least one sample")
     for name, given in (("correct", correct), ("answers", answers)):
@@ -196,7 +233,9 @@ def _check(texts: Sequence[str], correct: Sequence[bool], answers: Sequence[str 
             raise ValueError(f"there are {len(texts)} texts, but {len(given)} {name}")
     _check_strings("texts", texts)
     _check_strings("answers", [answer for answer in answers or () if answer is not None])
-    if not all(isinstance(verdict, bool | np.bool_ | int) and verdict in (0, 1) for verdict in correct):
+    if not all(
+        isinstance(verdict, bool | np.bool_ | int) and verdict in (0, 1) for verdict in correct
+    ):
         raise ValueError("correct must hold nothing but True and False")
 
 
@@ -209,8 +248,14 @@ def _check_lengths(lengths: Sequence[Lengths], samples: int) -> None:
     if len(lengths) != samples:
         raise ValueError(f"there are {samples} texts, but {len(lengths)} lengths")
     for length in lengths:
-        if not isinstance(length, Lengths) or not all(isinstance(size, int | np.integer) for size in length):
-            raise ValueError(f"lengths must hold nothing but Lengths of whole numbers, not {length!r}")
+        if not isinstance(length, Lengths) or not all(
+            isinstance(size, int | np.integer) for size in length
+        ):
+            raise ValueError(
+                f"lengths must hold nothing but Lengths of whole numbers, not {length!r}"
+            )
         text, total, ends = length
         if not (0 <= text == total and ends == 0) and not (0 <= text < text + ends <= total):
-            raise ValueError(f"{length} cannot be: the text is all of it, or ends before the first of the end tokens")
+            raise ValueError(
+                f"{length} cannot be: the text is all of it, or ends before the first of the end tokens"
+            )

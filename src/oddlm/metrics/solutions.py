@@ -1,4 +1,7 @@
-"""How many correct and different solutions a batch holds. Solutions are hostile text; nothing of them is run."""
+"""How many correct and different solutions a batch holds.
+
+Solutions are hostile text; nothing of them is run.
+"""
 
 import ast
 import textwrap
@@ -25,12 +28,15 @@ NAME_FIELDS: dict[type[ast.AST], str] = {
 UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError, OverflowError)
 
 
-def solution_classes(solutions: Sequence[str], *, code: bool = False, threshold: float = THRESHOLD) -> list[int]:
+def solution_classes(
+    solutions: Sequence[str], *, code: bool = False, threshold: float = THRESHOLD
+) -> list[int]:
     """For each solution the number of its class: 0, 1, ... in order of first appearance.
 
-    A solution that differs from the first of every class begins a class; else it joins the first class whose first it is like.
-    Two solutions differ if more than `threshold` of the words of the longer one would have to change. Two programs differ if
-    their normal forms do (`normal_form`); a program that cannot be read is compared by its words.
+    A solution that differs from the first of every class begins a class; else it joins the first
+    class whose first it is like. Two solutions differ if more than `threshold` of the words of the
+    longer one would have to change. Two programs differ if their normal forms do (`normal_form`); a
+    program that cannot be read is compared by its words.
     """
     if not 0 <= threshold < 1:
         raise ValueError(f"threshold must be at least 0 and below 1, not {threshold}")
@@ -43,7 +49,9 @@ def solution_classes(solutions: Sequence[str], *, code: bool = False, threshold:
     firsts: list[int] = []
     classes: list[int] = []
     for i, form in enumerate(forms):
-        different = (differ[i, j] if form is None or forms[j] is None else form != forms[j] for j in firsts)
+        different = (
+            differ[i, j] if form is None or forms[j] is None else form != forms[j] for j in firsts
+        )
         number = next((number for number, apart in enumerate(different) if not apart), len(firsts))
         if number == len(firsts):
             firsts.append(i)
@@ -52,12 +60,14 @@ def solution_classes(solutions: Sequence[str], *, code: bool = False, threshold:
 
 
 def normal_form(program: str) -> str | None:
-    """A Python program without formatting, comments, docstrings, annotations of arguments and its own choice of names; None
-    where it cannot be read. It may be a whole program or the body of a function.
+    """A Python program without formatting, comments, docstrings, annotations of arguments and its
+    own choice of names; None where it cannot be read. It may be a whole program or the body of a
+    function.
 
-    Names are numbered where the program itself binds them; what others give meaning to stays: builtins, attributes, names of
-    class members, names used as keyword arguments. Two programs of one form differ in names alone. The reverse does not hold:
-    a name used for two things and two names for them are different forms.
+    Names are numbered where the program itself binds them; what others give meaning to stays:
+    builtins, attributes, names of class members, names used as keyword arguments. Two programs of
+    one form differ in names alone. The reverse does not hold: a name used for two things and two
+    names for them are different forms.
     """
     if len(program) > LONGEST_PROGRAM:
         return None
@@ -96,13 +106,19 @@ def _strip(tree: ast.AST) -> None:
 
 
 def _is_bare_string(node: ast.stmt) -> bool:
-    return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+    return (
+        isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
+    )
 
 
 def _rename(tree: ast.AST) -> None:
     """Number the names that the program binds, in the order of `ast.walk`."""
     nodes = list(ast.walk(tree))
-    bound = {name for node in nodes for name in _bound(node)} - {name for node in nodes for name in _seen_outside(node)}
+    bound = {name for node in nodes for name in _bound(node)} - {
+        name for node in nodes for name in _seen_outside(node)
+    }
     new: dict[str, str] = {}
     for node in nodes:
         field = NAME_FIELDS.get(type(node), "")
@@ -110,7 +126,10 @@ def _rename(tree: ast.AST) -> None:
         if name in bound:
             setattr(node, field, new.setdefault(name, f"${len(new)}"))
         if isinstance(node, ast.Global | ast.Nonlocal):
-            node.names = [new.setdefault(name, f"${len(new)}") if name in bound else name for name in node.names]
+            node.names = [
+                new.setdefault(name, f"${len(new)}") if name in bound else name
+                for name in node.names
+            ]
 
 
 def _bound(node: ast.AST) -> Iterator[str]:

@@ -21,7 +21,8 @@ def distinct_2(texts: Sequence[Words]) -> float:
 
 
 def self_bleu(texts: Sequence[Words]) -> float:
-    """Mean BLEU of each text against all others (Zhu et al. 2018, arXiv:1802.01886): 1 where all are the same.
+    """Mean BLEU of each text against all others (Zhu et al. 2018, arXiv:1802.01886): 1 where all
+    are the same.
 
     Orders 1 to 4, or to the length of a shorter text, so that equal texts of any length score 1.
     """
@@ -40,11 +41,15 @@ def self_bleu(texts: Sequence[Words]) -> float:
         logs += np.where(size <= orders, np.log(share), 0.0)
     scores = np.exp(logs / np.maximum(orders, 1)) * _brevity(lengths)
     empty = lengths == 0
-    return float(np.where(empty, empty.sum() > 1, scores * shared).mean())  # an empty text is equal to empty ones alone
+    return float(
+        np.where(empty, empty.sum() > 1, scores * shared).mean()
+    )  # an empty text is equal to empty ones alone
 
 
 def _brevity(lengths: NDArray[np.int64]) -> Floats:
-    """[n]: the brevity penalty of each text against the other one that is closest in length, the shorter of two."""
+    """[n]: the brevity penalty of each text against the other one that is closest in length, the
+    shorter of two.
+    """
     gaps = np.abs(lengths[:, None] - lengths) * 2 + (lengths > lengths[:, None])
     np.fill_diagonal(gaps, np.iinfo(gaps.dtype).max)
     closest = lengths[gaps.argmin(axis=1)]
@@ -53,7 +58,9 @@ def _brevity(lengths: NDArray[np.int64]) -> Floats:
 
 
 def ngram_kernel(texts: Sequence[Words]) -> Floats:
-    """[n, n]: cosine of the counts of single words and of pairs, averaged; texts without any are like each other alone."""
+    """[n, n]: cosine of the counts of single words and of pairs, averaged; texts without any are
+    like each other alone.
+    """
     kernels = []
     for size in (1, 2):
         counts = count_ngrams(texts, size).astype(np.float64)
@@ -66,7 +73,9 @@ def cosine_kernel(vectors: ArrayLike) -> Floats:
     """[n, d] -> [n, n]."""
     table = np.asarray(vectors, dtype=np.float64)
     if table.ndim != 2 or not np.isfinite(table).all():
-        raise ValueError(f"vectors must be finite numbers of shape [n, d], not of shape {list(table.shape)} or with nan")
+        raise ValueError(
+            f"vectors must be finite numbers of shape [n, d], not of shape {list(table.shape)} or with nan"
+        )
     norms = np.linalg.norm(table, axis=1, keepdims=True)
     if not norms.all():
         raise ValueError("a vector of zeros has no direction")
@@ -76,12 +85,21 @@ def cosine_kernel(vectors: ArrayLike) -> Floats:
 
 
 def vendi_score(kernel: ArrayLike) -> float:
-    """The effective number of different items: exp of the entropy of the eigenvalues of K/n (Friedman & Dieng 2023,
-    arXiv:2210.02410). 1 where all are the same, n where none is like another. The kernel's diagonal is 1.
+    """The effective number of different items: exp of the entropy of the eigenvalues of K/n
+    (Friedman & Dieng 2023,
+    arXiv:2210.02410). 1 where all are the same, n where none is like another. The kernel's diagonal
+    is 1.
     """
     matrix = np.asarray(kernel, dtype=np.float64)
-    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.size or not np.isfinite(matrix).all():
-        raise ValueError(f"a kernel is a finite matrix [n, n], not of shape {list(matrix.shape)} or with nan")
+    if (
+        matrix.ndim != 2
+        or matrix.shape[0] != matrix.shape[1]
+        or not matrix.size
+        or not np.isfinite(matrix).all()
+    ):
+        raise ValueError(
+            f"a kernel is a finite matrix [n, n], not of shape {list(matrix.shape)} or with nan"
+        )
     if not np.allclose(matrix, matrix.T) or not np.allclose(matrix.diagonal(), 1):
         raise ValueError("a kernel is symmetric, with ones on its diagonal")
     values = np.linalg.eigvalsh(matrix / len(matrix))
@@ -97,7 +115,9 @@ def mean_dissimilarity(kernel: Floats) -> float:
 
 
 def novelty(texts: Sequence[Words], plain: Sequence[Words]) -> float:
-    """Mean distance of each text to the nearest of the plain batch: 0 where each stands there already."""
+    """Mean distance of each text to the nearest of the plain batch: 0 where each stands there
+    already.
+    """
     if not texts or not plain:
         raise ValueError("novelty needs at least one text on either side")
     return float(word_distances(texts, plain).min(axis=1).mean())

@@ -18,7 +18,9 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
 def load_model(name: str, **options: Any) -> Model:
-    """A known model, a checkpoint (a folder, or a name on the hub), or the dotted path of somebody's own class or function."""
+    """A known model, a checkpoint (a folder, or a name on the hub), or the dotted path of
+    somebody's own class or function.
+    """
     from .loading.device import named_dtype
 
     factory = find_model(name)
@@ -31,18 +33,25 @@ def load_model(name: str, **options: Any) -> Model:
 
 
 def outline_model(name: str, **options: Any) -> "Outline | None":
-    """What is known of a checkpoint before its weights are read or even downloaded; None for what is no checkpoint."""
+    """What is known of a checkpoint before its weights are read or even downloaded; None for what
+    is no checkpoint.
+    """
     check_model(name, **options)
     if not _is_checkpoint(name):
         return None
     from .loading.pretrained import Source, outline
 
-    source = {key: value for key, value in options.items() if key in ("revision", "local_files_only", "cache_dir")}
+    source = {
+        key: value
+        for key, value in options.items()
+        if key in ("revision", "local_files_only", "cache_dir")
+    }
     return outline(Source(name, **source), options.get("mask_id"))
 
 
 def model_digest(name: str, *, revision: str | None = None) -> str:
-    """What tells the model from one with other weights, wherever it lies (`oddlm.models.loading.weights`); nothing is loaded.
+    """What tells the model from one with other weights, wherever it lies
+    (`oddlm.models.loading.weights`); nothing is loaded.
 
     ValueError for a model that there is not.
     """
@@ -67,7 +76,9 @@ def model_digest(name: str, *, revision: str | None = None) -> str:
 
 
 def check_model(name: str, **options: Any) -> None:
-    """ValueError for a model that there is not, or an option that it does not have; nothing is loaded."""
+    """ValueError for a model that there is not, or an option that it does not have; nothing is
+    loaded.
+    """
     _check_options(name, find_model(name), options)
 
 
@@ -82,7 +93,9 @@ def find_model(name: str) -> Callable[..., Any]:
 
         return partial(Mini, name)  # what `oddlm train` makes
     if "/" in name or "\\" in name:
-        raise ValueError(f"there is no folder {name!r}, and a name on the hub has the form organisation/model")
+        raise ValueError(
+            f"there is no folder {name!r}, and a name on the hub has the form organisation/model"
+        )
     path = KNOWN.get(name, name)
     if not is_dotted(path):
         known = ", ".join(KNOWN)
@@ -113,4 +126,6 @@ def _check_options(name: str, factory: Callable[..., Any], options: dict[str, An
     known = [p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
     unknown = [option for option in options if option not in known]
     if unknown and not any(p.kind is p.VAR_KEYWORD for p in parameters):
-        raise ValueError(f"model {name!r} has no option {unknown[0]!r}; options: {', '.join(known) or 'none'}")
+        raise ValueError(
+            f"model {name!r} has no option {unknown[0]!r}; options: {', '.join(known) or 'none'}"
+        )

@@ -1,11 +1,15 @@
-"""Our networks during one run, with a cache: between steps some keys and values are reused, which is an approximation.
+"""Our networks during one run, with a cache: between steps some keys and values are reused, which
+is an approximation.
 
-A cached step computes a window of each sample's canvas, which listens to the keys and values that all other positions had when
-the sample's cache was filled last. "prefix" keeps the prompt and the finished blocks: the window goes from the sample's open
-block to the end. "dual" keeps what comes behind as well: the window is the open block. A sample's cache is filled anew when it
-opens its next block, and every `refresh` steps: samples wait for nobody, and have the window they would have alone.
+A cached step computes a window of each sample's canvas, which listens to the keys and values that
+all other positions had when the sample's cache was filled last. "prefix" keeps the prompt and the
+finished blocks: the window goes from the sample's open block to the end. "dual" keeps what comes
+behind as well: the window is the open block. A sample's cache is filled anew when it opens its next
+block, and every `refresh` steps: samples wait for nobody, and have the window they would have
+alone.
 
-Pending positions (dual) keep the logits of the last filling: no token is chosen there, but a guide looks at them.
+Pending positions (dual) keep the logits of the last filling: no token is chosen there, but a guide
+looks at them.
 """
 
 from dataclasses import dataclass
@@ -33,13 +37,23 @@ class Asked:
 
     def take(self, members: list[int]) -> "Asked":
         some = torch.tensor(members, device=self.rows.device)
-        return Asked(self.rows[some], self.tokens[some], self.positions[some], [self.lows[i] for i in members])
+        return Asked(
+            self.rows[some],
+            self.tokens[some],
+            self.positions[some],
+            [self.lows[i] for i in members],
+        )
 
 
 class CachedSession(RunSession):
-    """A session that keeps keys and values. `fillings` counts the samples whose cache was filled, alike ones once."""
+    """A session that keeps keys and values.
 
-    def __init__(self, network: Transformer, first: Query, cache: Cache, refresh: int | None) -> None:
+    `fillings` counts the samples whose cache was filled, alike ones once.
+    """
+
+    def __init__(
+        self, network: Transformer, first: Query, cache: Cache, refresh: int | None
+    ) -> None:
         super().__init__(network, first)
         self.cache, self.refresh = cache, refresh
         self.block = _longest_block(first)
@@ -47,7 +61,9 @@ class CachedSession(RunSession):
         self.low = [-1] * many  # where each sample's open block began when its cache was filled
         self.age = [0] * many
         self.kept: list[Pair] = []  # per layer, [B, key heads, T, head]
-        self.pending: Tensor | None = None  # [B, L, V]: logits of the last filling, where somebody reads them again
+        self.pending: Tensor | None = (
+            None  # [B, L, V]: logits of the last filling, where somebody reads them again
+        )
         self.fillings = 0
 
     @torch.no_grad()
@@ -55,24 +71,35 @@ class CachedSession(RunSession):
         self.check(query)
         self.next += 1
         if query.nudge is not None:
-            raise ValueError("a cache keeps what it heard of the prompt and takes no nudge: load the model without cache")
+            raise ValueError(
+                "a cache keeps what it heard of the prompt and takes no nudge: load the model without cache"
+            )
         R, device = len(query.tokens), query.tokens.device
         some = self.places(query)
         rows = torch.arange(R, device=device) if some is None else some
         places = torch.arange(self.width - self.start, device=device).expand(R, -1)
         lows = _low(query).tolist()  # waits for the device: what is to be filled is decided here
-        asked = Asked(rows, query.tokens, places if query.positions is None else query.positions, lows)
-        groups: dict[int | None, list[int]] = {}  # by where their windows begin; None: those to be filled
+        asked = Asked(
+            rows, query.tokens, places if query.positions is None else query.positions, lows
+        )
+        groups: dict[
+            int | None, list[int]
+        ] = {}  # by where their windows begin; None: those to be filled
         for i, row in enumerate(range(R) if some is None else rows.tolist()):
             groups.setdefault(self._window(row, lows[i]), []).append(i)
-        parts = {low: self._answer(asked if len(groups) == 1 else asked.take(who), low) for low, who in groups.items()}
+        parts = {
+            low: self._answer(asked if len(groups) == 1 else asked.take(who), low)
+            for low, who in groups.items()
+        }
         if len(parts) == 1:
             return parts.popitem()[1]
         order = torch.tensor([i for who in groups.values() for i in who], device=device)
         return torch.cat(list(parts.values()))[order.argsort()]
 
     def _window(self, row: int, low: int) -> int | None:
-        """Where the window of a sample begins, or 0 where all of them are as long; None: its cache is to be filled."""
+        """Where the window of a sample begins, or 0 where all of them are as long; None: its cache
+        is to be filled.
+        """
         self.age[row] += 1
         if low != self.low[row] or self.age[row] == self.refresh:
             self.low[row], self.age[row] = low, 0
@@ -82,12 +109,16 @@ class CachedSession(RunSession):
     def _answer(self, asked: Asked, low: int | None) -> Tensor:
         if low is None:
             return self._fill(asked)
-        return self._step(asked, self.width - self.start - low if self.cache == "prefix" else self.block)
+        return self._step(
+            asked, self.width - self.start - low if self.cache == "prefix" else self.block
+        )
 
     def _fill(self, asked: Asked) -> Tensor:
         """Compute everything, samples that are alike once."""
         lengths = self.prompt_lengths[asked.rows]
-        distinct, which = torch.cat([lengths[:, None], asked.tokens], dim=1).unique(dim=0, return_inverse=True)
+        distinct, which = torch.cat([lengths[:, None], asked.tokens], dim=1).unique(
+            dim=0, return_inverse=True
+        )
         alike, everybody = len(distinct) < len(which), len(asked.rows) == len(self.low)
         first = torch.arange(len(which), device=which.device)
         if alike:
@@ -98,7 +129,9 @@ class CachedSession(RunSession):
 
         def keep(layer: int, keys: Tensor, values: Tensor) -> Pair:
             here = which.to(keys.device)
-            new = (keys[here], values[here]) if alike else (keys, values.contiguous())  # a view would hold the queries
+            new = (
+                (keys[here], values[here]) if alike else (keys, values.contiguous())
+            )  # a view would hold the queries
             if everybody:
                 self.kept[layer : layer + 1] = [new]
             else:
@@ -111,20 +144,26 @@ class CachedSession(RunSession):
         logits = self._logits(x[which] if alike else x, asked.positions)
         if self.cache == "dual" and asked.positions.shape[1] > self.block:
             if self.pending is None:
-                self.pending = logits.new_zeros(len(self.low), self.width - self.start, logits.shape[2])
+                self.pending = logits.new_zeros(
+                    len(self.low), self.width - self.start, logits.shape[2]
+                )
             self.pending[asked.rows[:, None], asked.positions] = logits
         return logits
 
     def _step(self, asked: Asked, wide: int) -> Tensor:
         """Compute the window of each sample, `wide` positions from its open block on."""
-        ahead = 1 if self.network.config.shift else 0  # who predicts the first of the window stands before it
+        ahead = (
+            1 if self.network.config.shift else 0
+        )  # who predicts the first of the window stands before it
         most = self.width - self.start - wide
         lows = [min(low, most) for low in asked.lows]
         everybody = len(asked.rows) == len(self.low)
         together = everybody and len(set(lows)) == 1 and self.start + lows[0] >= ahead
         begins = self.start + lows[0] - ahead
         low = torch.tensor(lows, device=asked.rows.device)[:, None]  # [R, 1]
-        window = (self.start + low - ahead + torch.arange(wide + ahead, device=low.device)).clamp(min=0)  # [R, W]
+        window = (self.start + low - ahead + torch.arange(wide + ahead, device=low.device)).clamp(
+            min=0
+        )  # [R, W]
 
         def recall(layer: int, keys: Tensor, values: Tensor) -> Pair:
             pair = self.kept[layer]
@@ -138,18 +177,28 @@ class CachedSession(RunSession):
 
         tokens = asked.tokens.gather(1, window)
         self.computed += tokens.numel()
-        layout = self._layout.window(begins, begins + wide + ahead) if together else self._layout.gather(asked.rows, window)
+        layout = (
+            self._layout.window(begins, begins + wide + ahead)
+            if together
+            else self._layout.gather(asked.rows, window)
+        )
         x = self.network.outputs(tokens, layout, recall)
         if ahead:
-            alone = (self.prompt_lengths[asked.rows][:, None] + low == 0)[..., None]  # nobody stands before it
+            alone = (self.prompt_lengths[asked.rows][:, None] + low == 0)[
+                ..., None
+            ]  # nobody stands before it
             x = torch.cat([torch.where(alone, x[:, 1:2], x[:, :1]), x[:, 1:-1]], dim=1)
-        fresh = min(wide, asked.positions.shape[1])  # positions ascend: those of the window come first
+        fresh = min(
+            wide, asked.positions.shape[1]
+        )  # positions ascend: those of the window come first
         place = asked.positions[:, :fresh] - low
         logits = self._logits(x, place.clamp(0, wide - 1))
         if self.pending is None:
             return logits
         old = self.pending[asked.rows[:, None], asked.positions]
-        old[:, :fresh] = torch.where(((place >= 0) & (place < wide))[..., None], logits, old[:, :fresh])
+        old[:, :fresh] = torch.where(
+            ((place >= 0) & (place < wide))[..., None], logits, old[:, :fresh]
+        )
         return old
 
     def _logits(self, x: Tensor, positions: Tensor) -> Tensor:

@@ -20,10 +20,12 @@ COMPILED = ("fixed", "any")
 class Native:
     """A model around a `Transformer`.
 
-    cache: None, "prefix" or "dual": which keys and values a run reuses between steps (`oddlm.models.cache`); an approximation.
+    cache: None, "prefix" or "dual": which keys and values a run reuses between steps
+    (`oddlm.models.cache`); an approximation.
     refresh: recompute them at least every so many steps, besides at block borders.
     confidence: what a run takes confidence from unless it says so itself (`oddlm.denoise_steps`).
-    compiled: torch.compile the blocks, "fixed" anew for every shape, which is fastest (torch gives up after some shapes), "any"
+    compiled: torch.compile the blocks, "fixed" anew for every shape, which is fastest (torch gives
+    up after some shapes), "any"
         once for all shapes; None does not. Not with a cache or quantised weights.
     """
 
@@ -45,22 +47,39 @@ class Native:
         if cache not in (None, *CACHES):
             raise ValueError(f"cache must be None or one of {', '.join(CACHES)}, not {cache!r}")
         if refresh is not None and cache is None:
-            raise ValueError(f"refresh is an option of a cache: give cache one of {', '.join(CACHES)} too")
+            raise ValueError(
+                f"refresh is an option of a cache: give cache one of {', '.join(CACHES)} too"
+            )
         if compiled not in (None, *COMPILED):
-            raise ValueError(f"compiled must be None or one of {', '.join(COMPILED)}, not {compiled!r}")
+            raise ValueError(
+                f"compiled must be None or one of {', '.join(COMPILED)}, not {compiled!r}"
+            )
         if compiled and cache is not None:
-            raise ValueError("compiled blocks keep no keys and values: give compiled or cache, not both")
+            raise ValueError(
+                "compiled blocks keep no keys and values: give compiled or cache, not both"
+            )
         if compiled and is_quantized(network):
-            raise ValueError("compiled is for weights as they are: give compiled or quantize, not both")
+            raise ValueError(
+                "compiled is for weights as they are: give compiled or quantize, not both"
+            )
         self.network = network.eval()
         self.compiled = compiled
         for block in network.blocks if compiled else ():  # all of them share their code
             block.compile(dynamic=compiled == "any")
         self.cache, self.refresh = cache, None if refresh is None else whole("refresh", refresh)
-        self.name = name if cache is None else f"{name}, {cache} cache" + (f", refresh {refresh}" if refresh else "")
+        self.name = (
+            name
+            if cache is None
+            else f"{name}, {cache} cache" + (f", refresh {refresh}" if refresh else "")
+        )
         self.mask_id, self.end_ids = mask_id, tuple(end_ids)
         self.vocab_size = network.config.vocab_size
-        self.context, self.tokenizer, self.weights, self.confidence = context, tokenizer, weights, confidence
+        self.context, self.tokenizer, self.weights, self.confidence = (
+            context,
+            tokenizer,
+            weights,
+            confidence,
+        )
         self.device = network.device
         self.embedding = network.embed.weight.detach()
 
@@ -80,11 +99,14 @@ class Native:
             confidence=self.confidence,  # type: ignore[arg-type]
             nudges=self.cache is None,  # what was kept would answer to the nudge of an earlier step
             selective=True,
-            position_bytes=(3 * config.hidden + 2 * config.width) * item,  # the feed-forward part and the stream, twice
+            position_bytes=(3 * config.hidden + 2 * config.width)
+            * item,  # the feed-forward part and the stream, twice
         )
 
     @torch.no_grad()
-    def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor, nudge: Tensor | None = None) -> Tensor:
+    def __call__(
+        self, tokens: Tensor, start: int, prompt_lengths: Tensor, nudge: Tensor | None = None
+    ) -> Tensor:
         logits: Tensor = self.network(tokens, start, prompt_lengths, nudge)
         return logits
 

@@ -8,7 +8,10 @@ from .transformer import Layout, Transformer
 
 
 class RunSession:
-    """What every session of ours begins with. `computed` counts the positions that went through the network."""
+    """What every session of ours begins with.
+
+    `computed` counts the positions that went through the network.
+    """
 
     def __init__(self, network: Transformer, first: Query) -> None:
         self.network, self.run, self.samples = network, first.run, first.samples
@@ -26,14 +29,23 @@ class RunSession:
         if query.run != self.run:
             raise ValueError("this session belongs to another run: open one for each run")
         if query.number != self.next:
-            raise ValueError(f"this session waits for query {self.next} of its run, not {query.number}")
+            raise ValueError(
+                f"this session waits for query {self.next} of its run, not {query.number}"
+            )
 
     def places(self, query: Query) -> Tensor | None:
-        """[R]: where these samples stand among those of the first query; None: they are the same. Samples only ever leave."""
+        """[R]: where these samples stand among those of the first query; None: they are the same.
+
+        Samples only ever leave.
+        """
         if len(query.tokens) == len(self.prompt_lengths):
             return None
         assert query.samples is not None
-        return query.samples if self.samples is None else torch.searchsorted(self.samples, query.samples)
+        return (
+            query.samples
+            if self.samples is None
+            else torch.searchsorted(self.samples, query.samples)
+        )
 
     def layout(self, places: Tensor | None) -> Layout:
         return self._layout if places is None else self._layout.take(places)
@@ -45,6 +57,8 @@ class PlainSession(RunSession):
         self.check(query)
         self.computed += query.tokens.numel()
         layout = self.layout(self.places(query))
-        logits = self.network.predict(query.tokens, self.start, query.prompt_lengths, layout, query.nudge, query.positions)
+        logits = self.network.predict(
+            query.tokens, self.start, query.prompt_lengths, layout, query.nudge, query.positions
+        )
         self.next += 1  # what failed may be asked again
         return logits

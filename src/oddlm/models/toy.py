@@ -1,4 +1,7 @@
-"""A network without training: random, small, deterministic. For tests and for seeing the machinery move; it knows nothing."""
+"""A network without training: random, small, deterministic.
+
+For tests and for seeing the machinery move; it knows nothing.
+"""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -27,15 +30,20 @@ class ToyTokenizer:
 
     def _token(self, word: str) -> int:
         number = word.removeprefix("t")
-        return 3 + (int(number) - 3 if number.isdecimal() and len(number) < 9 else len(word)) % self._words
+        return (
+            3
+            + (int(number) - 3 if number.isdecimal() and len(number) < 9 else len(word))
+            % self._words
+        )
 
 
 class Toy:
     """Every position listens to its neighbours through random matrices.
 
-    process: what it takes what is not written yet to be, MASK or random tokens; it says something in either case.
-    It honours the whole model protocol: positions count from the first real token and padding is not heard, so a prompt
-    gives the same logits alone and in a batch with longer ones.
+    process: what it takes what is not written yet to be, MASK or random tokens; it says something
+    in either case. It honours the whole model protocol: positions count from the first real token
+    and padding is not heard, so a prompt gives the same logits alone and in a batch with longer
+    ones.
     """
 
     EOS, PAD = 1, 2
@@ -85,13 +93,19 @@ class Toy:
             nudges=True,
         )
 
-    def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor, nudge: Tensor | None = None) -> Tensor:
+    def __call__(
+        self, tokens: Tensor, start: int, prompt_lengths: Tensor, nudge: Tensor | None = None
+    ) -> Tensor:
         T = tokens.shape[1]
         place = torch.arange(T) - (start - prompt_lengths)[:, None]  # [B, T], negative on padding
         said = self.embedding[tokens] if nudge is None else nudged(self.embedding[tokens], nudge)
         heard = said * (place >= 0)[..., None]
         padded = torch.nn.functional.pad(heard, (0, 0, self._reach, self._reach))
-        context = sum(weight * padded[:, offset : offset + T] for offset, weight in enumerate(self._weight))
-        hidden = torch.as_tensor(context)[:, start:] + self._place[place[:, start:] % len(self._place)]
+        context = sum(
+            weight * padded[:, offset : offset + T] for offset, weight in enumerate(self._weight)
+        )
+        hidden = (
+            torch.as_tensor(context)[:, start:] + self._place[place[:, start:] % len(self._place)]
+        )
         logits: Tensor = hidden.tanh() @ self._head
         return logits

@@ -1,4 +1,6 @@
-"""A bidirectional transformer in one file: RMSNorm, rotary positions, SwiGLU; its config covers LLaDA, Dream and Qwen3 too."""
+"""A bidirectional transformer in one file: RMSNorm, rotary positions, SwiGLU; its config covers
+LLaDA, Dream and Qwen3 too.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -57,7 +59,11 @@ class Layout:
     def to(self, device: torch.device) -> "Layout":
         if self.cos.device == device:
             return self
-        return Layout(self.cos.to(device), self.sin.to(device), None if self.mask is None else self.mask.to(device))
+        return Layout(
+            self.cos.to(device),
+            self.sin.to(device),
+            None if self.mask is None else self.mask.to(device),
+        )
 
     def window(self, low: int, high: int) -> "Layout":
         """Some of the positions ask; all are heard."""
@@ -75,7 +81,9 @@ class Layout:
         return Layout(self.cos, self.sin, None)
 
     def take(self, rows: Tensor) -> "Layout":
-        return self if self.mask is None else Layout(self.cos[rows], self.sin[rows], self.mask[rows])
+        return (
+            self if self.mask is None else Layout(self.cos[rows], self.sin[rows], self.mask[rows])
+        )
 
 
 Pair = tuple[Tensor, Tensor]  # keys and values, [B, key heads, T, head]
@@ -84,7 +92,11 @@ Pair = tuple[Tensor, Tensor]  # keys and values, [B, key heads, T, head]
 class Block(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
-        self.sizes = [config.heads * config.head, config.key_heads * config.head, config.key_heads * config.head]
+        self.sizes = [
+            config.heads * config.head,
+            config.key_heads * config.head,
+            config.key_heads * config.head,
+        ]
         self.head, self.wide_rotary = config.head, config.wide_rotary
         self.shared = config.key_heads != config.heads
         self.attention_norm = RMSNorm(config.width, config.norm_eps)
@@ -104,7 +116,9 @@ class Block(nn.Module):
         asked: int = 0,
         fed: bool = True,
     ) -> Tensor:
-        """asked: only the positions from there on answer; all are heard. fed: False leaves `feed` to the caller."""
+        """asked: only the positions from there on answer; all are heard. fed: False leaves `feed`
+        to the caller.
+        """
         q, k, v = self.heard(x, layout)
         if recall is not None:
             k, v = recall(k, v)
@@ -136,7 +150,9 @@ class Block(nn.Module):
 
 
 class Transformer(nn.Module):
-    """logits[:, j] predicts tokens[:, start + j]; the head runs on those positions alone, or on some of them."""
+    """logits[:, j] predicts tokens[:, start + j]; the head runs on those positions alone, or on
+    some of them.
+    """
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -147,7 +163,9 @@ class Transformer(nn.Module):
         self.norm = RMSNorm(config.width, config.norm_eps)
         self.head = None if config.tied else nn.Linear(config.width, config.vocab_size, bias=False)
         self.apply(_initialise)
-        for block in blocks:  # residual branches start small, so that depth does not blow up the stream
+        for (
+            block
+        ) in blocks:  # residual branches start small, so that depth does not blow up the stream
             for part in (block.attention_out, block.down):
                 nn.init.normal_(part.weight, std=0.02 / (2 * config.layers) ** 0.5)
 
@@ -156,8 +174,16 @@ class Transformer(nn.Module):
         """Where logits come out."""
         return self.norm.weight.device
 
-    def forward(self, tokens: Tensor, start: int, prompt_lengths: Tensor, nudge: Tensor | None = None) -> Tensor:
-        return self.predict(tokens, start, prompt_lengths, self.layout(tokens.shape[1], start, prompt_lengths), nudge)
+    def forward(
+        self, tokens: Tensor, start: int, prompt_lengths: Tensor, nudge: Tensor | None = None
+    ) -> Tensor:
+        return self.predict(
+            tokens,
+            start,
+            prompt_lengths,
+            self.layout(tokens.shape[1], start, prompt_lengths),
+            nudge,
+        )
 
     def predict(
         self,
@@ -168,13 +194,18 @@ class Transformer(nn.Module):
         nudge: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """`forward`, with a layout that is known already; positions [B, m], counted from `start`: for these alone."""
+        """`forward`, with a layout that is known already; positions [B, m], counted from `start`:
+        for these alone.
+        """
         asked = start - 1 if self.config.shift and start > 0 else start
         x = self.outputs(tokens, layout, asked=asked, fed=False, nudge=nudge)
         return self.finish(x, start - asked, prompt_lengths, positions)
 
-    def finish(self, x: Tensor, first: int, before: Tensor, positions: Tensor | None = None) -> Tensor:
-        """Logits from what the last block says before its `feed`, of the positions from `first` on, or of some of them.
+    def finish(
+        self, x: Tensor, first: int, before: Tensor, positions: Tensor | None = None
+    ) -> Tensor:
+        """Logits from what the last block says before its `feed`, of the positions from `first` on,
+        or of some of them.
 
         before [B]: real tokens left of `first`. positions [B, m], counted from `first`.
         """
@@ -194,9 +225,11 @@ class Transformer(nn.Module):
         fed: bool = True,
         nudge: Tensor | None = None,
     ) -> Tensor:
-        """What the last block says of the positions from `asked` on, [B, T - asked, width]; fed: after its `feed`.
+        """What the last block says of the positions from `asked` on, [B, T - asked, width]; fed:
+        after its `feed`.
 
-        recall: (layer, keys, values) of these tokens -> the keys and values that they listen to, if not to each other's.
+        recall: (layer, keys, values) of these tokens -> the keys and values that they listen to, if
+        not to each other's.
         nudge: added to the embeddings of the first tokens.
         """
         x: Tensor = self.embed(tokens.to(self.embed.weight.device))
@@ -205,11 +238,19 @@ class Transformer(nn.Module):
             here = next(block.parameters()).device  # blocks may live on several devices
             x, layout = x.to(here), layout.to(here)
             last = i == len(self.blocks) - 1  # of the others every position is heard by the next
-            x = block(x, layout, None if recall is None else partial(recall, i), asked if last else 0, fed or not last)
+            x = block(
+                x,
+                layout,
+                None if recall is None else partial(recall, i),
+                asked if last else 0,
+                fed or not last,
+            )
         return x.to(self.device)
 
     def layout(self, T: int, start: int, prompt_lengths: Tensor) -> Layout:
-        place = torch.arange(T, device=prompt_lengths.device) - (start - prompt_lengths)[:, None]  # [B, T], negative on padding
+        place = (
+            torch.arange(T, device=prompt_lengths.device) - (start - prompt_lengths)[:, None]
+        )  # [B, T], negative on padding
         dtype = self.embed.weight.dtype
         wide = torch.promote_types(dtype, torch.float32) if self.config.wide_rotary else dtype
         cos, sin = rotary(place.clamp(min=0), self.config.head, self.config.rope_theta, wide)
@@ -225,7 +266,9 @@ class Transformer(nn.Module):
         if first == 0:
             return torch.cat([x[:, :1], x[:, :-1]], dim=1)
         own, left = x[:, first : first + 1], x[:, first - 1 : first]
-        return torch.cat([torch.where((before == 0)[:, None, None], own, left), x[:, first:-1]], dim=1)
+        return torch.cat(
+            [torch.where((before == 0)[:, None, None], own, left), x[:, first:-1]], dim=1
+        )
 
     def logits(self, x: Tensor) -> Tensor:
         x = self.norm(x)

@@ -1,7 +1,7 @@
 """The data model of a report: runs -> benchmarks -> cells.
 
-A benchmark is one model on one set of problems. A cell is one setting on it, over all its seeds. Shares lie between 0
-and 1.
+A benchmark is one model on one set of problems. A cell is one setting on it, over all its seeds.
+Shares lie between 0 and 1.
 
     results = read_results(Path("runs"))
     for benchmark in results.benchmarks:
@@ -48,8 +48,9 @@ class Estimate:
 class Gain:
     """A cell's Pass@k minus that of its baseline, with the 95 % interval.
 
-    by problems: paired bootstrap over problems (what other problems would give). by runs: Welch's t over runs, where only means
-    of runs are known (what other seeds would give on the same problems).
+    by problems: paired bootstrap over problems (what other problems would give). by runs: Welch's t
+    over runs, where only means of runs are known (what other seeds would give on the same
+    problems).
     """
 
     baseline: str  # the key of the cell compared with
@@ -64,11 +65,15 @@ class Cell:
     """One setting over all its runs."""
 
     key: str  # of this cell among all; fit for a file name
-    method: str  # "plain", "odd (enough 0.5) + fork": the objective, and the settings by which methods of this benchmark differ
+    # "plain", "odd (enough 0.5) + fork": the objective, and the settings by which methods of this
+    # benchmark differ
+    method: str
     objective: str  # none, odd, dpp, ...
     alpha: float
     temperature: float
-    settings: Mapping[str, Any]  # the other settings by which cells of this benchmark differ, with this cell's values
+    settings: Mapping[
+        str, Any
+    ]  # the other settings by which cells of this benchmark differ, with this cell's values
     n: int
     runs: tuple[str, ...]
     seeds: tuple[int, ...]  # empty for imported runs, whose seeds are not known
@@ -83,7 +88,9 @@ class Cell:
     curves: (
         NDArray[np.float64] | None
     )  # [problems, n]: Pass@k of each problem for k = 1 to n, mean over runs; None without rows
-    right: NDArray[np.int64] | None  # [problems]: right samples among `tried`, all runs together; None without rows
+    right: (
+        NDArray[np.int64] | None
+    )  # [problems]: right samples among `tried`, all runs together; None without rows
     tried: int
     solved: int | None  # problems with a right sample in some run
 
@@ -132,7 +139,9 @@ class Results:
     _places: dict[str, Mapping[str, Place]] = field(default_factory=dict)
 
     def record(self, run: str, problem: str) -> Record | None:
-        """The samples of one problem; None, with a warning for the whole run, where they cannot be read."""
+        """The samples of one problem; None, with a warning for the whole run, where they cannot be
+        read.
+        """
         try:
             if run not in self._places:
                 self._places[run] = self.store.places(run)
@@ -145,33 +154,45 @@ class Results:
 
 
 def read_results(folder: Path, watch: Watch = lambda _: None, *, beside: bool = False) -> Results:
-    """Everything a report says of the runs in a folder. `watch` hears of every problem that was read.
+    """Everything a report says of the runs in a folder. `watch` hears of every problem that was
+    read.
 
-    beside: with novelty, which compares the texts of a cell with those of plain sampling, and has to read them.
+    beside: with novelty, which compares the texts of a cell with those of plain sampling, and has
+    to read them.
     """
     store = Store(folder)
     runs, left_out = read_runs(store, watch)
     if not runs:
         reasons = Counter(one.why for one in left_out)
-        told = "; ".join(f"{why} ({count})" if count > 1 else why for why, count in reasons.most_common(3))
-        raise StoreError(f"{folder} holds no run to report{': ' + told if told else ': it is empty'}")
+        told = "; ".join(
+            f"{why} ({count})" if count > 1 else why for why, count in reasons.most_common(3)
+        )
+        raise StoreError(
+            f"{folder} holds no run to report{': ' + told if told else ': it is empty'}"
+        )
     together: dict[str, list[RunData]] = {}
     first: dict[tuple[str, int], str] = {}  # a cell and a seed -> the run that stands for them
     for run in _on_shared_problems(runs):
         bench = _bench_key(run)
-        same = first.setdefault((_cell_key(bench, run.spec.params, run.spec.n), run.spec.seed), run.id)
+        same = first.setdefault(
+            (_cell_key(bench, run.spec.params, run.spec.n), run.spec.seed), run.id
+        )
         if same == run.id:
             together.setdefault(bench, []).append(run)
         else:
-            left_out.append(LeftOut(run.id, f"the same setting, seed and problems as run {same}: it adds nothing"))
+            left_out.append(
+                LeftOut(
+                    run.id, f"the same setting, seed and problems as run {same}: it adds nothing"
+                )
+            )
     texts = store if beside else None
     benchmarks = [_benchmark(key, some, texts) for key, some in together.items()]
     return Results(store, tuple(_named(benchmarks)), tuple(left_out))
 
 
 def _on_shared_problems(runs: Sequence[RunData]) -> Iterator[RunData]:
-    """Every run on its own problems, and on those of every other of its benchmark that it holds as well: whoever tries a
-    setting on fewer problems compares it with runs on more.
+    """Every run on its own problems, and on those of every other of its benchmark that it holds as
+    well: whoever tries a setting on fewer problems compares it with runs on more.
     """
     groups: dict[str, list[RunData]] = {}
     for run in runs:
@@ -200,7 +221,8 @@ def _named(benchmarks: Sequence[Benchmark]) -> Iterator[Benchmark]:
     """The task's name, and as much more as tells two benchmarks apart."""
     tasks = [one_line(f"{b.task} ({b.protocol})" if b.protocol else b.task) for b in benchmarks]
     more = [
-        (f"{t}, {b.model}", f"{t}, {b.model}, {number_of(b.count, 'problem')}") for t, b in zip(tasks, benchmarks, strict=True)
+        (f"{t}, {b.model}", f"{t}, {b.model}, {number_of(b.count, 'problem')}")
+        for t, b in zip(tasks, benchmarks, strict=True)
     ]
     forms = [(task, *some) for task, some in zip(tasks, more, strict=True)]
     counts = Counter(form for some in forms for form in some)
@@ -217,7 +239,16 @@ def _benchmark(key: str, runs: Sequence[RunData], texts: Store | None) -> Benchm
     for run in (run.on(runs[0].problems) for run in runs):
         settings.setdefault(_cell_key(key, run.spec.params, run.spec.n), []).append(run)
     cells = [_cell(name, some, settings, key, usual, texts) for name, some in settings.items()]
-    cells.sort(key=lambda cell: (not cell.plain, _rank(cell.objective), cell.method, cell.alpha, cell.temperature, cell.n))
+    cells.sort(
+        key=lambda cell: (
+            not cell.plain,
+            _rank(cell.objective),
+            cell.method,
+            cell.alpha,
+            cell.temperature,
+            cell.n,
+        )
+    )
     spec = runs[0].spec
     return Benchmark(
         name="",
@@ -242,19 +273,30 @@ def _flat(run: RunData) -> dict[str, Any]:
     """All settings but the axes of the table, in their one spelling."""
     params = run.spec.params.canonical()
     found = {**params.model_dump(mode="json", exclude={*AXES, "seed"}), "n": run.spec.n}
-    if isinstance(params.objective, dict):  # {"name": "odd", "quality": "none"}: its options are settings too
-        found |= {f"{params.objective_name}.{name}": value for name, value in params.objective.items() if name != "name"}
+    if isinstance(
+        params.objective, dict
+    ):  # {"name": "odd", "quality": "none"}: its options are settings too
+        found |= {
+            f"{params.objective_name}.{name}": value
+            for name, value in params.objective.items()
+            if name != "name"
+        }
     return {name: value for name, value in found.items() if not (params.plain and name in PUSH)}
 
 
 def _settings(runs: Sequence[RunData]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The settings that differ between runs with their usual value, and those that all share and that are not the default.
+    """The settings that differ between runs with their usual value, and those that all share and
+    that are not the default.
 
-    Usual is the default where some run has it, else what most runs have: it goes without saying in a method's name.
+    Usual is the default where some run has it, else what most runs have: it goes without saying in
+    a method's name.
     """
     tables = [_flat(run) for run in runs]
     names = dict.fromkeys(name for table in tables for name in table)
-    counts = {name: Counter(json.dumps(t.get(name), sort_keys=True) for t in tables if _says(t, name)) for name in names}
+    counts = {
+        name: Counter(json.dumps(t.get(name), sort_keys=True) for t in tables if _says(t, name))
+        for name in names
+    }
     usual, common = {}, {}
     for name, found in counts.items():
         default = json.dumps(_default(name), sort_keys=True)
@@ -295,14 +337,20 @@ def _cell(
     own = {name: value for name, value in _flat(first).items() if name in usual}
     other = _compared(key, params, first.spec.n, settings, bench, usual)
     measured = first.imported is None
-    passed, gains = (_passes if measured else _run_level)(runs, settings[other] if other else [], other)
+    passed, gains = (_passes if measured else _run_level)(
+        runs, settings[other] if other else [], other
+    )
     curves = _curves(runs) if measured else None
     right = np.sum([run.correct.sum(axis=1) for run in runs], axis=0) if measured else None
-    names = sorted({name for run in runs for name in (run.diversity or run.means)} & set(metrics.BATCH_METRICS))
+    names = sorted(
+        {name for run in runs for name in (run.diversity or run.means)} & set(metrics.BATCH_METRICS)
+    )
     diversity = {name: _mean_by_run(runs, name) for name in names}
     if measured:
         n = first.spec.n
-        diversity[f"solutions@{n}"] = tuple(float(metrics.solutions_at_k(run.solutions, n).mean()) for run in runs)
+        diversity[f"solutions@{n}"] = tuple(
+            float(metrics.solutions_at_k(run.solutions, n).mean()) for run in runs
+        )
     if texts is not None and measured and not params.plain:
         plain = settings.get(_cell_key(bench, baseline(params), first.spec.n))
         diversity |= _novelty(texts, runs, plain) if plain else {}
@@ -333,7 +381,9 @@ def _cell(
     )
 
 
-def _novelty(store: Store, runs: Sequence[RunData], plain: Sequence[RunData]) -> dict[str, tuple[float, ...]]:
+def _novelty(
+    store: Store, runs: Sequence[RunData], plain: Sequence[RunData]
+) -> dict[str, tuple[float, ...]]:
     """By measure, of every run that has a plain one of its seed: its mean over the problems."""
 
     def done(run: RunData) -> Done:
@@ -341,23 +391,38 @@ def _novelty(store: Store, runs: Sequence[RunData], plain: Sequence[RunData]) ->
         return run.spec, [found[problem] for problem in run.problems]
 
     known = {run.spec.seed: run for run in plain}
-    told = [told_beside([done(run)], [done(known[run.spec.seed])]) for run in runs if run.spec.seed in known]
+    told = [
+        told_beside([done(run)], [done(known[run.spec.seed])])
+        for run in runs
+        if run.spec.seed in known
+    ]
     names = ("novelty", "new_texts") if told else ()
-    return {name: tuple(float(np.mean([one[name] for one in run])) for run in told) for name in names}
+    return {
+        name: tuple(float(np.mean([one[name] for one in run])) for run in told) for name in names
+    }
 
 
 def _method(params: SampleParams, own: Mapping[str, Any], usual: Mapping[str, Any]) -> str:
     """The name of its method as far as it is not usual here."""
     extra = {name: value for name, value in own.items() if value != usual[name]}
     name, prefix = "plain" if params.plain else params.objective_name, f"{params.objective_name}."
-    options = {key.removeprefix(prefix): extra.pop(key) for key in list(extra) if key.startswith(prefix)}
+    options = {
+        key.removeprefix(prefix): extra.pop(key) for key in list(extra) if key.startswith(prefix)
+    }
     return one_line(method_name({"name": name, **options}, extra))
 
 
 def _compared(
-    key: str, params: SampleParams, n: int, settings: Mapping[str, Any], bench: str, usual: Mapping[str, Any]
+    key: str,
+    params: SampleParams,
+    n: int,
+    settings: Mapping[str, Any],
+    bench: str,
+    usual: Mapping[str, Any],
 ) -> str | None:
-    """The cell without the push, else plain sampling; for a plain cell with settings of its own, the usual one."""
+    """The cell without the push, else plain sampling; for a plain cell with settings of its own,
+    the usual one.
+    """
     if not params.plain:
         alike = [_cell_key(bench, plain, n) for plain in (unpushed(params), baseline(params))]
         return next((other for other in alike if other in settings), None)
@@ -378,7 +443,10 @@ def _passes(
         k: Estimate(*metrics.mean_se(_passed_by_run(mine, k)), span.low, span.high, "problems")
         for k, span in zip(ks, intervals, strict=False)
     }
-    gains = {k: Gain(str(other), *span, "problems") for k, span in zip(ks, intervals[len(ks) :], strict=False)}
+    gains = {
+        k: Gain(str(other), *span, "problems")
+        for k, span in zip(ks, intervals[len(ks) :], strict=False)
+    }
     return passed, gains
 
 

@@ -28,7 +28,11 @@ class Finding:
 
 def findings(results: Results) -> list[Finding]:
     """Every claim on every benchmark."""
-    return [Finding(claim, bench.name, *judge(bench)) for claim, judge in CLAIMS.items() for bench in results.benchmarks]
+    return [
+        Finding(claim, bench.name, *judge(bench))
+        for claim, judge in CLAIMS.items()
+        for bench in results.benchmarks
+    ]
 
 
 def verdict(span: metrics.Interval) -> Verdict:
@@ -61,9 +65,15 @@ def _every_temperature(bench: Benchmark) -> tuple[Verdict, str]:
     if isinstance(usual, str):
         return "cannot be said", usual
     alpha, found = usual
-    spans = {t: contrast([(1, cell), (-1, plain)], bench.n) for t, (cell, plain) in sorted(found.items())}
+    spans = {
+        t: contrast([(1, cell), (-1, plain)], bench.n) for t, (cell, plain) in sorted(found.items())
+    }
     told = [f"θ = {t:g}: {signed(span[0])}" for t, span in spans.items() if span]
-    gains = [cell.gains[bench.n] for a in compared(bench)[METHOD] for cell, _ in pairs(bench, METHOD, a).values()]
+    gains = [
+        cell.gains[bench.n]
+        for a in compared(bench)[METHOD]
+        for cell, _ in pairs(bench, METHOD, a).values()
+    ]
     above, below = sum(gain.low > 0 for gain in gains), sum(gain.high < 0 for gain in gains)
     grid = f"Over all alphas: {above} of {len(gains)} cells lie above plain sampling, {below} below, by their intervals."
     evidence = f"α = {alpha:g} (best mean gain, picked on these runs): {'; '.join(told)}. {grid}"
@@ -79,17 +89,20 @@ def _less_sensitive(bench: Benchmark) -> tuple[Verdict, str]:
         return "cannot be said", "the runs have one temperature"
     terms: list[tuple[float, Cell]] = []
     told = []
-    for sign, name, cells in ((-1, METHOD, [c for c, _ in found.values()]), (1, "plain", [p for _, p in found.values()])):
+    for sign, name, cells in (
+        (-1, METHOD, [c for c, _ in found.values()]),
+        (1, "plain", [p for _, p in found.values()]),
+    ):
         ranked = sorted(cells, key=lambda cell: cell.passed[bench.n].mean)
         terms += [(sign, ranked[-1]), (-sign, ranked[0])]
         spread = ranked[-1].passed[bench.n].mean - ranked[0].passed[bench.n].mean
-        told.append(f"{name} {percent(spread)} (θ = {ranked[0].temperature:g} to {ranked[-1].temperature:g})")
+        told.append(
+            f"{name} {percent(spread)} (θ = {ranked[0].temperature:g} to {ranked[-1].temperature:g})"
+        )
     span = contrast(terms, bench.n)
     if span is None:
         return "cannot be said", f"Pass@{bench.n} is not known for all temperatures"
-    evidence = (
-        f"Worst to best temperature at α = {alpha:g}, in points: {', '.join(told)}; plain spreads by {signed(span[0])} more."
-    )
+    evidence = f"Worst to best temperature at α = {alpha:g}, in points: {', '.join(told)}; plain spreads by {signed(span[0])} more."
     return verdict(span[0]), evidence
 
 
@@ -106,8 +119,19 @@ def _coherent_when_hot(bench: Benchmark) -> tuple[Verdict, str]:
 
 
 def _diversity(found: Sequence[tuple[Cell, Cell]]) -> str:
-    name = next((name for name in ("embedding_diversity", "vendi_ngram") if all(name in c.diversity for c, _ in found)), None)
-    known = [(c.diversity[name].mean, p.diversity[name].mean) for c, p in found if name and name in p.diversity]
+    name = next(
+        (
+            name
+            for name in ("embedding_diversity", "vendi_ngram")
+            if all(name in c.diversity for c, _ in found)
+        ),
+        None,
+    )
+    known = [
+        (c.diversity[name].mean, p.diversity[name].mean)
+        for c, p in found
+        if name and name in p.diversity
+    ]
     if not known:
         return "Diversity was not measured there."
     mine, theirs = (sum(values) / len(values) for values in zip(*known, strict=True))
@@ -117,7 +141,10 @@ def _diversity(found: Sequence[tuple[Cell, Cell]]) -> str:
 def _pareto(bench: Benchmark) -> tuple[Verdict, str]:
     alphas = [alpha for alpha in compared(bench).get(METHOD, []) if 0 < alpha <= SMALL_ALPHA]
     if not alphas:
-        return "cannot be said", f"there are no runs of `{METHOD}` with an alpha up to {SMALL_ALPHA} and their baseline"
+        return (
+            "cannot be said",
+            f"there are no runs of `{METHOD}` with an alpha up to {SMALL_ALPHA} and their baseline",
+        )
     told, verdicts = [], []
     for alpha in alphas:
         found = list(pairs(bench, METHOD, alpha).values())
@@ -128,21 +155,29 @@ def _pareto(bench: Benchmark) -> tuple[Verdict, str]:
         no_loss: Verdict = "fails" if one[0].high < 0 else "holds" if one[0].low >= 0 else "open"
         verdicts.append(_together([verdict(many[0]), no_loss]))
     best = next((v for v in ("holds", "open", "fails") if v in verdicts), "cannot be said")
-    return best, "; ".join(told) + ". It holds if for one alpha Pass@n rises and Pass@1 does not fall."  # type: ignore[return-value]
+    return best, "; ".join(
+        told
+    ) + ". It holds if for one alpha Pass@n rises and Pass@1 does not fall."  # type: ignore[return-value]
 
 
 def overhead_by(bench: Benchmark, axis: str) -> dict[float, list[tuple[Cell, Cell]]]:
-    """By the value of `n`, `length` or `steps`: timed cells with their baseline, where that setting differs between cells."""
+    """By the value of `n`, `length` or `steps`: timed cells with their baseline, where that setting
+    differs between cells.
+    """
     found: dict[float, list[tuple[Cell, Cell]]] = {}
     for cell in bench.cells:
         gain = next(iter(cell.gains.values()), None)
         if axis in cell.settings and not cell.plain and gain is not None and cell.run_seconds:
-            found.setdefault(float(cell.settings[axis]), []).append((cell, bench.cell(gain.baseline)))
+            found.setdefault(float(cell.settings[axis]), []).append(
+                (cell, bench.cell(gain.baseline))
+            )
     return dict(sorted(found.items()))
 
 
 def log_overhead(found: Sequence[tuple[Cell, Cell]]) -> tuple[list[list[float]], list[float]]:
-    """Groups of logarithms of seconds with weights: their weighted sum is the mean log of the ratio of times."""
+    """Groups of logarithms of seconds with weights: their weighted sum is the mean log of the ratio
+    of times.
+    """
     groups = [[math.log(value) for value in cell.run_seconds] for pair in found for cell in pair]
     return groups, [1 / len(found), -1 / len(found)] * len(found)
 
@@ -179,5 +214,9 @@ def as_markdown(found: Sequence[Finding]) -> str:
     ]
     for claim in dict.fromkeys(one.claim for one in found):
         lines += ["", f"## {claim}", ""]
-        lines += [f"- **{escaped(one.benchmark)}: {one.verdict}.** {one.evidence}" for one in found if one.claim == claim]
+        lines += [
+            f"- **{escaped(one.benchmark)}: {one.verdict}.** {one.evidence}"
+            for one in found
+            if one.claim == claim
+        ]
     return "\n".join([*lines, ""])

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from .. import metrics
-from ..params import RunSpec, SampleParams, checked
+from ..config import checked
+from ..params import SampleParams
+from ..spec import RunSpec
 from ..store import Record
 
 Done = tuple[RunSpec, Sequence[Record]]
@@ -21,9 +23,13 @@ class Line:
 
     params: SampleParams
     runs: tuple[str, ...]
-    pass_1: tuple[float, float]  # share of right samples: mean and standard error over seeds (nan with one seed)
+    pass_1: tuple[
+        float, float
+    ]  # share of right samples: mean and standard error over seeds (nan with one seed)
     pass_n: tuple[float, float]  # share of problems with a right sample
-    difference: metrics.Interval | None  # of Pass@n to plain sampling that is otherwise alike; None where it is plain
+    difference: (
+        metrics.Interval | None
+    )  # of Pass@n to plain sampling that is otherwise alike; None where it is plain
     diversity: Mapping[str, float | None]
     seconds: float
 
@@ -48,11 +54,14 @@ def unpushed(params: SampleParams) -> SampleParams:
     return params.model_copy(update={"alpha": 0.0, "fork": params.forks}).canonical()
 
 
-def compare(done: Sequence[Done], *, beside: bool = False, embed: Embed | None = None) -> list[Line]:
-    """A line per setting. All runs have the same problems in the same order; every setting has every seed.
+def compare(
+    done: Sequence[Done], *, beside: bool = False, embed: Embed | None = None
+) -> list[Line]:
+    """A line per setting. All runs have the same problems in the same order; every setting has
+    every seed.
 
-    beside: with the measures that compare texts with those of the plain baseline, or by `embed` (`metrics.BESIDE`), which
-    are no part of a record.
+    beside: with the measures that compare texts with those of the plain baseline, or by `embed`
+    (`metrics.BESIDE`), which are no part of a record.
     """
     settings: dict[str, list[Done]] = {}
     for spec, records in done:
@@ -64,14 +73,23 @@ def compare(done: Sequence[Done], *, beside: bool = False, embed: Embed | None =
     return lines
 
 
-def told_beside(runs: Sequence[Done], plain: Sequence[Done] | None, embed: Embed | None = None) -> list[dict[str, float]]:
+def told_beside(
+    runs: Sequence[Done], plain: Sequence[Done] | None, embed: Embed | None = None
+) -> list[dict[str, float]]:
     """Of every problem of every run; plain runs have no baseline but themselves."""
     found = []
-    others = {} if plain is None or runs[0][0].params.plain else {spec.seed: records for spec, records in plain}
+    others = (
+        {}
+        if plain is None or runs[0][0].params.plain
+        else {spec.seed: records for spec, records in plain}
+    )
     for spec, records in runs:
         texts = [_texts(record) for record in records]
         before = map(_texts, others[spec.seed]) if spec.seed in others else [None] * len(records)
-        found += [metrics.diversity_beside(mine, plain=own, embed=embed) for mine, own in zip(texts, before, strict=True)]
+        found += [
+            metrics.diversity_beside(mine, plain=own, embed=embed)
+            for mine, own in zip(texts, before, strict=True)
+        ]
     return found
 
 
@@ -81,7 +99,9 @@ def _texts(record: Record) -> list[str]:
 
 def covered(done: Sequence[Done]) -> int:
     """How many problems some sample under some setting solves."""
-    return int(metrics.coverage([[record.correct for record in records] for _, records in done]).sum())
+    return int(
+        metrics.coverage([[record.correct for record in records] for _, records in done]).sum()
+    )
 
 
 def as_data(line: Line) -> dict[str, Any]:
@@ -92,7 +112,8 @@ def as_data(line: Line) -> dict[str, Any]:
         "runs": list(line.runs),
         "pass@1": dict(zip(("mean", "se"), map(_number, line.pass_1), strict=True)),
         "pass@n": dict(zip(("mean", "se"), map(_number, line.pass_n), strict=True)),
-        "difference": interval and {name: _number(getattr(interval, name)) for name in ("difference", "low", "high")},
+        "difference": interval
+        and {name: _number(getattr(interval, name)) for name in ("difference", "low", "high")},
         "diversity": dict(line.diversity),
         "seconds": line.seconds,
     }
@@ -107,7 +128,9 @@ def pass_n(records: Sequence[Record]) -> list[float]:
     return [float(any(record.correct)) for record in records]
 
 
-def _line(runs: Sequence[Done], plain: Sequence[Done] | None, beside: Sequence[Mapping[str, float]]) -> Line:
+def _line(
+    runs: Sequence[Done], plain: Sequence[Done] | None, beside: Sequence[Mapping[str, float]]
+) -> Line:
     params = runs[0][0].params
     solved = np.array([pass_n(records) for _, records in runs])  # [seeds, problems]
     right = [float(np.mean([np.mean(record.correct) for record in records])) for _, records in runs]

@@ -1,4 +1,6 @@
-"""Examples picked by rule: the plain batch collapsed on a wrong answer, the diverse batch solved the problem."""
+"""Examples picked by rule: the plain batch collapsed on a wrong answer, the diverse batch solved
+the problem.
+"""
 
 import re
 from collections import Counter
@@ -51,7 +53,9 @@ def pick_examples(results: Results, bench: Benchmark) -> list[Example]:
     """At most MOST; none where the runs have no rows or nothing fits the rule."""
     if not bench.problems:
         return []
-    candidates = sorted(_candidates(bench), key=lambda one: (-one[0], one[1].temperature, one[3]))[:LOOKED_AT]
+    candidates = sorted(_candidates(bench), key=lambda one: (-one[0], one[1].temperature, one[3]))[
+        :LOOKED_AT
+    ]
     ranked = []
     for _, cell, plain, problem in candidates:
         before, after = _by_seed(results, plain, problem), _by_seed(results, cell, problem)
@@ -69,7 +73,10 @@ def pick_examples(results: Results, bench: Benchmark) -> list[Example]:
 
 
 def _by_seed(results: Results, cell: Cell, problem: str) -> dict[int, Record]:
-    found = ((seed, results.record(run, problem)) for seed, run in zip(cell.seeds, cell.runs, strict=True))
+    found = (
+        (seed, results.record(run, problem))
+        for seed, run in zip(cell.seeds, cell.runs, strict=True)
+    )
     return {seed: record for seed, record in found if record is not None}
 
 
@@ -124,7 +131,10 @@ def changed(text: str, plain: str) -> tuple[Piece, ...]:
     """The text in pieces, those marked that differ from the plain text, by words."""
     words = _words(text)
     marked = zip(words, in_common(words, _words(plain)), strict=True)
-    return tuple(("".join(word for word, _ in some), not kept) for kept, some in groupby(marked, key=itemgetter(1)))
+    return tuple(
+        ("".join(word for word, _ in some), not kept)
+        for kept, some in groupby(marked, key=itemgetter(1))
+    )
 
 
 def _words(text: str) -> tuple[str, ...]:
@@ -137,20 +147,32 @@ def as_markdown(found: list[Example]) -> str:
     if not found:
         lines.append("No problem of these runs fits the rule, or the runs have no samples.")
     for one in found:
-        lines += [f"## {_safe(one.benchmark)}: {_safe(one.problem)}", "", f"{_safe(one.setting)}, seed {one.seed}", ""]
+        lines += [
+            f"## {_safe(one.benchmark)}: {_safe(one.problem)}",
+            "",
+            f"{_safe(one.setting)}, seed {one.seed}",
+            "",
+        ]
         lines += [f"<pre>{_safe(one.prompt)}</pre>", "", "| plain | diverse |", "|---|---|"]
         width = max(len(one.plain), len(one.diverse))
-        plain, diverse = ([_cell(shown) for shown in side] + [""] * (width - len(side)) for side in (one.plain, one.diverse))
+        plain, diverse = (
+            [_cell(shown) for shown in side] + [""] * (width - len(side))
+            for side in (one.plain, one.diverse)
+        )
         lines += [f"| {a} | {b} |" for a, b in zip(plain, diverse, strict=True)] + [""]
     return "\n".join([*lines, ""])
 
 
 def _cell(shown: Shown) -> str:
     mark = "✓" if shown.correct else "✗"
-    text = "".join(f"<ins>{_safe(piece)}</ins>" if new else _safe(piece) for piece, new in shown.pieces)
+    text = "".join(
+        f"<ins>{_safe(piece)}</ins>" if new else _safe(piece) for piece, new in shown.pieces
+    )
     return f"{mark} {shown.times}x {text or '(empty)'}"
 
 
 def _safe(text: str) -> str:
     """Neither HTML nor Markdown: every sign that could mean something becomes its number."""
-    return re.sub(r"[^\w\s.,;:=+/()'-]", lambda sign: f"&#{ord(sign[0])};", visible(text)).replace("\n", "<br>")
+    return re.sub(r"[^\w\s.,;:=+/()'-]", lambda sign: f"&#{ord(sign[0])};", visible(text)).replace(
+        "\n", "<br>"
+    )

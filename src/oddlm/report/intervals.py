@@ -1,4 +1,6 @@
-"""Sums and differences of cells with their intervals: one function for measured and for imported runs."""
+"""Sums and differences of cells with their intervals: one function for measured and for imported
+runs.
+"""
 
 from collections.abc import Sequence
 
@@ -11,9 +13,11 @@ Term = tuple[float, Cell]  # a weight and a cell
 
 
 def contrast(terms: Sequence[Term], k: int) -> tuple[metrics.Interval, By] | None:
-    """The weighted sum of Pass@k over cells of one benchmark, with its 95 % interval; None where Pass@k cannot be had.
+    """The weighted sum of Pass@k over cells of one benchmark, with its 95 % interval; None where
+    Pass@k cannot be had.
 
-    Where rows exist the problems are resampled, all cells together; else the runs' spread within each cell gives the interval.
+    Where rows exist the problems are resampled, all cells together; else the runs' spread within
+    each cell gives the interval.
     """
     curves = [(weight, cell.curves) for weight, cell in terms]
     if all(curve is not None for _, curve in curves):
@@ -27,18 +31,26 @@ def contrast(terms: Sequence[Term], k: int) -> tuple[metrics.Interval, By] | Non
 
 def pairs(bench: Benchmark, method: str, alpha: float) -> dict[float, tuple[Cell, Cell]]:
     """By temperature, the cells of one method and alpha, each with its baseline."""
-    cells = [cell for cell in bench.main if (cell.method, cell.alpha) == (method, alpha) and bench.n in cell.gains]
+    cells = [
+        cell
+        for cell in bench.main
+        if (cell.method, cell.alpha) == (method, alpha) and bench.n in cell.gains
+    ]
     return {cell.temperature: (cell, bench.cell(cell.gains[bench.n].baseline)) for cell in cells}
 
 
 def mean_gain(chosen: Sequence[tuple[Cell, Cell]], k: int) -> tuple[metrics.Interval, By] | None:
     """The gain over the baseline, averaged over pairs of cells."""
     share = 1 / len(chosen)
-    return contrast([term for cell, plain in chosen for term in ((share, cell), (-share, plain))], k)
+    return contrast(
+        [term for cell, plain in chosen for term in ((share, cell), (-share, plain))], k
+    )
 
 
 def compared(bench: Benchmark) -> dict[str, list[float]]:
-    """The methods that have a baseline, each with its alphas; explorers that push nothing have alpha 0."""
+    """The methods that have a baseline, each with its alphas; explorers that push nothing have
+    alpha 0.
+    """
     found: dict[str, set[float]] = {}
     for cell in bench.main:
         if bench.n in cell.gains:
@@ -47,11 +59,15 @@ def compared(bench: Benchmark) -> dict[str, list[float]]:
 
 
 def best_alpha(bench: Benchmark, method: str) -> float | None:
-    """The alpha with the largest mean gain over the temperatures that all alphas of the method have."""
+    """The alpha with the largest mean gain over the temperatures that all alphas of the method
+    have.
+    """
     grid = {alpha: pairs(bench, method, alpha) for alpha in compared(bench).get(method, [])}
     shared = set.intersection(*(set(found) for found in grid.values())) if grid else set()
     if not shared:
         return None
     k = bench.n
-    gains = {alpha: sum(found[t][0].gains[k].difference for t in shared) for alpha, found in grid.items()}
+    gains = {
+        alpha: sum(found[t][0].gains[k].difference for t in shared) for alpha, found in grid.items()
+    }
     return max(gains, key=lambda alpha: (gains[alpha], -alpha))

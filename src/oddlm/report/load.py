@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import metrics
-from ..params import RunSpec
+from ..spec import RunSpec
 from ..store import Head, Store, StoreError
 
 Floats = NDArray[np.float64]
@@ -16,7 +16,9 @@ Watch = Callable[[int], None]  # called with the number of problems read since t
 
 @dataclass(frozen=True)
 class RunData:
-    """One complete run. An imported one has no problems of its own: only means over all of them are known."""
+    """One complete run. An imported one has no problems of its own: only means over all of them are
+    known.
+    """
 
     id: str
     spec: RunSpec
@@ -28,7 +30,9 @@ class RunData:
     nfe: Floats  # [problems]
     diversity: Mapping[str, Floats]  # [problems]; nan where it cannot be said
     solutions: tuple[tuple[int | None, ...], ...]  # [problems, n]: classes of right samples
-    means: Mapping[str, float]  # of an imported run: pass@k, measures of diversity, seconds per problem
+    means: Mapping[
+        str, float
+    ]  # of an imported run: pass@k, measures of diversity, seconds per problem
 
     def on(self, problems: tuple[str, ...]) -> "RunData":
         """The same run on some of its problems, in that order."""
@@ -49,7 +53,11 @@ class RunData:
 
     def passed(self, k: int) -> float | None:
         """Pass@k of this run, or None where it cannot be had."""
-        return self.means.get(f"pass@{k}") if self.imported else float(metrics.pass_at_k(self.correct, k).mean())
+        return (
+            self.means.get(f"pass@{k}")
+            if self.imported
+            else float(metrics.pass_at_k(self.correct, k).mean())
+        )
 
     def mean(self, name: str) -> float | None:
         """A measure of diversity, or `seconds` or `nfe` per problem."""
@@ -67,7 +75,10 @@ class LeftOut:
 
 
 def read_runs(store: Store, watch: Watch = lambda _: None) -> tuple[list[RunData], list[LeftOut]]:
-    """All runs that can be reported, and the others with the reason. Of runs with the same samples, the last counts."""
+    """All runs that can be reported, and the others with the reason.
+
+    Of runs with the same samples, the last counts.
+    """
     runs: dict[str, RunData] = {}  # by what its samples are known by
     left_out: list[LeftOut] = []
     for name in store.ids():
@@ -80,7 +91,12 @@ def read_runs(store: Store, watch: Watch = lambda _: None) -> tuple[list[RunData
             continue
         samples = name if found.imported else found.spec.draw_id
         if (earlier := runs.pop(samples, None)) is not None:
-            left_out.append(LeftOut(earlier.id, f"run {name} has the same samples, scored by {found.spec.scorer_version}"))
+            left_out.append(
+                LeftOut(
+                    earlier.id,
+                    f"run {name} has the same samples, scored by {found.spec.scorer_version}",
+                )
+            )
         runs[samples] = found
     return list(runs.values()), left_out
 
@@ -100,8 +116,20 @@ def _measured(head: Head, store: Store, watch: Watch) -> RunData | LeftOut:
         if None in record.correct:
             return LeftOut(head.id, f"problem {record.problem!r} has samples that nothing scores")
         if not len(record.correct) == len(record.solutions) == head.spec.n:
-            return LeftOut(head.id, f"problem {record.problem!r} has {len(record.correct)} samples, not {head.spec.n}")
-        records.append((record.problem, record.correct, record.draw_seconds, record.nfe, record.diversity, record.solutions))
+            return LeftOut(
+                head.id,
+                f"problem {record.problem!r} has {len(record.correct)} samples, not {head.spec.n}",
+            )
+        records.append(
+            (
+                record.problem,
+                record.correct,
+                record.draw_seconds,
+                record.nfe,
+                record.diversity,
+                record.solutions,
+            )
+        )
         watch(1)
     problems, correct, seconds, nfe, diversity, solutions = zip(*records, strict=True)
     names = sorted({name for measures in diversity for name in measures})

@@ -1,7 +1,9 @@
-"""`report.html`: the report as a page that opens from disk, with charts, filters and the samples behind each cell.
+"""`report.html`: the report as a page that opens from disk, with charts, filters and the samples
+behind each cell.
 
-The numbers stand inside the page. Samples are pages of their own, small scripts that are loaded when asked for, because a page
-from disk may not read files. All texts are data: the page inserts them as text.
+The numbers stand inside the page. Samples are pages of their own, small scripts that are loaded
+when asked for, because a page from disk may not read files. All texts are data: the page inserts
+them as text.
 """
 
 import json
@@ -31,18 +33,28 @@ RULE = (
     "Samples of the run with the lowest seed of each setting; {problems}, in the order of the task. Texts end after "
     f"{MOST_SIGNS:,} signs."
 )
-NO_SAMPLES = "These runs were imported as means over problems: the log that they come from holds no samples."
+NO_SAMPLES = (
+    "These runs were imported as means over problems: the log that they come from holds no samples."
+)
 Watch = Callable[[str], None]
 Json = dict[str, Any]
 
 
 def write_page(
-    results: Results, found: Sequence[Finding], notes: Mapping[str, Sequence[str]], out: Path, watch: Watch = lambda _: None
+    results: Results,
+    found: Sequence[Finding],
+    notes: Mapping[str, Sequence[str]],
+    out: Path,
+    watch: Watch = lambda _: None,
 ) -> Path:
-    """report.html with its script, its style and its samples; `notes` by benchmark: what its runs cannot tell."""
+    """report.html with its script, its style and its samples; `notes` by benchmark: what its runs
+    cannot tell.
+    """
     shown = problems_shown(results)
     content = {
-        "benchmarks": [_benchmark(bench, notes.get(bench.name, ()), shown) for bench in results.benchmarks],
+        "benchmarks": [
+            _benchmark(bench, notes.get(bench.name, ()), shown) for bench in results.benchmarks
+        ],
         "claims": [asdict(one) for one in found],
         "left_out": [asdict(one) for one in results.left_out],
         "page": PAGE,
@@ -55,7 +67,9 @@ def write_page(
                 _write_samples(results, cell, bench.problems[:shown], out / SAMPLES / cell.key)
         (out / STATIC).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ValueError(f"cannot write the page of a report to {error.filename or out}: {error.strerror}") from error
+        raise ValueError(
+            f"cannot write the page of a report to {error.filename or out}: {error.strerror}"
+        ) from error
     static = files(__package__) / "static"
     for file in static.iterdir():
         if file.name.endswith((".css", ".js")):
@@ -101,7 +115,10 @@ def _benchmark(bench: Benchmark, notes: Sequence[str], shown: int) -> Json:
 def _ranked(measures: Mapping[str, str]) -> list[tuple[str, str]]:
     """Measures of diversity, the paper's first."""
     first = list(MEASURES)
-    return sorted(measures.items(), key=lambda item: (first.index(item[0]) if item[0] in first else len(first), item[0]))
+    return sorted(
+        measures.items(),
+        key=lambda item: (first.index(item[0]) if item[0] in first else len(first), item[0]),
+    )
 
 
 def _cell(bench: Benchmark, cell: Cell, shown: int) -> Json:
@@ -119,7 +136,10 @@ def _cell(bench: Benchmark, cell: Cell, shown: int) -> Json:
         "runs": len(cell.runs),
         "seeds": list(cell.seeds),
         "passed": {str(k): _numbers(one) for k, one in cell.passed.items()},
-        "gains": {str(k): [*_known(gain.difference, gain.low, gain.high), gain.by] for k, gain in cell.gains.items()},
+        "gains": {
+            str(k): [*_known(gain.difference, gain.low, gain.high), gain.by]
+            for k, gain in cell.gains.items()
+        },
         "baseline": next((gain.baseline for gain in cell.gains.values()), None),
         "diversity": {name: _numbers(one) for name, one in cell.diversity.items()},
         "seconds": _numbers(cell.seconds) if cell.seconds else None,
@@ -136,7 +156,10 @@ def _numbers(one: Estimate) -> list[float | None]:
 
 
 def _known(*values: float) -> list[float | None]:
-    """As they are: rounded twice, a number could differ from its twin in a table. What is not known is null."""
+    """As they are: rounded twice, a number could differ from its twin in a table.
+
+    What is not known is null.
+    """
     return [float(value) if math.isfinite(value) else None for value in values]
 
 
@@ -151,7 +174,11 @@ def _write_samples(results: Results, cell: Cell, problems: Sequence[str], folder
 
 def _row(problem: str, record: Record | None) -> Json:
     samples = [[_short(one.text), one.correct] for one in record.samples] if record else []
-    return {"problem": _short(problem), "prompt": _short(record.prompt) if record else "", "samples": samples}
+    return {
+        "problem": _short(problem),
+        "prompt": _short(record.prompt) if record else "",
+        "samples": samples,
+    }
 
 
 def _short(text: str) -> str:

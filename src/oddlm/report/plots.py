@@ -1,6 +1,7 @@
 """The figures of the paper, at the size a paper uses.
 
-Colours that the colour-blind tell apart: Okabe and Ito's for methods and temperatures, viridis for alphas.
+Colours that the colour-blind tell apart: Okabe and Ito's for methods and temperatures, viridis for
+alphas.
 """
 
 import math
@@ -75,7 +76,11 @@ def draw(figure_of: Callable[[], "Figure"], path: Path) -> None:
 
 def pass_k(bench: Benchmark, method: str) -> "Figure":
     """Pass@k over k, a panel per temperature, a line per alpha, plain sampling dashed."""
-    cells = [cell for cell in bench.main if cell.passed and cell.method in (method, _plain_of(bench, method))]
+    cells = [
+        cell
+        for cell in bench.main
+        if cell.passed and cell.method in (method, _plain_of(bench, method))
+    ]
     temperatures = sorted({cell.temperature for cell in cells if cell.method == method})
     if not temperatures:
         raise NothingToDrawError(f"{bench.name} has no Pass@k of {method}")
@@ -83,12 +88,23 @@ def pass_k(bench: Benchmark, method: str) -> "Figure":
     figure, panels = _panels(temperatures, "Pass@k (%)", "k")
     for panel, temperature in zip(panels, temperatures, strict=False):
         panel.set_title(f"θ = {temperature:g}")
-        for cell in sorted((c for c in cells if c.temperature == temperature), key=lambda c: (not c.plain, c.alpha)):
+        for cell in sorted(
+            (c for c in cells if c.temperature == temperature), key=lambda c: (not c.plain, c.alpha)
+        ):
             ks = sorted(cell.passed)
-            mean, se = (np.array([100 * getattr(cell.passed[k], part) for k in ks]) for part in ("mean", "se"))
-            style = {"color": "black", "linestyle": "--"} if cell.plain else {"color": colours[cell.alpha]}
+            mean, se = (
+                np.array([100 * getattr(cell.passed[k], part) for k in ks])
+                for part in ("mean", "se")
+            )
+            style = (
+                {"color": "black", "linestyle": "--"}
+                if cell.plain
+                else {"color": colours[cell.alpha]}
+            )
             panel.plot(ks, mean, label="plain" if cell.plain else f"α = {cell.alpha:g}", **style)
-            panel.fill_between(ks, mean - se, mean + se, color=style["color"], alpha=0.15, linewidth=0)
+            panel.fill_between(
+                ks, mean - se, mean + se, color=style["color"], alpha=0.15, linewidth=0
+            )
         panel.set_xticks(sorted({1, *range(4, bench.n + 1, max(4, bench.n // 16 * 4)), bench.n}))
     _legend(figure, panels)
     return figure
@@ -100,7 +116,9 @@ def pareto(bench: Benchmark, method: str) -> "Figure":
     colours = _shades({cell.alpha for cell in cells if not cell.plain})
     lines = []
     for i, (alpha, some) in enumerate(sorted(_by_alpha(cells).items())):
-        style = PLAIN if some[0].plain else {"color": colours[alpha], "marker": MARKS[i % len(MARKS)]}
+        style = (
+            PLAIN if some[0].plain else {"color": colours[alpha], "marker": MARKS[i % len(MARKS)]}
+        )
         lines.append(Line("plain" if some[0].plain else f"α = {alpha:g}", style, some))
     figure, (panel,) = _panels([0], f"Pass@{bench.n} (%)", ACROSS, width=3.8, height=2.6)
     _trade(panel, bench, lines)
@@ -123,9 +141,14 @@ def methods(bench: Benchmark) -> "Figure":
 
 
 def _trade(panel: Any, bench: Benchmark, lines: Sequence[Line]) -> None:
-    known = [replace(line, cells=[c for c in line.cells if {1, bench.n} <= set(c.passed)]) for line in lines]
+    known = [
+        replace(line, cells=[c for c in line.cells if {1, bench.n} <= set(c.passed)])
+        for line in lines
+    ]
     if not any(line.cells and not line.cells[0].plain for line in known):
-        raise NothingToDrawError(f"{bench.name}: Pass@1 (share of right samples) beside Pass@{bench.n} cannot be had")
+        raise NothingToDrawError(
+            f"{bench.name}: Pass@1 (share of right samples) beside Pass@{bench.n} cannot be had"
+        )
     for line in known:
         cells = sorted(line.cells, key=lambda cell: cell.temperature)
         x, y = ([100 * cell.passed[k].mean for cell in cells] for k in (1, bench.n))
@@ -136,22 +159,40 @@ def _trade(panel: Any, bench: Benchmark, lines: Sequence[Line]) -> None:
             place = (100 * cell.passed[1].mean, 100 * cell.passed[bench.n].mean)
             ends.setdefault(place, []).append(f"{cell.temperature:g}")
         for place, told in ends.items():
-            panel.annotate(", ".join(told), place, fontsize=6, xytext=(3, 3), textcoords="offset points")
+            panel.annotate(
+                ", ".join(told), place, fontsize=6, xytext=(3, 3), textcoords="offset points"
+            )
 
 
 def _over_temperature(panel: Any, bench: Benchmark, lines: Sequence[Line]) -> None:
     for line in lines:
         cells = sorted(line.cells, key=lambda cell: cell.temperature)
         y = [100 * cell.passed[bench.n].mean for cell in cells]
-        panel.errorbar([c.temperature for c in cells], y, yerr=_errors(cells, bench.n), label=line.label, **line.style)
+        panel.errorbar(
+            [c.temperature for c in cells],
+            y,
+            yerr=_errors(cells, bench.n),
+            label=line.label,
+            **line.style,
+        )
 
 
-def _by_method(bench: Benchmark, x: str, fill: Callable[[Any, Benchmark, Sequence[Line]], None]) -> "Figure":
-    """The objectives as they are in one panel, methods with other settings in a second one, plain sampling in both."""
+def _by_method(
+    bench: Benchmark, x: str, fill: Callable[[Any, Benchmark, Sequence[Line]], None]
+) -> "Figure":
+    """The objectives as they are in one panel, methods with other settings in a second one, plain
+    sampling in both.
+    """
     plain, bare, other = _method_lines(bench)
     groups = {"objectives": [*plain, *bare], "with other settings": [*plain, *other]}
-    shown = {title: lines for title, lines in groups.items() if len(lines) > len(plain) or not (bare or other)}
-    figure, panels = _panels(list(shown), f"Pass@{bench.n} (%)", x, width=WIDTH if len(shown) > 1 else 3.8, height=2.4)
+    shown = {
+        title: lines
+        for title, lines in groups.items()
+        if len(lines) > len(plain) or not (bare or other)
+    }
+    figure, panels = _panels(
+        list(shown), f"Pass@{bench.n} (%)", x, width=WIDTH if len(shown) > 1 else 3.8, height=2.4
+    )
     for panel, (title, lines) in zip(panels, shown.items(), strict=True):
         fill(panel, bench, lines)
         panel.set_title(f"{bench.name}: {title}" if len(shown) > 1 else bench.name)
@@ -160,12 +201,16 @@ def _by_method(bench: Benchmark, x: str, fill: Callable[[Any, Benchmark, Sequenc
 
 
 def _method_lines(bench: Benchmark) -> tuple[list[Line], list[Line], list[Line]]:
-    """Plain sampling, the other bare objectives, and the rest; each method at its best alpha, or at all where none is known."""
+    """Plain sampling, the other bare objectives, and the rest; each method at its best alpha, or at
+    all where none is known.
+    """
     plain: list[Line] = []
     bare: list[Line] = []
     other: list[Line] = []
     objectives = {cell.objective for cell in bench.main}
-    for method in sorted(bench.methods, key=lambda method: method not in objectives):  # they get the first colours
+    for method in sorted(
+        bench.methods, key=lambda method: method not in objectives
+    ):  # they get the first colours
         cells = [cell for cell in bench.main if cell.method == method and bench.n in cell.passed]
         best = best_alpha(bench, method)
         for alpha, some in sorted(_by_alpha(cells).items()):
@@ -173,7 +218,9 @@ def _method_lines(bench: Benchmark) -> tuple[list[Line], list[Line], list[Line]]
                 continue
             lines = plain if method == "plain" else bare if method in objectives else other
             style = PLAIN if method == "plain" else _style(len(bare) + len(other))
-            lines.append(Line(method if some[0].plain else f"{method} (α = {alpha:g})", style, some))
+            lines.append(
+                Line(method if some[0].plain else f"{method} (α = {alpha:g})", style, some)
+            )
     return plain, bare, other
 
 
@@ -188,7 +235,9 @@ def _style(i: int) -> dict[str, Any]:
 
 def diversity(bench: Benchmark, method: str) -> "Figure":
     """Diversity over alpha, a line per temperature, each baseline dashed in its colour."""
-    name = next((name for name in MEASURES if any(name in cell.diversity for cell in bench.main)), None)
+    name = next(
+        (name for name in MEASURES if any(name in cell.diversity for cell in bench.main)), None
+    )
     cells = [cell for cell in bench.main if name and name in cell.diversity]
     pushed = [cell for cell in cells if cell.method == method]
     if name is None or not pushed:
@@ -198,11 +247,27 @@ def diversity(bench: Benchmark, method: str) -> "Figure":
     figure, (panel,) = _panels([0], MEASURES[name], "alpha", width=3.8, height=2.6)
     for i, temperature in enumerate(temperatures):
         colour = COLOURS[i % len(COLOURS)]
-        line = sorted((cell for cell in pushed if cell.temperature == temperature), key=lambda cell: cell.alpha)
+        line = sorted(
+            (cell for cell in pushed if cell.temperature == temperature),
+            key=lambda cell: cell.alpha,
+        )
         x = [alphas.index(cell.alpha) for cell in line]
-        mean, se = ([getattr(cell.diversity[name], part) for cell in line] for part in ("mean", "se"))
-        panel.errorbar(x, mean, yerr=_known(se), color=colour, marker=MARKS[i % len(MARKS)], label=f"θ = {temperature:g}")
-        for plain in (c for c in cells if c.method == _plain_of(bench, method) and c.temperature == temperature):
+        mean, se = (
+            [getattr(cell.diversity[name], part) for cell in line] for part in ("mean", "se")
+        )
+        panel.errorbar(
+            x,
+            mean,
+            yerr=_known(se),
+            color=colour,
+            marker=MARKS[i % len(MARKS)],
+            label=f"θ = {temperature:g}",
+        )
+        for plain in (
+            c
+            for c in cells
+            if c.method == _plain_of(bench, method) and c.temperature == temperature
+        ):
             panel.axhline(plain.diversity[name].mean, color=colour, linestyle="--", linewidth=0.8)
     panel.set_xticks(range(len(alphas)), [f"{alpha:g}" for alpha in alphas])
     panel.set_title(f"{method}, {bench.name}; dashed: plain")
@@ -212,20 +277,43 @@ def diversity(bench: Benchmark, method: str) -> "Figure":
 
 def overhead(bench: Benchmark) -> "Figure":
     """Relative overhead over n, length and steps, as far as the runs differ in them."""
-    axes = {axis: found for axis in ("n", "length", "steps") if len(found := overhead_by(bench, axis)) > 1}
+    axes = {
+        axis: found
+        for axis in ("n", "length", "steps")
+        if len(found := overhead_by(bench, axis)) > 1
+    }
     if not axes:
-        raise NothingToDrawError(f"{bench.name}: the runs do not differ in n, length or steps, or were not timed")
+        raise NothingToDrawError(
+            f"{bench.name}: the runs do not differ in n, length or steps, or were not timed"
+        )
     figure, panels = _panels(list(axes), "overhead (%)", "")
     for panel, (axis, found) in zip(panels, axes.items(), strict=False):
         objectives = sorted({cell.objective for some in found.values() for cell, _ in some})
         for i, objective in enumerate(objectives):
-            points = {value: [pair for pair in some if pair[0].objective == objective] for value, some in found.items()}
-            spans = {value: metrics.run_interval(*log_overhead(some)) for value, some in points.items() if some}
+            points = {
+                value: [pair for pair in some if pair[0].objective == objective]
+                for value, some in found.items()
+            }
+            spans = {
+                value: metrics.run_interval(*log_overhead(some))
+                for value, some in points.items()
+                if some
+            }
             if len(spans) < 2:
                 continue
             y = [100 * math.expm1(span.difference) for span in spans.values()]
-            half = [100 * (math.expm1(span.high) - math.expm1(span.difference)) for span in spans.values()]
-            panel.errorbar(list(spans), y, yerr=_known(half), color=COLOURS[i], marker=MARKS[i], label=objective)
+            half = [
+                100 * (math.expm1(span.high) - math.expm1(span.difference))
+                for span in spans.values()
+            ]
+            panel.errorbar(
+                list(spans),
+                y,
+                yerr=_known(half),
+                color=COLOURS[i],
+                marker=MARKS[i],
+                label=objective,
+            )
         panel.axhline(0, color="black", linewidth=0.8)
         panel.set_xlabel({"n": "samples n", "length": "tokens S", "steps": "steps"}[axis])
         panel.set_xticks(list(found), [f"{value:g}" for value in found])
@@ -235,11 +323,15 @@ def overhead(bench: Benchmark) -> "Figure":
 
 def _plain_of(bench: Benchmark, method: str) -> str:
     """The method that a method is compared with."""
-    gain = next((gain for c in bench.cells if c.method == method for gain in c.gains.values()), None)
+    gain = next(
+        (gain for c in bench.cells if c.method == method for gain in c.gains.values()), None
+    )
     return bench.cell(gain.baseline).method if gain else "plain"
 
 
-def _panels(over: Sequence[Any], y: str, x: str, *, width: float = WIDTH, height: float = 1.9) -> tuple["Figure", list[Any]]:
+def _panels(
+    over: Sequence[Any], y: str, x: str, *, width: float = WIDTH, height: float = 1.9
+) -> tuple["Figure", list[Any]]:
     """A row of panels (two rows beyond three) that share their axes."""
     from matplotlib.figure import Figure
 
@@ -258,20 +350,35 @@ def _panels(over: Sequence[Any], y: str, x: str, *, width: float = WIDTH, height
 
 
 def _legend(figure: "Figure", panels: Sequence[Any]) -> None:
-    """One legend below all panels, on paper added for it: it hides no line and takes no room from the panels."""
-    found = {label: handle for panel in panels for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)}
+    """One legend below all panels, on paper added for it: it hides no line and takes no room from
+    the panels.
+    """
+    found = {
+        label: handle
+        for panel in panels
+        for handle, label in zip(*panel.get_legend_handles_labels(), strict=True)
+    }
     longest = max(map(len, found), default=1)
     columns = max(1, min(len(found), int(figure.get_figwidth() * 18 // (longest + 8))))
     rows = -(-len(found) // columns)
     figure.set_figheight(figure.get_figheight() + 0.17 * rows)
-    figure.legend(found.values(), found.keys(), loc="outside lower center", ncols=-(-len(found) // rows), frameon=False)
+    figure.legend(
+        found.values(),
+        found.keys(),
+        loc="outside lower center",
+        ncols=-(-len(found) // rows),
+        frameon=False,
+    )
 
 
 def _shades(alphas: Iterable[float]) -> dict[float, Any]:
     from matplotlib import colormaps
 
     ranked = sorted(alphas)
-    return {alpha: colormaps["viridis"](0.92 - 0.92 * i / max(1, len(ranked) - 1)) for i, alpha in enumerate(ranked)}
+    return {
+        alpha: colormaps["viridis"](0.92 - 0.92 * i / max(1, len(ranked) - 1))
+        for i, alpha in enumerate(ranked)
+    }
 
 
 def _by_alpha(cells: Iterable[Cell]) -> dict[float, list[Cell]]:

@@ -1,4 +1,6 @@
-"""The paper's own numbers (LLaDA-8B-Instruct in 4 bits, 16 samples, 64 tokens, 32 steps), as data beside ours."""
+"""The paper's own numbers (LLaDA-8B-Instruct in 4 bits, 16 samples, 64 tokens, 32 steps), as data
+beside ours.
+"""
 
 import csv
 from collections.abc import Mapping
@@ -20,7 +22,9 @@ class Latency:
 
 
 def pass_16(bench: Benchmark, cell: Cell) -> tuple[float, float] | None:
-    """Published Pass@16 in percent, mean and standard error, of the same task, objective, alpha and temperature."""
+    """Published Pass@16 in percent, mean and standard error, of the same task, objective, alpha and
+    temperature.
+    """
     bare = cell.method == ("plain" if cell.plain else cell.objective)
     if cell.n != N or not bare:
         return None
@@ -28,7 +32,9 @@ def pass_16(bench: Benchmark, cell: Cell) -> tuple[float, float] | None:
 
 
 def solved(bench: Benchmark, method: str, alpha: float) -> int | None:
-    """Published problems solved by some sample at some temperature; alpha 0 is plain sampling, the others are ODD."""
+    """Published problems solved by some sample at some temperature; alpha 0 is plain sampling, the
+    others are ODD.
+    """
     if bench.n != N or method not in ("plain", "odd"):
         return None
     return _solved().get((bench.task, alpha))
@@ -41,7 +47,10 @@ def latency(bench: Benchmark) -> Latency | None:
 @cache
 def _pass_16() -> Mapping[tuple[str, str, float, float], tuple[float, float]]:
     return {
-        (row["task"], row["objective"], float(row["alpha"]), float(row["temperature"])): (float(row["mean"]), float(row["se"]))
+        (row["task"], row["objective"], float(row["alpha"]), float(row["temperature"])): (
+            float(row["mean"]),
+            float(row["se"]),
+        )
         for row in _rows("pass16.csv")
     }
 

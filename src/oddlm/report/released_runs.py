@@ -1,9 +1,10 @@
 """The authors' exported run logs, one CSV row per run, as runs of a store.
 
-They hold means over a run's problems and nothing below: an imported run has a summary and no rows. Their pass_at_1 is the share
-of problems whose *first* sample is right, not the share of right samples: at temperature 0 it is the same for all alphas of
-ODD, as repulsion never moves sample 0. It is kept as `first_right`; Pass@1 is not known. Nor are the seeds: a run's id is made
-of what its row says.
+They hold means over a run's problems and nothing below: an imported run has a summary and no rows.
+Their pass_at_1 is the share of problems whose *first* sample is right, not the share of right
+samples: at temperature 0 it is the same for all alphas of ODD, as repulsion never moves sample 0.
+It is kept as `first_right`; Pass@1 is not known. Nor are the seeds: a run's id is made of what its
+row says.
 """
 
 import ast
@@ -18,12 +19,32 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ..params import RunSpec, checked
+from ..config import checked
+from ..spec import RunSpec
 from ..store import Store, Summary
 
-STRATEGIES = {"baseline": "none", "joint": "dpp", "batched_orth": "odd", "orthogonal_projection": "odd_sequential"}
-USUAL = {"pool": "max", "top_k": 0, "target": "logits", "quality_scale": 1}  # what the four strategies above were run with
-SETTINGS = ("name", "model", "strategy", "steps", "batch_size", "gen_length", "temperature", "_timestamp")
+STRATEGIES = {
+    "baseline": "none",
+    "joint": "dpp",
+    "batched_orth": "odd",
+    "orthogonal_projection": "odd_sequential",
+}
+USUAL = {
+    "pool": "max",
+    "top_k": 0,
+    "target": "logits",
+    "quality_scale": 1,
+}  # what the four strategies above were run with
+SETTINGS = (
+    "name",
+    "model",
+    "strategy",
+    "steps",
+    "batch_size",
+    "gen_length",
+    "temperature",
+    "_timestamp",
+)
 MEASURES = ("avg_time", "avg_diversity", "results_table", "n_problems", "pass_at_1")
 
 
@@ -44,7 +65,9 @@ class Imported:
 
 
 def import_released(path: Path, store: Store, task: str) -> Imported:
-    """All runs of the file into the store, or none: it is understood whole before anything is written."""
+    """All runs of the file into the store, or none: it is understood whole before anything is
+    written.
+    """
     runs, empty = read_released(path, task)
     store.check()
     new = [run for run in runs if not store.complete(run.spec)]
@@ -63,7 +86,10 @@ def import_released(path: Path, store: Store, task: str) -> Imported:
 
 
 def read_released(path: Path, task: str) -> tuple[list[Released], tuple[str, ...]]:
-    """The runs of the file, and the names of rows without a result. ValueError says which line is wrong, and how."""
+    """The runs of the file, and the names of rows without a result.
+
+    ValueError says which line is wrong, and how.
+    """
     rows = _rows(path)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     runs: dict[str, tuple[int, Released]] = {}
@@ -77,7 +103,9 @@ def read_released(path: Path, task: str) -> tuple[list[Released], tuple[str, ...
             empty.append(row["name"])
             continue
         if run.spec.id in runs:
-            raise ValueError(f"{path}: lines {runs[run.spec.id][0]} and {line} are the same run; nothing was imported")
+            raise ValueError(
+                f"{path}: lines {runs[run.spec.id][0]} and {line} are the same run; nothing was imported"
+            )
         runs[run.spec.id] = line, run
     if not runs:
         raise ValueError(f"{path}: none of its {len(rows)} rows has a result; nothing was imported")
@@ -99,12 +127,16 @@ def _rows(path: Path) -> list[tuple[int, dict[str, str]]]:
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}") from error
     except (csv.Error, UnicodeDecodeError) as error:
-        raise ValueError(f"{path} is not a CSV file in UTF-8 ({error}); nothing was imported") from error
+        raise ValueError(
+            f"{path} is not a CSV file in UTF-8 ({error}); nothing was imported"
+        ) from error
     if not rows:
         raise ValueError(f"{path} has no rows; nothing was imported")
     short = [line for line, row in rows if None in row or None in row.values()]
     if short:
-        raise ValueError(f"{path}, line {short[0]}: it has more or fewer fields than the header; nothing was imported")
+        raise ValueError(
+            f"{path}, line {short[0]}: it has more or fewer fields than the header; nothing was imported"
+        )
     return rows
 
 
@@ -116,10 +148,16 @@ def _run(file: str, digest: str, line: int, row: Mapping[str, str], task: str) -
     n = int(_number(row, "batch_size"))
     samples = _literal(row, "results_table").get("nrows")
     if not isinstance(samples, int) or n < 1 or samples < n or samples % n:
-        raise ValueError(f"results_table must say how many samples there are, a multiple of {n}, not nrows {samples!r}")
+        raise ValueError(
+            f"results_table must say how many samples there are, a multiple of {n}, not nrows {samples!r}"
+        )
     problems = samples // n
     spec = _spec(row, task, n)
-    told = "" if float(row["n_problems"] or "nan") == problems else f", which speaks of {row['n_problems']} problems per run"
+    told = (
+        ""
+        if float(row["n_problems"] or "nan") == problems
+        else f", which speaks of {row['n_problems']} problems per run"
+    )
     passed = {f"pass@{k}": share for k, share in known.items() if 1 < k <= n}
     summary = Summary(
         id=spec.id,
@@ -138,10 +176,16 @@ def _run(file: str, digest: str, line: int, row: Mapping[str, str], task: str) -
 def _spec(row: Mapping[str, str], task: str, n: int) -> RunSpec:
     model, strategy = _literal(row, "model"), _literal(row, "strategy")
     if strategy.get("name") not in STRATEGIES:
-        raise ValueError(f"unknown strategy {strategy.get('name')!r}; known: {', '.join(STRATEGIES)}")
-    odd = {name: strategy[name] for name, value in USUAL.items() if strategy.get(name, value) != value}
+        raise ValueError(
+            f"unknown strategy {strategy.get('name')!r}; known: {', '.join(STRATEGIES)}"
+        )
+    odd = {
+        name: strategy[name] for name, value in USUAL.items() if strategy.get(name, value) != value
+    }
     if odd:
-        raise ValueError(f"strategy {strategy['name']} with {odd} is another setting than the one known, {USUAL}")
+        raise ValueError(
+            f"strategy {strategy['name']} with {odd} is another setting than the one known, {USUAL}"
+        )
     content = json.dumps(dict(row), sort_keys=True).encode()
     params = {
         "length": int(_number(row, "gen_length")),
@@ -149,20 +193,26 @@ def _spec(row: Mapping[str, str], task: str, n: int) -> RunSpec:
         "temperature": _number(row, "temperature"),
         "objective": STRATEGIES[strategy["name"]],
         "alpha": strategy.get("alpha"),
-        "preset": "paper",
+        "arithmetic": "published",
     }
     spec = {
         "model": f"{model.get('name')}{' 4-bit' if model.get('load_in_4bit') else ''}",
         "task": task,
         "n": n,
         "params": params,
-        "seed": int(hashlib.sha256(content).hexdigest()[:12], 16),  # not the seed it ran with, which nobody wrote down
+        "seed": int(
+            hashlib.sha256(content).hexdigest()[:12], 16
+        ),  # not the seed it ran with, which nobody wrote down
     }
     return checked(RunSpec, spec)
 
 
 def _ks(row: Mapping[str, str]) -> Sequence[int]:
-    return sorted(int(name.removeprefix("pass_at_")) for name in row if name.startswith("pass_at_") and name[8:].isdecimal())
+    return sorted(
+        int(name.removeprefix("pass_at_"))
+        for name in row
+        if name.startswith("pass_at_") and name[8:].isdecimal()
+    )
 
 
 def _share(row: Mapping[str, str], name: str) -> float | None:

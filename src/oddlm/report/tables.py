@@ -21,7 +21,10 @@ PASS_COLUMNS = ("task", "objective", "alpha", "temperature", "mean", "se", "runs
 
 @dataclass(frozen=True)
 class Table:
-    """Cells are texts; a row of one text is a heading inside the table. `bold` marks (row, column)."""
+    """Cells are texts; a row of one text is a heading inside the table.
+
+    `bold` marks (row, column).
+    """
 
     title: str
     columns: tuple[str, ...]
@@ -30,27 +33,58 @@ class Table:
     bold: frozenset[tuple[int, int]] = frozenset()
 
     def markdown(self) -> str:
-        lines = [f"### {escaped(self.title)}", "", _pipes(self.columns), _pipes(["---", *["---:"] * (len(self.columns) - 1)])]
+        lines = [
+            f"### {escaped(self.title)}",
+            "",
+            _pipes(self.columns),
+            _pipes(["---", *["---:"] * (len(self.columns) - 1)]),
+        ]
         for i, row in enumerate(self.rows):
             if len(row) == 1:
                 lines.append(_pipes([f"*{escaped(row[0])}*", *[""] * (len(self.columns) - 1)]))
             else:
-                lines.append(_pipes([f"**{escaped(x)}**" if (i, j) in self.bold else escaped(x) for j, x in enumerate(row)]))
+                lines.append(
+                    _pipes(
+                        [
+                            f"**{escaped(x)}**" if (i, j) in self.bold else escaped(x)
+                            for j, x in enumerate(row)
+                        ]
+                    )
+                )
         return "\n".join([*lines, *(["", self.note] if self.note else []), ""])
 
     def latex(self) -> str:
         head = " & ".join(rf"\textbf{{{_tex(name)}}}" for name in self.columns)
-        lines = [r"\begin{table}[t]", r"\centering", rf"\begin{{tabular}}{{l{'c' * (len(self.columns) - 1)}}}", r"\toprule"]
+        lines = [
+            r"\begin{table}[t]",
+            r"\centering",
+            rf"\begin{{tabular}}{{l{'c' * (len(self.columns) - 1)}}}",
+            r"\toprule",
+        ]
         lines += [head + r" \\", r"\midrule"]
         for i, row in enumerate(self.rows):
             if len(row) == 1:
                 lines += [r"\addlinespace"] * (i > 0)
-                lines.append(rf"\multicolumn{{{len(self.columns)}}}{{l}}{{\textit{{{_tex(row[0])}}}}} \\")
+                lines.append(
+                    rf"\multicolumn{{{len(self.columns)}}}{{l}}{{\textit{{{_tex(row[0])}}}}} \\"
+                )
             else:
-                texts = [rf"\textbf{{{_tex(x)}}}" if (i, j) in self.bold else _tex(x) for j, x in enumerate(row)]
+                texts = [
+                    rf"\textbf{{{_tex(x)}}}" if (i, j) in self.bold else _tex(x)
+                    for j, x in enumerate(row)
+                ]
                 lines.append(" & ".join(texts) + r" \\")
         caption = " ".join(text for text in (self.title + ".", self.note) if text)
-        return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", rf"\caption{{{_tex(caption)}}}", r"\end{table}", ""])
+        return "\n".join(
+            [
+                *lines,
+                r"\bottomrule",
+                r"\end{tabular}",
+                rf"\caption{{{_tex(caption)}}}",
+                r"\end{table}",
+                "",
+            ]
+        )
 
 
 def as_csv(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -62,7 +96,9 @@ def as_csv(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def _harmless(cell: object) -> object:
-    """A name that a spreadsheet would take for a formula gets an apostrophe, by which spreadsheets know a text."""
+    """A name that a spreadsheet would take for a formula gets an apostrophe, by which spreadsheets
+    know a text.
+    """
     formula = isinstance(cell, str) and cell[:1] in "=+-@\t\r" and not _NUMBER.match(cell)
     return f"'{cell}" if formula else cell
 
@@ -76,13 +112,19 @@ def percent(mean: float, se: float) -> str:
 
 def with_error(mean: float, se: float, digits: int = 1) -> str:
     """70.3 ± 0.8; an error that is not known is left out."""
-    return f"{fixed(mean, digits)} ± {fixed(se, digits)}" if math.isfinite(se) else fixed(mean, digits)
+    return (
+        f"{fixed(mean, digits)} ± {fixed(se, digits)}" if math.isfinite(se) else fixed(mean, digits)
+    )
 
 
 def signed(span: metrics.Interval) -> str:
     """+3.1 [+0.4, +5.9], in points."""
     difference, low, high = (text.percent(value, sign="+") for value in span)
-    return f"{difference} [{low}, {high}]" if math.isfinite(span.low) else f"{difference} [no interval]"
+    return (
+        f"{difference} [{low}, {high}]"
+        if math.isfinite(span.low)
+        else f"{difference} [no interval]"
+    )
 
 
 def pass_rows(bench: Benchmark) -> list[tuple[object, ...]]:
@@ -92,18 +134,30 @@ def pass_rows(bench: Benchmark) -> list[tuple[object, ...]]:
         if bench.n in cell.passed:
             found = cell.passed[bench.n]
             objective = cell.method.replace("plain", "none", 1) if cell.plain else cell.method
-            mean, se = round(100 * found.mean, 4), round(100 * found.se, 4) if math.isfinite(found.se) else ""
+            mean, se = (
+                round(100 * found.mean, 4),
+                round(100 * found.se, 4) if math.isfinite(found.se) else "",
+            )
             runs = len(cell.run_passed[bench.n])
-            rows.append((bench.name, objective, f"{cell.alpha:g}", f"{cell.temperature:g}", mean, se, runs))
+            rows.append(
+                (bench.name, objective, f"{cell.alpha:g}", f"{cell.temperature:g}", mean, se, runs)
+            )
     return rows
 
 
 def pass_table(bench: Benchmark) -> Table:
-    """The paper's layout: temperatures across, alphas down, one block per method, the best of each temperature in bold."""
+    """The paper's layout: temperatures across, alphas down, one block per method, the best of each
+    temperature in bold.
+    """
     k = bench.n
     temperatures = sorted({cell.temperature for cell in bench.main})
-    cells = {(cell.method, cell.alpha, cell.temperature): cell for cell in bench.main if k in cell.passed}
-    best = {t: max((c.passed[k].mean for (_, _, u), c in cells.items() if u == t), default=None) for t in temperatures}
+    cells = {
+        (cell.method, cell.alpha, cell.temperature): cell for cell in bench.main if k in cell.passed
+    }
+    best = {
+        t: max((c.passed[k].mean for (_, _, u), c in cells.items() if u == t), default=None)
+        for t in temperatures
+    }
     rows: list[tuple[str, ...]] = []
     bold = set()
     for method in bench.methods:
@@ -112,8 +166,17 @@ def pass_table(bench: Benchmark) -> Table:
             rows.append((f"{bench.model}, plain" if method == "plain" else method,))
         for alpha in alphas:
             found = [cells.get((method, alpha, t)) for t in temperatures]
-            bold |= {(len(rows), j) for j, c in enumerate(found, 1) if c and c.passed[k].mean == best[temperatures[j - 1]]}
-            rows.append((f"{alpha:g}", *(percent(c.passed[k].mean, c.passed[k].se) if c else "-" for c in found)))
+            bold |= {
+                (len(rows), j)
+                for j, c in enumerate(found, 1)
+                if c and c.passed[k].mean == best[temperatures[j - 1]]
+            }
+            rows.append(
+                (
+                    f"{alpha:g}",
+                    *(percent(c.passed[k].mean, c.passed[k].se) if c else "-" for c in found),
+                )
+            )
     sizes = f"{number_of(bench.count, 'problem')}, {number_of(k, 'sample')} each"
     note = f"Percent, mean ± standard error over runs; {sizes}. Bold: best of each temperature."
     columns = ("alpha", *(f"θ = {t:g}" for t in temperatures))
@@ -142,23 +205,43 @@ def published_table(bench: Benchmark) -> Table | None:
     cells, largest = number_of(len(rows), "cell"), fixed(max(gaps, key=abs), 2, "+")
     note = f"{cells}; largest difference {largest} points. Published: {published.WHOSE}."
     return Table(
-        f"Beside the paper, {bench.name}", ("setting", "these runs", "published", "difference", "runs"), tuple(rows), note
+        f"Beside the paper, {bench.name}",
+        ("setting", "these runs", "published", "difference", "runs"),
+        tuple(rows),
+        note,
     )
 
 
 def coverage_table(bench: Benchmark) -> Table | None:
-    """Problems that some sample solves, all temperatures and runs of a method and alpha together; None without rows."""
+    """Problems that some sample solves, all temperatures and runs of a method and alpha together;
+    None without rows.
+    """
     rows = []
     for method in bench.methods:
         for alpha in sorted({cell.alpha for cell in bench.main if cell.method == method}):
-            some = [cell for cell in bench.main if (cell.method, cell.alpha) == (method, alpha) and cell.right is not None]
+            some = [
+                cell
+                for cell in bench.main
+                if (cell.method, cell.alpha) == (method, alpha) and cell.right is not None
+            ]
             if not some:
                 continue
-            solved = int(np.any([cell.right > 0 for cell in some if cell.right is not None], axis=0).sum())
+            solved = int(
+                np.any([cell.right > 0 for cell in some if cell.right is not None], axis=0).sum()
+            )
             theirs = published.solved(bench, method, alpha)
             tried = sum(cell.tried for cell in some)
             share = f"{text.percent(solved / bench.count)} %"
-            rows.append((f"{method} α{alpha:g}", str(len(some)), str(tried), str(solved), share, str(theirs or "-")))
+            rows.append(
+                (
+                    f"{method} α{alpha:g}",
+                    str(len(some)),
+                    str(tried),
+                    str(solved),
+                    share,
+                    str(theirs or "-"),
+                )
+            )
     if not rows:
         return None
     note = (
@@ -196,7 +279,14 @@ def latency_table(bench: Benchmark) -> Table | None:
         "Wall time of drawing a batch as it was logged, mean ± standard error over all runs of a method. Overhead: each cell "
         "against its baseline at the same temperature, averaged; runs that shared a machine with others measure that too."
     )
-    columns = ("method", "seconds per batch", "network evaluations", "overhead", "runs", "published seconds")
+    columns = (
+        "method",
+        "seconds per batch",
+        "network evaluations",
+        "overhead",
+        "runs",
+        "published seconds",
+    )
     return Table(f"Latency, {bench.name}", columns, tuple(rows), note)
 
 
@@ -215,7 +305,9 @@ def overhead(bench: Benchmark, cell: Cell) -> float | None:
 
 
 def robustness_table(bench: Benchmark) -> Table | None:
-    """One fixed alpha over all temperatures: its mean gain, its worst gain, and what it loses to the best alpha per cell."""
+    """One fixed alpha over all temperatures: its mean gain, its worst gain, and what it loses to
+    the best alpha per cell.
+    """
     k = bench.n
     rows = []
     for method, alphas in compared(bench).items():
@@ -241,7 +333,9 @@ def robustness_table(bench: Benchmark) -> Table | None:
 
 
 def _best(grid: dict[float, dict[float, tuple[Cell, Cell]]], temperature: float, k: int) -> float:
-    return max(found[temperature][0].passed[k].mean for found in grid.values() if temperature in found)
+    return max(
+        found[temperature][0].passed[k].mean for found in grid.values() if temperature in found
+    )
 
 
 def transfer_table(results: Results) -> Table | None:
@@ -257,15 +351,33 @@ def transfer_table(results: Results) -> Table | None:
                 gain = mean_gain(list(found.values()), target.n) if found else None
                 there = mean_gain(list(best.values()), target.n)
                 if gain is None or there is None:
-                    rows.append((method, source.name, f"{alpha:g}", target.name, "not run there", f"{own:g}", "-"))
+                    rows.append(
+                        (
+                            method,
+                            source.name,
+                            f"{alpha:g}",
+                            target.name,
+                            "not run there",
+                            f"{own:g}",
+                            "-",
+                        )
+                    )
                     continue
                 regret = text.percent(there[0].difference - gain[0].difference)
-                rows.append((method, source.name, f"{alpha:g}", target.name, signed(gain[0]), f"{own:g}", regret))
+                rows.append(
+                    (
+                        method,
+                        source.name,
+                        f"{alpha:g}",
+                        target.name,
+                        signed(gain[0]),
+                        f"{own:g}",
+                        regret,
+                    )
+                )
     if not rows:
         return None
-    note = (
-        "Mean gain in points over all temperatures, with its 95 % interval. Regret: what the target's own best alpha has more."
-    )
+    note = "Mean gain in points over all temperatures, with its 95 % interval. Regret: what the target's own best alpha has more."
     columns = ("method", "tuned on", "alpha", "used on", "gain there", "best there", "regret")
     return Table("Transfer of a tuned alpha", columns, tuple(rows), note)
 
@@ -285,6 +397,16 @@ def escaped(text: str) -> str:
 
 
 def _tex(text: str) -> str:
-    signs = {"\\": r"\textbackslash{}", "±": r"$\pm$", "α": r"$\alpha$", "θ": r"$\theta$", "~": r"\textasciitilde{}"}
-    signs |= {sign: rf"\{sign}" for sign in "&%$#_{}"} | {"^": r"\textasciicircum{}", "<": r"$<$", ">": r"$>$"}
+    signs = {
+        "\\": r"\textbackslash{}",
+        "±": r"$\pm$",
+        "α": r"$\alpha$",
+        "θ": r"$\theta$",
+        "~": r"\textasciitilde{}",
+    }
+    signs |= {sign: rf"\{sign}" for sign in "&%$#_{}"} | {
+        "^": r"\textasciicircum{}",
+        "<": r"$<$",
+        ">": r"$>$",
+    }
     return "".join(signs.get(sign, sign) for sign in one_line(text))

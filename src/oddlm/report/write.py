@@ -1,4 +1,6 @@
-"""A folder with everything: tables, figures, claims, examples, and `report.md` that holds them together."""
+"""A folder with everything: tables, figures, claims, examples, and `report.md` that holds them
+together.
+"""
 
 import re
 from collections.abc import Callable, Sequence
@@ -35,7 +37,9 @@ def write_report(results: Results, out: Path, watch: Watch = lambda _: None) -> 
     for k in sorted({bench.n for bench in results.benchmarks}):
         files |= _pass_files([bench for bench in results.benchmarks if bench.n == k], k)
     for name, make, why in TABLES:
-        files |= _table_files(name, [make(bench) or f"{escaped(bench.name)}: {why}" for bench in results.benchmarks])
+        files |= _table_files(
+            name, [make(bench) or f"{escaped(bench.name)}: {why}" for bench in results.benchmarks]
+        )
     files |= _table_files("transfer", [tables.transfer_table(results) or NO_TRANSFER])
     watch("claims")
     found = claims.findings(results)
@@ -47,7 +51,9 @@ def write_report(results: Results, out: Path, watch: Watch = lambda _: None) -> 
     pictures = _figures(results.benchmarks, out / FIGURES, watch)
     files["report.md"] = _page(results, files, pictures)
     for path in out.iterdir():
-        if OWN.fullmatch(path.name) and path.name not in files:  # an earlier report's, which this one would contradict
+        if (
+            OWN.fullmatch(path.name) and path.name not in files
+        ):  # an earlier report's, which this one would contradict
             path.unlink()
     for name, text in files.items():
         write_whole(out / name, text.encode())
@@ -59,7 +65,9 @@ def write_report(results: Results, out: Path, watch: Watch = lambda _: None) -> 
 
 NO_ROWS = "cannot be had, the runs were imported and have no rows."
 NO_BASE = "cannot be had, no method has runs of plain sampling beside it that are otherwise alike."
-NO_TRANSFER = "Transfer of an alpha cannot be had: it takes two benchmarks with two alphas of one method."
+NO_TRANSFER = (
+    "Transfer of an alpha cannot be had: it takes two benchmarks with two alphas of one method."
+)
 TABLES: tuple[tuple[str, Callable[[Benchmark], Table | None], str], ...] = (
     ("coverage", tables.coverage_table, "coverage " + NO_ROWS),
     ("latency", tables.latency_table, "latency cannot be had, the runs were not timed."),
@@ -73,7 +81,9 @@ def _pass_files(benchmarks: Sequence[Benchmark], k: int) -> dict[str, str]:
     rows = [row for bench in benchmarks for row in tables.pass_rows(bench)]
     beside = [table for bench in benchmarks if (table := tables.published_table(bench))]
     thin = [line for bench in benchmarks for line in _thin(bench)]
-    text = "\n".join([*(table.markdown() for table in found), *thin, "", *(table.markdown() for table in beside)])
+    text = "\n".join(
+        [*(table.markdown() for table in found), *thin, "", *(table.markdown() for table in beside)]
+    )
     return {
         f"pass{k}.md": text,
         f"pass{k}.tex": "\n".join(table.latex() for table in [*found, *beside]),
@@ -86,14 +96,22 @@ def _thin(bench: Benchmark) -> list[str]:
     thin = tables.thin_cells(bench)
     counts = {runs for _, runs in thin}
     if len(thin) == len(bench.main) and len(counts) == 1:
-        return [f"{escaped(bench.name)}: every cell rests on {counts.pop()} of the paper's {tables.MOST_RUNS} runs."]
+        return [
+            f"{escaped(bench.name)}: every cell rests on {counts.pop()} of the paper's {tables.MOST_RUNS} runs."
+        ]
     told = ", ".join(f"{escaped(cell.label)} ({runs})" for cell, runs in thin)
-    return [f"{escaped(bench.name)}: cells that rest on fewer than {tables.MOST_RUNS} runs: {told or 'none'}."]
+    return [
+        f"{escaped(bench.name)}: cells that rest on fewer than {tables.MOST_RUNS} runs: {told or 'none'}."
+    ]
 
 
 def _table_files(name: str, found: Sequence[Table | str]) -> dict[str, str]:
     made = [table for table in found if isinstance(table, Table)]
-    files = {f"{name}.md": "\n".join(one.markdown() if isinstance(one, Table) else f"{one}\n" for one in found)}
+    files = {
+        f"{name}.md": "\n".join(
+            one.markdown() if isinstance(one, Table) else f"{one}\n" for one in found
+        )
+    }
     if made:
         files[f"{name}.tex"] = "\n".join(table.latex() for table in made)
         rows = [(table.title, *row) for table in made for row in table.rows]
@@ -112,7 +130,9 @@ class Picture:
 Wanted = tuple[str, str, Callable[[], Any]]  # caption, name, figure
 
 
-def _figures(benchmarks: Sequence[Benchmark], folder: Path, watch: Watch) -> dict[str, list[Picture]]:
+def _figures(
+    benchmarks: Sequence[Benchmark], folder: Path, watch: Watch
+) -> dict[str, list[Picture]]:
     """By benchmark, what was drawn."""
     wanted = [(bench.name, one) for bench in benchmarks for one in _wanted(bench)]
     stems = _unique([slug(f"{bench}-{name}") for bench, (_, name, _) in wanted])
@@ -128,17 +148,34 @@ def _figures(benchmarks: Sequence[Benchmark], folder: Path, watch: Watch) -> dic
 
 
 def _wanted(bench: Benchmark) -> list[Wanted]:
-    alphas = {method: {c.alpha for c in bench.main if c.method == method and not c.plain} for method in bench.methods}
+    alphas = {
+        method: {c.alpha for c in bench.main if c.method == method and not c.plain}
+        for method in bench.methods
+    }
     wanted: list[Wanted] = [
         (f"Pass@{bench.n} by method", "methods", partial(plots.methods, bench)),
-        (f"Pass@1 against Pass@{bench.n} by method", "pareto", partial(plots.pareto_of_methods, bench)),
+        (
+            f"Pass@1 against Pass@{bench.n} by method",
+            "pareto",
+            partial(plots.pareto_of_methods, bench),
+        ),
         ("Overhead", "overhead", partial(plots.overhead, bench)),
     ]
-    for method in [method for method, some in alphas.items() if len(some) > 1]:  # one alpha: the figures by method say it
+    for method in [
+        method for method, some in alphas.items() if len(some) > 1
+    ]:  # one alpha: the figures by method say it
         wanted += [
             (f"Pass@k of {method}", f"passk-{method}", partial(plots.pass_k, bench, method)),
-            (f"Pass@1 against Pass@{bench.n} of {method}", f"pareto-{method}", partial(plots.pareto, bench, method)),
-            (f"Diversity against alpha of {method}", f"diversity-{method}", partial(plots.diversity, bench, method)),
+            (
+                f"Pass@1 against Pass@{bench.n} of {method}",
+                f"pareto-{method}",
+                partial(plots.pareto, bench, method),
+            ),
+            (
+                f"Diversity against alpha of {method}",
+                f"diversity-{method}",
+                partial(plots.diversity, bench, method),
+            ),
         ]
     return wanted
 
@@ -153,7 +190,11 @@ def _unique(names: Sequence[str]) -> list[str]:
     found: list[str] = []
     for name in names:
         numbered = (f"{name}-{i}" for i in count(2))
-        found.append(name if name not in found else next(one for one in numbered if one not in {*found, *names}))
+        found.append(
+            name
+            if name not in found
+            else next(one for one in numbered if one not in {*found, *names})
+        )
     return found
 
 
@@ -223,4 +264,8 @@ def _page(results: Results, files: dict[str, str], pictures: dict[str, list[Pict
 def _beyond(bench: Benchmark) -> list[str]:
     other: list[Cell] = [cell for cell in bench.cells if cell.n != bench.n]
     settings = number_of(len(other), "setting")
-    return [f"In the overhead figure alone: {settings} with another n than {bench.n}."] if other else []
+    return (
+        [f"In the overhead figure alone: {settings} with another n than {bench.n}."]
+        if other
+        else []
+    )

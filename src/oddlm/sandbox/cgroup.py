@@ -1,8 +1,9 @@
 """A memory cgroup for each sandbox, where the machine offers one.
 
-Unlike an rlimit, a cgroup also counts memory that the kernel holds for a process (inodes, pipes, sockets).
-Version 2 needs a parent that distributes memory to its children and that we may write to: root's, or a
-slice that systemd has delegated to the user. Version 1 takes any folder of the memory hierarchy.
+Unlike an rlimit, a cgroup also counts memory that the kernel holds for a process (inodes, pipes,
+sockets). Version 2 needs a parent that distributes memory to its children and that we may write to:
+root's, or a slice that systemd has delegated to the user. Version 1 takes any folder of the memory
+hierarchy.
 """
 
 import functools
@@ -42,7 +43,9 @@ class Cgroup:
 
 
 def make(memory_bytes: int, stack: ExitStack) -> Cgroup | None:
-    """A new cgroup with this limit, removed with the stack; None if the machine offers none, OSError if it fails."""
+    """A new cgroup with this limit, removed with the stack; None if the machine offers none,
+    OSError if it fails.
+    """
     parent = _parent()
     return None if parent is None else _made(parent, memory_bytes, stack)
 
@@ -55,7 +58,11 @@ def where() -> str | None:
 
 def _made(parent: Path, memory_bytes: int, stack: ExitStack) -> Cgroup:
     group = Cgroup(parent / f"oddlm-{os.getpid()}-{next(_numbers)}")
-    limits = {"memory.max": memory_bytes + SLACK, "memory.swap.max": 0, "memory.limit_in_bytes": memory_bytes + SLACK}
+    limits = {
+        "memory.max": memory_bytes + SLACK,
+        "memory.swap.max": 0,
+        "memory.limit_in_bytes": memory_bytes + SLACK,
+    }
     group.folder.mkdir()
     stack.callback(group.remove)
     for name, value in limits.items():
@@ -70,7 +77,9 @@ def _parent() -> Path | None:
     for folder in _candidates():
         with suppress(OSError), ExitStack() as stack:
             group = _made(folder, 1 << 20, stack)
-            limited = any((group.folder / name).exists() for name in ("memory.max", "memory.limit_in_bytes"))
+            limited = any(
+                (group.folder / name).exists() for name in ("memory.max", "memory.limit_in_bytes")
+            )
             if limited and _can_join(group):
                 _sweep(folder)
                 return folder
@@ -78,8 +87,12 @@ def _parent() -> Path | None:
 
 
 def _can_join(group: Cgroup) -> bool:
-    """Writing the limits does not mean that processes may move there (version 2 asks for rights on the parent of both)."""
-    return not subprocess.run(["/bin/sh", "-c", 'echo $$ >"$1"', "sh", str(group.join)], stderr=subprocess.DEVNULL).returncode
+    """Writing the limits does not mean that processes may move there (version 2 asks for rights on
+    the parent of both).
+    """
+    return not subprocess.run(
+        ["/bin/sh", "-c", 'echo $$ >"$1"', "sh", str(group.join)], stderr=subprocess.DEVNULL
+    ).returncode
 
 
 def _sweep(folder: Path) -> None:

@@ -1,16 +1,17 @@
 """A fresh bubblewrap around one Python process.
 
 The tmpfs that bubblewrap makes cannot bound the number of files, and each takes about a kilobyte of
-kernel memory. So the process first mounts one itself, in a mount namespace of its own, and then becomes
-bubblewrap. On machines that do not allow this, the sandbox has no folder to write to.
+kernel memory. So the process first mounts one itself, in a mount namespace of its own, and then
+becomes bubblewrap. On machines that do not allow this, the sandbox has no folder to write to.
 
-Inside a user namespace a process is nobody, but to the kernel it remains whoever started it, and owns the files
-that they own. Root therefore starts bubblewrap without one, and setpriv makes the process nobody before Python
-starts. Everybody else needs the user namespace.
+Inside a user namespace a process is nobody, but to the kernel it remains whoever started it, and
+owns the files that they own. Root therefore starts bubblewrap without one, and setpriv makes the
+process nobody before Python starts. Everybody else needs the user namespace.
 
-Nothing inside may outlive us, so each process has the kernel kill it when its parent dies. The kernel does so only if
-the parent has the right to, and bubblewrap, which gives up its capabilities, has none over nobody. For root it is
-therefore unshare that makes the namespace of processes, whose first is bubblewrap: when that dies, all others do.
+Nothing inside may outlive us, so each process has the kernel kill it when its parent dies. The
+kernel does so only if the parent has the right to, and bubblewrap, which gives up its capabilities,
+has none over nobody. For root it is therefore unshare that makes the namespace of processes, whose
+first is bubblewrap: when that dies, all others do.
 """
 
 import functools
@@ -37,15 +38,25 @@ INSTALL = "apt-get install bubblewrap  (Fedora: dnf install bubblewrap, Arch: pa
 PACKAGE = Path(__file__).parent / "inside"
 NOBODY = "65534"
 SETPRIV_AT = "/oddlm/setpriv"
-BECOME_NOBODY = [SETPRIV_AT, "--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", "--no-new-privs"]
+BECOME_NOBODY = [
+    SETPRIV_AT,
+    "--reuid",
+    NOBODY,
+    "--regid",
+    NOBODY,
+    "--clear-groups",
+    "--no-new-privs",
+]
 BECOME_NOBODY += ["--inh-caps=-all", "--bounding-set=-all", "--"]
-# Walls that can be felt from inside: a user without privileges, a namespace with nobody else, no /proc of the host.
+# Walls that can be felt from inside: a user without privileges, a namespace with nobody else, no
+# /proc of the host.
 PROBE = "import os, resource; os._exit(os.getuid() != 65534 or os.getpid() > 9 or os.path.exists('/proc'))"
 DEATH_S = 10.0  # how long a killed sandbox may take to be gone
 MOUNT_POINT = "/sys"  # nothing of the sandbox comes from there
-# $1: options of the tmpfs, none without one; $2: where to join a cgroup, if anywhere; $3: whether to keep the host's
-# /dev/null from being changed (it can be written to); the rest is the command, both of whose outputs go where one of ours goes:
-# unshare says in the other that its child was killed, and would wait where nobody reads.
+# $1: options of the tmpfs, none without one; $2: where to join a cgroup, if anywhere; $3: whether
+# to keep the host's /dev/null from being changed (it can be written to); the rest is the command,
+# both of whose outputs go where one of ours goes: unshare says in the other that its child was
+# killed, and would wait where nobody reads.
 PREPARE = """
 [ -z "$2" ] || echo $$ >"$2" || exit 81
 [ -z "$1" ] || mount -t tmpfs -o "$1" tmpfs /sys || exit 82
@@ -78,8 +89,12 @@ class Limits:
 class Walls:
     """What the sandbox has on this machine, besides the walls that it has everywhere."""
 
-    writable: bool  # a private /tmp that holds a bounded number of files; otherwise no folder to write to
-    nobody: bool  # nobody to the machine as well; otherwise only in a user namespace, and to the machine whoever started it
+    writable: (
+        bool  # a private /tmp that holds a bounded number of files; otherwise no folder to write to
+    )
+    # nobody to the machine as well; otherwise only in a user namespace, and to the machine whoever
+    # started it
+    nobody: bool
     cgroup: str | None  # the folder of the memory cgroups that bound kernel memory
 
 
@@ -95,7 +110,11 @@ class Jailed:
     def end(self) -> None:
         """Kill everything inside, without waiting until it is gone."""
         with self._lock:
-            if self._said is None and self.info is not None and select.select([self.info], [], [], 0.5)[0]:
+            if (
+                self._said is None
+                and self.info is not None
+                and select.select([self.info], [], [], 0.5)[0]
+            ):
                 self._said = os.read(self.info, 4096)
             if self.process.poll() is not None:
                 return
@@ -109,7 +128,10 @@ class Jailed:
                 os.close(init)
 
     def kill(self) -> None:
-        """End everything inside and wait until it is gone. SandboxError if nothing inside has ever begun."""
+        """End everything inside and wait until it is gone.
+
+        SandboxError if nothing inside has ever begun.
+        """
         self.end()
         try:
             status = self.process.wait(DEATH_S)
@@ -117,14 +139,18 @@ class Jailed:
             os.killpg(self.process.pid, signal.SIGKILL)
             raise SandboxError("a killed sandbox did not end") from None
         if self._said == b"":  # bubblewrap, or what comes before it, has ended by itself
-            raise SandboxError(f"a sandbox did not start: {FAILURES.get(status, f'exit status {status}')}")
+            raise SandboxError(
+                f"a sandbox did not start: {FAILURES.get(status, f'exit status {status}')}"
+            )
 
 
 def _open_init(parent: int) -> int | None:
-    """A handle on the init of the sandbox's namespace, the only child of the process that we have started.
+    """A handle on the init of the sandbox's namespace, the only child of the process that we have
+    started.
 
-    The kernel ends an init only after every process of its namespace, and the parent ends only after it has reaped it:
-    killing the init and waiting for the parent leaves neither a process nor a zombie.
+    The kernel ends an init only after every process of its namespace, and the parent ends only
+    after it has reaped it: killing the init and waiting for the parent leaves neither a process nor
+    a zombie.
     """
     try:
         init = int(Path(f"/proc/{parent}/task/{parent}/children").read_text().split()[0])
@@ -133,7 +159,9 @@ def _open_init(parent: int) -> int | None:
         return None
     with suppress(OSError):
         status = Path(f"/proc/{init}/stat").read_text()
-        if status.rpartition(")")[2].split()[1] == str(parent):  # else the number belongs to somebody else by now
+        if status.rpartition(")")[2].split()[1] == str(
+            parent
+        ):  # else the number belongs to somebody else by now
             return handle
     os.close(handle)
     return None
@@ -147,30 +175,56 @@ def interpreter() -> Path:
 def libraries() -> list[str]:
     """Folders with Python, what it links to, and time zones."""
     prefixes = dict.fromkeys(("/usr", sys.base_prefix, str(interpreter().parents[1])))
-    found = [*(f"{prefix}/{name}" for prefix in prefixes for name in ("lib", "lib64")), "/lib", "/lib64", "/usr/share/zoneinfo"]
+    found = [
+        *(f"{prefix}/{name}" for prefix in prefixes for name in ("lib", "lib64")),
+        "/lib",
+        "/lib64",
+        "/usr/share/zoneinfo",
+    ]
     return [folder for folder in found if Path(folder).is_dir()]
 
 
 def installed(folders: list[str]) -> Iterator[str]:
-    """Where packages are installed in these folders: what else runs on this machine is not the sandbox's business."""
+    """Where packages are installed in these folders: what else runs on this machine is not the
+    sandbox's business.
+    """
     for folder in folders:
-        for found in itertools.chain(Path(folder).glob("python*/site-packages"), Path(folder).glob("python*/dist-packages")):
+        for found in itertools.chain(
+            Path(folder).glob("python*/site-packages"), Path(folder).glob("python*/dist-packages")
+        ):
             real = str(found.resolve()) if found.is_symlink() else str(found)
-            if any(Path(real).is_relative_to(one) for one in folders):  # else a link to what the sandbox does not see
+            if any(
+                Path(real).is_relative_to(one) for one in folders
+            ):  # else a link to what the sandbox does not see
                 yield real
 
 
 def bwrap_command(bwrap: str, *, walls: Walls, filter_fd: int, info_fd: int) -> list[str]:
-    """The walls: empty namespaces, a read-only root with Python and its libraries, a small private /tmp."""
+    """The walls: empty namespaces, a read-only root with Python and its libraries, a small private
+    /tmp.
+    """
     command = [bwrap, "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
     if walls.nobody:
         command += [f"--unshare-{name}" for name in ("ipc", "net", "uts", "cgroup-try")]
-        command += [word for name in ("SETUID", "SETGID", "SETPCAP") for word in ("--cap-add", f"CAP_{name}")]
+        command += [
+            word
+            for name in ("SETUID", "SETGID", "SETPCAP")
+            for word in ("--cap-add", f"CAP_{name}")
+        ]
     else:
         command += ["--unshare-all", "--as-pid-1", "--uid", NOBODY, "--gid", NOBODY]
     command += ["--hostname", "sandbox", "--clearenv", "--setenv", "HOME", "/tmp"]
     command += ["--bind", MOUNT_POINT, "/tmp"] if walls.writable else ["--dir", "/tmp"]
-    return [*command, *_view(walls.nobody), "--chdir", "/tmp", "--seccomp", str(filter_fd), "--info-fd", str(info_fd)]
+    return [
+        *command,
+        *_view(walls.nobody),
+        "--chdir",
+        "/tmp",
+        "--seccomp",
+        str(filter_fd),
+        "--info-fd",
+        str(info_fd),
+    ]
 
 
 @functools.cache
@@ -179,9 +233,15 @@ def _view(nobody: bool) -> tuple[str, ...]:
     files = {str(interpreter()): str(interpreter()), "/etc/ld.so.cache": "/etc/ld.so.cache"}
     if nobody:
         files[SETPRIV_AT] = str(shutil.which("setpriv"))
-    folders = [folder for folder in libraries() if not Path(folder).is_symlink() or folder not in ("/lib", "/lib64")]
+    folders = [
+        folder
+        for folder in libraries()
+        if not Path(folder).is_symlink() or folder not in ("/lib", "/lib64")
+    ]
     above = {parent for path in (*folders, *files, "/dev/null") for parent in Path(path).parents}
-    command = [word for folder in sorted(map(str, above))[1:] for word in ("--dir", folder)]  # bubblewrap's are for root alone
+    command = [
+        word for folder in sorted(map(str, above))[1:] for word in ("--dir", folder)
+    ]  # bubblewrap's are for root alone
     for folder in folders:
         command += ["--ro-bind", folder, folder]
     for folder in installed(folders):
@@ -194,14 +254,34 @@ def _view(nobody: bool) -> tuple[str, ...]:
     return (*command, "--dev-bind", "/dev/null", "/dev/null", "--remount-ro", "/")
 
 
-def jailed_command(bwrap: str, command: list[str], *, walls: Walls, tmpfs: str, join: str, fds: tuple[int, int]) -> list[str]:
-    """The command behind walls. Each step becomes the next: unshare (which forks for nobody), sh, bubblewrap, setpriv."""
+def jailed_command(
+    bwrap: str, command: list[str], *, walls: Walls, tmpfs: str, join: str, fds: tuple[int, int]
+) -> list[str]:
+    """The command behind walls.
+
+    Each step becomes the next: unshare (which forks for nobody), sh, bubblewrap, setpriv.
+    """
     filter_fd, info_fd = fds
     command = [*(BECOME_NOBODY if walls.nobody else ()), *command]
-    command = [*bwrap_command(bwrap, walls=walls, filter_fd=filter_fd, info_fd=info_fd), "--", *command]
+    command = [
+        *bwrap_command(bwrap, walls=walls, filter_fd=filter_fd, info_fd=info_fd),
+        "--",
+        *command,
+    ]
     root = os.geteuid() == 0
-    null = "null" if root and walls.writable and not walls.nobody else ""  # root may change it, nobody may not
-    command = ["/bin/sh", "-c", PREPARE, "sh", tmpfs if walls.writable else "", join, null, *command]
+    null = (
+        "null" if root and walls.writable and not walls.nobody else ""
+    )  # root may change it, nobody may not
+    command = [
+        "/bin/sh",
+        "-c",
+        PREPARE,
+        "sh",
+        tmpfs if walls.writable else "",
+        join,
+        null,
+        *command,
+    ]
     unshare = [shutil.which("unshare") or "unshare", *(() if root else ("--map-root-user",))]
     if walls.nobody:
         dying = [str(shutil.which("setpriv")), "--pdeathsig", "KILL", "--"]
@@ -219,7 +299,9 @@ def bundle() -> bytes:
     modules = {}
     for path in sorted(PACKAGE.glob("*.py")):
         name = PACKAGE.name if path.stem == "__init__" else f"{PACKAGE.name}.{path.stem}"
-        modules[name] = compile(path.read_bytes(), f"{PACKAGE.name}/{path.name}", "exec", dont_inherit=True)
+        modules[name] = compile(
+            path.read_bytes(), f"{PACKAGE.name}/{path.name}", "exec", dont_inherit=True
+        )
     return marshal.dumps(modules)
 
 
@@ -270,7 +352,9 @@ def spawn(
             try:
                 join = cgroup.make(limits.memory_bytes + limits.tmp_bytes, stack)
             except OSError as error:
-                raise SandboxError(f"a sandbox did not start: its cgroup could not be made ({error})") from None
+                raise SandboxError(
+                    f"a sandbox did not start: its cgroup could not be made ({error})"
+                ) from None
             command = jailed_command(
                 bwrap,
                 command,
@@ -308,7 +392,9 @@ def _close(jailed: Jailed, ours: Group) -> None:
 
 def warn_unsafe() -> None:
     warnings.warn(
-        "untrusted code runs WITHOUT a sandbox: it can read, change and send your files", RuntimeWarning, stacklevel=3
+        "untrusted code runs WITHOUT a sandbox: it can read, change and send your files",
+        RuntimeWarning,
+        stacklevel=3,
     )
 
 
@@ -318,10 +404,14 @@ def require_sandbox(*, unsafe: bool = False) -> str:
         return ""
     bwrap = shutil.which("bwrap") if sys.platform == "linux" else None
     if bwrap is None:
-        raise SandboxError(f"untrusted programs are not run: bubblewrap is not installed. Install it: {INSTALL}")
+        raise SandboxError(
+            f"untrusted programs are not run: bubblewrap is not installed. Install it: {INSTALL}"
+        )
     if platform.machine() not in seccomp.MACHINES:
         known = ", ".join(sorted(seccomp.MACHINES))
-        raise SandboxError(f"untrusted programs are not run: no system-call filter for {platform.machine()}; known: {known}")
+        raise SandboxError(
+            f"untrusted programs are not run: no system-call filter for {platform.machine()}; known: {known}"
+        )
     _probe(bwrap)
     return bwrap
 
@@ -332,7 +422,10 @@ def walls() -> Walls:
 
 @functools.cache
 def _probe(bwrap: str) -> Walls:
-    """The best walls that stand here. SandboxError if bubblewrap does not even build those that stand everywhere."""
+    """The best walls that stand here.
+
+    SandboxError if bubblewrap does not even build those that stand everywhere.
+    """
     failure = ""
     root = os.geteuid() == 0 and shutil.which("setpriv") is not None
     for nobody, writable in itertools.product((True, False) if root else (False,), (True, False)):
@@ -354,11 +447,22 @@ def _failure(bwrap: str, walls: Walls) -> str:
         stack.callback(os.close, sink)
         probe = [str(interpreter()), "-I", "-S", "-c", PROBE]
         tmpfs = tmpfs_options(1 << 20, 10)
-        command = jailed_command(bwrap, probe, walls=walls, tmpfs=tmpfs, join="", fds=(filter_fd, sink))
+        command = jailed_command(
+            bwrap, probe, walls=walls, tmpfs=tmpfs, join="", fds=(filter_fd, sink)
+        )
         try:
             done = subprocess.run(
-                command, stdin=subprocess.DEVNULL, capture_output=True, pass_fds=(filter_fd, sink), env={}, timeout=30
+                command,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                pass_fds=(filter_fd, sink),
+                env={},
+                timeout=30,
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             return str(error)
-    return ((done.stdout + done.stderr).decode(errors="replace").strip() or "no message") if done.returncode else ""
+    return (
+        ((done.stdout + done.stderr).decode(errors="replace").strip() or "no message")
+        if done.returncode
+        else ""
+    )

@@ -1,4 +1,6 @@
-"""run_python(): a program of unknown intent against tests of ours, in two processes that share only plain data."""
+"""run_python(): a program of unknown intent against tests of ours, in two processes that share only
+plain data.
+"""
 
 import functools
 import math
@@ -37,14 +39,17 @@ def run_python(
     limits: Limits | None = None,
     unsafe: bool = False,
 ) -> Verdict:
-    """Run `tests`, which call the `functions` of an untrusted program (None: whatever they use and do not define).
+    """Run `tests`, which call the `functions` of an untrusted program (None: whatever they use and
+    do not define).
 
-    setup runs on the trusted side before the tests, which see the program's functions in place of its own.
-    by_reference: functions and classes whose results the tests use as objects, at the price of trusting those.
-    With tidy, source may be several readings of the same answer: the first that is a whole program counts, and a broken
-    tail or prose that parses is cut off.
-    A verdict of any program is a Verdict; SandboxError means that this machine has no working sandbox. Tests that no program
-    could pass fail every program; `read_tests` says so beforehand, and what it gives may stand in place of `tests`.
+    setup runs on the trusted side before the tests, which see the program's functions in place of
+    its own.
+    by_reference: functions and classes whose results the tests use as objects, at the price of
+    trusting those. With tidy, source may be several readings of the same answer: the first that is
+    a whole program counts, and a broken tail or prose that parses is cut off.
+    A verdict of any program is a Verdict; SandboxError means that this machine has no working
+    sandbox. Tests that no program could pass fail every program; `read_tests` says so beforehand,
+    and what it gives may stand in place of `tests`.
     """
     limits = limits or Limits()
     if unsafe:
@@ -58,23 +63,36 @@ def run_python(
         return Verdict(False, f"the program is longer than {MAX_SOURCE_BYTES} bytes", 0.0)
     try:
         trial = tests if isinstance(tests, Trial) else _read(tests, functions, setup, by_reference)
-        told = (*compiled(trial), trial.tests, trial.modules, trial.names, trial.by_reference, trial.waiting)
+        told = (
+            *compiled(trial),
+            trial.tests,
+            trial.modules,
+            trial.names,
+            trial.by_reference,
+            trial.waiting,
+        )
     except TestsError as error:
         return Verdict(False, _readable(f"the tests fail by themselves: {error}"), 0.0)
-    passed, detail, differs = _try(program, encode((False, *told), MAX_SOURCE_BYTES), limits, unsafe)
+    passed, detail, differs = _try(
+        program, encode((False, *told), MAX_SOURCE_BYTES), limits, unsafe
+    )
     if passed and differs:  # it has to pass as in plain Python, too
         passed, detail, _ = _try(program, encode((True, *told), MAX_SOURCE_BYTES), limits, unsafe)
         detail = detail if passed else f"the program changes or returns its arguments: {detail}"
     return Verdict(passed, _readable(detail), time.monotonic() - started)
 
 
-def _read(tests: str, functions: Sequence[str] | None, setup: str, by_reference: Sequence[str]) -> Trial:
+def _read(
+    tests: str, functions: Sequence[str] | None, setup: str, by_reference: Sequence[str]
+) -> Trial:
     names = None if functions is None else (*functions, *by_reference)
     return read_tests(tests, setup=setup, names=names, by_reference=tuple(by_reference))
 
 
 def _try(program: bytes, trial: bytes, limits: Limits, unsafe: bool) -> tuple[bool, str, bool]:
-    """Passed or not, why, and whether a call has changed or returned its arguments (inside/judge.py)."""
+    """Passed or not, why, and whether a call has changed or returned its arguments
+    (inside/judge.py).
+    """
     deadline = time.monotonic() + limits.timeout_s
     with ExitStack() as stack:
         with ExitStack() as given:  # an end kept here would hide that the other side is gone
@@ -83,8 +101,20 @@ def _try(program: bytes, trial: bytes, limits: Limits, unsafe: bool) -> tuple[bo
             verdict, say = _pipe(stack, given)
             printed, prints = _pipe(stack, given)
             start = functools.partial(spawn, limits=limits, unsafe=unsafe, stack=stack)
-            candidate = start("candidate", _argv((asked, answer), limits), stdin=program, output=prints, fds=(asked, answer))
-            start("judge", _argv((ask, answers, say), limits), stdin=trial, output=None, fds=(ask, answers, say))
+            candidate = start(
+                "candidate",
+                _argv((asked, answer), limits),
+                stdin=program,
+                output=prints,
+                fds=(asked, answer),
+            )
+            start(
+                "judge",
+                _argv((ask, answers, say), limits),
+                stdin=trial,
+                output=None,
+                fds=(ask, answers, say),
+            )
         return _await(candidate, verdict, printed, limits, deadline)
 
 
@@ -100,7 +130,9 @@ def _pipe(reader: ExitStack, writer: ExitStack) -> tuple[int, int]:
     return read, write
 
 
-def _await(candidate: Jailed, verdict: int, printed: int, limits: Limits, deadline: float) -> tuple[bool, str, bool]:
+def _await(
+    candidate: Jailed, verdict: int, printed: int, limits: Limits, deadline: float
+) -> tuple[bool, str, bool]:
     poll = select.poll()
     poll.register(verdict, select.POLLIN)
     poll.register(printed, select.POLLIN)
@@ -124,7 +156,11 @@ def _verdict(fd: int, candidate: Jailed) -> tuple[bool, str, bool]:
     try:
         passed, detail, differs = receive(fd)
     except EOFError:
-        return False, "the tests ended without a verdict (out of memory or time on what the program returned)", False
+        return (
+            False,
+            "the tests ended without a verdict (out of memory or time on what the program returned)",
+            False,
+        )
     if not passed and "the program ended" in detail:
         with suppress(subprocess.TimeoutExpired):
             detail += _cause(candidate.process.wait(timeout=1.0))
@@ -132,7 +168,9 @@ def _verdict(fd: int, candidate: Jailed) -> tuple[bool, str, bool]:
 
 
 def _cause(status: int) -> str:
-    number = -status if status < 0 else status - 128  # bubblewrap reports a signal as 128 + its number
+    number = (
+        -status if status < 0 else status - 128
+    )  # bubblewrap reports a signal as 128 + its number
     try:
         return f" (killed by {signal.Signals(number).name})"
     except ValueError:

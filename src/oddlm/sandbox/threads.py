@@ -1,4 +1,7 @@
-"""Threads that run sandboxes. Whoever ends the threads ends what they run, instead of waiting for verdicts."""
+"""Threads that run sandboxes.
+
+Whoever ends the threads ends what they run, instead of waiting for verdicts.
+"""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -53,7 +56,9 @@ def _join(group: Group) -> None:
 
 
 class ScoringThreads(ThreadPoolExecutor):
-    """A pool whose sandboxes are killed when its `with` block is left by an exception (Ctrl-C, say), or by stop()."""
+    """A pool whose sandboxes are killed when its `with` block is left by an exception (Ctrl-C,
+    say), or by stop().
+    """
 
     def __init__(self, workers: int, name: str = "oddlm-score") -> None:
         self._group = Group()
@@ -66,7 +71,10 @@ class ScoringThreads(ThreadPoolExecutor):
         self.shutdown()
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> bool | None:
         if kind is not None:
             self.stop()

@@ -1,7 +1,8 @@
 """Tests, read before they run: what they want of a program, and what no program could give them.
 
-The tests are trusted, but this side only parses them. The judge runs a compiled form that calls its own
-functions where an `except` or a `with` may put an end to an exception, and where a call is made for its effect.
+The tests are trusted, but this side only parses them. The judge runs a compiled form that calls its
+own functions where an `except` or a `with` may put an end to an exception, and where a call is made
+for its effect.
 """
 
 import ast
@@ -21,7 +22,10 @@ from typing import TypeVar
 from ..syntax import parse
 
 TESTS = "tests"
-CATCHING = {"assertRaises": 1, "assertRaisesRegex": 2}  # where the function to call stands among the arguments
+CATCHING = {
+    "assertRaises": 1,
+    "assertRaisesRegex": 2,
+}  # where the function to call stands among the arguments
 # Modules of which all names may be imported: to look which there are does nothing else.
 _STARRED = """
     abc bisect cmath collections contextlib copy dataclasses datetime decimal enum fractions functools heapq itertools
@@ -61,7 +65,8 @@ def read_tests(
     by_reference: tuple[str, ...] = (),
     defined: tuple[str, ...] = (),
 ) -> Trial:
-    """Find out what tests want of a program. TestsError if they are not Python, or if no program could pass them.
+    """Find out what tests want of a program. TestsError if they are not Python, or if no program
+    could pass them.
 
     names: what the program has to define; None is whatever the tests use without defining it.
     by_reference: names whose results the tests use as objects (docs/sandbox.md).
@@ -70,12 +75,20 @@ def read_tests(
     before, tree = parsed(setup, "setup"), parsed(tests, TESTS)
     if names is not None:
         objects = tuple(name for name in by_reference if name in names)
-        return _checked(Trial(tests, setup, modules=(), names=names, by_reference=objects, waiting=_waiting(tree)))
+        return _checked(
+            Trial(
+                tests, setup, modules=(), names=names, by_reference=objects, waiting=_waiting(tree)
+            )
+        )
     wanted = _unbound((setup, before), (tests, tree), {*defined, *by_reference})
     held = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    loose = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in held}
+    loose = {
+        node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in held
+    }
     # Where tests run beside a program, its imports serve them.
-    modules = tuple(n for n in wanted if n in sys.stdlib_module_names and n not in loose and n not in defined)
+    modules = tuple(
+        n for n in wanted if n in sys.stdlib_module_names and n not in loose and n not in defined
+    )
     functions = tuple(name for name in wanted if name not in modules)
     objects = tuple(name for name in functions if name in by_reference)
     _check(before, tree, functions, objects)
@@ -101,9 +114,13 @@ def _reading(name: str) -> Iterator[None]:
             warnings.simplefilter("ignore")
             yield
     except SyntaxError as error:
-        raise TestsError(f"line {error.lineno or 1}: {name} cannot be compiled: SyntaxError: {error.msg}") from None
+        raise TestsError(
+            f"line {error.lineno or 1}: {name} cannot be compiled: SyntaxError: {error.msg}"
+        ) from None
     except (ValueError, RecursionError, MemoryError) as error:  # a NUL byte; nested too deeply
-        raise TestsError(f"line 1: {name} cannot be compiled: {type(error).__name__}: {error}") from None
+        raise TestsError(
+            f"line 1: {name} cannot be compiled: {type(error).__name__}: {error}"
+        ) from None
 
 
 def parsed(code: str, name: str) -> ast.Module:
@@ -113,15 +130,26 @@ def parsed(code: str, name: str) -> ast.Module:
 
 def _compiled(code: str, name: str, wanted: Sequence[str]) -> bytes:
     tree = parsed(code, name)
-    own = {*wanted, *(node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))}
+    own = {
+        *wanted,
+        *(
+            node.id
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        ),
+    }
     own |= {node.name for node in ast.walk(tree) if isinstance(node, Definition)}
     with _reading(name):
         watched = ast.fix_missing_locations(_Watched(own).visit(tree))
         return marshal.dumps(compile(watched, name, "exec", dont_inherit=True))
 
 
-def _unbound(setup: tuple[str, ast.Module], tests: tuple[str, ast.Module], wanted: set[str]) -> tuple[str, ...]:
-    """The global names that the code uses and does not bind, in order; built-in ones only if they are `wanted`."""
+def _unbound(
+    setup: tuple[str, ast.Module], tests: tuple[str, ast.Module], wanted: set[str]
+) -> tuple[str, ...]:
+    """The global names that the code uses and does not bind, in order; built-in ones only if they
+    are `wanted`.
+    """
     bound: set[str] = set()
     used: set[str] = set()
     order: list[str] = []
@@ -152,9 +180,16 @@ def _starred(tree: ast.Module) -> set[str]:
     """Names from `from module import *`."""
     found: set[str] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*" and node.module in STARRED:
+        if (
+            isinstance(node, ast.ImportFrom)
+            and node.names[0].name == "*"
+            and node.module in STARRED
+        ):
             module = import_module(node.module)
-            found |= set(getattr(module, "__all__", None) or [name for name in dir(module) if not name.startswith("_")])
+            found |= set(
+                getattr(module, "__all__", None)
+                or [name for name in dir(module) if not name.startswith("_")]
+            )
     return found
 
 
@@ -163,21 +198,34 @@ def _used_first(tree: ast.Module) -> set[str]:
     early: set[str] = set()
     bound: set[str] = set()
     for statement in tree.body:
-        if isinstance(statement, ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Delete | ast.Expr | ast.Assert):
+        if isinstance(
+            statement,
+            ast.Assign | ast.AugAssign | ast.AnnAssign | ast.Delete | ast.Expr | ast.Assert,
+        ):
             within = {part.id for node in ast.walk(statement) for part in _targets(node)}
-            names = [node for node in ast.walk(statement) if isinstance(node, ast.Name) and node.id not in within]
+            names = [
+                node
+                for node in ast.walk(statement)
+                if isinstance(node, ast.Name) and node.id not in within
+            ]
             early |= {node.id for node in names if _reads(node, statement)} - bound
         if isinstance(statement, Definition):
             bound.add(statement.name)
         else:
-            bound |= {node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+            bound |= {
+                node.id
+                for node in ast.walk(statement)
+                if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+            }
             imported = [node for node in ast.walk(statement) if isinstance(node, ast.alias)]
             bound |= {(node.asname or node.name).partition(".")[0] for node in imported}
     return early - _starred(tree)
 
 
 def _reads(node: ast.Name, statement: ast.stmt) -> bool:
-    return not isinstance(node.ctx, ast.Store) or (isinstance(statement, ast.AugAssign) and statement.target is node)
+    return not isinstance(node.ctx, ast.Store) or (
+        isinstance(statement, ast.AugAssign) and statement.target is node
+    )
 
 
 def _targets(node: ast.AST) -> list[ast.Name]:
@@ -185,13 +233,21 @@ def _targets(node: ast.AST) -> list[ast.Name]:
     if isinstance(node, ast.comprehension | ast.NamedExpr):
         return [part for part in ast.walk(node.target) if isinstance(part, ast.Name)]
     if isinstance(node, ast.Lambda):
-        return [ast.Name(part.arg, ast.Store()) for part in ast.walk(node.args) if isinstance(part, ast.arg)]
+        return [
+            ast.Name(part.arg, ast.Store())
+            for part in ast.walk(node.args)
+            if isinstance(part, ast.arg)
+        ]
     return []
 
 
 def _waiting(tree: ast.Module) -> tuple[str, ...]:
     """Functions test_... and classes Test... or ...Test of the module that nothing in it uses."""
-    used = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    used = {
+        node.id
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+    }
     main = any(isinstance(node, ast.Attribute) and node.attr == "main" for node in ast.walk(tree))
     found = []
     for node in tree.body:
@@ -199,17 +255,29 @@ def _waiting(tree: ast.Module) -> tuple[str, ...]:
             required = len(node.args.posonlyargs + node.args.args) - len(node.args.defaults)
             found += [] if required or node.name in used else [node.name]
         elif isinstance(node, ast.ClassDef) and node.name not in used and not main:
-            tests = any(isinstance(part, ast.FunctionDef) and part.name.startswith("test") for part in node.body)
+            tests = any(
+                isinstance(part, ast.FunctionDef) and part.name.startswith("test")
+                for part in node.body
+            )
             found += [node.name] if tests else []
     return tuple(found)
 
 
 def _last_name(node: ast.expr) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    return (
+        node.attr
+        if isinstance(node, ast.Attribute)
+        else node.id
+        if isinstance(node, ast.Name)
+        else ""
+    )
 
 
 class _Watched(ast.NodeTransformer):
-    """Inserts calls of the judge's own functions (inside/judge.py). `own`: names that the tests or the program define."""
+    """Inserts calls of the judge's own functions (inside/judge.py).
+
+    `own`: names that the tests or the program define.
+    """
 
     def __init__(self, own: set[str]) -> None:
         self.own = own
@@ -232,7 +300,9 @@ class _Watched(ast.NodeTransformer):
         name = f"__watch{self.watches}__"
         node.body = [ast.With([ast.withitem(ast.Name(name, ast.Load()))], node.body)]
         watch = ast.Assign([ast.Name(name, ast.Store())], _call("__watching__"))
-        done = ast.Expr(ast.Call(ast.Attribute(ast.Name(name, ast.Load()), "done", ast.Load()), [], []))
+        done = ast.Expr(
+            ast.Call(ast.Attribute(ast.Name(name, ast.Load()), "done", ast.Load()), [], [])
+        )
         return [ast.copy_location(part, node) for part in (watch, node, done)]
 
     def visit_Expr(self, node: ast.Expr) -> ast.Expr:
@@ -244,9 +314,18 @@ class _Watched(ast.NodeTransformer):
     def visit_Call(self, node: ast.Call) -> ast.Call:
         self.generic_visit(node)
         name = _last_name(node.func)
-        if isinstance(node.func, ast.Name) and name == "next" and len(node.args) == 2 and name not in self.own:
+        if (
+            isinstance(node.func, ast.Name)
+            and name == "next"
+            and len(node.args) == 2
+            and name not in self.own
+        ):
             node.func.id = "__next_or__"
-        elif name in CATCHING and len(node.args) > CATCHING[name] and not any(isinstance(a, ast.Starred) for a in node.args):
+        elif (
+            name in CATCHING
+            and len(node.args) > CATCHING[name]
+            and not any(isinstance(a, ast.Starred) for a in node.args)
+        ):
             node.args = [node.func, ast.Constant(CATCHING[name]), *node.args]
             node.func = ast.Name("__asserting__", ast.Load())
         return node
@@ -256,7 +335,9 @@ def _call(name: str, *args: ast.expr) -> ast.Call:
     return ast.Call(ast.Name(name, ast.Load()), list(args), [])
 
 
-def _check(setup: ast.Module, tests: ast.Module, functions: Sequence[str], objects: Sequence[str]) -> None:
+def _check(
+    setup: ast.Module, tests: ast.Module, functions: Sequence[str], objects: Sequence[str]
+) -> None:
     """TestsError for what can be seen, without a program, to fail every program."""
     if not functions:
         raise TestsError("line 1: the tests use nothing that a program could define")
@@ -271,7 +352,9 @@ def _check(setup: ast.Module, tests: ast.Module, functions: Sequence[str], objec
     called = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
     for node in nodes:
         objection = (
-            "" if id(node) in guarded and isinstance(node, ast.Import | ast.ImportFrom) else known.objection(node, called)
+            ""
+            if id(node) in guarded and isinstance(node, ast.Import | ast.ImportFrom)
+            else known.objection(node, called)
         )
         if objection:
             raise TestsError(f"line {getattr(node, 'lineno', 1)}: {objection}")
@@ -291,7 +374,9 @@ def _results(nodes: Sequence[ast.AST]) -> dict[str, str]:
             for target in node.targets:
                 if isinstance(target, ast.Name):
                     made.setdefault(target.id, []).append(_called(node.value))
-    stores = Counter(node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    stores = Counter(
+        node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+    )
     parameters = {node.arg for node in nodes if isinstance(node, ast.arg)}
     return {
         name: calls[0]
@@ -306,7 +391,21 @@ def _called(node: ast.AST) -> str:
 
 VALUE_METHODS = {
     name
-    for kind in (int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset, range, type(iter("")))
+    for kind in (
+        int,
+        float,
+        complex,
+        str,
+        bytes,
+        bytearray,
+        list,
+        tuple,
+        dict,
+        set,
+        frozenset,
+        range,
+        type(iter("")),
+    )
     for name in dir(kind)
 }
 
@@ -329,35 +428,70 @@ class _Known:
             case ast.Import() | ast.ImportFrom():
                 return self._import(node)
             case ast.ClassDef(bases=bases):
-                found = [base.id for base in bases if isinstance(base, ast.Name) and base.id in self.functions]
+                found = [
+                    base.id
+                    for base in bases
+                    if isinstance(base, ast.Name) and base.id in self.functions
+                ]
                 return f"derives a class from {found[0]}, which is the program's" if found else ""
             case ast.Compare(ops=[ast.Is()], left=left, comparators=[right]):
                 for result, other in ((left, right), (right, left)):
-                    if _called(result) in self.values and isinstance(other, ast.Name) and other.id in _arguments(result):
+                    if (
+                        _called(result) in self.values
+                        and isinstance(other, ast.Name)
+                        and other.id in _arguments(result)
+                    ):
                         return "asks whether a result is an argument, but results are copies"
             case ast.Attribute(value=ast.Name(id=owner), attr=name) if owner in self.values:
-                if name not in FUNCTION_ATTRIBUTES and (name.startswith("__") or not _is_value_method(name)):
+                if name not in FUNCTION_ATTRIBUTES and (
+                    name.startswith("__") or not _is_value_method(name)
+                ):
                     return f"uses .{name} of {owner}: give {_hint(owner)} if that is an object"
-            case ast.Attribute(value=value, attr=name, ctx=use) if (owner := self._source(value)) in self.values:
-                if (id(node) in called and not _is_value_method(name)) or isinstance(use, ast.Store):
+            case ast.Attribute(value=value, attr=name, ctx=use) if (
+                owner := self._source(value)
+            ) in self.values:
+                if (id(node) in called and not _is_value_method(name)) or isinstance(
+                    use, ast.Store
+                ):
                     return f"uses .{name} of what {owner}() returns: give {_hint(owner)} if that is an object"
             case ast.withitem(context_expr=value) if (owner := self._source(value)) in self.values:
                 return f"enters what {owner}() returns: give {_hint(owner)}"
             case ast.AsyncFor(iter=value) if self._source(value) in self.functions:
                 return "iterates asynchronously over something of the program, which stays there"
-            case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords) if name in self.functions:
+            case ast.Call(func=ast.Name(id=name), args=args, keywords=keywords) if (
+                name in self.functions
+            ):
                 given = [*args, *(keyword.value for keyword in keywords)]
-                inside = [part for one in given for part in ([one] if not isinstance(one, ast.List | ast.Tuple) else one.elts)]
-                found = [made for part in inside if (made := self._made(part)) in self.classes | STAYING]
-                return f"gives {name}() an instance of {found[0]}, which stays with the tests" if found else ""
+                inside = [
+                    part
+                    for one in given
+                    for part in ([one] if not isinstance(one, ast.List | ast.Tuple) else one.elts)
+                ]
+                found = [
+                    made for part in inside if (made := self._made(part)) in self.classes | STAYING
+                ]
+                return (
+                    f"gives {name}() an instance of {found[0]}, which stays with the tests"
+                    if found
+                    else ""
+                )
             case ast.Call(func=func) if _last_name(func) in APART:
                 return f"uses {_last_name(func)}(), but a program's output, input and imports are its own"
         return ""
 
     def _import(self, node: ast.Import | ast.ImportFrom) -> str:
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or "."]
+        names = (
+            [alias.name for alias in node.names]
+            if isinstance(node, ast.Import)
+            else [node.module or "."]
+        )
         found = [name for name in names if name.partition(".")[0] not in sys.stdlib_module_names]
-        if not found and isinstance(node, ast.ImportFrom) and node.names[0].name == "*" and node.module not in STARRED:
+        if (
+            not found
+            and isinstance(node, ast.ImportFrom)
+            and node.names[0].name == "*"
+            and node.module not in STARRED
+        ):
             return f"imports all names of {node.module}: name those that are used"
         return f"imports {found[0]}, but the sandbox has only the standard library" if found else ""
 
@@ -375,15 +509,35 @@ def _hint(name: str) -> str:
 
 
 def _arguments(call: ast.AST) -> set[str]:
-    return {arg.id for arg in call.args if isinstance(arg, ast.Name)} if isinstance(call, ast.Call) else set()
+    return (
+        {arg.id for arg in call.args if isinstance(arg, ast.Name)}
+        if isinstance(call, ast.Call)
+        else set()
+    )
 
 
 @lru_cache(maxsize=1)
 def _library_methods() -> set[str]:
-    kinds = {"collections": ("Counter", "OrderedDict", "defaultdict", "deque"), "decimal": ("Decimal",), "array": ("array",)}
-    kinds |= {"fractions": ("Fraction",), "datetime": ("datetime", "date", "time", "timedelta"), "uuid": ("UUID",)}
-    kinds |= {"pathlib": ("PurePosixPath",), "types": ("GeneratorType", "FunctionType", "CoroutineType")}
-    found = {name for module, names in kinds.items() for kind in names for name in dir(getattr(import_module(module), kind))}
+    kinds = {
+        "collections": ("Counter", "OrderedDict", "defaultdict", "deque"),
+        "decimal": ("Decimal",),
+        "array": ("array",),
+    }
+    kinds |= {
+        "fractions": ("Fraction",),
+        "datetime": ("datetime", "date", "time", "timedelta"),
+        "uuid": ("UUID",),
+    }
+    kinds |= {
+        "pathlib": ("PurePosixPath",),
+        "types": ("GeneratorType", "FunctionType", "CoroutineType"),
+    }
+    found = {
+        name
+        for module, names in kinds.items()
+        for kind in names
+        for name in dir(getattr(import_module(module), kind))
+    }
     return found | {"_asdict", "_replace"}
 
 

@@ -14,7 +14,7 @@ from pydantic.json_schema import models_json_schema
 from .. import __version__
 from ..lm import LM
 from ..pieces import PIECES
-from ..presets import ABOUT, AUTO, expanded
+from ..presets import ABOUT, PRESETS, expanded
 from ..store import Store
 from . import errors
 from .bodies import BoundedRoute
@@ -44,7 +44,14 @@ from .tasks import TaskDesk, add_tasks
 
 STREAM = "text/event-stream"
 PAGE_PATHS = frozenset({"/", "/runs", "/v1/tasks", "/v1/runs", "/v1/curves"})
-PATHS = PAGE_PATHS | {"/v1/completions", "/v1/chat/completions", "/v1/denoise", "/v1/models", "/health", "/metrics"}
+PATHS = PAGE_PATHS | {
+    "/v1/completions",
+    "/v1/chat/completions",
+    "/v1/denoise",
+    "/v1/models",
+    "/health",
+    "/metrics",
+}
 DESCRIPTION = """Many different answers of a diffusion language model. OpenAI's clients work as they are; the sampler's own
 settings (alpha, objective, steps, ...) go into the same body (`extra_body` of the `openai` package)."""
 DENOISE = """Server-sent events: `start` (Start), one `step` per denoising step (StepFrame), `end` (End); `error` (ErrorAnswer)
@@ -110,20 +117,34 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         defaults=settings.defaults,
         given=expanded(settings.given),
         names={kind: registry.names for kind, registry in PIECES.items()},
-        auto=NamedSettings(about=ABOUT["auto"], settings=dict(AUTO)),
+        presets={
+            name: NamedSettings(about=ABOUT[name], settings=dict(preset))
+            for name, preset in PRESETS.items()
+        },
     )
 
-    @app.post("/v1/completions", responses={200: {"model": CompletionAnswer, "content": {STREAM: {}}}})
+    @app.post(
+        "/v1/completions", responses={200: {"model": CompletionAnswer, "content": {STREAM: {}}}}
+    )
     async def completions(http: Request, request: CompletionRequest) -> Response:
         """n samples for every prompt."""
         return await service.complete(http, request)
 
-    @app.post("/v1/chat/completions", responses={200: {"model": ChatAnswer, "content": {STREAM: {}}}})
+    @app.post(
+        "/v1/chat/completions", responses={200: {"model": ChatAnswer, "content": {STREAM: {}}}}
+    )
     async def chat(http: Request, request: ChatRequest) -> Response:
-        """n answers. A model without a chat template reads the messages as they are, each ended by a line break."""
+        """n answers. A model without a chat template reads the messages as they are, each ended by
+        a line break.
+        """
         return await service.complete(http, request)
 
-    @app.post("/v1/denoise", description=DENOISE, responses={200: {"content": {STREAM: {}}}}, response_class=Response)
+    @app.post(
+        "/v1/denoise",
+        description=DENOISE,
+        responses={200: {"content": {STREAM: {}}}},
+        response_class=Response,
+    )
     async def denoise(request: DenoiseRequest) -> Response:
         return await service.denoise(request)
 
@@ -136,14 +157,23 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     async def model(name: str) -> ModelCard:
         """One model."""
         if name != card.id:
-            raise ApiError(404, f"the model {name!r:.200} does not exist; this server has {card.id!r}", code="model_not_found")
+            raise ApiError(
+                404,
+                f"the model {name!r:.200} does not exist; this server has {card.id!r}",
+                code="model_not_found",
+            )
         return card
 
     @app.get("/health", responses={503: {"model": Health}})
     async def health(response: Response) -> Health:
         """Is it alive, and how busy?"""
         response.status_code = 200 if engine.alive else 503
-        return Health(status="ok" if engine.alive else "down", model=card.id, queued=engine.queued, rows=engine.rows)
+        return Health(
+            status="ok" if engine.alive else "down",
+            model=card.id,
+            queued=engine.queued,
+            rows=engine.rows,
+        )
 
     @app.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def metrics() -> Response:
@@ -155,10 +185,13 @@ def _described(app: FastAPI, settings: ServeSettings) -> dict[str, Any]:
     """The OpenAPI description, with this server's limits, and with the events of `/v1/denoise`."""
     if app.openapi_schema:
         return app.openapi_schema
-    found = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+    found = get_openapi(
+        title=app.title, version=app.version, description=app.description, routes=app.routes
+    )
     schemas = found["components"]["schemas"]
     _, events = models_json_schema(
-        [(kind, "serialization") for kind in EVENTS.values()], ref_template="#/components/schemas/{model}"
+        [(kind, "serialization") for kind in EVENTS.values()],
+        ref_template="#/components/schemas/{model}",
     )
     for name, schema in events["$defs"].items():
         schemas.setdefault(name, schema)
@@ -170,13 +203,18 @@ def _described(app: FastAPI, settings: ServeSettings) -> dict[str, Any]:
         for name, most in (("max_tokens", limits.max_length), ("steps", limits.max_steps)):
             fields[name]["anyOf"][0]["maximum"] = most
     content = found["paths"]["/v1/denoise"]["post"]["responses"]["200"]["content"]
-    content[STREAM] = {"schema": {"oneOf": [_event(name, kind.__name__) for name, kind in EVENTS.items()]}}
+    content[STREAM] = {
+        "schema": {"oneOf": [_event(name, kind.__name__) for name, kind in EVENTS.items()]}
+    }
     app.openapi_schema = found
     return found
 
 
 def _event(name: str, schema: str) -> dict[str, Any]:
     """A server-sent event whose data is JSON, as OpenAPI describes it."""
-    data = {"contentMediaType": "application/json", "contentSchema": {"$ref": f"#/components/schemas/{schema}"}}
+    data = {
+        "contentMediaType": "application/json",
+        "contentSchema": {"$ref": f"#/components/schemas/{schema}"},
+    }
     properties = {"event": {"const": name}, "data": {"type": "string", **data}}
     return {"type": "object", "properties": properties, "required": ["event", "data"]}

@@ -10,7 +10,9 @@ TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}
 @cache
 def _assets() -> dict[str, bytes]:
     folder = files(__package__) / "static"
-    return {one.name: one.read_bytes() for one in folder.iterdir() if one.name.endswith(tuple(TYPES))}
+    return {
+        one.name: one.read_bytes() for one in folder.iterdir() if one.name.endswith(tuple(TYPES))
+    }
 
 
 def asset_names() -> list[str]:

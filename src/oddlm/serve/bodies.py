@@ -1,8 +1,8 @@
 """Bodies of requests, bounded before anything looks at what is in them.
 
-A body within its bytes may still hold half a million numbers. Parsing them takes a second where they are nested; complaining of
-each one takes several, and hundreds of megabytes. So the values of a body are counted in its bytes, whatever field they are in
-and however they are nested.
+A body within its bytes may still hold half a million numbers. Parsing them takes a second where
+they are nested; complaining of each one takes several, and hundreds of megabytes. So the values of
+a body are counted in its bytes, whatever field they are in and however they are nested.
 """
 
 import json
@@ -23,7 +23,9 @@ class BoundedRequest(Request):
         if (count := values_in(body)) > MOST_VALUES:
             message = f"the body has {count} values in its lists and objects; this server reads at most {MOST_VALUES}"
             raise ApiError(400, message, code="body_too_large")
-        return json.loads(body.decode())  # in UTF-8 alone: in other encodings, which json knows too, the count would be wrong
+        return json.loads(
+            body.decode()
+        )  # in UTF-8 alone: in other encodings, which json knows too, the count would be wrong
 
 
 class BoundedRoute(APIRoute):
@@ -39,7 +41,9 @@ class BoundedRoute(APIRoute):
 
 
 def values_in(body: bytes) -> int:
-    """At least as many as JSON in UTF-8 holds: each is the first of a list or object, or comes after a comma."""
+    """At least as many as JSON in UTF-8 holds: each is the first of a list or object, or comes
+    after a comma.
+    """
     if (count := _marks(body)) <= MOST_VALUES:
         return count
     unescaped = body.replace(b"\\\\", b"").replace(b'\\"', b"")

@@ -1,4 +1,6 @@
-"""One client's connection, with limits on the time a client takes: to send its request, and to read its answer."""
+"""One client's connection, with limits on the time a client takes: to send its request, and to read
+its answer.
+"""
 
 import asyncio
 from collections.abc import Coroutine
@@ -18,7 +20,10 @@ LOOKS = 4  # at a waiting answer, within the time that it may wait
 
 
 class Outgoing:
-    """A transport that knows how much of what it was given the client has taken. It drops what comes after its end."""
+    """A transport that knows how much of what it was given the client has taken.
+
+    It drops what comes after its end.
+    """
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport, self._given = transport, 0
@@ -41,7 +46,9 @@ class Outgoing:
 
 
 class Connection(H11Protocol):
-    """uvicorn's own, which would wait for half a request, or for a client to read, as long as the client likes."""
+    """uvicorn's own, which would wait for half a request, or for a client to read, as long as the
+    client likes.
+    """
 
     def __init__(self, limits: Limits, **given: Any) -> None:
         super().__init__(**given)
@@ -71,12 +78,18 @@ class Connection(H11Protocol):
         if self._complete:
             super().shutdown()
         else:
-            self._refuse(ApiError(503, "the server is shutting down", type_="server_error", code="shutting_down"))
+            self._refuse(
+                ApiError(
+                    503, "the server is shutting down", type_="server_error", code="shutting_down"
+                )
+            )
 
     @property
     def _complete(self) -> bool:
         """Is there a whole request whose answer is not whole yet?"""
-        return self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete
+        return (
+            self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete
+        )
 
     def _time_arrival(self) -> None:
         if self._complete and self._arrival is not None:
@@ -93,14 +106,20 @@ class Connection(H11Protocol):
         begun = self.conn.their_state is h11.SEND_BODY or bool(self.conn.trailing_data[0])
         if begun and self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             body = error.answer.model_dump_json().encode()
-            headers = {"content-type": "application/json", "content-length": str(len(body)), "connection": "close"}
+            headers = {
+                "content-type": "application/json",
+                "content-length": str(len(body)),
+                "connection": "close",
+            }
             head = h11.Response(status_code=error.status_code, headers=list(headers.items()))
             for event in (head, h11.Data(data=body), h11.EndOfMessage()):
                 self.transport.write(self.conn.send(event) or b"")
         self.transport.close()
 
     def _time_reading(self) -> None:
-        """Hang up on a client that has taken next to nothing of what waits for it in the time it may take."""
+        """Hang up on a client that has taken next to nothing of what waits for it in the time it
+        may take.
+        """
         now, (then, before) = self.loop.time(), self._progress
         if not self.outgoing.waiting or self.outgoing.taken - before >= LEAST_READ:
             self._progress = (now, self.outgoing.taken)

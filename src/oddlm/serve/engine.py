@@ -1,10 +1,13 @@
-"""The engine: one thread that gathers what all running requests ask of the network, and has each take a step with the answer.
+"""The engine: one thread that gathers what all running requests ask of the network, and has each
+take a step with the answer.
 
-Every request is a `generate.Drawing`. Queries that fit together share a pass (`passes`). Requests begin and end between passes.
+Every request is a `generate.Drawing`. Queries that fit together share a pass (`passes`). Requests
+begin and end between passes.
 
-No turn has more than `max_rows` rows. Requests begin in the order they came, as many as fit into a turn together. Small ones
-need not wait for large ones: where they do not fit they begin beside them, and the two kinds then take turns, so that each has
-half of the network. A request whose client does not read takes no part, and nobody waits for the rows that it holds.
+No turn has more than `max_rows` rows. Requests begin in the order they came, as many as fit into a
+turn together. Small ones need not wait for large ones: where they do not fit they begin beside
+them, and the two kinds then take turns, so that each has half of the network. A request whose
+client does not read takes no part, and nobody waits for the rows that it holds.
 """
 
 import asyncio
@@ -30,7 +33,9 @@ UNREAD = 16  # a request whose client is so many messages behind takes no furthe
 SMALL = 4  # a request of at most a fourth of max_rows is small
 STALLED = 2  # requests that nobody reads may hold so many times max_rows while others wait
 PATIENCE_S = 1.0  # for a client that does not read where they hold more
-IDLE_S = 0.25  # without requests, before sizes of passes are tried out: a client that sends one after the other is no pause
+# without requests, before sizes of passes are tried out: a client that sends one after the other is
+# no pause
+IDLE_S = 0.25
 
 
 class QueueFullError(Exception):
@@ -98,7 +103,13 @@ class Run:
         query, model = drawing.query, with_cfg(lm.model, params)
         assert query is not None
         cfg = model if isinstance(model, ClassifierFree) and params.cfg_scale else None
-        return cls(drawing, query, cfg, network.session(model, query), None if work.watch is None else work.watch(send))
+        return cls(
+            drawing,
+            query,
+            cfg,
+            network.session(model, query),
+            None if work.watch is None else work.watch(send),
+        )
 
     def take(self, logits: Tensor) -> bool:
         """A step; is there a next one?"""
@@ -112,12 +123,19 @@ class Run:
 
     def samples(self, work: Work) -> list[Samples]:
         found, params = self.drawing.samples(), work.params
-        return found if params.pool is None else [Samples(keep(group, work.n, params.selector)) for group in found]
+        return (
+            found
+            if params.pool is None
+            else [Samples(keep(group, work.n, params.selector)) for group in found]
+        )
 
 
 @dataclass(eq=False)
 class Job:
-    """A request on its way through the engine. Its messages arrive in the event loop that submitted it."""
+    """A request on its way through the engine.
+
+    Its messages arrive in the event loop that submitted it.
+    """
 
     work: Work
     engine: "Engine"
@@ -154,7 +172,9 @@ class Job:
 
     async def receive(self) -> Any:
         """The next message; the last one is a Finished."""
-        await asyncio.sleep(0)  # a client that went away is noticed between two messages, also where both are there
+        await asyncio.sleep(
+            0
+        )  # a client that went away is noticed between two messages, also where both are there
         message = await self.inbox.get()
         self.read += 1
         self.read_at = time.monotonic()
@@ -177,7 +197,9 @@ class Job:
 
     def _deliver(self, message: Any) -> None:
         if isinstance(message, Finished) and message.error is not None:
-            while not self.inbox.empty():  # what a client that does not read has of a request that failed is of no use
+            while (
+                not self.inbox.empty()
+            ):  # what a client that does not read has of a request that failed is of no use
                 self.inbox.get_nowait()
         self.inbox.put_nowait(message)
 
@@ -197,7 +219,8 @@ class Engine:
         max_width: int = 0,
         on_turn: Callable[[Sequence[Job]], None] | None = None,
     ) -> None:
-        """max_width: tokens that a request may have with its prompt; for so many, sizes of passes are tried out beforehand.
+        """max_width: tokens that a request may have with its prompt; for so many, sizes of passes
+        are tried out beforehand.
         on_turn: told the requests of each turn before they take their step, in the engine's thread.
         """
         self.lm, self.max_rows, self.max_queue, self.timeout_s = lm, max_rows, max_queue, timeout_s
@@ -206,7 +229,10 @@ class Engine:
         self._queue: deque[Job] = deque()
         self._running: list[Job] = []
         self._changed = threading.Condition()
-        self._turn, self._used = 0, {False: 0, True: 0}  # turns so far; rows of those in order, and of those aside
+        self._turn, self._used = (
+            0,
+            {False: 0, True: 0},
+        )  # turns so far; rows of those in order, and of those aside
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="oddlm-engine", daemon=True)
 
@@ -214,7 +240,9 @@ class Engine:
         self._thread.start()
 
     def stop(self) -> None:
-        """Take nothing more. What runs or waits is told a ClosedError now, and ends before the next pass."""
+        """Take nothing more. What runs or waits is told a ClosedError now, and ends before the next
+        pass.
+        """
         with self._changed:
             self._closing = True
             told = [*self._running, *self._queue]
@@ -297,7 +325,10 @@ class Engine:
             self._end_all()
 
     def _wait(self) -> bool:
-        """Until there is something to do; False at the end. While nobody asks for anything, sizes of passes are tried out."""
+        """Until there is something to do; False at the end.
+
+        While nobody asks for anything, sizes of passes are tried out.
+        """
         quiet = False
         while True:
             with self._changed:
@@ -327,16 +358,23 @@ class Engine:
                 self._end(job, Finished(error=error))
 
     def _ready(self) -> bool:
-        if any(not job.blocked for job in self._running) or any(job.stop is not None for job in self._queue):
+        if any(not job.blocked for job in self._running) or any(
+            job.stop is not None for job in self._queue
+        ):
             return True
         return bool(self._admitted())
 
     def _admitted(self) -> list[Job]:
-        """Who of the queue may begin: in their order while there is room, and small ones aside where there is not."""
+        """Who of the queue may begin: in their order while there is room, and small ones aside
+        where there is not.
+        """
         if self.stalled > STALLED * self.max_rows:
             return []
         reading = [job for job in self._running if not job.blocked]
-        free = {aside: self.max_rows - _rows(job for job in reading if job.aside == aside) for aside in (False, True)}
+        free = {
+            aside: self.max_rows - _rows(job for job in reading if job.aside == aside)
+            for aside in (False, True)
+        }
         found = []
         for job in self._queue:
             if job.stop is not None:
@@ -344,7 +382,9 @@ class Engine:
             job.aside = job.rows > free[False]
             if job.aside:
                 free[False] = 0  # whoever comes later must not overtake it
-            if job.rows <= free[job.aside] and not (job.aside and job.rows > max(1, self.max_rows // SMALL)):
+            if job.rows <= free[job.aside] and not (
+                job.aside and job.rows > max(1, self.max_rows // SMALL)
+            ):
                 free[job.aside] -= job.rows
                 found.append(job)
         return found
@@ -354,13 +394,17 @@ class Engine:
         if not self._queue:
             return
         too_much = self.stalled - STALLED * self.max_rows
-        for job in sorted((job for job in self._running if job.blocked), key=lambda job: job.read_at):
+        for job in sorted(
+            (job for job in self._running if job.blocked), key=lambda job: job.read_at
+        ):
             if too_much > 0 and time.monotonic() - job.read_at >= PATIENCE_S:
                 job.stop = UnreadError()
                 too_much -= job.rows
 
     def _next(self) -> list[Job]:
-        """Who takes part in the next turn: the kind first that had less of the network, then whoever waited longest."""
+        """Who takes part in the next turn: the kind first that had less of the network, then
+        whoever waited longest.
+        """
         ready = [job for job in self._running if not job.blocked]
         if _rows(ready) <= self.max_rows or len({job.aside for job in ready}) == 1:
             self._used = {False: 0, True: 0}  # neither kind takes anything from the other

@@ -31,7 +31,9 @@ class ApiError(HTTPException):
         headers: dict[str, str] | None = None,
     ) -> None:
         super().__init__(status, message, headers)
-        self.answer = ErrorAnswer(error=ErrorBody(message=message, type=type_, param=param, code=code))
+        self.answer = ErrorAnswer(
+            error=ErrorBody(message=message, type=type_, param=param, code=code)
+        )
 
     def response(self) -> JSONResponse:
         return JSONResponse(self.answer.model_dump(), self.status_code, self.headers)
@@ -43,13 +45,21 @@ def as_api_error(error: Exception) -> ApiError:
         return error
     if isinstance(error, QueueFullError):
         message = "the queue is full: try again later"
-        return ApiError(429, message, type_="rate_limit_error", code="queue_full", headers={"Retry-After": "1"})
+        return ApiError(
+            429, message, type_="rate_limit_error", code="queue_full", headers={"Retry-After": "1"}
+        )
     if isinstance(error, TimedOutError):
-        return ApiError(408, "the request took longer than this server allows", type_="timeout", code="timeout")
+        return ApiError(
+            408, "the request took longer than this server allows", type_="timeout", code="timeout"
+        )
     if isinstance(error, UnreadError):
-        return ApiError(408, "the answer was not read while others waited", type_="timeout", code="unread")
+        return ApiError(
+            408, "the answer was not read while others waited", type_="timeout", code="unread"
+        )
     if isinstance(error, ClosedError):
-        return ApiError(503, "the server is shutting down", type_="server_error", code="shutting_down")
+        return ApiError(
+            503, "the server is shutting down", type_="server_error", code="shutting_down"
+        )
     if isinstance(error, ValueError | ArithmeticError | torch.linalg.LinAlgError):  # type: ignore[attr-defined]
         return ApiError(400, str(error))
     log.error("a request failed", exc_info=error)
@@ -57,22 +67,30 @@ def as_api_error(error: Exception) -> ApiError:
 
 
 def _invalid(complaints: Sequence[Any]) -> ApiError:
-    """The first field that is wrong; one of several possible types has a complaint for each, unless it is of one of them."""
+    """The first field that is wrong; one of several possible types has a complaint for each, unless
+    it is of one of them.
+    """
     first = complaints[0]
     if first["type"] == "json_invalid":
-        return ApiError(400, f"the body is no valid JSON: {first.get('ctx', {}).get('error', first['msg'])}")
+        return ApiError(
+            400, f"the body is no valid JSON: {first.get('ctx', {}).get('error', first['msg'])}"
+        )
     where = first["loc"][1:]
     if not where:
         return ApiError(400, "the body must be a JSON object, sent as application/json")
     if first["type"] == "extra_forbidden":
-        return ApiError(400, f"unknown field {'.'.join(map(str, where))!r:.200}", param=str(where[0])[:200])
+        return ApiError(
+            400, f"unknown field {'.'.join(map(str, where))!r:.200}", param=str(where[0])[:200]
+        )
     if first["type"] == "unsupported":
         return ApiError(400, first["msg"], param=str(where[-1]))
     same = [each for each in complaints if each["loc"][1:2] == where[:1]]
     values = [each for each in same if each["type"] == "value_error"]
     told = [each["msg"].removeprefix("Value error, ") for each in values or same]
     numbers = "".join(f"[{part}]" for part in where[1:2] if isinstance(part, int))
-    return ApiError(400, f"{where[0]}{numbers}: {' or '.join(dict.fromkeys(told))}", param=str(where[0]))
+    return ApiError(
+        400, f"{where[0]}{numbers}: {' or '.join(dict.fromkeys(told))}", param=str(where[0])
+    )
 
 
 def install(app: FastAPI) -> None:

@@ -1,6 +1,8 @@
-"""What `/v1/denoise` tells of a run: `start`, one `step` per step, `end`; or `error`, which ends the stream too.
+"""What `/v1/denoise` tells of a run: `start`, one `step` per step, `end`; or `error`, which ends
+the stream too.
 
-Tokens are ids. The text of an id comes in `pieces` of the first message that uses it; masks and end tokens have none.
+Tokens are ids. The text of an id comes in `pieces` of the first message that uses it; masks and end
+tokens have none.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -42,7 +44,9 @@ class Spot(BaseModel):
     """A position at which this step writes, or would have written without guidance."""
 
     position: int
-    by: Literal["both", "guided", "plain"] = Field(description="Who writes here and now; only 'plain' leaves it masked.")
+    by: Literal["both", "guided", "plain"] = Field(
+        description="Who writes here and now; only 'plain' leaves it masked."
+    )
     token: int = Field(description="What guided sampling takes here.")
     probability: float = Field(description="Of `token`, after guidance.")
     base_probability: float = Field(description="Of `token`, of the network.")
@@ -56,7 +60,9 @@ class SampleStep(BaseModel):
     tokens: list[int] = Field(description="The sample after this step.")
     spots: list[Spot]
     mean_entropy: float = Field(description="Nats, over the open positions before this step.")
-    mean_force: float = Field(description="Size of the push on a position's logits, over the masked positions.")
+    mean_force: float = Field(
+        description="Size of the push on a position's logits, over the masked positions."
+    )
     entropy: list[float] | None = Field(description="Of every position; 0 where it is not open.")
     force: list[float] | None = Field(description="Of every position; 0 where it is not masked.")
 
@@ -86,10 +92,17 @@ class End(BaseModel):
     oddlm: Extra
 
 
-EVENTS: Mapping[str, type[BaseModel]] = {"start": Start, "step": StepFrame, "end": End, "error": ErrorAnswer}
+EVENTS: Mapping[str, type[BaseModel]] = {
+    "start": Start,
+    "step": StepFrame,
+    "end": End,
+    "error": ErrorAnswer,
+}
 
 
-def start_of(name: str, info: ModelInfo, prompt: str, ids: Sequence[int], n: int, params: SampleParams) -> Start:
+def start_of(
+    name: str, info: ModelInfo, prompt: str, ids: Sequence[int], n: int, params: SampleParams
+) -> Start:
     return Start(
         model=name,
         prompt=prompt,
@@ -151,12 +164,20 @@ class FrameMaker:
             )
             for row in range(len(written))
         ]
-        return StepFrame(step=step.index, total=step.total, samples=samples, pieces=self._pieces(samples))
+        return StepFrame(
+            step=step.index, total=step.total, samples=samples, pieces=self._pieces(samples)
+        )
 
     def _pieces(self, samples: list[SampleStep]) -> dict[int, str]:
         spots = [spot for sample in samples for spot in sample.spots]
-        used = {token for spot in spots for token in (spot.token, spot.plain_token, *(one.token for one in spot.top))}
-        used |= {token for sample in samples for token in sample.tokens}  # those of a template are in no spot
+        used = {
+            token
+            for spot in spots
+            for token in (spot.token, spot.plain_token, *(one.token for one in spot.top))
+        }
+        used |= {
+            token for sample in samples for token in sample.tokens
+        }  # those of a template are in no spot
         fresh = sorted(used - self.known)
         self.known.update(fresh)
         return {token: self.tokenizer.decode([token]) for token in fresh}
@@ -169,14 +190,31 @@ def _spots(event: StepEvent) -> list[list[Spot]]:
     where = (chosen.commit | plain.commit).nonzero(as_tuple=True)
     columns = zip(
         *(position.tolist() for position in where),
-        *(choice[where].tolist() for choice in (chosen.commit, plain.commit, chosen.tokens, plain.tokens)),
+        *(
+            choice[where].tolist()
+            for choice in (chosen.commit, plain.commit, chosen.tokens, plain.tokens)
+        ),
         *(_short(p[where]) for p in (chosen.pushed_probability, chosen.base_probability)),
         *(_short(p[where]) for p in (plain.pushed_probability, plain.base_probability)),
         top.tokens[where].tolist(),
         *(_short(p[where]) for p in (top.pushed_probability, top.base_probability)),
         strict=True,
     )
-    for row, position, guided, bare, token, other, p, base, q, other_base, likely, after, before in columns:
+    for (
+        row,
+        position,
+        guided,
+        bare,
+        token,
+        other,
+        p,
+        base,
+        q,
+        other_base,
+        likely,
+        after,
+        before,
+    ) in columns:
         found[row].append(
             Spot(
                 position=position,
@@ -187,7 +225,10 @@ def _spots(event: StepEvent) -> list[list[Spot]]:
                 plain_token=other,
                 plain_probability=q,
                 plain_base_probability=other_base,
-                top=[Likely(token=t, probability=a, base_probability=b) for t, a, b in zip(likely, after, before, strict=True)],
+                top=[
+                    Likely(token=t, probability=a, base_probability=b)
+                    for t, a, b in zip(likely, after, before, strict=True)
+                ],
             )
         )
     return found

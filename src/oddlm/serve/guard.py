@@ -1,4 +1,6 @@
-"""What stands before every request: host names, the API key, the size of the body, and the counting of answers."""
+"""What stands before every request: host names, the API key, the size of the body, and the counting
+of answers.
+"""
 
 import hmac
 import re
@@ -47,19 +49,38 @@ class Guard:
     def _check(self, scope: Scope) -> None:
         headers = Headers(scope=scope)
         names = self.settings.host_names
-        if names is not None and host_name(headers.get("host", "")) not in {name.lower() for name in names}:
-            raise ApiError(403, f"this server answers to the host names {', '.join(names)} alone", code="unknown_host")
+        if names is not None and host_name(headers.get("host", "")) not in {
+            name.lower() for name in names
+        }:
+            raise ApiError(
+                403,
+                f"this server answers to the host names {', '.join(names)} alone",
+                code="unknown_host",
+            )
         if self.settings.api_key is not None and scope["path"].startswith(GUARDED):
             scheme, _, given = headers.get("authorization", "").partition(" ")
-            known = hmac.compare_digest(given.strip().encode("latin-1"), self.settings.api_key.encode())
+            known = hmac.compare_digest(
+                given.strip().encode("latin-1"), self.settings.api_key.encode()
+            )
             if scheme.lower() != "bearer" or not known:
-                raise ApiError(401, "a valid API key is needed: Authorization: Bearer KEY", code="invalid_api_key")
+                raise ApiError(
+                    401,
+                    "a valid API key is needed: Authorization: Bearer KEY",
+                    code="invalid_api_key",
+                )
         length = headers.get("content-length", "0")
-        if not (length.isascii() and length.isdecimal()) or int(length[:20]) > self.settings.limits.max_body:
+        if (
+            not (length.isascii() and length.isdecimal())
+            or int(length[:20]) > self.settings.limits.max_body
+        ):
             raise self._too_large()
 
     def _too_large(self) -> ApiError:
-        return ApiError(413, f"the body is larger than {self.settings.limits.max_body} bytes", code="body_too_large")
+        return ApiError(
+            413,
+            f"the body is larger than {self.settings.limits.max_body} bytes",
+            code="body_too_large",
+        )
 
     def _limited(self, receive: Receive) -> Callable[[], Awaitable[Any]]:
         """Counts what comes, as a length need not be announced."""

@@ -43,7 +43,10 @@ class Completions:
     def answer(self, told: Sequence[Told], usage: Usage, extra: Extra) -> BaseModel:
         choices = [
             CompletionChoice(
-                index=i, text=text, finish_reason=reason, logprobs=None if pieces is None else self._likely(pieces)
+                index=i,
+                text=text,
+                finish_reason=reason,
+                logprobs=None if pieces is None else self._likely(pieces),
             )
             for i, (text, reason, pieces) in enumerate(told)
         ]
@@ -61,7 +64,9 @@ class Completions:
         yield from ()
 
     def chunk(self, index: int, text: str, reason: FinishReason | None) -> BaseModel:
-        return CompletionAnswer(**self.head, choices=[CompletionChoice(index=index, text=text, finish_reason=reason)])
+        return CompletionAnswer(
+            **self.head, choices=[CompletionChoice(index=index, text=text, finish_reason=reason)]
+        )
 
     def closing(self, usage: Usage | None, extra: Extra) -> BaseModel:
         """The chunk after all text."""
@@ -87,7 +92,10 @@ class Chat(Completions):
         return ChatAnswer(**self.head, choices=choices, usage=usage, oddlm=extra)
 
     def _likely(self, pieces: Sequence[Piece]) -> Any:
-        tokens = [TokenLogprob(token=one.text, logprob=one.logprob, bytes=list(one.text.encode())) for one in pieces]
+        tokens = [
+            TokenLogprob(token=one.text, logprob=one.logprob, bytes=list(one.text.encode()))
+            for one in pieces
+        ]
         return ChatLogprobs(content=tokens)
 
     def opening(self, _rows: int) -> Iterator[BaseModel]:
@@ -101,4 +109,6 @@ class Chat(Completions):
         return ChatChunk(**self.head, choices=[], usage=usage, oddlm=extra)
 
     def _delta(self, index: int, delta: ChatMessage, reason: FinishReason | None) -> BaseModel:
-        return ChatChunk(**self.head, choices=[ChatDelta(index=index, delta=delta, finish_reason=reason)])
+        return ChatChunk(
+            **self.head, choices=[ChatDelta(index=index, delta=delta, finish_reason=reason)]
+        )

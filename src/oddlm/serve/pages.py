@@ -1,4 +1,7 @@
-"""The pages for people: the explorer at `/`, stored runs at `/runs`. Nothing in them loads or runs anything from elsewhere."""
+"""The pages for people: the explorer at `/`, stored runs at `/runs`.
+
+Nothing in them loads or runs anything from elsewhere.
+"""
 
 from fastapi import FastAPI, Response
 

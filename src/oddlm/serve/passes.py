@@ -1,12 +1,14 @@
 """Network passes that several requests share, without one request changing another's answer.
 
-Arithmetic depends on shapes: a prompt padded further, or a larger batch, can change the last bits of the logits, and a last bit
-can change a token. So everything has a shape that is a function of the request alone, save for the number of rows of a pass.
-That is one of a few sizes. The smallest is the reference; a larger one is used at a width once it was seen to give the same
-bits there, which is tried while nobody asks for anything.
+Arithmetic depends on shapes: a prompt padded further, or a larger batch, can change the last bits
+of the logits, and a last bit can change a token. So everything has a shape that is a function of
+the request alone, save for the number of rows of a pass. That is one of a few sizes. The smallest
+is the reference; a larger one is used at a width once it was seen to give the same bits there,
+which is tried while nobody asks for anything.
 
-Of our own networks the body is shared by requests of any prompts and lengths whose canvases have the same width class; the
-head is computed for each request alone, for the positions that it asks for.
+Of our own networks the body is shared by requests of any prompts and lengths whose canvases have
+the same width class; the head is computed for each request alone, for the positions that it asks
+for.
 """
 
 import threading
@@ -16,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -26,9 +29,15 @@ from ..core.model import ModelInfo, Query, Session, info_of, open_session
 from ..models.native import Native
 from ..models.wrappers import ClassifierFree
 
-SIZES = (4, 8, 16)  # rows of a pass: small ones for requests alone; CPUs gain nothing beyond the largest
+SIZES = (
+    4,
+    8,
+    16,
+)  # rows of a pass: small ones for requests alone; CPUs gain nothing beyond the largest
 SHAPES = 4096  # as many shapes are remembered
-LONG_S = 0.25  # where the smallest pass takes longer, larger ones gain nothing, and somebody might have to wait for one
+# where the smallest pass takes longer, larger ones gain nothing, and somebody might have to wait
+# for one
+LONG_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,22 +78,37 @@ class Rows:
         left = shape.width - query.tokens.shape[1]
         right = shape.start - left - query.start  # of what was written, as much counts as prompt
         nudge = None if query.nudge is None else F.pad(query.nudge, (0, 0, left, right))
-        return cls(F.pad(query.tokens, (left, 0), value=pad_id), query.prompt_lengths + right, nudge)
+        return cls(
+            F.pad(query.tokens, (left, 0), value=pad_id), query.prompt_lengths + right, nudge
+        )
 
     @classmethod
     def join(cls, parts: "Sequence[Rows]") -> "Rows":
         """A row without a nudge has one of zeros beside those that have one."""
-        tokens, lengths = torch.cat([part.tokens for part in parts]), torch.cat([part.lengths for part in parts])
+        tokens, lengths = (
+            torch.cat([part.tokens for part in parts]),
+            torch.cat([part.lengths for part in parts]),
+        )
         some = next((part.nudge for part in parts if part.nudge is not None), None)
         if some is None:
             return cls(tokens, lengths, None)
         none = [some.new_zeros(1).expand(len(part.tokens), *some.shape[1:]) for part in parts]
-        return cls(tokens, lengths, torch.cat([z if p.nudge is None else p.nudge for p, z in zip(parts, none, strict=True)]))
+        return cls(
+            tokens,
+            lengths,
+            torch.cat(
+                [z if p.nudge is None else p.nudge for p, z in zip(parts, none, strict=True)]
+            ),
+        )
 
     def take(self, first: int, size: int) -> "Rows":
         """Exactly `size` rows from `first` on; the last row is repeated where some are missing."""
-        rows = torch.arange(first, first + size, device=self.tokens.device).clamp(max=len(self.tokens) - 1)
-        return Rows(self.tokens[rows], self.lengths[rows], None if self.nudge is None else self.nudge[rows])
+        rows = torch.arange(first, first + size, device=self.tokens.device).clamp(
+            max=len(self.tokens) - 1
+        )
+        return Rows(
+            self.tokens[rows], self.lengths[rows], None if self.nudge is None else self.nudge[rows]
+        )
 
 
 class Part(Protocol):
@@ -99,7 +123,9 @@ class Part(Protocol):
         """The logits of a request, from what `forward` said of its rows."""
 
     def foreseen(self, most: int) -> Iterator[Shape]:
-        """The shapes that requests of up to so many tokens can have, as far as they are few; small ones first."""
+        """The shapes that requests of up to so many tokens can have, as far as they are few; small
+        ones first.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +139,12 @@ class Body:
         return self._shape(query.tokens.shape[1])
 
     def _shape(self, width: int) -> Shape:
-        return Shape(width_class(width) if self.context is None else max(width, min(width_class(width), self.context)), 0)
+        return Shape(
+            width_class(width)
+            if self.context is None
+            else max(width, min(width_class(width), self.context)),
+            0,
+        )
 
     def forward(self, rows: Rows, shape: Shape) -> Tensor:
         layout = self.model.network.layout(shape.width, shape.start, rows.lengths)
@@ -123,7 +154,9 @@ class Body:
         network = self.model.network
         first = shape.width - (query.tokens.shape[1] - query.start)
         kept = first - 1 if network.config.shift and first > 0 else first
-        x = torch.cat([part[:, kept:] for part in parts])  # in memory of its own, so that nothing depends on where it lay
+        x = torch.cat(
+            [part[:, kept:] for part in parts]
+        )  # in memory of its own, so that nothing depends on where it lay
         return network.finish(x, first - kept, query.prompt_lengths, query.positions)
 
     def foreseen(self, most: int) -> Iterator[Shape]:
@@ -145,7 +178,10 @@ class Whole:
     def shape(self, query: Query) -> Shape:
         length = query.tokens.shape[1] - query.start
         start = width_class(query.start) if query.start else 0
-        return Shape(start if self.context is None else max(query.start, min(start, self.context - length)), length)
+        return Shape(
+            start if self.context is None else max(query.start, min(start, self.context - length)),
+            length,
+        )
 
     def forward(self, rows: Rows, shape: Shape) -> Tensor:
         aside = {} if rows.nudge is None else {"nudge": rows.nudge}
@@ -159,13 +195,17 @@ class Whole:
 
 
 def width_class(width: int) -> int:
-    """The width that a canvas or prompt is padded to: the next multiple of 4, or of about an eighth of itself."""
+    """The width that a canvas or prompt is padded to: the next multiple of 4, or of about an eighth
+    of itself.
+    """
     step = max(4, 1 << max(0, width.bit_length() - 4))
     return -(-width // step) * step
 
 
 def split_rows(rows: int, sizes: Sequence[int], workers: int = 1) -> list[int]:
-    """Passes for so many rows: large ones while they fill, then the smallest that holds the rest; some for every worker."""
+    """Passes for so many rows: large ones while they fill, then the smallest that holds the rest;
+    some for every worker.
+    """
     sizes = sorted(sizes)
     sizes = [size for size in sizes if size * workers <= rows] or sizes[:1]
     passes, rest = [], rows
@@ -213,15 +253,20 @@ class Clock:
 
 
 class Passes:
-    """The network for many requests at a time: `workers` threads, in which requests take their steps too."""
+    """The network for many requests at a time: `workers` threads, in which requests take their
+    steps too.
+    """
 
     def __init__(self, info: ModelInfo, workers: int) -> None:
         self.info, self.workers = info, workers
         self.count = 0  # passes for requests
         self.tried = 0  # passes to try out sizes
         self._clock = Clock(info.device)
-        # A thread that has not been told how many threads torch has computes its first products with as many as there are.
-        self._pool = ThreadPoolExecutor(workers, "oddlm-pass", torch.set_num_threads, (torch.get_num_threads(),))
+        # A thread that has not been told how many threads torch has computes its first products
+        # with as many as there are.
+        self._pool = ThreadPoolExecutor(
+            workers, "oddlm-pass", torch.set_num_threads, (torch.get_num_threads(),)
+        )
 
     @property
     def busy(self) -> float:
@@ -237,7 +282,9 @@ class Passes:
         """One pass to try out sizes."""
 
     def session(self, model: Any, first: Query) -> Session | None:  # noqa: ARG002
-        """What a request with this first query keeps between its steps; None where it shares passes."""
+        """What a request with this first query keeps between its steps; None where it shares
+        passes.
+        """
         return None
 
     def __call__(self, asks: Sequence[Ask]) -> list[Exception | None]:
@@ -261,14 +308,16 @@ class Passes:
 
 
 class AlonePasses(Passes):
-    """A model that keeps something between the steps of a run: a session, and passes, for each request alone."""
+    """A model that keeps something between the steps of a run: a session, and passes, for each
+    request alone.
+    """
 
     def session(self, model: Any, first: Query) -> Session:
         return open_session(model, first)
 
     def _begin(self, asks: Sequence[Ask]) -> "list[Future[Exception | None]]":
         self.count += len(asks)
-        return [self._pool.submit(self._answer, ask, lambda ask=ask: self._ask(ask)) for ask in asks]  # type: ignore[misc]
+        return [self._pool.submit(self._answer, ask, partial(self._ask, ask)) for ask in asks]
 
     def _ask(self, ask: Ask) -> Tensor:
         assert ask.session is not None
@@ -288,7 +337,9 @@ class _Call:
 class SharedPasses(Passes):
     """Requests of the same shape share passes."""
 
-    def __init__(self, part: Part, info: ModelInfo, sizes: Sequence[int], workers: int, max_width: int = 0) -> None:
+    def __init__(
+        self, part: Part, info: ModelInfo, sizes: Sequence[int], workers: int, max_width: int = 0
+    ) -> None:
         super().__init__(info, workers)
         self.part, self.sizes = part, tuple(sorted(set(sizes)))
         self._exact: dict[Shape, tuple[int, ...]] = {}
@@ -310,10 +361,13 @@ class SharedPasses(Passes):
             for query in ask.queries:
                 call = _Call(query, self.part.shape(query), [])
                 calls[i].append(call)
-                shapes.setdefault(call.shape, []).append((Rows.lay(query, call.shape, self._pad_id), call))
+                shapes.setdefault(call.shape, []).append(
+                    (Rows.lay(query, call.shape, self._pad_id), call)
+                )
         for shape, members in shapes.items():
             self._share(shape, members)
-        # All passes were begun before these, so one that waits for a pass cannot keep it from beginning.
+        # All passes were begun before these, so one that waits for a pass cannot keep it from
+        # beginning.
         return [
             self._pool.submit(self._answer, ask, lambda ask=ask, own=own: self._finish(ask, own))  # type: ignore[misc]
             for ask, own in zip(asks, calls, strict=True)
@@ -325,7 +379,13 @@ class SharedPasses(Passes):
         rows = Rows.join([some for some, _ in members])
         begun, first = [], 0
         for size in split_rows(len(rows.tokens), self.exact_sizes(shape), self.workers):
-            begun.append((first, first + size, self._pool.submit(self._forward, rows.take(first, size), shape)))
+            begun.append(
+                (
+                    first,
+                    first + size,
+                    self._pool.submit(self._forward, rows.take(first, size), shape),
+                )
+            )
             first += size
         self.count += len(begun)
         first = 0
@@ -350,7 +410,11 @@ class SharedPasses(Passes):
         return found[0] if ask.cfg is None else ask.cfg.extrapolate(*found)
 
     def _note(self, shape: Shape) -> None:
-        if shape not in self._exact and shape not in self._seen and len(self._seen) + len(self._exact) < SHAPES:
+        if (
+            shape not in self._exact
+            and shape not in self._seen
+            and len(self._seen) + len(self._exact) < SHAPES
+        ):
             self._seen.append(shape)
             self._untried = len(self.sizes) > 1
 
@@ -373,7 +437,9 @@ class SharedPasses(Passes):
                 return
 
     def _next_shape(self) -> Shape | None:
-        while (shape := self._seen.popleft() if self._seen else next(self._foreseen, None)) in self._exact:
+        while (
+            shape := self._seen.popleft() if self._seen else next(self._foreseen, None)
+        ) in self._exact:
             pass
         return shape
 
@@ -396,7 +462,9 @@ class SharedPasses(Passes):
                 return
             reference = torch.cat(bits)[:large]
             for size in self.sizes[1:]:
-                if torch.equal(self._tried(rows.take(large - size, size), shape), reference[large - size :]):
+                if torch.equal(
+                    self._tried(rows.take(large - size, size), shape), reference[large - size :]
+                ):
                     self._exact[shape] += (size,)
                 yield
         except Exception:  # too large for the memory, say: then what is known so far holds
@@ -414,12 +482,16 @@ def _random_rows(shape: Shape, count: int, info: ModelInfo, pad_id: int) -> Rows
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(info.vocab_size, (count, shape.width), generator=generator)
     tokens[:, shape.start if shape.length else shape.width // 2 :] = pad_id
-    lengths = torch.randint(max(1, shape.start // 2), max(1, shape.start) + 1, (count,), generator=generator)
+    lengths = torch.randint(
+        max(1, shape.start // 2), max(1, shape.start) + 1, (count,), generator=generator
+    )
     return Rows(tokens.to(info.device), lengths.clamp(max=shape.start).to(info.device), None)
 
 
 def passes_of(model: Any, sizes: Sequence[int], workers: int, max_width: int) -> Passes:
-    """How requests use a model. max_width: tokens that a request may have, as far as is known; 0: nothing is foreseen."""
+    """How requests use a model. max_width: tokens that a request may have, as far as is known; 0:
+    nothing is foreseen.
+    """
     info = info_of(model)
     if isinstance(model, Native) and model.cache is None:
         return SharedPasses(Body(model, info.context), info, sizes, workers, max_width)

@@ -33,21 +33,30 @@ class Meters:
             "oddlm_rows_in_flight": ("Samples being denoised.", lambda: engine.rows),
             "oddlm_rows_stalled": ("Samples whose clients do not read.", lambda: engine.stalled),
             "oddlm_sizes_untried": (tells, lambda: engine.network.untried),
-            "oddlm_network_passes": ("Network passes since the start.", lambda: engine.network.count),
+            "oddlm_network_passes": (
+                "Network passes since the start.",
+                lambda: engine.network.count,
+            ),
         }
         busy = "Seconds that the network was at work; over the seconds alive, its share."
         self._registry.register(_Told("oddlm_busy_seconds", busy, lambda: engine.busy))
         for name, (words, value) in gauges.items():
             Gauge(name, words, registry=self._registry).set_function(value)
-        self._requests = Counter("oddlm_requests", "Answers.", ["path", "status"], registry=self._registry)
+        self._requests = Counter(
+            "oddlm_requests", "Answers.", ["path", "status"], registry=self._registry
+        )
         self._latency = Histogram(
             "oddlm_request_seconds", "From the head of a request to its answer's end.", ["path"],
             buckets=SECONDS, registry=self._registry,
         )  # fmt: skip
-        self._tokens = Counter("oddlm_tokens", "Tokens read and written.", ["kind"], registry=self._registry)
+        self._tokens = Counter(
+            "oddlm_tokens", "Tokens read and written.", ["kind"], registry=self._registry
+        )
 
     def count(self, path: str, status: int, seconds: float) -> None:
-        known = path if path in self._paths else "other"  # paths are the client's: they must not make series
+        known = (
+            path if path in self._paths else "other"
+        )  # paths are the client's: they must not make series
         self._requests.labels(known, status).inc()
         self._latency.labels(known).observe(seconds)
 

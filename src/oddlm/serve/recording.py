@@ -1,7 +1,9 @@
-"""Recordings: a plain and a diverse run of one prompt with the same noise, as the explorer shows them.
+"""Recordings: a plain and a diverse run of one prompt with the same noise, as the explorer shows
+them.
 
-A recording holds the messages of `/v1/denoise` as they are, so that the page reads live runs and recorded ones alike. The page
-makes recordings of what it shows (download); `oddlm record` makes them here, beside a copy of the page that opens from disk.
+A recording holds the messages of `/v1/denoise` as they are, so that the page reads live runs and
+recorded ones alike. The page makes recordings of what it shows (download); `oddlm record` makes
+them here, beside a copy of the page that opens from disk.
 """
 
 import json
@@ -27,7 +29,9 @@ REGISTER = "oddlm.register"  # the page's function that takes a recording
 
 
 class Verdict(BaseModel):
-    correct: bool | None = Field(description="null where the text could not be scored; `detail` says why.")
+    correct: bool | None = Field(
+        description="null where the text could not be scored; `detail` says why."
+    )
     answer: str | None
     detail: str
 
@@ -63,20 +67,34 @@ class Recording(BaseModel):
 
     @property
     def contrast(self) -> bool:
-        """Does plain sampling repeat itself without solving the problem, where diverse sampling solves it?"""
-        plain, diverse = ([one.correct for one in run.verdicts or ()] for run in (self.plain, self.diverse))
+        """Does plain sampling repeat itself without solving the problem, where diverse sampling
+        solves it?
+        """
+        plain, diverse = (
+            [one.correct for one in run.verdicts or ()] for run in (self.plain, self.diverse)
+        )
         texts = {sample.text for sample in self.plain.end.samples} if self.plain.end else set()
         return 2 * len(texts) <= self.plain.start.n and not any(plain) and any(diverse)
 
 
 def record(
-    lm: LM, model: str, prompt: str, n: int, params: SampleParams, task: Task | None, problem: Problem | None
+    lm: LM,
+    model: str,
+    prompt: str,
+    n: int,
+    params: SampleParams,
+    task: Task | None,
+    problem: Problem | None,
 ) -> Recording:
     """Both runs, with verdicts where a task can tell."""
     if params.plain:
-        raise ValueError("alpha 0 and objective 'none' push nothing apart: there is nothing to compare; give an alpha above 0")
+        raise ValueError(
+            "alpha 0 and objective 'none' push nothing apart: there is nothing to compare; give an alpha above 0"
+        )
     if params.pool is not None:
-        raise ValueError("a recording shows every sample as it comes: there is no pool to choose from")
+        raise ValueError(
+            "a recording shows every sample as it comes: there is no pool to choose from"
+        )
     score = None if task is None or problem is None else lambda text: task.score(problem, text)
     plain = params.with_settings({"alpha": 0.0})
     origin = None
@@ -90,13 +108,28 @@ def record(
     )
 
 
-def _run(lm: LM, model: str, prompt: str, n: int, params: SampleParams, score: Callable[[str], Any] | None) -> RecordedRun:
+def _run(
+    lm: LM,
+    model: str,
+    prompt: str,
+    n: int,
+    params: SampleParams,
+    score: Callable[[str], Any] | None,
+) -> RecordedRun:
     steps: list[StepFrame] = []
-    (ids,) = encode_prompts(lm.tokenizer, [prompt], params.length, context=lm.info.context, raw=lm.raw)
+    (ids,) = encode_prompts(
+        lm.tokenizer, [prompt], params.length, context=lm.info.context, raw=lm.raw
+    )
     watch = frames_of(lm, positions=False)(steps.append)
     (samples,) = lm.generate([ids], n, params=params, observe=watch, progress=False)
-    scores = {} if score is None else {text: score(text) for text in {sample.text for sample in samples}}
-    verdicts = [Verdict.model_validate(scores[sample.text], from_attributes=True) for sample in samples] if scores else None
+    scores = (
+        {} if score is None else {text: score(text) for text in {sample.text for sample in samples}}
+    )
+    verdicts = (
+        [Verdict.model_validate(scores[sample.text], from_attributes=True) for sample in samples]
+        if scores
+        else None
+    )
     return RecordedRun(
         start=start_of(model, lm.info, prompt, ids, n, params),
         steps=steps,
@@ -119,12 +152,16 @@ def write_copy(folder: Path, recordings: Sequence[Recording]) -> Path:
     for i, recording in enumerate(recordings):
         write_whole(folder / f"recording-{i + 1}.json", recording.model_dump_json().encode())
     page = folder / INDEX
-    write_whole(page, asset(INDEX).replace(b'content="served">', f'content="copy">\n{COPY_POLICY}'.encode()))
+    write_whole(
+        page, asset(INDEX).replace(b'content="served">', f'content="copy">\n{COPY_POLICY}'.encode())
+    )
     return page
 
 
 def as_script(recordings: Iterable[Recording]) -> bytes:
-    """A page from disk may load scripts but no JSON, so every recording is a call that registers it."""
+    """A page from disk may load scripts but no JSON, so every recording is a call that registers
+    it.
+    """
     lines = [
         f"{REGISTER}({json.dumps(json.loads(one.model_dump_json()), ensure_ascii=True, separators=COMPACT)});\n"
         for one in recordings

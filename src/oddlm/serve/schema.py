@@ -5,10 +5,19 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from annotated_types import GroupedMetadata
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, WithJsonSchema, create_model
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationInfo,
+    WithJsonSchema,
+    create_model,
+)
 from pydantic_core import PydanticCustomError, to_json
 
-from ..params import SampleParams, Seed
+from ..config import Seed
+from ..params import SampleParams
 from .settings import Limits
 
 
@@ -43,13 +52,16 @@ was written, at temperature 1 and without filters; those of other tokens are not
 def _without_alternatives(count: int) -> int:
     if count > 1:
         raise PydanticCustomError(
-            "unsupported", "logprobs above 1 is not supported: other tokens than those written are not told"
+            "unsupported",
+            "logprobs above 1 is not supported: other tokens than those written are not told",
         )
     return count
 
 
 class Only(GroupedMetadata):
-    """A field of other models, of which only the values that change nothing are taken; null is one of them."""
+    """A field of other models, of which only the values that change nothing are taken; null is one
+    of them.
+    """
 
     def __init__(self, *same: Any) -> None:
         self.same = same
@@ -58,7 +70,9 @@ class Only(GroupedMetadata):
         return iter((AfterValidator(self.check), WithJsonSchema({"enum": [None, *self.same]})))
 
     def check(self, value: Any, info: ValidationInfo) -> Any:
-        if value is None or any(isinstance(value, bool) == isinstance(one, bool) and value == one for one in self.same):
+        if value is None or any(
+            isinstance(value, bool) == isinstance(one, bool) and value == one for one in self.same
+        ):
             return value
         ways = ["leave it out", *(f"send {to_json(one).decode()}" for one in self.same)]
         told = {"name": info.field_name, "advice": " or ".join(ways)}
@@ -79,7 +93,9 @@ if TYPE_CHECKING:
 
 else:
     OWN = [name for name in SampleParams.model_fields if name not in RENAMED]
-    SamplerFields = create_model("SamplerFields", __base__=_Strict, **{name: _optional(name) for name in OWN})
+    SamplerFields = create_model(
+        "SamplerFields", __base__=_Strict, **{name: _optional(name) for name in OWN}
+    )
 
 
 class StreamOptions(_Strict):
@@ -89,11 +105,20 @@ class StreamOptions(_Strict):
 
 class _Sampled(SamplerFields):
     model: Text = Field(description="The served model's name.")
-    n: int = Field(1, ge=1, description="Samples per prompt; they are drawn together, each avoiding the others.")
+    n: int = Field(
+        1,
+        ge=1,
+        description="Samples per prompt; they are drawn together, each avoiding the others.",
+    )
     max_tokens: int | None = Field(None, ge=1, description="Tokens per sample.")
-    seed: Seed | None = Field(None, description="The same seed gives the same samples; left out, the server draws one.")
-    template: Annotated[list[Text | Annotated[int, Field(ge=1)]], Field(min_length=1)] | None = Field(
-        None, description="The form of every sample: texts that are given, and numbers of tokens to be written between them."
+    seed: Seed | None = Field(
+        None, description="The same seed gives the same samples; left out, the server draws one."
+    )
+    template: Annotated[list[Text | Annotated[int, Field(ge=1)]], Field(min_length=1)] | None = (
+        Field(
+            None,
+            description="The form of every sample: texts that are given, and numbers of tokens to be written between them.",
+        )
     )
 
     @property
@@ -109,7 +134,9 @@ class _Sampled(SamplerFields):
 
 
 class _Common(_Sampled):
-    stop: Text | list[Text] | None = Field(None, description="Up to four texts; a sample ends before the first of them.")
+    stop: Text | list[Text] | None = Field(
+        None, description="Up to four texts; a sample ends before the first of them."
+    )
     stream: bool | None = Field(False, description="Send finished blocks as they come.")
     stream_options: StreamOptions | None = None
     user: Text | None = None
@@ -133,8 +160,12 @@ class CompletionRequest(_Common):
     prompt: Text | list[Text] = Field(description="A text, or several.")
     echo: Annotated[Any, Only(False)] = None
     best_of: Annotated[Any, Only(1)] = None
-    logprobs: Annotated[int, Field(ge=0), AfterValidator(_without_alternatives)] | None = Field(None, description=LOGPROBS)
-    suffix: Text | None = Field(None, description="What comes behind each sample: the template [max_tokens, suffix].")
+    logprobs: Annotated[int, Field(ge=0), AfterValidator(_without_alternatives)] | None = Field(
+        None, description=LOGPROBS
+    )
+    suffix: Text | None = Field(
+        None, description="What comes behind each sample: the template [max_tokens, suffix]."
+    )
 
     @property
     def prompts(self) -> list[str]:
@@ -162,7 +193,11 @@ class Message(_Strict):
 
     @property
     def text(self) -> str:
-        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+        return (
+            self.content
+            if isinstance(self.content, str)
+            else "".join(part.text for part in self.content)
+        )
 
 
 class ChatRequest(_Common):
@@ -188,7 +223,9 @@ class ChatRequest(_Common):
         return [message.text for message in self.messages]
 
     def settings(self) -> Mapping[str, Any]:
-        length = {} if self.max_completion_tokens is None else {"length": self.max_completion_tokens}
+        length = (
+            {} if self.max_completion_tokens is None else {"length": self.max_completion_tokens}
+        )
         return {**super().settings(), **length}
 
 
@@ -196,7 +233,9 @@ class DenoiseRequest(_Sampled):
     """A prompt to watch."""
 
     prompt: Text
-    positions: bool = Field(True, description="Send entropy and force of every position; without, only their means.")
+    positions: bool = Field(
+        True, description="Send entropy and force of every position; without, only their means."
+    )
 
     @property
     def prompts(self) -> list[str]:
@@ -214,9 +253,12 @@ class Extra(BaseModel):
 
     seed: int = Field(description="Repeats the answer.")
     nfe: int = Field(description="Network evaluations per sample.")
-    diversity: list[dict[str, float]] = Field(description="How different the samples are, for each prompt.")
+    diversity: list[dict[str, float]] = Field(
+        description="How different the samples are, for each prompt."
+    )
     filled: list[str] | None = Field(
-        None, description="Of a template or suffix: each sample with what was given, as a whole, whatever stop texts it holds."
+        None,
+        description="Of a template or suffix: each sample with what was given, as a whole, whatever stop texts it holds.",
     )
 
 
@@ -314,8 +356,12 @@ class ModelCard(BaseModel):
     limits: Limits = Field(description="What a request may ask for.")
     defaults: SampleParams = Field(description="What holds where a request says nothing.")
     given: dict[str, Any] = Field(description="What of the defaults the operator decided.")
-    names: dict[str, list[str]] = Field(description="The objectives, features, policies and schedules there are.")
-    auto: NamedSettings = Field(description="What the objective 'auto' stands for; what is given beside it wins.")
+    names: dict[str, list[str]] = Field(
+        description="The objectives, features, policies and schedules there are."
+    )
+    presets: dict[str, NamedSettings] = Field(
+        description="What presets stand for; settings given beside one win."
+    )
 
 
 class ModelList(BaseModel):

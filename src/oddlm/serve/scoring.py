@@ -1,6 +1,7 @@
 """The code of tasks runs in processes that can be ended, so that none of it holds up the server.
 
-A thread would not do: a regular expression that takes minutes keeps all other threads from running, and nothing ends it.
+A thread would not do: a regular expression that takes minutes keeps all other threads from running,
+and nothing ends it.
 """
 
 import asyncio
@@ -56,7 +57,9 @@ class Worker:
         try:
             async with asyncio.timeout(limit_s):
                 if self._lines is None:
-                    self._lines = await asyncio.open_connection(sock=self._near, limit=2 * MOST_REPLY)
+                    self._lines = await asyncio.open_connection(
+                        sock=self._near, limit=2 * MOST_REPLY
+                    )
                 reader, writer = self._lines
                 writer.write(json.dumps(request).encode() + b"\n")
                 line = await reader.readline()
@@ -77,7 +80,11 @@ class Worker:
     async def _cause(self) -> str:
         await self._ended(FAREWELL_S)
         status = self.process.returncode
-        return signal.Signals(-status).name if status is not None and status < 0 else f"exit status {status}"
+        return (
+            signal.Signals(-status).name
+            if status is not None and status < 0
+            else f"exit status {status}"
+        )
 
     def signal(self, number: int) -> None:
         """SIGKILL takes along what the task started, sandboxes apart, which end by themselves."""
@@ -127,10 +134,16 @@ class Scorers:
         """A verdict on an answer to a problem of a task that was loaded."""
         async with self._room, self._worker() as worker:
             if task not in worker.loaded:
-                known = {"do": "load"} if self._kept[task] is None else {"do": "keep", "kept": self._kept[task]}
+                known = (
+                    {"do": "load"}
+                    if self._kept[task] is None
+                    else {"do": "keep", "kept": self._kept[task]}
+                )
                 await worker.ask(self.limits.timeout_s, task=task, **known)
                 worker.loaded.add(task)
-            return await worker.ask(self.limits.score_timeout_s, do="score", task=task, problem=problem, text=text)
+            return await worker.ask(
+                self.limits.score_timeout_s, do="score", task=task, problem=problem, text=text
+            )
 
     @asynccontextmanager
     async def _worker(self) -> AsyncIterator[Worker]:

@@ -1,13 +1,16 @@
-"""What runs in a process of its own: the code of a task, which may be slow, greedy or broken. Imports no torch.
+"""What runs in a process of its own: the code of a task, which may be slow, greedy or broken.
+Imports no torch.
 
 Requests and replies are lines of JSON on a socket:
 
-    {"do": "load", "task": NAME}                                -> {"cards": [{"id", "prompt", "question"}, ...], "kept": KEPT}
-    {"do": "keep", "task": NAME, "kept": KEPT}                  -> {}
-    {"do": "score", "task": NAME, "problem": ID, "text": TEXT}  -> {"correct": ..., "answer": ..., "detail": ...}
+    {"do": "load", "task": NAME}                                -> {"cards": [{"id", "prompt",
+    "question"}, ...], "kept": KEPT} {"do": "keep", "task": NAME, "kept": KEPT}                  ->
+    {} {"do": "score", "task": NAME, "problem": ID, "text": TEXT}  -> {"correct": ..., "answer":
+    ..., "detail": ...}
 
-or {"error": KIND, "message": TEXT}: "unavailable" where the task lacks something (data, a sandbox), "memory", "size", "failed".
-KEPT are the problems in a form that only such a process reads, so that the next one need not load them again.
+or {"error": KIND, "message": TEXT}: "unavailable" where the task lacks something (data, a sandbox),
+"memory", "size", "failed". KEPT are the problems in a form that only such a process reads, so that
+the next one need not load them again.
 """
 
 import base64
@@ -43,7 +46,13 @@ START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from {} import
 
 def command(line: int, memory_bytes: int, parent: int) -> list[str]:
     """How to start it: with the other end of the socket, and this process's way to find modules."""
-    return [sys.executable, "-c", START.format(__name__), json.dumps(sys.path), *map(str, (line, memory_bytes, parent))]
+    return [
+        sys.executable,
+        "-c",
+        START.format(__name__),
+        json.dumps(sys.path),
+        *map(str, (line, memory_bytes, parent)),
+    ]
 
 
 def main(line: int, memory_bytes: int, parent: int) -> None:
@@ -84,10 +93,15 @@ def _load(task: str) -> dict[str, Any]:
     try:
         found = find_task(task)
         check_scoring(found, unsafe=False)
-        problems = _PROBLEMS[task] = {one.id: one for one in found.problems(limit=MOST_PROBLEMS)[:MOST_PROBLEMS]}
+        problems = _PROBLEMS[task] = {
+            one.id: one for one in found.problems(limit=MOST_PROBLEMS)[:MOST_PROBLEMS]
+        }
     except (ValueError, OSError, ImportError) as error:
         raise UnavailableError(str(error)) from None
-    cards = [{"id": one.id, "prompt": found.prompt(one), "question": found.question(one)} for one in problems.values()]
+    cards = [
+        {"id": one.id, "prompt": found.prompt(one), "question": found.question(one)}
+        for one in problems.values()
+    ]
     return {"cards": cards, "kept": _kept(problems)}
 
 
@@ -119,7 +133,9 @@ def _encoded(reply: dict[str, Any]) -> bytes:
     said = json.dumps(reply).encode()
     if len(said) < MOST_REPLY:
         return said
-    return json.dumps({"error": "size", "message": f"it says more than {MOST_REPLY} bytes"}).encode()
+    return json.dumps(
+        {"error": "size", "message": f"it says more than {MOST_REPLY} bytes"}
+    ).encode()
 
 
 _PROBLEMS: dict[str, dict[str, Problem]] = {}  # of each task, by id

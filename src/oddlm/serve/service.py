@@ -29,8 +29,16 @@ class Service:
         check_stops(request.stops)
         likely = request.logprobs is not None and request.logprobs is not False  # 0 asks, too
         if likely and request.stream:
-            raise ApiError(400, "logprobs is not supported in a stream: ask for the whole answer", param="logprobs")
-        watch = (lambda params: grown_blocks(params.block_length or params.length)) if request.stream else None
+            raise ApiError(
+                400,
+                "logprobs is not supported in a stream: ask for the whole answer",
+                param="logprobs",
+            )
+        watch = (
+            (lambda params: grown_blocks(params.block_length or params.length))
+            if request.stream
+            else None
+        )
         work = await asyncio.to_thread(prepare, self.lm, self.settings, request, watch)
         dialect = (Chat if isinstance(request, ChatRequest) else Completions)(self.settings.model)
         job = self._submit(work)
@@ -38,14 +46,21 @@ class Service:
             return _events(self._stream(job, request, dialect))
         samples = self._samples(await while_there(http, _last(job)))
         rows = await asyncio.to_thread(self._rows, work, samples, request.stops, likely=likely)
-        answer = dialect.answer(rows, self._usage(work, samples), extra(samples, work.params.seed, request.stops))
+        answer = dialect.answer(
+            rows, self._usage(work, samples), extra(samples, work.params.seed, request.stops)
+        )
         return JSONResponse(answer.model_dump())
 
-    def _rows(self, work: Work, samples: list[Samples], stops: Sequence[str], *, likely: bool) -> list[Told]:
+    def _rows(
+        self, work: Work, samples: list[Samples], stops: Sequence[str], *, likely: bool
+    ) -> list[Told]:
         decode, ends = self.lm.tokenizer.decode, self.lm.info.end_ids
         form = next(iter(work.forms), None)  # of every prompt
         every = [sample for group in samples for sample in group]
-        return [(*told(one, stops), pieces(one, stops, decode, ends, form) if likely else None) for one in every]
+        return [
+            (*told(one, stops), pieces(one, stops, decode, ends, form) if likely else None)
+            for one in every
+        ]
 
     async def denoise(self, request: DenoiseRequest) -> Response:
         self._check_model(request.model)
@@ -55,7 +70,9 @@ class Service:
 
     def _check_model(self, name: str) -> None:
         if name != self.settings.model:
-            message = f"the model {name!r:.200} does not exist; this server has {self.settings.model!r}"
+            message = (
+                f"the model {name!r:.200} does not exist; this server has {self.settings.model!r}"
+            )
             raise ApiError(404, message, param="model", code="model_not_found")
 
     def _submit(self, work: Work) -> Job:
@@ -64,9 +81,14 @@ class Service:
         except Exception as error:
             raise as_api_error(error) from error
 
-    async def _stream(self, job: Job, request: CompletionRequest | ChatRequest, dialect: Completions) -> AsyncIterator[str]:
+    async def _stream(
+        self, job: Job, request: CompletionRequest | ChatRequest, dialect: Completions
+    ) -> AsyncIterator[str]:
         ends = self.lm.info.end_ids
-        rows = [TextStream(self.lm.tokenizer.decode, ends, request.stops) for _ in range(job.work.n * len(job.work.prompts))]
+        rows = [
+            TextStream(self.lm.tokenizer.decode, ends, request.stops)
+            for _ in range(job.work.n * len(job.work.prompts))
+        ]
         try:
             yield "".join(map(_data, dialect.opening(len(rows))))
             while isinstance(message := await job.receive(), Growth):
@@ -74,10 +96,16 @@ class Service:
                 yield "".join(_data(dialect.chunk(row, text, None)) for row, text in grown if text)
             samples = self._samples(message)
             every = enumerate(sample for group in samples for sample in group)
-            yield "".join(_data(dialect.chunk(row, *rows[row].finish(sample))) for row, sample in every)
+            yield "".join(
+                _data(dialect.chunk(row, *rows[row].finish(sample))) for row, sample in every
+            )
             wanted = request.stream_options is not None and request.stream_options.include_usage
             spent = self._usage(job.work, samples)
-            yield _data(dialect.closing(spent if wanted else None, extra(samples, job.work.params.seed, request.stops)))
+            yield _data(
+                dialect.closing(
+                    spent if wanted else None, extra(samples, job.work.params.seed, request.stops)
+                )
+            )
             yield "data: [DONE]\n\n"
         except ApiError as error:
             yield _data(error.answer)
@@ -87,7 +115,14 @@ class Service:
     async def _frames(self, job: Job, request: DenoiseRequest) -> AsyncIterator[str]:
         work = job.work
         try:
-            start = start_of(self.settings.model, self.lm.info, request.prompt, work.prompts[0], work.n, work.params)
+            start = start_of(
+                self.settings.model,
+                self.lm.info,
+                request.prompt,
+                work.prompts[0],
+                work.n,
+                work.params,
+            )
             yield _data(start, "start")
             while isinstance(message := await job.receive(), StepFrame):
                 yield _data(message, "step")

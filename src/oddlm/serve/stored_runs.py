@@ -104,7 +104,9 @@ class RunDesk:
 
     def runs(self) -> RunList:
         ids = self.store.ids()
-        return RunList(total=len(ids), data=[self._card(name) for name in reversed(ids[-MOST_RUNS:])])
+        return RunList(
+            total=len(ids), data=[self._card(name) for name in reversed(ids[-MOST_RUNS:])]
+        )
 
     def curves(self) -> Curves:
         """Pass@k of all settings; computed once for every state of the store."""
@@ -116,7 +118,9 @@ class RunDesk:
 
     def problems(self, name: str, offset: int, limit: int) -> StoredProblems:
         lines = self._index(name)
-        return StoredProblems(total=len(lines), data=[line.problem for line in lines[offset : offset + limit]])
+        return StoredProblems(
+            total=len(lines), data=[line.problem for line in lines[offset : offset + limit]]
+        )
 
     def record(self, name: str, problem: str) -> Record:
         for line in self._index(name):
@@ -126,7 +130,9 @@ class RunDesk:
 
     def told(self, message: str) -> str:
         """The message without the folder that the store is in, which is no client's business."""
-        return message.replace(f"{self.store.folder}{os.sep}", "").replace(str(self.store.folder), "in its folder")
+        return message.replace(f"{self.store.folder}{os.sep}", "").replace(
+            str(self.store.folder), "in its folder"
+        )
 
     def _card(self, name: str) -> RunCard:
         try:
@@ -158,7 +164,10 @@ class RunDesk:
         right = {one.problem: _right(one.correct) for one in self.store.scores(name)}
         n = self.store.exact_head(name).spec.n
         places = self.store.places(name).items()
-        return [_Line(place, StoredProblem(id=problem, right=right.get(problem), n=n)) for problem, place in places]
+        return [
+            _Line(place, StoredProblem(id=problem, right=right.get(problem), n=n))
+            for problem, place in places
+        ]
 
     def _changed(self, name: str, file: str) -> int:
         path = self.store.folder / name / file
@@ -180,7 +189,9 @@ def _card(head: Head) -> RunCard:
         problems=head.problems,
         done=head.summary.problems if head.imported and head.summary else head.scored,
         complete=head.complete,
-        passed=None if head.summary is None or head.summary.passed is None else dict(head.summary.passed),
+        passed=None
+        if head.summary is None or head.summary.passed is None
+        else dict(head.summary.passed),
         began=head.starts[0].get("time") if head.starts else None,
     )
 
@@ -190,11 +201,19 @@ def _right(correct: Sequence[bool | None]) -> int | None:
 
 
 def _benchmark(bench: Benchmark) -> BenchmarkCard:
-    return BenchmarkCard(name=bench.name, model=bench.model, problems=bench.count, cells=[_cell(cell) for cell in bench.cells])
+    return BenchmarkCard(
+        name=bench.name,
+        model=bench.model,
+        problems=bench.count,
+        cells=[_cell(cell) for cell in bench.cells],
+    )
 
 
 def _cell(cell: Cell) -> CellCard:
-    shares = [Share(k=k, mean=one.mean, low=_known(one.low), high=_known(one.high)) for k, one in sorted(cell.passed.items())]
+    shares = [
+        Share(k=k, mean=one.mean, low=_known(one.low), high=_known(one.high))
+        for k, one in sorted(cell.passed.items())
+    ]
     return CellCard(label=cell.label, plain=cell.plain, runs=list(cell.runs), passed=shares)
 
 
@@ -230,7 +249,9 @@ def add_runs(app: FastAPI, desk: RunDesk | None) -> None:
 
     @app.get("/v1/runs/{run}/problems")
     async def stored_problems(
-        run: Name, offset: Annotated[int, Query(ge=0, le=10**9)] = 0, limit: Annotated[int, Query(ge=1, le=1000)] = 100
+        run: Name,
+        offset: Annotated[int, Query(ge=0, le=10**9)] = 0,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     ) -> StoredProblems:
         """The problems of a run, in its order."""
         found: StoredProblems = await asked(there().problems, run, offset, limit)

@@ -69,7 +69,11 @@ class TaskDesk:
 
     def task(self, name: str) -> Task:
         if name not in self.tasks:
-            raise ApiError(404, f"there is no task {name!r:.100} here; known: {', '.join(self.tasks) or 'none'}", param="name")
+            raise ApiError(
+                404,
+                f"there is no task {name!r:.100} here; known: {', '.join(self.tasks) or 'none'}",
+                param="name",
+            )
         return self.tasks[name]
 
     async def problems(self, task: Task) -> dict[str, ProblemCard]:
@@ -78,7 +82,9 @@ class TaskDesk:
             async with asyncio.timeout(self.limits.timeout_s), self._reading[task.name]:
                 if task.name not in self._problems:
                     found = await self.scorers.load(self._paths[task.name])
-                    self._problems[task.name] = {card["id"]: ProblemCard.model_validate(card) for card in found}
+                    self._problems[task.name] = {
+                        card["id"]: ProblemCard.model_validate(card) for card in found
+                    }
         except TimeoutError:
             raise as_api_error(TimedOutError()) from None
         except ClosedError as error:
@@ -86,20 +92,30 @@ class TaskDesk:
         except ScoringError as error:
             if error.kind == "failed":
                 raise as_api_error(error) from None
-            raise ApiError(409, f"task {task.name} has no problems here: {error}", code="task_unavailable") from None
+            raise ApiError(
+                409, f"task {task.name} has no problems here: {error}", code="task_unavailable"
+            ) from None
         return self._problems[task.name]
 
     async def score(self, task: Task, request: ScoreRequest) -> list[Verdict]:
         """Every different text once; code runs in the sandbox."""
         if len(request.texts) > self.limits.max_n:
-            raise ApiError(400, f"{len(request.texts)} texts; this server scores at most {self.limits.max_n}", param="texts")
+            raise ApiError(
+                400,
+                f"{len(request.texts)} texts; this server scores at most {self.limits.max_n}",
+                param="texts",
+            )
         if self._waiting >= self.limits.max_queue:
             raise as_api_error(QueueFullError())
         self._waiting += 1
         try:
             async with asyncio.timeout(self.limits.timeout_s):
                 if request.problem not in await self.problems(task):
-                    raise ApiError(404, f"task {task.name} has no problem {request.problem!r:.200}", param="problem")
+                    raise ApiError(
+                        404,
+                        f"task {task.name} has no problem {request.problem!r:.200}",
+                        param="problem",
+                    )
                 found = await self._verdicts(task, request.problem, dict.fromkeys(request.texts))
         except TimeoutError:
             raise as_api_error(TimedOutError()) from None
@@ -125,7 +141,9 @@ class TaskDesk:
 
     async def _verdict(self, task: Task, problem: str, text: str) -> Verdict:
         try:
-            return Verdict.model_validate(await self.scorers.score(self._paths[task.name], problem, text))
+            return Verdict.model_validate(
+                await self.scorers.score(self._paths[task.name], problem, text)
+            )
         except ScoringError as error:
             if error.kind == "unavailable":
                 raise ApiError(409, str(error), code="task_unavailable") from None
@@ -139,12 +157,17 @@ def add_tasks(app: FastAPI, desk: TaskDesk) -> None:
     @app.get("/v1/tasks")
     async def tasks() -> TaskList:
         """The tasks whose problems can be picked and whose answers can be scored."""
-        cards = [TaskCard(name=t.name, length=t.length, steps=t.steps, code=t.code) for t in desk.tasks.values()]
+        cards = [
+            TaskCard(name=t.name, length=t.length, steps=t.steps, code=t.code)
+            for t in desk.tasks.values()
+        ]
         return TaskList(data=cards)
 
     @app.get("/v1/tasks/{name}/problems")
     async def problems(
-        name: Name, offset: Annotated[int, Query(ge=0, le=10**6)] = 0, limit: Annotated[int, Query(ge=1, le=MOST_PROBLEMS)] = 50
+        name: Name,
+        offset: Annotated[int, Query(ge=0, le=10**6)] = 0,
+        limit: Annotated[int, Query(ge=1, le=MOST_PROBLEMS)] = 50,
     ) -> ProblemList:
         """Problems of a task, in its order."""
         found = list((await desk.problems(desk.task(name))).values())

@@ -21,23 +21,36 @@ def cut(text: str, stops: Sequence[str]) -> tuple[str, bool]:
 
 
 def settled(text: str, stops: Sequence[str]) -> str:
-    """What of an unfinished text will not change: no half character at its end, and nothing that may become a stop text."""
+    """What of an unfinished text will not change: no half character at its end, and nothing that
+    may become a stop text.
+    """
     text = text.rstrip("\ufffd")
-    held = (size for stop in stops for size in range(1, min(len(stop), len(text)) + 1) if text.endswith(stop[:size]))
+    held = (
+        size
+        for stop in stops
+        for size in range(1, min(len(stop), len(text)) + 1)
+        if text.endswith(stop[:size])
+    )
     return text[: len(text) - max(held, default=0)]
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What a token adds to its sample's text; half a character adds nothing until its other half comes."""
+    """What a token adds to its sample's text; half a character adds nothing until its other half
+    comes.
+    """
 
     text: str
     offset: int
     logprob: float  # of the network
 
 
-def written(sample: Sample, form: Form | None, end_ids: Collection[int]) -> list[tuple[tuple[int, ...], tuple[float, ...]]]:
-    """The tokens that make up the sample's text, and their log-probabilities; of a template hole by hole."""
+def written(
+    sample: Sample, form: Form | None, end_ids: Collection[int]
+) -> list[tuple[tuple[int, ...], tuple[float, ...]]]:
+    """The tokens that make up the sample's text, and their log-probabilities; of a template hole by
+    hole.
+    """
     tokens, logprobs = sample.tokens, sample.base_logprobs
     if form is None:
         length = text_length(tokens, end_ids)
@@ -63,8 +76,11 @@ def pieces(
     found, before = [], 0
     for ids, logprobs in written(sample, form, end_ids):
         whole = len(sample.text) if form is None else before + len(decode(ids))
-        # Of the tokens together, as one alone may read otherwise: its space, or half of a character.
-        ends = [before + len(decode(ids[:count]).rstrip("\ufffd")) for count in range(len(ids))] + [whole]
+        # Of the tokens together, as one alone may read otherwise: its space, or half of a
+        # character.
+        ends = [before + len(decode(ids[:count]).rstrip("\ufffd")) for count in range(len(ids))] + [
+            whole
+        ]
         ends = [min(end, len(text)) for end in ends]
         found += [
             Piece(text[start:end], start, max(logprob, IMPOSSIBLE))
@@ -104,7 +120,9 @@ def grown_blocks(block_length: int) -> Callable[[Callable[[Any], None]], Observe
 
 @dataclass
 class TextStream:
-    """The text of one sample, told piece by piece; all pieces together are the text that is told at once."""
+    """The text of one sample, told piece by piece; all pieces together are the text that is told at
+    once.
+    """
 
     decode: Callable[[Sequence[int]], str]
     end_ids: Collection[int]
@@ -141,11 +159,23 @@ def usage(
 ) -> Usage:
     asked = sum(len(ids) for ids in prompts)
     form = next(iter(forms), None)  # the same for every prompt
-    made = sum(len(ids) for group in samples for sample in group for ids, _ in written(sample, form, end_ids))
+    made = sum(
+        len(ids)
+        for group in samples
+        for sample in group
+        for ids, _ in written(sample, form, end_ids)
+    )
     return Usage(prompt_tokens=asked, completion_tokens=made, total_tokens=asked + made)
 
 
 def extra(samples: Sequence[Sequence[Sample]], seed: int, stops: Sequence[str] = ()) -> Extra:
     texts = [[told(sample, stops)[0] for sample in group] for group in samples]
-    filled = [sample.filled for group in samples for sample in group] if samples[0][0].holes else None
-    return Extra(seed=seed, nfe=samples[0][0].nfe, diversity=[text_diversity(group) for group in texts], filled=filled)
+    filled = (
+        [sample.filled for group in samples for sample in group] if samples[0][0].holes else None
+    )
+    return Extra(
+        seed=seed,
+        nfe=samples[0][0].nfe,
+        diversity=[text_diversity(group) for group in texts],
+        filled=filled,
+    )

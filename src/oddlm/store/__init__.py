@@ -1,4 +1,7 @@
-"""Runs on disk (`files`), what is in them (`records`), and questions about them (`query`). Imports no torch."""
+"""Runs on disk (`files`), what is in them (`records`), and questions about them (`query`).
+
+Imports no torch.
+"""
 
 from .files import Head, Run, Store, Writer
 from .records import (

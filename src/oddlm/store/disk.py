@@ -1,6 +1,8 @@
-"""Files of lines that are there whole or not at all, read and written with care: anything may stand where a file should.
+"""Files of lines that are there whole or not at all, read and written with care: anything may stand
+where a file should.
 
-Only regular files (links to them too) are opened. What is wrong with one is a `DamagedRunError` that names it.
+Only regular files (links to them too) are opened. What is wrong with one is a `DamagedRunError`
+that names it.
 """
 
 import errno
@@ -16,10 +18,21 @@ from typing import BinaryIO, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from ..config import checked
 from ..files import write_whole
-from ..params import checked
 from ..versions import STORE
-from .records import LOCK, DamagedRunError, Drawn, Known, RunHeldError, Scored, Spec, Statistics, StoredFile, StoreError
+from .records import (
+    LOCK,
+    DamagedRunError,
+    Drawn,
+    Known,
+    RunHeldError,
+    Scored,
+    Spec,
+    Statistics,
+    StoredFile,
+    StoreError,
+)
 
 KEPT = "what was finished is kept"
 MOST_BYTES = 1 << 26  # of a file that is read at once
@@ -76,12 +89,16 @@ L = TypeVar("L", Drawn, Scored, Statistics, Known)
 
 
 def iter_lines(path: Path, kind: type[L]) -> Iterator[tuple[int, L]]:
-    """The records of a file one after the other, each with the byte where it begins; an unfinished line is left out."""
+    """The records of a file one after the other, each with the byte where it begins; an unfinished
+    line is left out.
+    """
     seen: set[str] = set()
     for number, (place, line) in enumerate(lines(path), start=1):
         record = parse(line, kind, f"{path}, line {number}")
         if record.problem in seen:
-            raise DamagedRunError(f"{path}, line {number}: problem {record.problem!r} is there twice; delete one of the lines")
+            raise DamagedRunError(
+                f"{path}, line {number}: problem {record.problem!r} is there twice; delete one of the lines"
+            )
         seen.add(record.problem)
         yield place, record
 
@@ -95,7 +112,9 @@ def line_at(path: Path, place: int, kind: type[L], problem: str) -> L:
             line = file.readline(MOST_LINE_BYTES)
     record = parse(line, kind, f"{path}, byte {place}")
     if record.problem != problem:
-        raise StoreError(f"{path} has changed: {record.problem!r} stands where {problem!r} was; read the store again")
+        raise StoreError(
+            f"{path} has changed: {record.problem!r} stands where {problem!r} was; read the store again"
+        )
     return record
 
 
@@ -107,11 +126,15 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
             yield place, line
             place += len(line)
         if len(line) == MOST_LINE_BYTES:
-            raise DamagedRunError(f"{path}: the line at byte {place} is longer than {MOST_LINE_BYTES} bytes; delete it")
+            raise DamagedRunError(
+                f"{path}: the line at byte {place} is longer than {MOST_LINE_BYTES} bytes; delete it"
+            )
 
 
 def count_lines(path: Path) -> tuple[int, int, int]:
-    """How many are whole, the bytes that those take, and the bytes of the file; they are not read into memory."""
+    """How many are whole, the bytes that those take, and the bytes of the file; they are not read
+    into memory.
+    """
     count = whole = size = 0
     with reading(path) as file:
         while file is not None and (chunk := file.read(CHUNK)):
@@ -157,7 +180,9 @@ def open_regular(path: Path, flags: int) -> int:
     kind = stat.S_IFMT(os.fstat(file).st_mode)
     if kind != stat.S_IFREG:
         os.close(file)
-        raise DamagedRunError(f"{path} is {KINDS.get(kind, 'something else')}, not a file: move it away")
+        raise DamagedRunError(
+            f"{path} is {KINDS.get(kind, 'something else')}, not a file: move it away"
+        )
     return file
 
 
@@ -168,7 +193,9 @@ def read(path: Path, kind: type[F]) -> F | None:
     if content is None:
         return None
     if len(content) > MOST_BYTES:
-        raise DamagedRunError(f"{path} is longer than {MOST_BYTES} bytes: no run writes so much there; move it away")
+        raise DamagedRunError(
+            f"{path} is longer than {MOST_BYTES} bytes: no run writes so much there; move it away"
+        )
     return parse(content, kind, str(path))
 
 
@@ -192,7 +219,9 @@ def _damage(content: bytes, kind: type[BaseModel], where: str) -> DamagedRunErro
     version = found.get("schema_version") if isinstance(found, dict) else None
     if version != STORE:
         age = "a newer" if isinstance(version, int) and version > STORE else "an older"
-        return DamagedRunError(f"{where}: schema {version}, from {age} oddlm (this one reads {STORE}); give another --store")
+        return DamagedRunError(
+            f"{where}: schema {version}, from {age} oddlm (this one reads {STORE}); give another --store"
+        )
     try:
         checked(kind, found)
     except ValueError as error:

@@ -1,20 +1,21 @@
 """Runs on disk: a folder per run, a line per problem and stage. Imports no torch.
 
     store/<id>/spec.json         what was asked
-               drawn.jsonl       a line per problem with all its samples; a line is there whole or not at all
-               scores.jsonl      a line per problem with the verdicts on its samples and how much they differ
-               environment.json  what drew and scored them: one entry per kind of worker and start
-               failures.jsonl    a line per problem that could not be drawn or scored, with the traceback; the next start
-                                 tries again
+               drawn.jsonl       a line per problem with its samples; a line is whole or absent
+               scores.jsonl      a line per problem: verdicts, and how much the samples differ
+               environment.json  what drew and scored them: an entry per kind of worker and start
+               failures.jsonl    a line per problem that failed, with its traceback
                summary.json      written last: everything that was asked is there
                                  (an imported run has a summary alone)
                lock              held by the process that writes
 
-Drawing and scoring are apart: a folder that was drawn on one machine is copied to another and scored there. The first eight
-digits of an id stand for the samples, the rest for the scorer, so that a run with another scorer finds those of its sibling.
+Drawing and scoring are separate: a run drawn on one machine can be copied to another and scored
+there. The first eight digits of an id stand for the samples, the rest for the scorer, so a run with
+another scorer finds the samples of its sibling.
 
-A process killed at any moment loses the problems in flight; the next one drops what is torn and resumes. Stores are copied and
-merged by hand, so anything may stand where a file should: only regular files (links to them too) are opened.
+A process killed at any moment loses the problems in flight; the next one drops a torn line and
+resumes. Stores are copied and merged by hand, so anything may be where a file should be: only
+regular files (and links to them) are opened.
 """
 
 import os
@@ -26,7 +27,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from ..params import RunSpec
+from ..spec import RunSpec
 from . import disk
 from .records import (
     DRAWN,
@@ -76,7 +77,9 @@ class Head:
     def complete(self) -> bool:
         """Is everything there that was asked for, and that the summary speaks of?"""
         found = self.summary
-        return found is not None and (self.imported or self.scored == self.drawn == found.problems >= self.problems)
+        return found is not None and (
+            self.imported or self.scored == self.drawn == found.problems >= self.problems
+        )
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,10 @@ class Writer:
 
     def start(self, environment: Mapping[str, Any]) -> None:
         """Note what is about to add to this run."""
-        disk.write(self.folder / ENVIRONMENT, disk.as_line(Environment(starts=(*_starts(self.folder), dict(environment)))))
+        disk.write(
+            self.folder / ENVIRONMENT,
+            disk.as_line(Environment(starts=(*_starts(self.folder), dict(environment)))),
+        )
 
     def draw(self, *records: Drawn) -> None:
         """On disk, whole, when this returns."""
@@ -107,7 +113,9 @@ class Writer:
         """The same for the scores of problems that are drawn."""
         for record in records:
             if record.problem not in self.digests:
-                raise StoreError(f"problem {record.problem!r} of run {self.folder.name} has scores and no samples")
+                raise StoreError(
+                    f"problem {record.problem!r} of run {self.folder.name} has scores and no samples"
+                )
         self._append(SCORES, records, self.scored)
         self.scored.update(record.problem for record in records)
 
@@ -126,7 +134,10 @@ class Writer:
 
     def drawn(self, problems: Iterable[str]) -> list[Drawn]:
         """The samples of problems that are drawn, read from disk."""
-        return [disk.line_at(self.folder / DRAWN, self._places[problem], Drawn, problem) for problem in problems]
+        return [
+            disk.line_at(self.folder / DRAWN, self._places[problem], Drawn, problem)
+            for problem in problems
+        ]
 
     def scores(self) -> Iterator[Scored]:
         return (record for _, record in disk.iter_lines(self.folder / SCORES, Scored))
@@ -139,7 +150,11 @@ class Writer:
     def forgive(self, stages: Iterable[Stage]) -> None:
         """Forget the failures of these stages: what failed is about to be tried again."""
         path, stages = self.folder / FAILURES, frozenset(stages)
-        kept = [line for _, line in disk.lines(path) if disk.parse(line, Failure, str(path)).stage not in stages]
+        kept = [
+            line
+            for _, line in disk.lines(path)
+            if disk.parse(line, Failure, str(path)).stage not in stages
+        ]
         if kept:
             disk.write(path, b"".join(kept))
             return
@@ -157,7 +172,8 @@ class Writer:
             return
         earlier, theirs = _starts(self.folder), _starts(sibling)
         disk.write(
-            self.folder / ENVIRONMENT, disk.as_line(Environment(starts=(*earlier, *(s for s in theirs if s not in earlier))))
+            self.folder / ENVIRONMENT,
+            disk.as_line(Environment(starts=(*earlier, *(s for s in theirs if s not in earlier)))),
         )
         with disk.writing(self.folder / DRAWN):
             place = disk.append(self.folder / DRAWN, b"".join(lines.values()))
@@ -176,7 +192,9 @@ class Store:
     def check(self) -> None:
         """Can runs be written here? Asked before anything is computed."""
         if self.folder.exists() and not self.folder.is_dir():
-            raise StoreError(f"{self.folder} is a file: a store is a folder, --store DIR names another")
+            raise StoreError(
+                f"{self.folder} is a file: a store is a folder, --store DIR names another"
+            )
         with disk.writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             probe = self.folder / f".probe-{socket.gethostname()}-{os.getpid()}"
@@ -184,14 +202,17 @@ class Store:
             probe.unlink()
 
     @contextmanager
-    def open(self, spec: RunSpec, problems: int, digests: Mapping[str, str] = MappingProxyType({})) -> Iterator[Writer]:
-        """The run of this spec, new or as it was left, for so many problems; a second process is refused while one holds it.
+    def open(
+        self, spec: RunSpec, problems: int, digests: Mapping[str, str] = MappingProxyType({})
+    ) -> Iterator[Writer]:
+        """The run of this spec, new or as it was left, for so many problems; a second process is
+        refused while one holds it.
 
-        digests: of the problems that are asked for, by id. What is stored of them must have these, and what siblings have drawn
-        of them is taken over: runs that differ in their scorer alone.
+        digests: of the problems that are asked for, by id. What is stored of them must have these,
+        and what siblings have drawn of them is taken over: runs that differ in their scorer alone.
 
-        Nothing is written before all that is there is understood. A run that comes to nothing, say because a model does not
-        load, leaves nothing behind.
+        Nothing is written before all that is there is understood. A run that comes to nothing, say
+        because a model does not load, leaves nothing behind.
         """
         folder = self.folder / spec.id
         if folder.exists() and not folder.is_dir():
@@ -204,21 +225,29 @@ class Store:
             try:
                 yield self._begin(folder, spec, problems, digests)
             finally:
-                if fresh and not any((folder / name).exists() for name in (DRAWN, SUMMARY, FAILURES)):
+                if fresh and not any(
+                    (folder / name).exists() for name in (DRAWN, SUMMARY, FAILURES)
+                ):
                     with suppress(OSError):  # of a folder that holds something else, too
                         for name in (SPEC, ENVIRONMENT, LOCK):
                             (folder / name).unlink(missing_ok=True)
                         folder.rmdir()
 
-    def _begin(self, folder: Path, spec: RunSpec, problems: int, digests: Mapping[str, str]) -> Writer:
+    def _begin(
+        self, folder: Path, spec: RunSpec, problems: int, digests: Mapping[str, str]
+    ) -> Writer:
         path = folder / SPEC
         known = disk.read(path, Spec)
         if known is None:
             for name in (DRAWN, SCORES, SUMMARY):
                 if (folder / name).exists():
-                    raise DamagedRunError(f"{path} is gone, but not {folder / name}: copy it again, or move {folder} away")
+                    raise DamagedRunError(
+                        f"{path} is gone, but not {folder / name}: copy it again, or move {folder} away"
+                    )
         elif known.spec.canonical() != spec.canonical():
-            raise DamagedRunError(f"{path} describes another run than {spec.id}: it was edited; move {folder} away")
+            raise DamagedRunError(
+                f"{path} describes another run than {spec.id}: it was edited; move {folder} away"
+            )
         writer = _writer(folder)
         for problem in digests.keys() & writer.digests.keys():
             if digests[problem] != writer.digests[problem]:
@@ -254,8 +283,12 @@ class Store:
     def ids(self) -> list[str]:
         """Of the runs that have begun, oldest first; and the folders of those whose spec is gone."""
         if not self.folder.is_dir():
-            raise StoreError(f"there is no store {self.folder}: `oddlm eval` makes one, --store DIR names another")
-        found = {path.parent for name in (SPEC, DRAWN, SUMMARY) for path in self.folder.glob(f"*/{name}")}
+            raise StoreError(
+                f"there is no store {self.folder}: `oddlm eval` makes one, --store DIR names another"
+            )
+        found = {
+            path.parent for name in (SPEC, DRAWN, SUMMARY) for path in self.folder.glob(f"*/{name}")
+        }
         begun = [(disk.changed(folder / SPEC) or 0, folder.name) for folder in found]
         return [name for _, name in sorted(begun)]
 
@@ -267,7 +300,9 @@ class Store:
             found = [name]
         if len(found) != 1:
             some = ", ".join(found or ids) or "none"
-            raise StoreError(f"{'several runs begin with' if found else 'there is no run'} {name!r} in {self.folder}: {some}")
+            raise StoreError(
+                f"{'several runs begin with' if found else 'there is no run'} {name!r} in {self.folder}: {some}"
+            )
         return found[0]
 
     def head(self, name: str) -> Head:
@@ -275,19 +310,26 @@ class Store:
         return self.exact_head(self.find(name))
 
     def exact_head(self, name: str) -> Head:
-        """The head of a run whose whole id is given: the others are not looked at. What was copied in part is refused."""
+        """The head of a run whose whole id is given: the others are not looked at.
+
+        What was copied in part is refused.
+        """
         folder = self.folder / name
         spec = disk.read(folder / SPEC, Spec)
         if spec is None:
             raise DamagedRunError(f"{folder / SPEC} is gone: copy it again, or move {folder} away")
         if not spec.spec.id == spec.id == name:
-            raise DamagedRunError(f"{folder / SPEC} describes run {spec.spec.id}: it was edited, or the folder renamed")
+            raise DamagedRunError(
+                f"{folder / SPEC} describes run {spec.spec.id}: it was edited, or the folder renamed"
+            )
         summary = disk.read(folder / SUMMARY, Summary)
         drawn, scored = _check_whole(folder, summary)
         return Head(folder, spec.spec, spec.problems, drawn, scored, summary, _starts(folder))
 
     def read(self, name: str) -> Run:
-        """A run by its id or by the beginning of it, with all its records, in the order in which they were drawn."""
+        """A run by its id or by the beginning of it, with all its records, in the order in which
+        they were drawn.
+        """
         head = self.head(name)
         return Run(**vars(head), records=tuple(self.records(head.id)))
 
@@ -306,18 +348,28 @@ class Store:
 
     def digests(self, name: str) -> dict[str, str]:
         """Of the problems that are drawn, in that order."""
-        return {line.problem: line.digest for _, line in disk.iter_lines(self.folder / name / DRAWN, Known)}
+        return {
+            line.problem: line.digest
+            for _, line in disk.iter_lines(self.folder / name / DRAWN, Known)
+        }
 
     def places(self, name: str) -> dict[str, Place]:
         """By problem, in the order in which they were drawn, where its lines begin."""
         folder = self.folder / name
         scored = {line.problem: place for place, line in disk.iter_lines(folder / SCORES, Known)}
-        return {line.problem: Place(place, scored.get(line.problem)) for place, line in disk.iter_lines(folder / DRAWN, Known)}
+        return {
+            line.problem: Place(place, scored.get(line.problem))
+            for place, line in disk.iter_lines(folder / DRAWN, Known)
+        }
 
     def record(self, name: str, problem: str, place: Place) -> Record:
         """One problem, as `places` has found it."""
         folder = self.folder / name
-        scored = None if place.scored is None else disk.line_at(folder / SCORES, place.scored, Scored, problem)
+        scored = (
+            None
+            if place.scored is None
+            else disk.line_at(folder / SCORES, place.scored, Scored, problem)
+        )
         return Record.of(disk.line_at(folder / DRAWN, place.drawn, Drawn, problem), scored, folder)
 
     def failures(self, spec: RunSpec) -> list[Failure]:
@@ -329,7 +381,8 @@ class Store:
 def _check_whole(folder: Path, told: Summary | None) -> tuple[int, int]:
     """How many problems are drawn and scored; what was copied in part is refused.
 
-    Who writes draws before it scores, and tells last: so that others may look meanwhile, the last is counted first.
+    Who writes draws before it scores, and tells last: so that others may look meanwhile, the last
+    is counted first.
     """
     scored, drawn = (disk.count_lines(folder / name)[0] for name in (SCORES, DRAWN))
     if told is None or told.imported is None:
@@ -360,7 +413,9 @@ def _writer(folder: Path) -> Writer:
         )
     _check_whole(folder, told)
     _starts(folder)  # now, and not when it is written
-    drawn = {line.problem: (line.digest, place) for place, line in disk.iter_lines(folder / DRAWN, Known)}
+    drawn = {
+        line.problem: (line.digest, place) for place, line in disk.iter_lines(folder / DRAWN, Known)
+    }
     scored = {line.problem for _, line in disk.iter_lines(folder / SCORES, Known)}
     for problem in scored - drawn.keys():
         raise DamagedRunError(

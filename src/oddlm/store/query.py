@@ -67,7 +67,13 @@ _TABLES = {
         from specs left join summaries on summaries.run = specs.run left join heads on heads.run = specs.run""",
 }
 # Columns whose field has another name, and fields that are always read.
-_FIELD = {"answer": "answers", "detail": "details", "solution": "solutions", "score_seconds": "seconds", "n": "samples"}
+_FIELD = {
+    "answer": "answers",
+    "detail": "details",
+    "solution": "solutions",
+    "score_seconds": "seconds",
+    "n": "samples",
+}
 _ALWAYS = {"schema_version", "problem", "samples", "index"}
 _READS = {"runs": (SPEC, SUMMARY), "problems": (DRAWN, SCORES), "samples": (DRAWN, SCORES)}
 _NAMES = {SPEC: "specs", SUMMARY: "summaries", DRAWN: "drawn", SCORES: "scores"}
@@ -82,8 +88,8 @@ class Answer:
 def sql(store: Store, query: str) -> Answer:
     """The answer to a query over the tables runs, problems and samples.
 
-    What it uses of them is copied into memory first; by the time the query runs, DuckDB can neither read nor write a file.
-    Runs that cannot be read are left out, with a warning each.
+    What it uses of them is copied into memory first; by the time the query runs, DuckDB can neither
+    read nor write a file. Runs that cannot be read are left out, with a warning each.
     """
     try:
         import duckdb
@@ -93,7 +99,9 @@ def sql(store: Store, query: str) -> Answer:
         store.ids()  # says what to do
     where = store.folder.absolute()
     if wild := sorted(WILD & set(str(where))):
-        raise StoreError(f"{where}: DuckDB takes the {wild[0]} in it for a pattern; move the store to query it")
+        raise StoreError(
+            f"{where}: DuckDB takes the {wild[0]} in it for a pattern; move the store to query it"
+        )
     used = _used(query)
     heads = [] if used == {} else _readable(store)  # `describe samples` needs none
     with duckdb.connect(":memory:") as database:
@@ -112,17 +120,28 @@ def sql(store: Store, query: str) -> Answer:
 
 
 def _used(query: str) -> dict[str, set[str]] | None:
-    """The tables that a query scans, with their columns, as DuckDB plans it on empty ones; None where that cannot be told."""
+    """The tables that a query scans, with their columns, as DuckDB plans it on empty ones; None
+    where that cannot be told.
+    """
     import duckdb
 
     with duckdb.connect(":memory:", config={"enable_external_access": "false"}) as bare:
         _make(bare, "table", Path(), [], None)
-        bare.execute("set disabled_optimizers = 'filter_pushdown,statistics_propagation,empty_result_pullup'")
+        bare.execute(
+            "set disabled_optimizers = 'filter_pushdown,statistics_propagation,empty_result_pullup'"
+        )
         try:
-            if len(duckdb.extract_statements(query)) != 1 or "pivot" in query.lower():  # its columns are values
+            if (
+                len(duckdb.extract_statements(query)) != 1 or "pivot" in query.lower()
+            ):  # its columns are values
                 return None
             left = json.loads(bare.execute(f"explain (format json) {query}").fetchall()[0][1])
-        except (duckdb.Error, ValueError, LookupError, RecursionError):  # if the query is wrong, it will say so itself
+        except (
+            duckdb.Error,
+            ValueError,
+            LookupError,
+            RecursionError,
+        ):  # if the query is wrong, it will say so itself
             return None
     found: dict[str, set[str]] = {}
     while left:
@@ -130,24 +149,45 @@ def _used(query: str) -> dict[str, set[str]] | None:
         left += node.get("children", ())
         if (table := node.get("extra_info", {}).get("Table", "").rpartition(".")[2]) in _TABLES:
             columns = node["extra_info"].get("Projections", ())
-            found.setdefault(table, set()).update([columns] if columns and isinstance(columns, str) else columns)
+            found.setdefault(table, set()).update(
+                [columns] if columns and isinstance(columns, str) else columns
+            )
     return found
 
 
-def _make(database: Any, kind: str, where: Path, heads: Sequence[Head], used: Mapping[str, set[str]] | None) -> None:
-    """The tables that are used, with all their columns; those that are not are empty, and nothing is read for them."""
-    needed = None if used is None else _ALWAYS | {_FIELD.get(name, name) for columns in used.values() for name in columns}
+def _make(
+    database: Any,
+    kind: str,
+    where: Path,
+    heads: Sequence[Head],
+    used: Mapping[str, set[str]] | None,
+) -> None:
+    """The tables that are used, with all their columns; those that are not are empty, and nothing
+    is read for them.
+    """
+    needed = (
+        None
+        if used is None
+        else _ALWAYS | {_FIELD.get(name, name) for columns in used.values() for name in columns}
+    )
     database.execute("create schema stored")
-    database.execute("create table stored.heads (run VARCHAR, drawn INTEGER, scored INTEGER, complete BOOLEAN)")
+    database.execute(
+        "create table stored.heads (run VARCHAR, drawn INTEGER, scored INTEGER, complete BOOLEAN)"
+    )
     if heads:
         counts = [(head.id, head.drawn, head.scored, head.complete) for head in heads]
         database.executemany("insert into stored.heads values (?, ?, ?, ?)", counts)
     parts = {"heads": "select * from stored.heads"}
     tables = list(used or _TABLES)
     for file in dict.fromkeys(file for table in tables for file in _READS[table]):
-        parts[_NAMES[file]] = _copy(database, file, [where / head.id / file for head in heads], needed)
+        parts[_NAMES[file]] = _copy(
+            database, file, [where / head.id / file for head in heads], needed
+        )
     for table in tables:
-        own = ", ".join(f"{name} as ({parts[name]})" for name in ("heads", *(_NAMES[file] for file in _READS[table])))
+        own = ", ".join(
+            f"{name} as ({parts[name]})"
+            for name in ("heads", *(_NAMES[file] for file in _READS[table]))
+        )
         database.execute(f"create {kind} {table} as with {own} {_TABLES[table]}")
 
 
@@ -157,7 +197,9 @@ def _readable(store: Store) -> list[Head]:
     for name in store.ids():
         try:
             if wild := sorted(WILD & set(name)):
-                raise StoreError(f"DuckDB takes the {wild[0]} in its name for a pattern; rename the folder")
+                raise StoreError(
+                    f"DuckDB takes the {wild[0]} in its name for a pattern; rename the folder"
+                )
             found.append(store.exact_head(name))
         except StoreError as error:
             warnings.warn(f"left out run {name}: {error}", stacklevel=3)
@@ -165,15 +207,23 @@ def _readable(store: Store) -> list[Head]:
 
 
 def _copy(database: Any, file: str, paths: Sequence[Path], needed: set[str] | None) -> str:
-    """Files of one kind as a table with the run's id; lines that are torn, damaged or of another schema are left out. Gives a
-    selection of all its fields, NULL for those that are not needed.
+    """Files of one kind as a table with the run's id; lines that are torn, damaged or of another
+    schema are left out. Gives a selection of all its fields, NULL for those that are not needed.
     """
     whole = _FILES[file] | ({"samples": _list_of(_SAMPLE)} if file == DRAWN else {})
-    kinds = {name: kind for name, kind in whole.items() if needed is None or name in needed or file in (SPEC, SUMMARY)}
+    kinds = {
+        name: kind
+        for name, kind in whole.items()
+        if needed is None or name in needed or file in (SPEC, SUMMARY)
+    }
     if file == DRAWN:
-        kinds["samples"] = _list_of({name: kind for name, kind in _SAMPLE.items() if needed is None or name in needed})
+        kinds["samples"] = _list_of(
+            {name: kind for name, kind in _SAMPLE.items() if needed is None or name in needed}
+        )
     table = f"stored.{_NAMES[file]}"
-    database.execute(f"create table {table} (run VARCHAR, {', '.join(f'{name} {kind}' for name, kind in kinds.items())})")
+    database.execute(
+        f"create table {table} (run VARCHAR, {', '.join(f'{name} {kind}' for name, kind in kinds.items())})"
+    )
     present = {str(path): path.stat().st_size for path in paths if path.is_file()}
     present = {path: size for path, size in present.items() if size}
     if present:
@@ -181,17 +231,25 @@ def _copy(database: Any, file: str, paths: Sequence[Path], needed: set[str] | No
         database.execute(
             f"insert into {table} select parse_path(filename)[-2], {', '.join(kinds)} from read_json(?, "
             f"columns = {columns}, format = 'newline_delimited', filename = true, ignore_errors = true, "
-            f"maximum_object_size = {min(max(present.values()), MOST_LINE_BYTES)})",  # DuckDB takes twice that at once
+            # DuckDB takes twice that at once
+            f"maximum_object_size = {min(max(present.values()), MOST_LINE_BYTES)})",
             [list(present)],
         )
-    damaged = database.execute(f"select count(*) from {table} where schema_version is null").fetchone()[0]
+    damaged = database.execute(
+        f"select count(*) from {table} where schema_version is null"
+    ).fetchone()[0]
     if damaged:
         warnings.warn(f"left out {damaged} unfinished or damaged lines of {file}", stacklevel=3)
     other = f"select distinct run, schema_version from {table} where schema_version != {STORE}"
     for run, version in database.execute(other).fetchall():
-        warnings.warn(f"left out run {run}: {file} has schema {version}, this oddlm reads {STORE}", stacklevel=3)
+        warnings.warn(
+            f"left out run {run}: {file} has schema {version}, this oddlm reads {STORE}",
+            stacklevel=3,
+        )
     database.execute(f"delete from {table} where schema_version is distinct from {STORE}")
-    fields = [f"{name if name in kinds else 'NULL'}::{kind} as {name}" for name, kind in whole.items()]
+    fields = [
+        f"{name if name in kinds else 'NULL'}::{kind} as {name}" for name, kind in whole.items()
+    ]
     return f"select run, {', '.join(fields)} from {table}"
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from ..params import RunSpec
+from ..spec import RunSpec
 from ..versions import STORE
 
 Stage = Literal["draw", "score"]
@@ -35,7 +35,10 @@ def _storable(text: Any) -> Any:
 
 Text = Annotated[str, BeforeValidator(_storable)]
 Class = Annotated[int, Field(ge=0)]
-Number = Annotated[float | None, BeforeValidator(lambda x: None if isinstance(x, float) and not math.isfinite(x) else x)]
+Number = Annotated[
+    float | None,
+    BeforeValidator(lambda x: None if isinstance(x, float) and not math.isfinite(x) else x),
+]
 
 
 class StoredFile(BaseModel):
@@ -54,7 +57,9 @@ class DrawnSample(BaseModel):
     ends: int  # end tokens among them
     finish_reason: str
     nfe: int  # network evaluations of its own
-    logprob: Number = None  # of the tokens before the end, under the network when they were written; rounded
+    logprob: Number = (
+        None  # of the tokens before the end, under the network when they were written; rounded
+    )
     tokens: tuple[int, ...] | None = None  # where they were asked for, as are
     logprobs: tuple[Number, ...] | None = None  # theirs
 
@@ -66,13 +71,18 @@ class Drawn(StoredFile):
     digest: str  # of what was asked and what is right
     prompt: Text
     seed: int
-    nfe: int  # per sample that was kept, rounded up: those of a pool that were not have cost as much
+    nfe: (
+        int  # per sample that was kept, rounded up: those of a pool that were not have cost as much
+    )
     seconds: float
     samples: tuple[DrawnSample, ...]
 
 
 class Scored(StoredFile):
-    """What can be said of the samples of one problem; column i is about sample i. Statistics need nothing else."""
+    """What can be said of the samples of one problem; column i is about sample i.
+
+    Statistics need nothing else.
+    """
 
     problem: Text
     correct: tuple[bool | None, ...]  # None: nothing scores it
@@ -87,12 +97,17 @@ class Scored(StoredFile):
     @model_validator(mode="after")
     def _as_long(self) -> Self:
         if not len(self.correct) == len(self.solutions) == len(self.answers) == len(self.details):
-            raise ValueError(f"problem {self.problem!r}: its columns are not about the same number of samples")
+            raise ValueError(
+                f"problem {self.problem!r}: its columns are not about the same number of samples"
+            )
         return self
 
 
 class Statistics(BaseModel):
-    """As much of a `Scored` as statistics need. Texts are the greater part of its line, and checks in Python of its time."""
+    """As much of a `Scored` as statistics need.
+
+    Texts are the greater part of its line, and checks in Python of its time.
+    """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -129,9 +144,13 @@ class Record(BaseModel):
     def of(cls, drawn: Drawn, scored: Scored | None, folder: Path) -> "Record":
         if scored is not None and len(scored.correct) != len(drawn.samples):
             counts = f"{len(scored.correct)} verdicts on {len(drawn.samples)} samples"
-            raise DamagedRunError(f"{folder / SCORES}: problem {drawn.problem!r} has {counts}; delete its line")
+            raise DamagedRunError(
+                f"{folder / SCORES}: problem {drawn.problem!r} has {counts}; delete its line"
+            )
         unknown: tuple[None, ...] = (None,) * len(drawn.samples)
-        columns = (unknown,) * 3 if scored is None else (scored.correct, scored.answers, scored.details)
+        columns = (
+            (unknown,) * 3 if scored is None else (scored.correct, scored.answers, scored.details)
+        )
         return cls.model_construct(
             problem=drawn.problem,
             prompt=drawn.prompt,
@@ -141,7 +160,9 @@ class Record(BaseModel):
             score_seconds=0.0 if scored is None else scored.seconds,
             diversity={} if scored is None else scored.diversity,
             samples=tuple(
-                SampleRecord.model_construct(**vars(sample), correct=correct, answer=answer, detail=detail)
+                SampleRecord.model_construct(
+                    **vars(sample), correct=correct, answer=answer, detail=detail
+                )
                 for sample, correct, answer, detail in zip(drawn.samples, *columns, strict=True)
             ),
         )
@@ -177,7 +198,9 @@ class Summary(StoredFile):
     seconds: Number  # None: the log of an imported run does not say
     passed: Mapping[str, Number] | None  # None: nothing was scored
     diversity: Mapping[str, Number]
-    imported: Text | None = None  # the log that these numbers were taken from: the run has no records, and never had
+    imported: Text | None = (
+        None  # the log that these numbers were taken from: the run has no records, and never had
+    )
 
 
 class Known(BaseModel):

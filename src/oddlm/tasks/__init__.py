@@ -2,4 +2,12 @@
 
 from .base import Problem, Score, Task, check_scoring, find_task, problem_digest, task_identity
 
-__all__ = ["Problem", "Score", "Task", "check_scoring", "find_task", "problem_digest", "task_identity"]
+__all__ = [
+    "Problem",
+    "Score",
+    "Task",
+    "check_scoring",
+    "find_task",
+    "problem_digest",
+    "task_identity",
+]

@@ -23,18 +23,27 @@ _DEFINED = re.compile(r"^TASK\b[^=\n]*=", re.MULTILINE)
 
 @cache
 def task_names() -> tuple[str, ...]:
-    """The modules of this package that define TASK. Their source is read, not run: some import much."""
+    """The modules of this package that define TASK.
+
+    Their source is read, not run: some import much.
+    """
     found = []
     for entry in files(__package__).iterdir():
         source = entry / "__init__.py" if entry.is_dir() else entry
-        if source.name.endswith(".py") and source.is_file() and _DEFINED.search(source.read_text(encoding="utf-8")):
+        if (
+            source.name.endswith(".py")
+            and source.is_file()
+            and _DEFINED.search(source.read_text(encoding="utf-8"))
+        ):
             found.append(entry.name.removesuffix(".py"))
     return tuple(sorted(found))
 
 
 def describe(name: str) -> str:
     """The first line of a known task's own description."""
-    return (import_module(f".{name}", __package__).__doc__ or "").partition("\n")[0].partition(": ")[2]
+    return (
+        (import_module(f".{name}", __package__).__doc__ or "").partition("\n")[0].partition(": ")[2]
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +62,8 @@ class Score:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """load(**options) gives the problems, prompt(problem) the text for the model, score(problem, text) the verdict.
+    """load(**options) gives the problems, prompt(problem) the text for the model, score(problem,
+    text) the verdict.
 
     `protocols` are named variants of the task, each with its own differing fields.
     """
@@ -64,12 +74,18 @@ class Task:
     score: Callable[[Problem, str], Score]
     length: int  # tokens of an answer
     steps: int | None = None  # network evaluations, where the protocol fixes them
-    template: Callable[[Problem], Sequence[str | int]] | None = None  # a form to fill in: texts, and holes of so many tokens
-    ask: Callable[[Problem], str] | None = None  # the problem in words for a person, where the prompt is not for reading
+    template: Callable[[Problem], Sequence[str | int]] | None = (
+        None  # a form to fill in: texts, and holes of so many tokens
+    )
+    ask: Callable[[Problem], str] | None = (
+        None  # the problem in words for a person, where the prompt is not for reading
+    )
     code: bool = False  # answers are programs, alike when they differ in names and layout alone
     version: int = 1  # of its problems and prompts: a higher one makes other runs
     scorer_version: int = 1  # of its verdicts: a higher one scores what was drawn anew
-    outside: bool = False  # its data come from a package or the hub, so that runs are known by a digest of them
+    outside: bool = (
+        False  # its data come from a package or the hub, so that runs are known by a digest of them
+    )
     protocols: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def under(self, protocol: str | None) -> "Task":
@@ -88,15 +104,23 @@ class Task:
     @property
     def options(self) -> list[str]:
         """Of load()."""
-        return [p.name for p in inspect.signature(self.load).parameters.values() if p.kind is p.KEYWORD_ONLY]
+        return [
+            p.name
+            for p in inspect.signature(self.load).parameters.values()
+            if p.kind is p.KEYWORD_ONLY
+        ]
 
     def problems(self, **options: Any) -> list[Problem]:
-        """load() with the options that are not None; one that this task does not have is an error, False apart."""
+        """load() with the options that are not None; one that this task does not have is an error,
+        False apart.
+        """
         known = self.options
         given = {name: value for name, value in options.items() if value is not None}
         for name in [name for name in given if name not in known]:
             if given.pop(name) is not False:
-                raise ValueError(f"task {self.name!r} has no option {name!r}; options: {', '.join(known) or 'none'}")
+                raise ValueError(
+                    f"task {self.name!r} has no option {name!r}; options: {', '.join(known) or 'none'}"
+                )
         return self.load(**given)
 
 
@@ -114,17 +138,26 @@ def problem_digest(task: Task | None, problem: Problem) -> str:
 
 
 def task_identity(name: str, task: Task, data: Path | None, split: str | None) -> dict[str, Any]:
-    """What a run's spec says of its task: where the problems come from, and the versions of those and of the verdicts.
+    """What a run's spec says of its task: where the problems come from, and the versions of those
+    and of the verdicts.
 
-    Whoever names a task of his own by its dotted path need not count versions: the verdicts are known by its file.
+    Whoever names a task of his own by its dotted path need not count versions: the verdicts are
+    known by its file.
     """
     source = data or (Path(name) if name.endswith(".jsonl") else None)
     found = None if source is None else digest(source)
     if source is None and task.outside:
-        lines = [f"{problem.id} {problem_digest(task, problem)}" for problem in task.problems(split=split)]
+        lines = [
+            f"{problem.id} {problem_digest(task, problem)}"
+            for problem in task.problems(split=split)
+        ]
         found = sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest()
     own = is_dotted(name) and not name.endswith(".jsonl")
-    code = getattr(sys.modules.get(name.replace(":", ".").rpartition(".")[0]), "__file__", None) if own else None
+    code = (
+        getattr(sys.modules.get(name.replace(":", ".").rpartition(".")[0]), "__file__", None)
+        if own
+        else None
+    )
     mark = "" if code is None else f"+{digest(Path(code))[:12]}"
     return {
         "data": None if data is None else str(data),
@@ -135,7 +168,9 @@ def task_identity(name: str, task: Task, data: Path | None, split: str | None) -
 
 
 def find_task(name: str, *, scorer: str | None = None) -> Task:
-    """A known task, the dotted path of somebody's own Task, or a JSONL of prompts and targets with the name of a scorer."""
+    """A known task, the dotted path of somebody's own Task, or a JSONL of prompts and targets with
+    the name of a scorer.
+    """
     if name.endswith(".jsonl"):
         from .custom import jsonl_task, scorer_names
 
@@ -151,7 +186,9 @@ def find_task(name: str, *, scorer: str | None = None) -> Task:
     else:
         if not is_dotted(name):
             known = ", ".join(task_names())
-            raise ValueError(f"unknown task {name!r}; known: {known}, the dotted path of a Task, or a .jsonl file")
+            raise ValueError(
+                f"unknown task {name!r}; known: {known}, the dotted path of a Task, or a .jsonl file"
+            )
         task = find_dotted("task", name)
     if not isinstance(task, Task):
         raise ValueError(f"{name!r} is not a Task but {type(task).__name__}")

@@ -1,10 +1,11 @@
 """Countdown: reach a target from given numbers with + - * /, every number used exactly once.
 
-The text format and the rule that all numbers are used are those of Stream of Search (Gandhi et al. 2024) and of "Beyond
-Autoregression" (Ye et al. 2024): `86,28,13,31,96` asks for 96 out of the four numbers before it, and
-`86+28=114,31-13=18,114-18=96` answers. Given numbers are 1 to 99, targets 10 to 100. Every step takes two numbers that are
-there (given ones or results of earlier steps) and puts back its result, an integer of at least 0; division is exact. (Some
-gold answers of the public files pass through 0, as in `32-32=0,41+0=41`; the problems made here never need to.)
+The text format and the rule that all numbers are used are those of Stream of Search (Gandhi et al.
+2024) and of "Beyond Autoregression" (Ye et al. 2024): `86,28,13,31,96` asks for 96 out of the four
+numbers before it, and `86+28=114,31-13=18,114-18=96` answers. Given numbers are 1 to 99, targets 10
+to 100. Every step takes two numbers that are there (given ones or results of earlier steps) and
+puts back its result, an integer of at least 0; division is exact. (Some gold answers of the public
+files pass through 0, as in `32-32=0,41+0=41`; the problems made here never need to.)
 """
 
 import re
@@ -28,13 +29,11 @@ TARGETS = (10, 100)
 LARGEST_NUMBER = 99
 LARGEST_RESULT = 9999  # of a generated step; the checker knows no such bound
 OPERATORS = "+-*/"
-# How often each operator is tried where it is possible. Products overshoot and quotients are seldom exact, so both are tried
-# more often than sums for a fair share of the problems that are kept.
+# How often each operator is tried where it is possible. Products overshoot and quotients are seldom
+# exact, so both are tried more often than sums for a fair share of the problems that are kept.
 WEIGHTS = np.array([1.0, 1.0, 2.0, 4.0])
 BATCH = 8192
-RULE = (
-    "Reach the last number from the numbers before it with + - * /, every one of them used exactly once. Write only the steps."
-)
+RULE = "Reach the last number from the numbers before it with + - * /, every one of them used exactly once. Write only the steps."
 
 _NUMBER = "(?:0|[1-9][0-9]{0,17})"  # plain ASCII digits, and never so many that int() is slow
 _STEP = re.compile(f"({_NUMBER})([-+*/])({_NUMBER})=({_NUMBER})")
@@ -42,9 +41,11 @@ _INPUT = re.compile("[1-9][0-9]{0,5}(,[1-9][0-9]{0,5}){2,10}")
 
 
 def side(numbers: Sequence[int], target: int) -> Split:
-    """On which side a problem falls, whatever the order of its numbers: 90 % train, 5 % tune, 5 % test.
+    """On which side a problem falls, whatever the order of its numbers: 90 % train, 5 % tune, 5 %
+    test.
 
-    blake2b with an 8-byte digest, of the ASCII text `13,28,31,86=96` (numbers ascending), read as a big-endian integer modulo
+    blake2b with an 8-byte digest, of the ASCII text `13,28,31,86=96` (numbers ascending), read as a
+    big-endian integer modulo
     100: below 90 is train, below 95 tune, the rest test.
     """
     text = ",".join(map(str, sorted(numbers))) + f"={target}"
@@ -68,11 +69,12 @@ def load(
     exclude_train: bool = False,
     limit: int | None = None,
 ) -> list[Problem]:
-    """`count` different problems of one side, or the problems of a JSONL file with lines like {"input": "86,28,13,31,96"}.
+    """`count` different problems of one side, or the problems of a JSONL file with lines like
+    {"input": "86,28,13,31,96"}.
 
-    split None: the test side, or the whole file. A file may hold problems that a model trained on `stream` has seen: they are
-    counted in a warning, and left out with `exclude_train`. `numbers`, `count` and `seed` shape generated problems only;
-    `limit` takes the first so many of either.
+    split None: the test side, or the whole file. A file may hold problems that a model trained on
+    `stream` has seen: they are counted in a warning, and left out with `exclude_train`. `numbers`,
+    `count` and `seed` shape generated problems only; `limit` takes the first so many of either.
     """
     _check_split(split)
     if data is None:
@@ -91,9 +93,14 @@ def ask(problem: Problem) -> str:
 
 
 def few_shot_prompt(problem: Problem) -> str:
-    """For a model that has not been trained on the task: the rule and four worked problems of the training side."""
+    """For a model that has not been trained on the task: the rule and four worked problems of the
+    training side.
+    """
     size = problem.prompt.count(",")
-    worked = "".join(f"Input: {shown}Output: {steps}\n\n" for shown, steps in _worked(size if size in SIZES else 4))
+    worked = "".join(
+        f"Input: {shown}Output: {steps}\n\n"
+        for shown, steps in _worked(size if size in SIZES else 4)
+    )
     return f"{RULE}\n\n{worked}Input: {problem.prompt}\nOutput:"
 
 
@@ -105,23 +112,24 @@ def _worked(numbers: int) -> tuple[tuple[str, str], ...]:
 def score(problem: Problem, text: str) -> Score:
     """Right if the first line of the text is a solution and nothing else.
 
-    Left out before checking: white space around the text, what follows the first newline, and what follows the first `<` (end
-    markers such as <|endoftext|> and </s> begin so, no answer holds one). All else is judged as it stands.
+    Left out before checking: white space around the text, what follows the first newline, and what
+    follows the first `<` (end markers such as <|endoftext|> and </s> begin so, no answer holds
+    one). All else is judged as it stands.
     """
     answer = text.strip(" \t\r\n").partition("\n")[0].partition("<")[0].strip(" \t\r")
     *numbers, target = map(int, problem.prompt.split(","))
     fault = _fault(numbers, target, answer)
     readable = answer[:1000].encode(errors="replace").decode()
-    return Score(fault is None, readable or None, fault or f"reaches {target} with every number used once")
+    return Score(
+        fault is None, readable or None, fault or f"reaches {target} with every number used once"
+    )
 
 
 def _fault(numbers: Sequence[int], target: int, answer: str) -> str | None:
     """What is wrong with an answer; None if nothing is."""
     steps = answer.split(",", len(numbers))
     if len(steps) != len(numbers) - 1:
-        return (
-            f"{len(numbers) - 1} steps use every number once; this has {'more' if len(steps) >= len(numbers) else len(steps)}"
-        )
+        return f"{len(numbers) - 1} steps use every number once; this has {'more' if len(steps) >= len(numbers) else len(steps)}"
     there = list(numbers)
     for step in steps:
         match = _STEP.fullmatch(step)
@@ -172,13 +180,21 @@ def _solved(numbers: int, split: Split, seed: int) -> Iterator[tuple[list[int], 
         for row, row_steps in zip(given, steps, strict=True):
             target = row_steps[-1][3]
             if side(row, target) == split:
-                yield row, target, ",".join([f"{a}{OPERATORS[o]}{b}={c}" for a, o, b, c in row_steps])
+                yield (
+                    row,
+                    target,
+                    ",".join([f"{a}{OPERATORS[o]}{b}={c}" for a, o, b, c in row_steps]),
+                )
 
 
-def _draw(generator: np.random.Generator, numbers: int) -> tuple[list[list[int]], list[list[list[int]]]]:
-    """A batch of problems by playing: two numbers at random become one until one is left, and that is the target.
+def _draw(
+    generator: np.random.Generator, numbers: int
+) -> tuple[list[list[int]], list[list[list[int]]]]:
+    """A batch of problems by playing: two numbers at random become one until one is left, and that
+    is the target.
 
-    Gives the numbers of each problem and its steps (left, operator, right, result); plays that end outside TARGETS are dropped.
+    Gives the numbers of each problem and its steps (left, operator, right, result); plays that end
+    outside TARGETS are dropped.
     """
     rows = np.arange(BATCH)
     given = generator.integers(1, LARGEST_NUMBER + 1, size=(BATCH, numbers))
@@ -195,7 +211,9 @@ def _draw(generator: np.random.Generator, numbers: int) -> tuple[list[list[int]]
         operator = np.where(possible, race, np.inf).argmin(axis=1)
         result = np.stack([a + b, high - low, a * b, high // low], axis=1)[rows, operator]
         ordered = (operator == 1) | (operator == 3)
-        steps[:, turn] = np.stack([np.where(ordered, high, a), operator, np.where(ordered, low, b), result], axis=1)
+        steps[:, turn] = np.stack(
+            [np.where(ordered, high, a), operator, np.where(ordered, low, b), result], axis=1
+        )
         there[rows, i] = result
         there[rows, j] = there[:, size - 1]
     results = steps[:, :, 3]
@@ -226,11 +244,16 @@ def _problem(name: str, text: str) -> Problem:
 
 def _read(path: Path, exclude_train: bool) -> list[Problem]:
     rows = read_jsonl(path, ("input",))
-    problems = [_problem(f"{path.name}:{number}", _input(path, number, row)) for number, row in rows]
+    problems = [
+        _problem(f"{path.name}:{number}", _input(path, number, row)) for number, row in rows
+    ]
     fresh = [problem for problem in problems if _side(problem) != "train"]
     if met := len(problems) - len(fresh):
         what = "left out" if exclude_train else "kept; exclude_train leaves them out"
-        warnings.warn(f"{met} of the {len(problems)} problems of {path} lie on the training side: {what}", stacklevel=3)
+        warnings.warn(
+            f"{met} of the {len(problems)} problems of {path} lie on the training side: {what}",
+            stacklevel=3,
+        )
     if not exclude_train:
         return problems
     if not fresh:
@@ -252,9 +275,15 @@ def _input(path: Path, number: int, row: dict[str, Any]) -> str:
 
 
 def _exploration(numbers: int) -> dict[str, Any]:
-    """Problems of their own (docs/exploration.md), and 8 of the mini model's tokens for each step of an answer."""
+    """Problems of their own (docs/exploration.md), and 8 of the mini model's tokens for each step
+    of an answer.
+    """
     length = 8 * (numbers - 1)
-    return {"load": partial(load, numbers=numbers, seed=EXPLORATION), "length": length, "steps": length // 2}
+    return {
+        "load": partial(load, numbers=numbers, seed=EXPLORATION),
+        "length": length,
+        "steps": length // 2,
+    }
 
 
 # One token per character: three steps of at most 13 characters, two commas, an end.

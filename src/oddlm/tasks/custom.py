@@ -15,12 +15,16 @@ from .jsonl import first, in_half, read_jsonl, text_field
 from .programs import codes_in, given, readings
 from .scoring import find_number, score_number
 
-_DEFINED = re.compile(r"^(class|def|async def) +(\w+)", re.MULTILINE)  # in a prompt that is the beginning of a program
+_DEFINED = re.compile(
+    r"^(class|def|async def) +(\w+)", re.MULTILINE
+)  # in a prompt that is the beginning of a program
 
 
 @dataclass(frozen=True, slots=True)
 class Scorer:
-    """read turns a line of a file into what score compares with; ValueError on one that makes no sense."""
+    """read turns a line of a file into what score compares with; ValueError on one that makes no
+    sense.
+    """
 
     read: Callable[[Mapping[str, Any]], Any]
     score: Callable[[Problem, str], Score]
@@ -50,12 +54,15 @@ def read_number(row: Mapping[str, Any]) -> float:
 
 
 def read_checks(row: Mapping[str, Any], *, unsafe: bool) -> Checks:
-    """Python source such as `assert double(2) == 4`; tests that no program could pass are refused with their line.
+    """Python source such as `assert double(2) == 4`; tests that no program could pass are refused
+    with their line.
 
     The tests may use what the prompt imports from the standard library, and its constants.
     """
     by_reference = row.get("by_reference", [])
-    if not isinstance(by_reference, list) or not all(isinstance(name, str) for name in by_reference):
+    if not isinstance(by_reference, list) or not all(
+        isinstance(name, str) for name in by_reference
+    ):
         raise ValueError('by_reference must be a list of names, such as ["Stack"]')
     defined = _DEFINED.findall(row["prompt"])
     classes = [name for kind, name in defined if kind == "class"]
@@ -69,7 +76,9 @@ def read_checks(row: Mapping[str, Any], *, unsafe: bool) -> Checks:
             by_reference=tuple(dict.fromkeys([*by_reference, *classes])),
         )
     except TestsError as error:
-        raise ValueError(f"target, {error} (docs/sandbox.md says what tests can be judged)") from None
+        raise ValueError(
+            f"target, {error} (docs/sandbox.md says what tests can be judged)"
+        ) from None
     return Checks(trial, unsafe)
 
 
@@ -85,7 +94,9 @@ def score_last_number(problem: Problem, text: str) -> Score:
 def score_python(problem: Problem, text: str) -> Score:
     codes = codes_in(text, problem.prompt)
     checks: Checks = problem.target
-    verdict = run_python(readings(problem.prompt, codes), checks.trial, tidy=True, unsafe=checks.unsafe)
+    verdict = run_python(
+        readings(problem.prompt, codes), checks.trial, tidy=True, unsafe=checks.unsafe
+    )
     return Score(verdict.passed, codes[0], verdict.detail)
 
 
@@ -102,14 +113,21 @@ def scorer_names() -> list[str]:
 
 
 def jsonl_task(path: Path, *, score: str, length: int = 256) -> Task:
-    """A task out of lines {"prompt": ..., "target": ...}, with an "id" if you like; score is exact, number or python.
+    """A task out of lines {"prompt": ..., "target": ...}, with an "id" if you like; score is exact,
+    number or python.
 
     Its problems can be split into halves, tune and test (see `in_half`).
     """
     if score not in scorer_names():
         raise ValueError(f"unknown scorer {score!r}; known: {', '.join(scorer_names())}")
 
-    def load(*, data: Path = path, limit: int | None = None, split: str | None = None, unsafe: bool = False) -> list[Problem]:
+    def load(
+        *,
+        data: Path = path,
+        limit: int | None = None,
+        split: str | None = None,
+        unsafe: bool = False,
+    ) -> list[Problem]:
         read = _scorers(unsafe)[score].read
         problems: list[Problem] = []
         for index, (number, row) in enumerate(read_jsonl(data, ("prompt", "target"))):
@@ -122,7 +140,14 @@ def jsonl_task(path: Path, *, score: str, length: int = 256) -> Task:
                 problems.append(Problem(str(row.get("id", index)), prompt, target))
         return first(problems, limit)
 
-    return Task(Path(path).stem, load, _prompt, _scorers(unsafe=False)[score].score, length, code=score == "python")
+    return Task(
+        Path(path).stem,
+        load,
+        _prompt,
+        _scorers(unsafe=False)[score].score,
+        length,
+        code=score == "python",
+    )
 
 
 def _prompt(problem: Problem) -> str:

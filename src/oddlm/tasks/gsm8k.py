@@ -1,4 +1,6 @@
-"""GSM8K: grade-school word problems, scored by the final number (Cobbe et al. 2021, arXiv:2110.14168)."""
+"""GSM8K: grade-school word problems, scored by the final number (Cobbe et al. 2021,
+arXiv:2110.14168).
+"""
 
 import re
 from functools import partial
@@ -13,21 +15,30 @@ from .scoring import find_number, score_number
 HUB = "openai/gsm8k"
 PAPER_PROBLEMS = 200
 
-# Four questions of GSM8K's training split (MIT licence, OpenAI): those of OpenCompass's 4-shot prompt, the harness LLaDA's own
-# evaluation builds on, which gives them as turns of a chat where we give one text. The worked answers are ours; others go in by
-# load(shots=FILE).
+# Four questions of GSM8K's training split (MIT licence, OpenAI): those of OpenCompass's 4-shot
+# prompt, the harness LLaDA's own evaluation builds on, which gives them as turns of a chat where we
+# give one text. The worked answers are ours; others go in by load(shots=FILE).
 SHOTS = Path(__file__).parent / "gsm8k_shots.jsonl"
 
 
 def load(
-    *, data: Path | None = None, limit: int | None = None, shots: Path | None = None, split: str | None = None
+    *,
+    data: Path | None = None,
+    limit: int | None = None,
+    shots: Path | None = None,
+    split: str | None = None,
 ) -> list[Problem]:
-    """The test split, from a local JSONL (question, answer) or from the hub; `shots`, a JSONL alike, goes before each.
+    """The test split, from a local JSONL (question, answer) or from the hub; `shots`, a JSONL
+    alike, goes before each.
 
     split: one half of it, tune or test (see `in_half`).
     """
     source = f"{HUB} on the hub" if data is None else str(data)
-    rows = hub_rows(HUB, config="main", split="test") if data is None else list(read_jsonl(data, ("question", "answer")))
+    rows = (
+        hub_rows(HUB, config="main", split="test")
+        if data is None
+        else list(read_jsonl(data, ("question", "answer")))
+    )
     examples = _examples(shots)
     problems: list[Problem] = []
     for index, (number, row) in enumerate(rows):
@@ -57,7 +68,10 @@ def _examples(path: Path | None) -> str:
     if path is None:
         return ""
     pairs = [_pair(path, number, row) for number, row in read_jsonl(path, ("question", "answer"))]
-    return "".join(f"{question}\nLet's think step by step.\nAnswer: {answer}\n\nQuestion: " for question, answer in pairs)
+    return "".join(
+        f"{question}\nLet's think step by step.\nAnswer: {answer}\n\nQuestion: "
+        for question, answer in pairs
+    )
 
 
 def prompt(problem: Problem) -> str:
@@ -86,7 +100,12 @@ TASK = Task(
     length=256,
     outside=True,
     protocols={
-        "paper": {"load": partial(load, limit=PAPER_PROBLEMS), "score": paper_score, "length": 64, "steps": 32},
+        "paper": {
+            "load": partial(load, limit=PAPER_PROBLEMS),
+            "score": paper_score,
+            "length": 64,
+            "steps": 32,
+        },
         "4-shot": {"load": partial(load, shots=SHOTS)},
     },
 )

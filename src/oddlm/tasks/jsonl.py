@@ -16,7 +16,9 @@ from ..text import number_of
 MOST_BYTES = 1 << 28  # of a file of problems or answers, as it is after unpacking
 T = TypeVar("T")
 HALVES = ("tune", "test")
-EXPLORATION = 2026  # seed of the problems of docs/exploration.md, which nothing else was measured on
+EXPLORATION = (
+    2026  # seed of the problems of docs/exploration.md, which nothing else was measured on
+)
 
 
 def instead(task: str) -> str:
@@ -25,7 +27,10 @@ def instead(task: str) -> str:
 
 
 def read_jsonl(path: Path, fields: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number, row) of every non-empty line; each row has the fields. ValueError names the line."""
+    """(line number, row) of every non-empty line; each row has the fields.
+
+    ValueError names the line.
+    """
     raw = _content(path)
     if raw.startswith(b"\x1f\x8b"):
         try:
@@ -41,9 +46,13 @@ def read_jsonl(path: Path, fields: Sequence[str]) -> Iterator[tuple[int, dict[st
             row = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{path}, line {number}: not JSON ({error})") from error
-        missing = [name for name in fields if name not in row] if isinstance(row, dict) else list(fields)
+        missing = (
+            [name for name in fields if name not in row] if isinstance(row, dict) else list(fields)
+        )
         if missing:
-            raise ValueError(f"{path}, line {number}: wanted an object with {', '.join(fields)}; missing: {', '.join(missing)}")
+            raise ValueError(
+                f"{path}, line {number}: wanted an object with {', '.join(fields)}; missing: {', '.join(missing)}"
+            )
         rows += 1
         yield number, row
     if not rows:
@@ -60,7 +69,8 @@ def text_field(path: Path, number: int, row: dict[str, Any], name: str) -> str:
 def in_half(text: str, split: str | None) -> bool:
     """Is a problem of a file, which has no sides of its own, in this half? None is the whole.
 
-    blake2b with an 8-byte digest, of what the problem asks in UTF-8, read as a big-endian integer: even is tune, odd is test.
+    blake2b with an 8-byte digest, of what the problem asks in UTF-8, read as a big-endian integer:
+    even is tune, odd is test.
     """
     if split is None:
         return True
@@ -78,7 +88,8 @@ def first(problems: Sequence[T], limit: int | None) -> list[T]:
         raise ValueError(f"limit must be at least 1, not {limit}")
     if limit > len(problems):
         warnings.warn(
-            f"limit {limit} is more than the {number_of(len(problems), 'problem')} to be had; using all", stacklevel=3
+            f"limit {limit} is more than the {number_of(len(problems), 'problem')} to be had; using all",
+            stacklevel=3,
         )
     return list(problems[:limit])
 

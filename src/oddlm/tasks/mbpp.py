@@ -1,4 +1,6 @@
-"""MBPP: short Python functions from a description, scored by running three tests (Austin et al. 2021, arXiv:2108.07732)."""
+"""MBPP: short Python functions from a description, scored by running three tests (Austin et al.
+2021, arXiv:2108.07732).
+"""
 
 import ast
 import json
@@ -16,8 +18,14 @@ from .programs import codes_in, readings
 
 HUB = "google-research-datasets/mbpp"
 FIELDS = ("task_id", "code", "test_list")
-# The published split, by task_id. Tuning uses the validation problems, so that nothing is chosen on the test side.
-SPLITS = {"test": range(11, 511), "tune": range(511, 601), "train": range(601, 975), "all": range(1, 975)}
+# The published split, by task_id. Tuning uses the validation problems, so that nothing is chosen on
+# the test side.
+SPLITS = {
+    "test": range(11, 511),
+    "tune": range(511, 601),
+    "train": range(601, 975),
+    "all": range(1, 975),
+}
 TIMEOUT_S = 10.0
 
 
@@ -32,11 +40,16 @@ class Checks:
 
 
 def load(
-    *, data: Path | None = None, limit: int | None = None, split: str | None = None, unsafe: bool = False
+    *,
+    data: Path | None = None,
+    limit: int | None = None,
+    split: str | None = None,
+    unsafe: bool = False,
 ) -> list[Problem]:
     """The problems of one split (default: the 500 test problems), from the hub or from a file.
 
-    data: mbpp.jsonl as published, or sanitized-mbpp.json. split: test, tune (validation), train or all.
+    data: mbpp.jsonl as published, or sanitized-mbpp.json. split: test, tune (validation), train or
+    all.
     """
     wanted = "test" if split is None else split
     if wanted not in SPLITS:
@@ -53,7 +66,9 @@ def load(
 
 
 def _hub_rows(split: str) -> Iterator[tuple[int, dict[str, Any]]]:
-    parts = {"tune": ("validation",), "all": ("prompt", "test", "validation", "train")}.get(split, (split,))
+    parts = {"tune": ("validation",), "all": ("prompt", "test", "validation", "train")}.get(
+        split, (split,)
+    )
     for part in parts:
         yield from hub_rows(HUB, config="full", split=part)
 
@@ -97,7 +112,9 @@ def _lines(source: str, number: int, row: dict[str, Any], name: str) -> list[str
 
 
 def _trial(tests: str, code: str) -> Trial:
-    """The published solution says which names the tests mean, and which of them are classes (Node, Pair)."""
+    """The published solution says which names the tests mean, and which of them are classes (Node,
+    Pair).
+    """
     nodes = parsed(code, "the published solution").body
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
     defined = tuple(node.name for node in nodes if isinstance(node, kinds))
@@ -114,7 +131,9 @@ def score(problem: Problem, text: str) -> Score:
     checks: Checks = problem.target
     codes = codes_in(text)
     limits = Limits(timeout_s=TIMEOUT_S)
-    verdict = run_python(readings("", codes), checks.trial, tidy=True, limits=limits, unsafe=checks.unsafe)
+    verdict = run_python(
+        readings("", codes), checks.trial, tidy=True, limits=limits, unsafe=checks.unsafe
+    )
     return Score(verdict.passed, codes[0], verdict.detail)
 
 

@@ -1,7 +1,8 @@
 """Programs out of model texts. Pure functions of hostile text; linear in its length.
 
-An answer may hold its program in several ways (`codes_in`), and each of them may be a whole program or go on where the
-prompt breaks off (`readings`). The sandbox takes the first reading that is a whole program (sandbox/inside/program.py).
+An answer may hold its program in several ways (`codes_in`), and each of them may be a whole program
+or go on where the prompt breaks off (`readings`). The sandbox takes the first reading that is a
+whole program (sandbox/inside/program.py).
 """
 
 import ast
@@ -23,12 +24,19 @@ _BOM = "\ufeff"
 _QUOTE = re.compile("\"\"\"|'''")
 _PYTHON = ("", "python", "python3", "py", "py3", "ipython", "pycon")
 _CODE_LINE = re.compile(r"^(?:def |class |import |from |@|async def )", re.MULTILINE)
-_INDENTED_CODE_LINE = re.compile(r"(?:\A|^[ \t]*\n)(?=(?: {4}|\t)(?:def |class |import |from |@|async def ))", re.MULTILINE)
+_INDENTED_CODE_LINE = re.compile(
+    r"(?:\A|^[ \t]*\n)(?=(?: {4}|\t)(?:def |class |import |from |@|async def ))", re.MULTILINE
+)
 _DEFINES = re.compile(r"^(?:(?:async )?def |class |[A-Za-z_]\w*+ *+(?::[^=\n]*+)?=)", re.MULTILINE)
-_PROMPTED = re.compile(r"^[ \t]*+(?:>>>|\.\.\.)(?: |$)(.*)", re.MULTILINE)  # a line of an interactive session
+_PROMPTED = re.compile(
+    r"^[ \t]*+(?:>>>|\.\.\.)(?: |$)(.*)", re.MULTILINE
+)  # a line of an interactive session
 _HEADER = re.compile(r"^([ \t]*+)(?:(?:async )?def +\w+ *\(|class +\w+ *[:(])", re.MULTILINE)
-# A body whose second line stands at the left edge as its first one does: not only the first has lost its indentation.
-_FLUSH_BODY = re.compile(r"(?!return\b)[^\n]*+\n(?:[ \t]*+\n)*+(?![ \t]|def |class |import |from |@|async def )")
+# A body whose second line stands at the left edge as its first one does: not only the first has
+# lost its indentation.
+_FLUSH_BODY = re.compile(
+    r"(?!return\b)[^\n]*+\n(?:[ \t]*+\n)*+(?![ \t]|def |class |import |from |@|async def )"
+)
 
 
 class Block(NamedTuple):
@@ -38,7 +46,10 @@ class Block(NamedTuple):
 
 
 def fenced(text: str, *, quotes: bool = True) -> list[Block]:
-    """The fenced blocks of a text. With `quotes`, a fence inside a triple-quoted string is part of the string."""
+    """The fenced blocks of a text.
+
+    With `quotes`, a fence inside a triple-quoted string is part of the string.
+    """
     blocks: list[tuple[str, list[str]]] = []
     is_open, quote = False, ""
     for line in text.splitlines(keepends=True):
@@ -52,11 +63,16 @@ def fenced(text: str, *, quotes: bool = True) -> list[Block]:
         if is_open:
             blocks.append((language, []))
     last = len(blocks) - 1 if is_open else -1
-    return [Block(language, "".join(lines), number != last) for number, (language, lines) in enumerate(blocks)]
+    return [
+        Block(language, "".join(lines), number != last)
+        for number, (language, lines) in enumerate(blocks)
+    ]
 
 
 def _fence(line: str) -> str | None:
-    """The language that a line opens a block of, empty where it names none; None for a line that is no fence."""
+    """The language that a line opens a block of, empty where it names none; None for a line that is
+    no fence.
+    """
     bare = line.strip(" \t\r\n")
     if not bare.startswith(_FENCE) or "`" in bare[len(_FENCE) :]:
         return None
@@ -83,14 +99,21 @@ def codes_in(text: str, prompt: str = "") -> tuple[str, ...]:
 
 
 def _opens_a_block(text: str) -> bool:
-    """Does the first fence of a text open a block, as one on the first line or with a language does?"""
+    """Does the first fence of a text open a block, as one on the first line or with a language
+    does?
+    """
     if _fence(text.lstrip().partition("\n")[0]) is not None:
         return True
-    return bool(next((language for line in text.splitlines() if (language := _fence(line)) is not None), ""))
+    return bool(
+        next((language for line in text.splitlines() if (language := _fence(line)) is not None), "")
+    )
 
 
 def _answers(text: str) -> list[str]:
-    """What an answer says after its thoughts. A text that does not begin with a thought may have none."""
+    """What an answer says after its thoughts.
+
+    A text that does not begin with a thought may have none.
+    """
     text = text.removeprefix(_BOM)
     begins = text.lstrip().startswith(_THOUGHT)
     if _THOUGHT_END not in text:
@@ -108,7 +131,12 @@ def _blocks(text: str) -> list[str]:
     for quotes in (True, False):
         blocks = fenced(text, quotes=quotes)
         before = text.partition(_FENCE)[0]
-        if len(blocks) == 1 and not blocks[0].language and before.strip() and text.count(_FENCE) == 1:
+        if (
+            len(blocks) == 1
+            and not blocks[0].language
+            and before.strip()
+            and text.count(_FENCE) == 1
+        ):
             found.append(before)
         blocks.sort(key=lambda block: block.language not in _PYTHON)
         found += [block.content for block in blocks[:BLOCKS]]
@@ -125,7 +153,9 @@ def _session(text: str) -> list[str]:
 
 
 def _indented(text: str) -> list[str]:
-    """The indented lines, where a definition or an import is among them and the lines at the left edge are prose."""
+    """The indented lines, where a definition or an import is among them and the lines at the left
+    edge are prose.
+    """
     start = None if _CODE_LINE.search(text) else _INDENTED_CODE_LINE.search(text)
     if start is None:
         return []
@@ -134,7 +164,9 @@ def _indented(text: str) -> list[str]:
 
 
 def readings(prompt: str, codes: Sequence[str]) -> tuple[str, ...]:
-    """Whole programs that an answer may mean, given a prompt that may begin a program, likeliest first."""
+    """Whole programs that an answer may mean, given a prompt that may begin a program, likeliest
+    first.
+    """
     program, whole = _begun(prompt)
     found: dict[str, None] = {}
     left = LONGEST
@@ -166,7 +198,9 @@ def _readings(program: str, whole: str, code: str) -> Iterator[str]:
 
 
 def preamble(prompt: str) -> str:
-    """The program that a prompt begins, without a definition that it leaves unfinished; empty for a prompt in words."""
+    """The program that a prompt begins, without a definition that it leaves unfinished; empty for a
+    prompt in words.
+    """
     return _begun(prompt)[1]
 
 
@@ -206,8 +240,8 @@ def _parsed(code: str) -> list[ast.stmt] | None:
 
 
 def given(prompt: str, names: Collection[str]) -> str:
-    """Statements of a prompt that give these names without running anything of it: imports of the standard library, and
-    constants. Of a prompt in words, the lines that are imports.
+    """Statements of a prompt that give these names without running anything of it: imports of the
+    standard library, and constants. Of a prompt in words, the lines that are imports.
     """
     statements = _parsed(preamble(prompt)) or []
     if not statements:
@@ -224,11 +258,16 @@ def _giving(statement: ast.stmt, names: Collection[str]) -> Iterator[ast.stmt]:
                 package = alias.name.partition(".")[0]
                 if (alias.asname or package) in names and package in sys.stdlib_module_names:
                     yield ast.Import([alias])
-        case ast.ImportFrom(module=str(module), names=aliases, level=0) if module.partition(".")[0] in sys.stdlib_module_names:
+        case ast.ImportFrom(module=str(module), names=aliases, level=0) if (
+            module.partition(".")[0] in sys.stdlib_module_names
+        ):
             used = [alias for alias in aliases if (alias.asname or alias.name) in names]
             if used:
                 yield ast.ImportFrom(module, used, 0)
-        case ast.Assign(targets=[ast.Name(id=name)], value=value) | ast.AnnAssign(target=ast.Name(id=name), value=value):
+        case (
+            ast.Assign(targets=[ast.Name(id=name)], value=value)
+            | ast.AnnAssign(target=ast.Name(id=name), value=value)
+        ):
             if name in names and value is not None and _is_literal(value):
                 yield ast.fix_missing_locations(ast.Assign([ast.Name(name, ast.Store())], value))
 

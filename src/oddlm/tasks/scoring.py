@@ -27,9 +27,11 @@ _CLEANING = (
 )
 _BOXED = re.compile(r"\\boxed\s*\{([^{}]*)\}")
 _MARKED = re.compile(r"####([^\n]*)")
-# Possessive (*+, ?+): what follows can begin with none of what they take, so a second try would only cost time.
+# Possessive (*+, ?+): what follows can begin with none of what they take, so a second try would
+# only cost time.
 _STATED = re.compile(
-    r"answer\s++is\b[\s:=*$\\(]*+(?:approximately|about|exactly|equal to)?+[\s*$\\(]*+(?=[-\u2212\u2013€£¥₹.\d])", re.IGNORECASE
+    r"answer\s++is\b[\s:=*$\\(]*+(?:approximately|about|exactly|equal to)?+[\s*$\\(]*+(?=[-\u2212\u2013€£¥₹.\d])",
+    re.IGNORECASE,
 )
 _LABELLED = re.compile(r"answer\**\s*:([^\n]{1,40})(?:\n|$)", re.IGNORECASE)
 _OPERATOR = re.compile(r"\s*[-+*/=x\u00d7\u00f7\u2212]\s*[\d$(]")
@@ -38,8 +40,9 @@ _OPERATOR = re.compile(r"\s*[-+*/=x\u00d7\u00f7\u2212]\s*[\d$(]")
 def find_number(text: str) -> float | None:
     """The number a worked answer ends in.
 
-    A marked answer goes before all else: after ####, in \\boxed{}, after "the answer is", or alone on a line "Answer: ...".
-    Else the last number. A minus is a sign unless there is something before it to subtract from.
+    A marked answer goes before all else: after ####, in \\boxed{}, after "the answer is", or alone
+    on a line "Answer: ...". Else the last number. A minus is a sign unless there is something
+    before it to subtract from.
     """
     text = text[-LONGEST:]
     for pattern, plain in _CLEANING:
@@ -87,22 +90,37 @@ def numbers(text: str) -> Iterator[tuple[float, int]]:
 
 def _is_index(before: str) -> bool:
     """The 2 of cm2, CO2, x^2."""
-    return bool(re.search(r"\^\{?$|(?:^|[^A-Za-z])[A-Za-z]{1,2}$", before)) and not before.endswith("is")
+    return bool(re.search(r"\^\{?$|(?:^|[^A-Za-z])[A-Za-z]{1,2}$", before)) and not before.endswith(
+        "is"
+    )
 
 
 def _is_negative(before: str) -> bool:
     if before[-1:] not in _MINUS or not before:
         return False
     attached, apart = before[-2:-1], before[:-1].rstrip()[-1:]
-    return not (attached.isalnum() or attached in tuple(_MINUS) or apart.isdigit() or apart in (")", "]", "%"))
+    return not (
+        attached.isalnum()
+        or attached in tuple(_MINUS)
+        or apart.isdigit()
+        or apart in (")", "]", "%")
+    )
 
 
 def score_number(value: float | None, target: float) -> Score:
     if value is None:
         return Score(False, None, "no number in the text")
     correct = abs(value - target) < TOLERANCE
-    return Score(correct, show_number(value), f"{show_number(value)} {'is' if correct else 'is not'} {show_number(target)}")
+    return Score(
+        correct,
+        show_number(value),
+        f"{show_number(value)} {'is' if correct else 'is not'} {show_number(target)}",
+    )
 
 
 def show_number(value: float) -> str:
-    return str(int(value)) if value == value and abs(value) < 1e15 and value == int(value) else repr(value)
+    return (
+        str(int(value))
+        if value == value and abs(value) < 1e15 and value == int(value)
+        else repr(value)
+    )

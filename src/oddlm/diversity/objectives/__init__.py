@@ -1,9 +1,9 @@
 """What makes a batch diverse: one objective per file, found by being in this folder.
 
-An objective maps a `Batch` (features, quality, directions of earlier samples) to a loss [G, n] that is
-small when a sample differs from the others; autograd does the rest. Its keyword-only arguments are its
-hyperparameters. `traits` adds what makes it faster: the derivative of its summed loss (`slope`) runs
-without autograd, the same in coordinates (`weigh`) runs fused on a GPU.
+An objective maps a `Batch` (features, quality, directions of earlier samples) to a loss [G, n] that
+is small when a sample differs from the others; autograd does the rest. Its keyword-only arguments
+are its hyperparameters. `traits` adds what makes it faster: the derivative of its summed loss
+(`slope`) runs without autograd, the same in coordinates (`weigh`) runs fused on a GPU.
 """
 
 from importlib import import_module

@@ -82,13 +82,17 @@ def need_of(objective: Objective) -> Need | None:
 
 
 def _with_options(name: str, objective: Objective) -> Any:
-    """A trait of an objective, given the objective's options: `need` gets its own, the others the rest."""
+    """A trait of an objective, given the objective's options: `need` gets its own, the others the
+    rest.
+    """
     function, need = getattr(objective, name, None), getattr(objective, "need", None)
     if function is None:
         return None
     needed = () if need is None else signature(need).parameters
     options = getattr(objective, "keywords", {})
-    return partial(function, **{k: v for k, v in options.items() if (k in needed) == (name == "need")})
+    return partial(
+        function, **{k: v for k, v in options.items() if (k in needed) == (name == "need")}
+    )
 
 
 def until_enough(*, enough: float | None = None) -> Need | None:

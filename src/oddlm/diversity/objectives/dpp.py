@@ -13,7 +13,8 @@ from ...kernels.contract import Batch, Coordinates, Weights
 from .base import OBJECTIVES, Quality, padded, quality_of, scaled, traits
 
 Kernel = Literal["authors", "paper"]
-ROUGHEN = 1e-3  # relative noise on the features of duplicates: this objective has no directions to break them
+# relative noise on the features of duplicates: this objective has no directions to break them
+ROUGHEN = 1e-3
 
 
 def slope(
@@ -64,7 +65,9 @@ def weigh(
     q = quality_of(seen, quality)
     similarity, weight = u @ seen.inner @ u.mT, _weight(q, quality_scale, kernel)
     eye = torch.eye(n, dtype=u.dtype, device=u.device)
-    near, far = (torch.linalg.inv_ex(similarity * weight + c * eye).inverse for c in (jitter, 1 + jitter))
+    near, far = (
+        torch.linalg.inv_ex(similarity * weight + c * eye).inverse for c in (jitter, 1 + jitter)
+    )
     by_kernel = far - near
     pull = 2 * by_kernel * weight
     by_feature = pull @ u

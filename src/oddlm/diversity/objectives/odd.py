@@ -1,7 +1,7 @@
 """Orthogonal diverse diffusion: repel each sample from the span of the earlier ones.
 
-With unit features u_k, directions e_k (Gram-Schmidt over the earlier samples) and quality q_k, the loss of
-sample k is -q_k <u_k, e_k>: it falls as the feature turns away from that span.
+With unit features u_k, directions e_k (Gram-Schmidt over the earlier samples) and quality q_k, the
+loss of sample k is -q_k <u_k, e_k>: it falls as the feature turns away from that span.
 """
 
 import torch
@@ -12,7 +12,9 @@ from ...kernels.directions import Directions, lengths
 from .base import OBJECTIVES, Quality, quality_of, scaled, traits, until_enough
 
 
-def loss(batch: Batch, found: Directions, normalize: bool, quality: Quality, quality_scale: float) -> Tensor:
+def loss(
+    batch: Batch, found: Directions, normalize: bool, quality: Quality, quality_scale: float
+) -> Tensor:
     """[G, n]: minus the part of each feature along its direction, weighted by quality."""
     v = batch.features if batch.duplicates.native else batch.features.double()
     u, _ = scaled(v, normalize)
@@ -75,7 +77,8 @@ def odd(
 ) -> Tensor:
     """Repel each sample from the span of the earlier ones.
 
-    enough: the residual (0 to 1) from which on a sample is left alone; below it alpha falls linearly.
+    enough: the residual (0 to 1) from which on a sample is left alone; below it alpha falls
+    linearly.
     """
     return loss(batch, batch.directions, normalize, quality, quality_scale)
 

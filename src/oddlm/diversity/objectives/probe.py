@@ -14,7 +14,9 @@ from .base import OBJECTIVES, Quality, padded, traits, until_enough
 def probe(batch: Batch) -> Directions:
     """A direction drawn for the one sample of a batch; none if the earlier samples fill the space."""
     drawn = batch.noise(0, batch.features.shape[2]).to(batch.features)[:, None]
-    return find_directions(drawn, batch.earlier, replace(batch.duplicates, mode="skip"), batch.noise)
+    return find_directions(
+        drawn, batch.earlier, replace(batch.duplicates, mode="skip"), batch.noise
+    )
 
 
 def slope(
@@ -41,7 +43,10 @@ def weigh(
     quality: Quality = "grad",
     quality_scale: float = 1.0,
 ) -> Weights:
-    """`slope` in coordinates. Rows n to 2n are the probes, made orthogonal to the earlier rows twice."""
+    """`slope` in coordinates.
+
+    Rows n to 2n are the probes, made orthogonal to the earlier rows twice.
+    """
     n = seen.quality.shape[1]
     size = seen.inner.diagonal(dim1=1, dim2=2).clamp(min=0).sqrt()
     drawn = padded(size[:, n : 2 * n].reciprocal().diag_embed(), seen, before=n)

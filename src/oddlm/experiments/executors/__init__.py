@@ -1,13 +1,15 @@
-"""Where batches are run: in this process, in processes of this machine, on a Ray cluster, or elsewhere by a dotted path.
+"""Where batches are run: in this process, in processes of this machine, on a Ray cluster, or
+elsewhere by a dotted path.
 
-An executor is a function of `Options` whose keyword-only arguments are its own, so that `local:workers=4,timeout=60` names one.
+An executor is a function of `Options` whose keyword-only arguments are its own, so that
+`local:workers=4,timeout=60` names one.
 """
 
 import math
 from collections.abc import Callable
 from typing import Any
 
-from ...params import json_or_text
+from ...config import json_or_text
 from ...registry import Registry
 from ..work import Executor, Options
 
@@ -20,24 +22,36 @@ def inline(options: Options, *, workers: int = 1) -> Executor:
     from .inline import InlineExecutor
 
     if workers != 1:
-        raise ValueError(f"the executor 'inline' is one worker, this process, not {workers}: use local:workers={workers}")
+        raise ValueError(
+            f"the executor 'inline' is one worker, this process, not {workers}: use local:workers={workers}"
+        )
     return InlineExecutor(options)
 
 
 @EXECUTORS.register
 def local(options: Options, *, workers: int = 1, timeout: float | None = None) -> Executor:
-    """Processes of this machine. timeout: seconds for a worker to answer a batch before it is replaced."""
+    """Processes of this machine. timeout: seconds for a worker to answer a batch before it is
+    replaced.
+    """
     from .local import LocalExecutor
 
     return LocalExecutor(options, _count(workers), _seconds(timeout))
 
 
 @EXECUTORS.register
-def ray(options: Options, *, workers: int | None = None, address: str = "auto", timeout: float | None = None) -> Executor:
+def ray(
+    options: Options,
+    *,
+    workers: int | None = None,
+    address: str = "auto",
+    timeout: float | None = None,
+) -> Executor:
     """Actors of a Ray cluster; by default one per GPU, or per CPU where there are none."""
     from .ray import RayExecutor
 
-    return RayExecutor(options, None if workers is None else _count(workers), str(address), _seconds(timeout))
+    return RayExecutor(
+        options, None if workers is None else _count(workers), str(address), _seconds(timeout)
+    )
 
 
 def _count(workers: int) -> int:
@@ -49,7 +63,11 @@ def _count(workers: int) -> int:
 def _seconds(timeout: float | None) -> float | None:
     if timeout is None:
         return None
-    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not 0 < timeout < math.inf:
+    if (
+        isinstance(timeout, bool)
+        or not isinstance(timeout, int | float)
+        or not 0 < timeout < math.inf
+    ):
         raise ValueError(f"timeout must be a number of seconds above 0, not {timeout!r}")
     return float(timeout)
 
@@ -73,7 +91,13 @@ def find_executor(text: str, options: Options, **more: Any) -> Executor:
     except Exception as error:
         if isinstance(error, ValueError):
             raise
-        raise ValueError(f"executor {name!r} cannot be used: {type(error).__name__}: {error}") from error
-    if missing := [method for method in ("outcomes", "close") if not callable(getattr(executor, method, None))]:
-        raise ValueError(f"executor {name!r} gives {executor!r}, which has no {' and no '.join(missing)}")
+        raise ValueError(
+            f"executor {name!r} cannot be used: {type(error).__name__}: {error}"
+        ) from error
+    if missing := [
+        method for method in ("outcomes", "close") if not callable(getattr(executor, method, None))
+    ]:
+        raise ValueError(
+            f"executor {name!r} gives {executor!r}, which has no {' and no '.join(missing)}"
+        )
     return executor

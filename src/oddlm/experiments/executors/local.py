@@ -19,7 +19,9 @@ from typing import Any
 from ...signals import Terminated, unwinding
 from ..work import AHEAD, Batch, Bench, Holder, Job, Jobs, Options, Outcome, Take, soonest
 
-END_S = 20.0  # for a process to be gone: programs that are being scored have their own limits; one that hangs may never be
+# for a process to be gone: programs that are being scored have their own limits; one that hangs may
+# never be
+END_S = 20.0
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,9 @@ class Worker(Holder):
         except OSError:
             pass  # it is dead, which its pipe will tell
         except Exception as error:
-            raise ValueError(f"the problems of task {job.batch.spec.task!r} cannot be sent to a worker: {error}") from error
+            raise ValueError(
+                f"the problems of task {job.batch.spec.task!r} cannot be sent to a worker: {error}"
+            ) from error
 
     def kill(self) -> None:
         self.pipe.close()
@@ -69,7 +73,10 @@ class LocalExecutor:
                 busy = {index: worker for index, worker in crew.items() if worker.jobs}
                 if not busy:
                     return
-                ready = wait([worker.pipe for worker in busy.values()], soonest(busy.values(), self.timeout_s))
+                ready = wait(
+                    [worker.pipe for worker in busy.values()],
+                    soonest(busy.values(), self.timeout_s),
+                )
                 for index, worker in busy.items():
                     said = worker.pipe in ready or worker.pipe.poll()
                     answer = _answer(worker) if said else worker.overdue(self.timeout_s)
@@ -94,8 +101,11 @@ class LocalExecutor:
         here, there = multiprocessing.Pipe()
         threads = max(1, (os.cpu_count() or 1) // self.workers)
         spawn = multiprocessing.get_context("spawn")
-        process = spawn.Process(target=_work, args=(there, self.options, index, threads), daemon=True)
-        resource_tracker.ensure_running()  # as a part of the first start it would unblock the signal
+        process = spawn.Process(
+            target=_work, args=(there, self.options, index, threads), daemon=True
+        )
+        # as a part of the first start it would unblock the signal
+        resource_tracker.ensure_running()
         with _uninterrupted():
             process.start()
         there.close()
@@ -103,7 +113,9 @@ class LocalExecutor:
 
 
 def _dismiss(workers: Sequence[Worker]) -> None:
-    """A worker whose pipe is closed ends what it has begun, and itself; who does not do so in time is killed."""
+    """A worker whose pipe is closed ends what it has begun, and itself; who does not do so in time
+    is killed.
+    """
     end = time.monotonic() + END_S
     for worker in workers:
         worker.pipe.close()
@@ -129,7 +141,11 @@ def _answer(worker: Worker) -> Outcome | str:
     except (EOFError, OSError, pickle.UnpicklingError):
         worker.process.join(END_S)
         code = worker.process.exitcode
-        return f"killed by {signal.Signals(-code).name}" if code is not None and code < 0 else f"exit status {code}"
+        return (
+            f"killed by {signal.Signals(-code).name}"
+            if code is not None and code < 0
+            else f"exit status {code}"
+        )
     if isinstance(answer, Stop):
         raise ValueError(answer.message)
     worker.answered(number)
@@ -164,7 +180,10 @@ def _work(pipe: "Connection[Any, Any]", options: Options, index: int, threads: i
                 except Exception as error:  # a problem of a class that this process cannot import
                     with talking:
                         pipe.send((-1, Stop(f"a worker cannot read its work: {error}")))
-        except (EOFError, ConnectionError):  # the driver is gone; with answers unread, the pipe is said to be reset
+        except (
+            EOFError,
+            ConnectionError,
+        ):  # the driver is gone; with answers unread, the pipe is said to be reset
             status = 0
         except Terminated:
             status = 128 + signal.SIGTERM
@@ -174,4 +193,6 @@ def _work(pipe: "Connection[Any, Any]", options: Options, index: int, threads: i
 
 
 def _story(error: Exception) -> str:
-    return str(error) if isinstance(error, ValueError) else "".join(traceback.format_exception(error))
+    return (
+        str(error) if isinstance(error, ValueError) else "".join(traceback.format_exception(error))
+    )

@@ -1,4 +1,7 @@
-"""Workers on a Ray cluster: actors with their own copy of the model. Ray comes with the extra 'ray'."""
+"""Workers on a Ray cluster: actors with their own copy of the model.
+
+Ray comes with the extra 'ray'.
+"""
 
 import os
 import socket
@@ -38,10 +41,21 @@ class Actor(Holder):
 
 class RayExecutor:
     def __init__(
-        self, options: Options, workers: int | None = None, address: str = "auto", timeout_s: float | None = None
+        self,
+        options: Options,
+        workers: int | None = None,
+        address: str = "auto",
+        timeout_s: float | None = None,
     ) -> None:
-        """workers None: one per GPU, or per CPU where the cluster has no GPU. timeout_s: see `LocalExecutor`."""
-        self.options, self.workers, self.address, self.timeout_s = options, workers, address, timeout_s
+        """workers None: one per GPU, or per CPU where the cluster has no GPU. timeout_s: see
+        `LocalExecutor`.
+        """
+        self.options, self.workers, self.address, self.timeout_s = (
+            options,
+            workers,
+            address,
+            timeout_s,
+        )
         self._crew: _Crew | None = None
         self._connected = False
 
@@ -72,18 +86,26 @@ class RayExecutor:
 
 
 class _Crew:
-    def __init__(self, ray: Any, options: Options, workers: int | None, timeout_s: float | None) -> None:
+    def __init__(
+        self, ray: Any, options: Options, workers: int | None, timeout_s: float | None
+    ) -> None:
         have = ray.cluster_resources()
         gpus, cpus = int(have.get("GPU", 0)), int(have.get("CPU", 0))
         use_gpu = gpus > 0 and options.device != "cpu"
         if not (gpus if use_gpu else cpus):
             raise ValueError("the Ray cluster has no CPU to run a worker on")
-        self.ray, self.workers, self.timeout_s = ray, workers or (gpus if use_gpu else cpus), timeout_s
+        self.ray, self.workers, self.timeout_s = (
+            ray,
+            workers or (gpus if use_gpu else cpus),
+            timeout_s,
+        )
         if use_gpu and options.device is None:
             options = replace(options, device="cuda")  # Ray shows each actor a GPU of its own
         needs = {"num_cpus": 1, "num_gpus": 1 if use_gpu else 0}
         together = sum(AHEAD.values())
-        make = ray.remote(RayWorker).options(**needs, max_concurrency=together, max_restarts=0, max_task_retries=0)
+        make = ray.remote(RayWorker).options(
+            **needs, max_concurrency=together, max_restarts=0, max_task_retries=0
+        )
         self._make: Callable[[], Any] = lambda: make.remote(options)
         self.starting: dict[Any, Actor] = {}  # by the reference of their first word
         self.crew: list[Actor] = []
@@ -101,7 +123,9 @@ class _Crew:
             limit = soonest(busy.values(), self.timeout_s) if busy else START_S
             ready, _ = self.ray.wait([*busy, *self.starting], num_returns=1, timeout=limit)
             if not ready and not busy:
-                raise ValueError(f"no worker of the Ray cluster was ready after {START_S:g} s: are there free CPUs or GPUs?")
+                raise ValueError(
+                    f"no worker of the Ray cluster was ready after {START_S:g} s: are there free CPUs or GPUs?"
+                )
             if not ready:
                 yield from self._give_up(jobs)
             elif ready[0] in self.starting:
@@ -118,7 +142,9 @@ class _Crew:
         try:
             version = self.ray.get(reference)
         except self.ray.exceptions.RayTaskError as error:
-            raise ValueError(f"a worker of the Ray cluster does not start: {_cause(error)}") from error
+            raise ValueError(
+                f"a worker of the Ray cluster does not start: {_cause(error)}"
+            ) from error
         except self.ray.exceptions.RayError as error:
             if "No module named 'oddlm" in str(error):
                 raise ValueError(
@@ -127,7 +153,9 @@ class _Crew:
             yield from self._bury(actor, jobs, type(error).__name__)
             return
         if version != __version__:
-            raise ValueError(f"a worker of the Ray cluster has oddlm {version}, this is {__version__}: install the same")
+            raise ValueError(
+                f"a worker of the Ray cluster has oddlm {version}, this is {__version__}: install the same"
+            )
         self.crew.append(actor)
 
     def _answer(self, actor: Actor, reference: Any, jobs: Jobs) -> Iterator[Outcome]:
@@ -151,7 +179,9 @@ class _Crew:
                 yield from self._bury(actor, jobs, why)
 
     def _bury(self, actor: Actor, jobs: Jobs, why: str) -> Iterator[Outcome]:
-        """A worker or its node is dead, hangs or cannot be reached: it is ended, and another started where there is room."""
+        """A worker or its node is dead, hangs or cannot be reached: it is ended, and another
+        started where there is room.
+        """
         self.ray.kill(actor.handle)
         self._start()
         yield from jobs.died(actor.jobs.values(), f"{why} on the Ray cluster", self.workers)
@@ -162,17 +192,24 @@ def connect(address: str) -> None:
     ray = _ray()
     address = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
     if address.startswith("ray://"):
-        raise ValueError("ray:// addresses are for Ray's client: start from a node of the cluster, with address=HOST:6379")
+        raise ValueError(
+            "ray:// addresses are for Ray's client: start from a node of the cluster, with address=HOST:6379"
+        )
     if address != "auto" and os.environ.get("RAY_USE_TLS", "0") == "0":
         _reach(address)
     try:
         ray.init(address=address, log_to_driver=False, configure_logging=False)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        raise ValueError(f"there is no Ray cluster at {address!r}: {error}; `ray start --head` makes one") from error
+        raise ValueError(
+            f"there is no Ray cluster at {address!r}: {error}; `ray start --head` makes one"
+        ) from error
 
 
 def _reach(address: str) -> None:
-    """Does somebody there speak HTTP/2, as a head node does? Ray itself waits for minutes where nobody does."""
+    """Does somebody there speak HTTP/2, as a head node does?
+
+    Ray itself waits for minutes where nobody does.
+    """
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal():
         raise ValueError(f"the address must be HOST:PORT or auto, not {address!r}")
@@ -195,5 +232,7 @@ def _ray() -> Any:
     try:
         import ray
     except ImportError as error:
-        raise ValueError("the executor ray needs the extra 'ray': pip install 'oddlm[ray]'") from error
+        raise ValueError(
+            "the executor ray needs the extra 'ray': pip install 'oddlm[ray]'"
+        ) from error
     return ray

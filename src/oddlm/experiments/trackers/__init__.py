@@ -1,7 +1,8 @@
-"""Observers of runs: Weights & Biases, MLflow, TensorBoard, or one's own. None is imported before it is asked for, torch never.
+"""Observers of runs: Weights & Biases, MLflow, TensorBoard, or one's own. None is imported before
+it is asked for, torch never.
 
-Ours are told what was asked and how it stands, in numbers; prompts and samples stay in the store. One's own is a function of
-the store's folder that gives a `Tracker`, and sees the scored records.
+Ours are told what was asked and how it stands, in numbers; prompts and samples stay in the store.
+One's own is a function of the store's folder that gives a `Tracker`, and sees the scored records.
 """
 
 import warnings
@@ -10,8 +11,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from ...params import RunSpec
 from ...registry import Registry
+from ...spec import RunSpec
 from ...store import Scored, Summary
 from . import mlflow, tensorboard, wandb
 from .pages import Page
@@ -21,7 +22,9 @@ __all__ = ["TRACKERS", "Page", "Tracker", "tracker", "tracking"]
 
 @runtime_checkable
 class Tracker(Protocol):
-    """Told of every run. Runs may overlap; between start and finish there is a record per problem, stored ones too."""
+    """Told of every run. Runs may overlap; between start and finish there is a record per problem,
+    stored ones too.
+    """
 
     def start(self, spec: RunSpec, problems: int) -> None: ...
 
@@ -50,17 +53,26 @@ def tracker(name: str, folder: Path) -> Tracker:
     except Exception as error:  # each package has its own
         if isinstance(error, ImportError) and name in TRACKERS.names:
             install = f"pip install 'oddlm[{name}]'"
-            raise ValueError(f"tracker {name!r} needs the extra of that name: {install} ({error})") from error
+            raise ValueError(
+                f"tracker {name!r} needs the extra of that name: {install} ({error})"
+            ) from error
         raise ValueError(f"tracker {name!r} cannot be used: {_first_line(error)}") from error
     if not isinstance(opened, Tracker):
-        missing = [method for method in ("start", "record", "finish", "close") if not hasattr(opened, method)]
+        missing = [
+            method
+            for method in ("start", "record", "finish", "close")
+            if not hasattr(opened, method)
+        ]
         raise ValueError(f"tracker {name!r} gives {opened!r}, which has no {', '.join(missing)}")
     return opened
 
 
 @contextmanager
 def tracking(names: Sequence[str], folder: Path) -> Iterator[Tracker]:
-    """The trackers of a command as one, closed at its end. One that fails on the way is switched off, with a warning."""
+    """The trackers of a command as one, closed at its end.
+
+    One that fails on the way is switched off, with a warning.
+    """
     together = _Together()
     try:
         for name in dict.fromkeys(names):
@@ -97,7 +109,8 @@ class _Together:
                 with suppress(Exception):
                     one.close()
                 warnings.warn(
-                    f"tracker {name} failed and is switched off ({_first_line(error)}); the run goes on", stacklevel=2
+                    f"tracker {name} failed and is switched off ({_first_line(error)}); the run goes on",
+                    stacklevel=2,
                 )
 
 

@@ -6,15 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...params import RunSpec
+from ...spec import RunSpec
 from .pages import PROJECT, Numbers, Page, Pages, described
 
 
 def mlflow(folder: Path) -> Pages:
-    """MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME decide where things go; without, an SQLite file in the working folder."""
+    """MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME decide where things go; without, an SQLite
+    file in the working folder.
+    """
     import mlflow
 
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # by default a server that is gone holds a run up for minutes
+    os.environ.setdefault(
+        "MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1"
+    )  # by default a server that is gone holds a run up for minutes
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
     client = mlflow.MlflowClient()
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
@@ -22,12 +26,17 @@ def mlflow(folder: Path) -> Pages:
     experiment = client.create_experiment(name) if found is None else found.experiment_id
 
     def open_page(spec: RunSpec, problems: int) -> Page:
-        earlier = client.search_runs([experiment], f"tags.`{PROJECT}.run` = '{spec.id}'", max_results=1)
+        earlier = client.search_runs(
+            [experiment], f"tags.`{PROJECT}.run` = '{spec.id}'", max_results=1
+        )
         if earlier:
             client.update_run(earlier[0].info.run_id, status="RUNNING")
             return _Page(client, earlier[0].info.run_id)
         run = client.create_run(experiment, tags={f"{PROJECT}.run": spec.id}, run_name=spec.id)
-        params = [mlflow.entities.Param(key, str(value)) for key, value in described(spec, problems).items()]
+        params = [
+            mlflow.entities.Param(key, str(value))
+            for key, value in described(spec, problems).items()
+        ]
         client.log_batch(run.info.run_id, params=params)
         return _Page(client, run.info.run_id)
 
@@ -43,7 +52,9 @@ class _Page:
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
-        metrics = [Metric(name.replace("@", "_at_"), value, now, step) for name, value in numbers.items()]
+        metrics = [
+            Metric(name.replace("@", "_at_"), value, now, step) for name, value in numbers.items()
+        ]
         self.client.log_batch(self.run, metrics=metrics)
 
     def end(self, numbers: Numbers | None) -> None:

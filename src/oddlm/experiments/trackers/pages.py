@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from ...params import RunSpec
+from ...spec import RunSpec
 from ...store import Scored, Summary
 
 PROJECT = "oddlm"
@@ -41,7 +41,9 @@ class Pages:
 
     def finish(self, spec: RunSpec, summary: Summary) -> None:
         page, _ = self._open.pop(spec.id)
-        page.end(_known({**(summary.passed or {}), **summary.diversity, "seconds": summary.seconds}))
+        page.end(
+            _known({**(summary.passed or {}), **summary.diversity, "seconds": summary.seconds})
+        )
 
     def close(self) -> None:
         while self._open:
@@ -60,12 +62,18 @@ class _Standing:
     def add(self, record: Scored) -> dict[str, float]:
         """Pass@k over the records so far, the rest of this one."""
         self.records += 1
-        numbers: dict[str, float | None] = {**record.diversity, "seconds": record.draw_seconds + record.seconds}
+        numbers: dict[str, float | None] = {
+            **record.diversity,
+            "seconds": record.draw_seconds + record.seconds,
+        }
         if None not in record.correct:
             n, right = len(record.correct), sum(map(bool, record.correct))
             self.right += right / n
             self.solved += right > 0
-            numbers |= {f"pass@{n}": self.solved / self.records, "pass@1": self.right / self.records}
+            numbers |= {
+                f"pass@{n}": self.solved / self.records,
+                "pass@1": self.right / self.records,
+            }
         return _known(numbers)
 
 

@@ -7,16 +7,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...params import RunSpec
+from ...spec import RunSpec
 from .pages import Numbers, Page, Pages
 
 
 def tensorboard(folder: Path) -> Pages:
-    """A folder of event files per run, in folder/tensorboard. Written here and now: its own writer fails in a thread."""
+    """A folder of event files per run, in folder/tensorboard.
+
+    Written here and now: its own writer fails in a thread.
+    """
     from tensorboard.summary.writer.record_writer import RecordWriter
 
     def open_page(spec: RunSpec, problems: int) -> Page:
-        path = folder / "tensorboard" / spec.id / f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}"
+        path = (
+            folder
+            / "tensorboard"
+            / spec.id
+            / f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}"
+        )
         path.parent.mkdir(parents=True, exist_ok=True)
         page = _Page(RecordWriter(path.open("wb")))
         page.write(file_version="brain.Event:2")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...params import RunSpec
+from ...spec import RunSpec
 from .pages import PROJECT, Numbers, Page, Pages, described
 
 

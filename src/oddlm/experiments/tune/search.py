@@ -1,6 +1,8 @@
-"""Tuning: Optuna's TPE, or chance, over the settings of a sampler, on problems that are never reported on.
+"""Tuning: Optuna's TPE, or chance, over the settings of a sampler, on problems that are never
+reported on.
 
-A study lives in a database. Its trials are runs in the store like any other; a killed trial is taken up where it was.
+A study lives in a database. Its trials are runs in the store like any other; a killed trial is
+taken up where it was.
 """
 
 import hashlib
@@ -20,9 +22,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from ... import metrics
+from ...config import check_fields, checked
 from ...lm import check_params
-from ...params import NAMED, RunSpec, SampleParams, check_fields, checked
+from ...params import NAMED, SampleParams
 from ...presets import expanded
+from ...spec import RunSpec
 from ...store import RunHeldError, Store
 from ...tasks import Problem, Task
 from ..run import Asked, Progress, Result, check_spec, run_plan
@@ -55,13 +59,23 @@ class Plan:
     floors: Mapping[int, float]  # by k, the least Pass@k may be
     seed: int = 0  # of the search
     search: Search = "tpe"  # "random": what a trial tries depends on the seed and its place alone
-    first: tuple[Mapping[str, Any], ...] = ()  # settings to try before the search; what they leave open is drawn
+    first: tuple[
+        Mapping[str, Any], ...
+    ] = ()  # settings to try before the search; what they leave open is drawn
 
     def content(self) -> dict[str, Any]:
         """What processes that share a study must agree on."""
-        base = {name: value for name, value in self.base.canonical().items() if name not in ("params", "seed")}
+        base = {
+            name: value
+            for name, value in self.base.canonical().items()
+            if name not in ("params", "seed")
+        }
         return {
-            **{name: value for name, value in {**base, "limit": self.limit}.items() if value is not None},
+            **{
+                name: value
+                for name, value in {**base, "limit": self.limit}.items()
+                if value is not None
+            },
             "metric": f"pass@{self.k}",
             "floors": {f"pass@{k}": floor for k, floor in sorted(self.floors.items())},
             "seeds": list(self.seeds),
@@ -81,15 +95,27 @@ class Plan:
     @property
     def longest(self) -> int:
         """Of the samples of all trials, in tokens."""
-        searched = [value for axis in self.space if axis.name == "length" for value in axis.examples()]
-        return int(max(searched, default=self.fixed.get("length", SampleParams.model_fields["length"].default)))
+        searched = [
+            value for axis in self.space if axis.name == "length" for value in axis.examples()
+        ]
+        return int(
+            max(
+                searched,
+                default=self.fixed.get("length", SampleParams.model_fields["length"].default),
+            )
+        )
 
     def about(self, base: RunSpec) -> "Plan":
-        """The same plan for a model and a task as they are here and now (`experiments.run.identified`)."""
+        """The same plan for a model and a task as they are here and now
+        (`experiments.run.identified`).
+        """
         return replace(self, base=base)
 
     def specs(self, params: SampleParams) -> list[RunSpec]:
-        return [self.base.model_copy(update={"params": params.canonical(), "seed": seed}) for seed in self.seeds]
+        return [
+            self.base.model_copy(update={"params": params.canonical(), "seed": seed})
+            for seed in self.seeds
+        ]
 
     def check(self) -> None:
         """ValueError for names and values that sampling would refuse, each by itself."""
@@ -100,7 +126,9 @@ class Plan:
                 check_params(checked(SampleParams, {name: value}))
         for k in (self.k, *self.floors):
             if k > self.base.n:
-                raise ValueError(f"pass@{k} needs at least {k} samples per problem, not {self.base.n}: give a larger --n")
+                raise ValueError(
+                    f"pass@{k} needs at least {k} samples per problem, not {self.base.n}: give a larger --n"
+                )
         for settings in self.first:
             check_fields(SampleParams, settings)
             self.suggested(settings)
@@ -117,7 +145,12 @@ class Plan:
                 raise ValueError(
                     f"{name} is {always!r} in every trial, and {settings[name]!r} in one to try first: search it too"
                 )
-        return {k: v for name, value in settings.items() if name in axes for k, v in axes[name].suggested(value).items()}
+        return {
+            k: v
+            for name, value in settings.items()
+            if name in axes
+            for k, v in axes[name].suggested(value).items()
+        }
 
 
 @dataclass(frozen=True)
@@ -151,14 +184,20 @@ def parse_floor(text: str) -> tuple[int, float]:
     except ValueError:
         floor = -1.0
     if not 0 <= floor <= 1:
-        raise ValueError(f"a floor is a metric and a share from 0 to 1, such as pass@1=0.3, not {text!r}")
+        raise ValueError(
+            f"a floor is a metric and a share from 0 to 1, such as pass@1=0.3, not {text!r}"
+        )
     return parse_metric(metric), floor
 
 
 def tuning_problems(task: Task, split: str, *, limit: int | None, **options: Any) -> list[Problem]:
-    """The problems of a split that shares none with the reported one; ValueError where there is no such thing."""
+    """The problems of a split that shares none with the reported one; ValueError where there is no
+    such thing.
+    """
     if split == REPORTED:
-        raise ValueError(f"the {REPORTED} split is what results are reported on: tune on another, such as --split tune")
+        raise ValueError(
+            f"the {REPORTED} split is what results are reported on: tune on another, such as --split tune"
+        )
     if "split" not in task.options:
         raise ValueError(
             f"task {task.name!r} has no tuning split: its load() needs a keyword `split` that takes {split!r}, {REPORTED!r}; "
@@ -166,20 +205,33 @@ def tuning_problems(task: Task, split: str, *, limit: int | None, **options: Any
         )
     problems = task.problems(split=split, limit=limit, **options)
     reported = task.problems(split=REPORTED, **options)
-    shared = {task.prompt(problem) for problem in problems} & {task.prompt(problem) for problem in reported}
+    shared = {task.prompt(problem) for problem in problems} & {
+        task.prompt(problem) for problem in reported
+    }
     if shared:
-        raise ValueError(f"{len(shared)} problems of split {split!r} of task {task.name!r} are in split {REPORTED!r} too")
+        raise ValueError(
+            f"{len(shared)} problems of split {split!r} of task {task.name!r} are in split {REPORTED!r} too"
+        )
     return problems
 
 
 def open_study(url: str, name: str, plan: Plan) -> "optuna.Study":
-    """The study of that name, new or as it was left. ValueError where the storage does not answer or the plan is another."""
+    """The study of that name, new or as it was left.
+
+    ValueError where the storage does not answer or the plan is another.
+    """
     library = optuna_library()
     sampler = library.samplers.TPESampler(multivariate=False)
     study: optuna.Study = library.create_study(
-        study_name=name, storage=open_storage(url), sampler=sampler, direction="maximize", load_if_exists=True
+        study_name=name,
+        storage=open_storage(url),
+        sampler=sampler,
+        direction="maximize",
+        load_if_exists=True,
     )
-    begun = bool(study.get_trials(deepcopy=False))  # asked first: a study of ours has its plan before its first trial
+    begun = bool(
+        study.get_trials(deepcopy=False)
+    )  # asked first: a study of ours has its plan before its first trial
     wanted, found = plan.content(), study.user_attrs.get(PLAN)
     if found is None and begun:
         raise ValueError(f"study {name!r} was not made by oddlm tune: give another --study")
@@ -195,11 +247,14 @@ def open_study(url: str, name: str, plan: Plan) -> "optuna.Study":
 
 
 def planned(plan: Plan, trials: int) -> list[tuple[RunSpec, ...]]:
-    """The runs of the first so many trials, which a random search knows before it begins; none where settings do not go
-    together. They may be made anywhere, in any order: a search over a store that holds them draws nothing.
+    """The runs of the first so many trials, which a random search knows before it begins; none
+    where settings do not go together. They may be made anywhere, in any order: a search over a
+    store that holds them draws nothing.
     """
     if plan.search != "random":
-        raise ValueError("what tpe tries depends on what came out before: only a random search is known beforehand")
+        raise ValueError(
+            "what tpe tries depends on what came out before: only a random search is known beforehand"
+        )
     found: list[tuple[RunSpec, ...]] = []
     for place in range(trials):
         try:
@@ -211,7 +266,9 @@ def planned(plan: Plan, trials: int) -> list[tuple[RunSpec, ...]]:
 
 def foreseen(plan: Plan, trials: int, store: Store) -> bool:
     """Does the store hold everything that the search will ask for, as far as that can be known?"""
-    return plan.search == "random" and all(store.complete(spec) for specs in planned(plan, trials) for spec in specs)
+    return plan.search == "random" and all(
+        store.complete(spec) for specs in planned(plan, trials) for spec in specs
+    )
 
 
 def tune(
@@ -227,12 +284,15 @@ def tune(
     *,
     together: int = 1,
 ) -> None:
-    """Go on until the study has so many trials, those that other processes are running among them (w of them that look at the
-    same moment may end with w - 1 more).
+    """Go on until the study has so many trials, those that other processes are running among them
+    (w of them that look at the same moment may end with w - 1 more).
 
-    watch: told of every problem of a trial; ended: after every trial. Ctrl-C leaves the trial to the next start.
+    watch: told of every problem of a trial; ended: after every trial. Ctrl-C leaves the trial to
+    the next start.
     """
-    run = partial(run_plan, store=store, executor=executor, together=together, tracker=tracker, watch=watch)
+    run = partial(
+        run_plan, store=store, executor=executor, together=together, tracker=tracker, watch=watch
+    )
     attempt = partial(_attempt, plan, store, tuple(problems), run)
     while counted(study) < trials:
         study.optimize(attempt, n_trials=1, callbacks=[ended], catch=(RunHeldError,))
@@ -243,28 +303,41 @@ def counted(study: "optuna.Study") -> int:
     states = optuna_library().trial.TrialState
     trials = study.get_trials(deepcopy=False)
     return sum(
-        t.state in (states.COMPLETE, states.PRUNED) or (t.state == states.RUNNING and PROCESS in t.user_attrs) for t in trials
+        t.state in (states.COMPLETE, states.PRUNED)
+        or (t.state == states.RUNNING and PROCESS in t.user_attrs)
+        for t in trials
     )
 
 
 def outcomes(study: "optuna.Study") -> list[Outcome]:
-    """Of the trials that have ended, best first (Pass@1 decides among equals), the same setting once; those that miss a floor
-    come last.
+    """Of the trials that have ended, best first (Pass@1 decides among equals), the same setting
+    once; those that miss a floor come last.
     """
     found: dict[tuple[str, ...], Outcome] = {}
-    for trial in study.get_trials(deepcopy=False, states=(optuna_library().trial.TrialState.COMPLETE,)):
+    for trial in study.get_trials(
+        deepcopy=False, states=(optuna_library().trial.TrialState.COMPLETE,)
+    ):
         result = trial.user_attrs[RESULT]
         short = sum(max(0.0, missing) for missing in trial.constraints.values())
         outcome = Outcome(
-            checked(SampleParams, result["params"]), tuple(result["runs"]), result["passed"], tuple(result["solved"]), short
+            checked(SampleParams, result["params"]),
+            tuple(result["runs"]),
+            result["passed"],
+            tuple(result["solved"]),
+            short,
         )
         found.setdefault(outcome.runs, outcome)
-    return sorted(found.values(), key=lambda outcome: (outcome.short, -outcome.value, -outcome.passed["pass@1"]))
+    return sorted(
+        found.values(),
+        key=lambda outcome: (outcome.short, -outcome.value, -outcome.passed["pass@1"]),
+    )
 
 
 def interval(outcome: Outcome, other: Outcome | None = None) -> metrics.Interval:
     """95 % over the problems: of the metric, or of how much it differs from another's."""
-    return metrics.paired_interval(outcome.solved, other.solved if other else [0.0] * len(outcome.solved))
+    return metrics.paired_interval(
+        outcome.solved, other.solved if other else [0.0] * len(outcome.solved)
+    )
 
 
 def commands(plan: Plan, params: SampleParams, split: str | None) -> tuple[str, str]:
@@ -278,16 +351,26 @@ def commands(plan: Plan, params: SampleParams, split: str | None) -> tuple[str, 
     words = ["oddlm", "eval", base.task or "", "--model", base.model, "--n", str(base.n)]
     given = {"protocol": base.protocol, "data": base.data, "scorer": base.scorer, "split": split}
     for name, value in {**given, **{name: changed[name] for name in own}}.items():
-        words += [] if value is None else [f"--{name}", value if isinstance(value, str) else json.dumps(value)]
+        words += (
+            []
+            if value is None
+            else [_flag(name), value if isinstance(value, str) else json.dumps(value)]
+        )
     words += ["--exclude-train"] if base.exclude_train else []
     for name, value in base.loading.options().items():
         words += [f"--{name}"] if value is True else [f"--{name}", value]
     for name in [name for name in changed if name not in own]:
         value = changed[name]
-        words += ["--set", f"{name}={value if isinstance(value, str) else json.dumps(value)}"]
+        words += [_flag(name), value if isinstance(value, str) else json.dumps(value)]
     settings = ", ".join(f"{name}={value!r}" for name, value in changed.items())
-    model = ", ".join([repr(base.model), *(f"{name}={value!r}" for name, value in base.loading.options().items())])
+    model = ", ".join(
+        [repr(base.model), *(f"{name}={value!r}" for name, value in base.loading.options().items())]
+    )
     return shlex.join(words), f"oddlm.load({model}).generate(prompts, n={base.n}, {settings})"
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def as_data(plan: Plan, study: "optuna.Study", found: Sequence[Outcome]) -> dict[str, Any]:
@@ -317,11 +400,17 @@ def as_data(plan: Plan, study: "optuna.Study", found: Sequence[Outcome]) -> dict
 def tally(study: "optuna.Study") -> dict[str, int]:
     """How many trials there are of each kind."""
     states = [trial.state.name.lower() for trial in study.get_trials(deepcopy=False)]
-    return {state: states.count(state) for state in ("complete", "pruned", "fail", "running", "waiting")}
+    return {
+        state: states.count(state) for state in ("complete", "pruned", "fail", "running", "waiting")
+    }
 
 
 def _attempt(
-    plan: Plan, store: Store, problems: tuple[Problem, ...], run: Callable[[Runs], Result], trial: "optuna.Trial"
+    plan: Plan,
+    store: Store,
+    problems: tuple[Problem, ...],
+    run: Callable[[Runs], Result],
+    trial: "optuna.Trial",
 ) -> float:
     optuna = optuna_library()
     trial.set_user_attr(PROCESS, living_process(os.getpid()))
@@ -337,15 +426,21 @@ def _attempt(
     except KeyboardInterrupt:
         retry(trial.study, trial)
         raise
-    except RunHeldError:  # the same settings in another process: this trial fails, and the next may find them done
+    except (
+        RunHeldError
+    ):  # the same settings in another process: this trial fails, and the next may find them done
         time.sleep(1)
         raise
     for spec, failure in result.failures:
-        raise ValueError(f"run {spec.id}, problem {failure.problem}: {failure.error}; {store.folder / spec.id} says more")
+        raise ValueError(
+            f"run {spec.id}, problem {failure.problem}: {failure.error}; {store.folder / spec.id} says more"
+        )
     for message in result.damaged:
         raise ValueError(message)
     correct = [_verdicts(store, one) for one in runs.runs]
-    solved = np.mean([metrics.pass_at_k(verdicts, plan.k) for verdicts in correct], axis=0)  # [problems]
+    solved = np.mean(
+        [metrics.pass_at_k(verdicts, plan.k) for verdicts in correct], axis=0
+    )  # [problems]
     passed = {k: _mean_pass(correct, k) for k in sorted({1, plan.k, plan.base.n, *plan.floors})}
     trial.set_user_attr(
         RESULT,
@@ -363,7 +458,10 @@ def _attempt(
 
 def _verdicts(store: Store, run: Asked) -> list[list[bool]]:
     """[problems, n]"""
-    known = {record.problem: [bool(right) for right in record.correct] for record in store.scores(run.spec.id)}
+    known = {
+        record.problem: [bool(right) for right in record.correct]
+        for record in store.scores(run.spec.id)
+    }
     return [known[problem.id] for problem in run.problems]
 
 
@@ -379,12 +477,18 @@ def _propose(plan: Plan, trial: "optuna.Trial") -> list[RunSpec]:
 
 
 def _sampler(plan: Plan, place: int) -> Any:
-    """Of one trial: what it draws depends on seed, place and, for tpe, the trials before it, not on who was killed when."""
-    if plan.search == "random":  # all of it: a trial that was killed while it drew has some already, and goes on with the rest
+    """Of one trial: what it draws depends on seed, place and, for tpe, the trials before it, not on
+    who was killed when.
+    """
+    if (
+        plan.search == "random"
+    ):  # all of it: a trial that was killed while it drew has some already, and goes on with the rest
         trial = _rehearsal(plan, place)
         draw(plan.space, plan.fixed, trial)
         return _fixing(trial.params, optuna_library().samplers.RandomSampler(seed=0))
-    tpe = optuna_library().samplers.TPESampler(seed=_search_seed(plan.seed, place), multivariate=False)
+    tpe = optuna_library().samplers.TPESampler(
+        seed=_search_seed(plan.seed, place), multivariate=False
+    )
     return _fixing(_first(plan, place), tpe)
 
 

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, get_args
 
-from ...params import PUSH, SampleParams, check_fields, json_or_text, parse_json, read_toml
+from ...config import check_fields, json_or_text, parse_json, read_toml
+from ...params import PUSH, SampleParams
 
 DEFAULT = (
     "alpha=0,1..128:log",
@@ -54,7 +55,11 @@ class Range:
 
     def holds(self, value: Any) -> bool:
         """Can it be drawn?"""
-        if isinstance(value, bool) or not isinstance(value, int | float) or not self.low <= value <= self.high:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int | float)
+            or not self.low <= value <= self.high
+        ):
             return False
         return value == (int(value) if self.whole else self._rounded(value))
 
@@ -84,14 +89,22 @@ class Axis:
         return self.span.draw(self._inside, trial)
 
     def suggested(self, value: Any) -> dict[str, Any]:
-        """What a trial suggests where this value is drawn; ValueError for one that is not in the space."""
+        """What a trial suggests where this value is drawn; ValueError for one that is not in the
+        space.
+        """
         for known in self.values:
             if (known, isinstance(known, bool)) == (value, isinstance(value, bool)):
                 return {self.name: _label(known)}
         if self.span is None or not self.span.holds(value):
-            digits = "" if self.span is None or self.span.whole else f", whose range is drawn with {DIGITS} digits"
+            digits = (
+                ""
+                if self.span is None or self.span.whole
+                else f", whose range is drawn with {DIGITS} digits"
+            )
             raise ValueError(f"{self.name} {_label(value)} is not in the space {self}{digits}")
-        return {self.name: str(self.span), self._inside: value} if self.values else {self.name: value}
+        return (
+            {self.name: str(self.span), self._inside: value} if self.values else {self.name: value}
+        )
 
     @property
     def _inside(self) -> str:
@@ -108,9 +121,14 @@ class Axis:
 
 
 def draw(space: Sequence[Axis], fixed: Mapping[str, Any], trial: Suggest) -> dict[str, Any]:
-    """Settings out of the space, on top of the fixed ones. Where nothing is pushed, how to push is not drawn."""
+    """Settings out of the space, on top of the fixed ones.
+
+    Where nothing is pushed, how to push is not drawn.
+    """
     drawn = dict(fixed)
-    for axis in sorted(space, key=lambda axis: _FIRST.index(axis.name) if axis.name in _FIRST else len(_FIRST)):
+    for axis in sorted(
+        space, key=lambda axis: _FIRST.index(axis.name) if axis.name in _FIRST else len(_FIRST)
+    ):
         plain = drawn.get("alpha") == 0 or drawn.get("objective") == "none"
         if not (plain and axis.name in PUSH):
             drawn[axis.name] = axis.draw(trial)
@@ -118,7 +136,10 @@ def draw(space: Sequence[Axis], fixed: Mapping[str, Any], trial: Suggest) -> dic
 
 
 def read_space(given: Sequence[str], fixed: Mapping[str, Any]) -> tuple[Axis, ...]:
-    """Axes as `name=...`, or the path of a TOML file with a table [space] of them. ValueError says what is wrong."""
+    """Axes as `name=...`, or the path of a TOML file with a table [space] of them.
+
+    ValueError says what is wrong.
+    """
     pairs: list[tuple[str, Any]] = []
     for text in given:
         name, equals, values = text.partition("=")
@@ -127,7 +148,9 @@ def read_space(given: Sequence[str], fixed: Mapping[str, Any]) -> tuple[Axis, ..
         elif text.endswith(".toml"):
             pairs += _from_toml(Path(text)).items()
         else:
-            raise ValueError(f"--space takes NAME=LOW..HIGH, NAME=A,B,C or a .toml file, not {text!r}")
+            raise ValueError(
+                f"--space takes NAME=LOW..HIGH, NAME=A,B,C or a .toml file, not {text!r}"
+            )
     if not pairs:
         raise ValueError("the space is empty: give at least one NAME=LOW..HIGH or NAME=A,B,C")
     space = tuple(_axis(name, values) for name, values in pairs)
@@ -156,12 +179,16 @@ def read_settings(text: str) -> dict[str, Any]:
 def _from_toml(path: Path) -> dict[str, Any]:
     content = read_toml(path)
     if set(content) != {"space"} or not isinstance(content["space"], dict):
-        raise ValueError(f"{path} must hold one table, [space], with a line for each setting; it holds: {', '.join(content)}")
+        raise ValueError(
+            f"{path} must hold one table, [space], with a line for each setting; it holds: {', '.join(content)}"
+        )
     return content["space"]
 
 
 def _axis(name: str, given: Any) -> Axis:
-    known = [field for field in SampleParams.model_fields if field != "seed"]  # the seeds of a run are not tuned
+    known = [
+        field for field in SampleParams.model_fields if field != "seed"
+    ]  # the seeds of a run are not tuned
     if name not in known:
         raise ValueError(f"unknown setting {name!r} in the space; known: {', '.join(known)}")
     values: list[Any] = []
@@ -188,7 +215,11 @@ def _parts(name: str, given: Any) -> list[Any]:
     """Values and ranges, the latter still text."""
     if isinstance(given, str):
         try:
-            found = parse_json(given) if given.startswith("[") else [_part(text.strip()) for text in given.split(",")]
+            found = (
+                parse_json(given)
+                if given.startswith("[")
+                else [_part(text.strip()) for text in given.split(",")]
+            )
         except ValueError as error:
             raise ValueError(f"{name}: {given!r:.100} is no JSON list ({error})") from error
     else:
@@ -203,7 +234,10 @@ def _part(text: str) -> Any:
 
 
 def _range(name: str, low: str, high: str, *, log: bool) -> Range:
-    kinds = {SampleParams.model_fields[name].annotation, *get_args(SampleParams.model_fields[name].annotation)}
+    kinds = {
+        SampleParams.model_fields[name].annotation,
+        *get_args(SampleParams.model_fields[name].annotation),
+    }
     if not kinds & {int, float}:
         raise ValueError(f"{name} is no number: give its values as A,B,C, not {low}..{high}")
     try:
@@ -212,11 +246,15 @@ def _range(name: str, low: str, high: str, *, log: bool) -> Range:
         raise ValueError(f"{name}: a range is LOW..HIGH in numbers, not {low}..{high}") from None
     whole = float not in kinds
     if not (math.isfinite(ends[0]) and math.isfinite(ends[1]) and ends[0] < ends[1]):
-        raise ValueError(f"{name}: the low end of a range must lie below its high end, not {low}..{high}")
+        raise ValueError(
+            f"{name}: the low end of a range must lie below its high end, not {low}..{high}"
+        )
     if whole and not all(end.is_integer() for end in ends):
         raise ValueError(f"{name} is a whole number: {low}..{high} is no range of those")
     if log and ends[0] <= 0:
-        raise ValueError(f"{name}: a log scale begins above 0, not at {low}; 0 can stand beside it: {name}=0,1..{high}:log")
+        raise ValueError(
+            f"{name}: a log scale begins above 0, not at {low}; 0 can stand beside it: {name}=0,1..{high}:log"
+        )
     return Range(*ends, log=log, whole=whole)
 
 

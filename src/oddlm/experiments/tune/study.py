@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     import optuna
 
 RETRIES = 2  # of a trial whose process was killed: a setting that kills it every time is given up
-HEARTBEAT_S, GRACE_S = 20, 120  # a process on another machine that has been silent for longer is dead
+HEARTBEAT_S, GRACE_S = (
+    20,
+    120,
+)  # a process on another machine that has been silent for longer is dead
 CONNECT_S = 5
 PROCESS, RETRY, PLACE = "process", "retry", "place"  # attributes of a trial
 
@@ -24,12 +27,16 @@ def optuna_library() -> Any:
         import psutil  # noqa: F401
     except ImportError as error:
         raise ValueError("tuning needs the extra 'tune': pip install 'oddlm[tune]'") from error
-    optuna.logging.set_verbosity(optuna.logging.ERROR)  # what happens to trials is told by the command
+    optuna.logging.set_verbosity(
+        optuna.logging.ERROR
+    )  # what happens to trials is told by the command
     return optuna
 
 
 def open_storage(url: str) -> Any:
-    """A database that answers; ValueError in seconds where it does not, without the password in the message."""
+    """A database that answers; ValueError in seconds where it does not, without the password in the
+    message.
+    """
     optuna_library()
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import SQLAlchemyError
@@ -38,7 +45,11 @@ def open_storage(url: str) -> Any:
         parsed = make_url(url)
     except SQLAlchemyError:
         parsed = None
-    drivers = {"sqlite": "sqlite", "postgres": "postgresql+psycopg", "postgresql": "postgresql+psycopg"}
+    drivers = {
+        "sqlite": "sqlite",
+        "postgres": "postgresql+psycopg",
+        "postgresql": "postgresql+psycopg",
+    }
     if parsed is None or parsed.drivername.partition("+")[0] not in drivers:
         scheme, colon, _ = url.partition(":")  # the rest may hold a password
         raise ValueError(
@@ -49,14 +60,21 @@ def open_storage(url: str) -> Any:
     try:
         return _connected(parsed.render_as_string(hide_password=False), arguments)
     except ImportError as error:
-        raise ValueError(f"PostgreSQL needs the extra 'postgres': pip install 'oddlm[postgres]' ({error})") from error
-    except (SQLAlchemyError, RuntimeError) as error:  # the latter: tables of another version of Optuna
+        raise ValueError(
+            f"PostgreSQL needs the extra 'postgres': pip install 'oddlm[postgres]' ({error})"
+        ) from error
+    except (
+        SQLAlchemyError,
+        RuntimeError,
+    ) as error:  # the latter: tables of another version of Optuna
         reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
         raise ValueError(f"storage {parsed.render_as_string()} cannot be used: {reason}") from error
 
 
 def bury(study: "optuna.Study") -> None:
-    """Trials whose process is gone count as failed and are tried again: at once on this machine, elsewhere after GRACE_S."""
+    """Trials whose process is gone count as failed and are tried again: at once on this machine,
+    elsewhere after GRACE_S.
+    """
     optuna = optuna_library()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
@@ -74,7 +92,9 @@ def retry(study: "optuna.Study", trial: "optuna.Trial | optuna.trial.FrozenTrial
     """The same settings again, in the next trial."""
     tried = trial.user_attrs.get(RETRY, 0)
     if tried < RETRIES:
-        study.enqueue_trial(trial.params, user_attrs={RETRY: tried + 1, PLACE: place_of(study, trial)})
+        study.enqueue_trial(
+            trial.params, user_attrs={RETRY: tried + 1, PLACE: place_of(study, trial)}
+        )
 
 
 def place_of(study: "optuna.Study", trial: "optuna.Trial | optuna.trial.FrozenTrial") -> int:
@@ -86,13 +106,15 @@ def place_of(study: "optuna.Study", trial: "optuna.Trial | optuna.trial.FrozenTr
 
 
 def living_process(pid: int) -> dict[str, Any] | None:
-    """What tells a living process from all others, its successors under the same number too; None where there is none, or
-    nothing that tells this machine and its container from others.
+    """What tells a living process from all others, its successors under the same number too; None
+    where there is none, or nothing that tells this machine and its container from others.
     """
     import psutil
 
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()  # two machines may start in the same second
+        boot = (
+            Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        )  # two machines may start in the same second
         space = Path("/proc/self/ns/pid").readlink()
         process = psutil.Process(pid)
         if process.status() == psutil.STATUS_ZOMBIE:
@@ -118,7 +140,9 @@ def _connected(url: str, arguments: Mapping[str, Any]) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         for pause in (0.2, 0.5, 1.0):
-            with suppress(IntegrityError, ProgrammingError):  # another process is making the same tables
+            with suppress(
+                IntegrityError, ProgrammingError
+            ):  # another process is making the same tables
                 return connect()
             time.sleep(pause)
         return connect()

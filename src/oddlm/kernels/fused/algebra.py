@@ -1,4 +1,5 @@
-"""What happens on the GPU between two passes over the logits: positions, inner products, directions, forces.
+"""What happens on the GPU between two passes over the logits: positions, inner products,
+directions, forces.
 
 Conventions as in `passes.py`.
 """
@@ -11,7 +12,8 @@ from .passes import PROTECTED, load_flags
 
 @triton.jit
 def survey(masked, tokens, order, counts, owner, stride_owner, S, BLOCK: tl.constexpr):
-    """One sample per program: its masked positions, how many they are, and S as the owner of committed tokens' columns.
+    """One sample per program: its masked positions, how many they are, and S as the owner of
+    committed tokens' columns.
 
     ABSENT (-1) owns none.
     """
@@ -24,7 +26,11 @@ def survey(masked, tokens, order, counts, owner, stride_owner, S, BLOCK: tl.cons
     tl.store(counts + sample, tl.sum(here.to(tl.int32), axis=0))
     written = valid & (here == 0)
     token = tl.load(tokens + sample * S + position, mask=written, other=0)
-    tl.store(owner + sample * stride_owner + token, tl.zeros([BLOCK], tl.int32) + S, mask=written & (token >= 0))
+    tl.store(
+        owner + sample * stride_owner + token,
+        tl.zeros([BLOCK], tl.int32) + S,
+        mask=written & (token >= 0),
+    )
 
 
 @triton.jit
@@ -53,8 +59,12 @@ def multiply_rows(
     total = tl.zeros([TILE, TILE], tl.float64)
     for start in range(0, LENGTH, BLOCK):
         column = start + tl.arange(0, BLOCK)
-        a = tl.load(rows + i[:, None] * stride_row + column[None, :], mask=(i < N)[:, None], other=0.0)
-        b = tl.load(rows + j[:, None] * stride_row + column[None, :], mask=(j < N)[:, None], other=0.0)
+        a = tl.load(
+            rows + i[:, None] * stride_row + column[None, :], mask=(i < N)[:, None], other=0.0
+        )
+        b = tl.load(
+            rows + j[:, None] * stride_row + column[None, :], mask=(j < N)[:, None], other=0.0
+        )
         total = tl.dot(a.to(tl.float64), tl.trans(b.to(tl.float64)), total, out_dtype=tl.float64)
     place = parts + (group * chunks + chunk) * N * N + i[:, None] * N + j[None, :]
     tl.store(place, total, mask=(i < N)[:, None] & (j < N)[None, :])
@@ -62,8 +72,8 @@ def multiply_rows(
 
 @triton.jit
 def residual(inner, basis, inner_basis, start, size, upto, N, P: tl.constexpr, TILE: tl.constexpr):
-    """Row `start`, made a unit vector, less its components along the first `upto` basis rows, twice: coefficients, inner
-    products with all rows, and the length.
+    """Row `start`, made a unit vector, less its components along the first `upto` basis rows,
+    twice: coefficients, inner products with all rows, and the length.
     """
     axis = tl.arange(0, P)
     within = axis < N
@@ -90,10 +100,12 @@ def find_directions(
     inner, basis, inner_basis, pushed, duplicate, residuals, n, h, N, tolerance,
     BREAK: tl.constexpr, P: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """Gram-Schmidt in the coordinates of the rows [features; draws; earlier], one group per program.
+    """Gram-Schmidt in the coordinates of the rows [features; draws; earlier], one group per
+    program.
 
-    inner [N, N] their inner products; basis [h + n, N] coefficients and inner_basis = basis @ inner, whose first h rows are
-    there already; pushed, duplicate and residuals [n] as in `Coordinates`.
+    inner [N, N] their inner products; basis [h + n, N] coefficients and inner_basis = basis @
+    inner, whose first h rows are there already; pushed, duplicate and residuals [n] as in
+    `Coordinates`.
     """
     group = tl.program_id(0).to(tl.int64)
     inner += group * N * N
@@ -131,7 +143,9 @@ def combine_rows(
     weights, rows, stride_group, stride_row, rough, pull, stride_pull, n, N, V: tl.constexpr,
     ROUGH: tl.constexpr, TILE: tl.constexpr, DEPTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """pull = feature * (weights @ rows), in float64 inside; rough: duplicates whose features are roughened by their noise."""
+    """pull = feature * (weights @ rows), in float64 inside; rough: duplicates whose features are
+    roughened by their noise.
+    """
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = column < V
     k = tl.program_id(1) * TILE + tl.arange(0, TILE)
@@ -142,9 +156,15 @@ def combine_rows(
     while j < N:
         row = j + tl.arange(0, DEPTH)
         weight = tl.load(
-            weights + (group * n + k)[:, None] * N + row[None, :], mask=(k < n)[:, None] & (row < N)[None, :], other=0.0
+            weights + (group * n + k)[:, None] * N + row[None, :],
+            mask=(k < n)[:, None] & (row < N)[None, :],
+            other=0.0,
         )
-        part = tl.load(rows + row[:, None] * stride_row + column[None, :], mask=(row < N)[:, None] & inside[None, :], other=0.0)
+        part = tl.load(
+            rows + row[:, None] * stride_row + column[None, :],
+            mask=(row < N)[:, None] & inside[None, :],
+            other=0.0,
+        )
         total = tl.dot(weight, part.to(tl.float64), total, out_dtype=tl.float64)
         j += DEPTH
     cell = k.to(tl.int64)[:, None] * stride_row + column[None, :]
@@ -159,7 +179,9 @@ def combine_rows(
 
 
 @triton.jit
-def take_peaks(pull, stride_pull, owner, stride_owner, likeliest, masked, peaks, S, BLOCK: tl.constexpr):
+def take_peaks(
+    pull, stride_pull, owner, stride_owner, likeliest, masked, peaks, S, BLOCK: tl.constexpr
+):
     """Move what a row pulls at its likeliest column, where it owns it, from `pull` to peaks [B, S]."""
     sample = tl.program_id(0).to(tl.int64)
     position = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -177,8 +199,9 @@ def sum_by_owner(
     rows, stride_group, stride_row, pull, stride_pull, owner, stride_owner, table, sums, order, counts,
     S, n, chunks, V: tl.constexpr, LENGTH: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """sums [sample, chunk, 3, S] over the columns that each masked row owns: of w, and of v w and w^2 without protected
-    columns. A lane adds few numbers, in float32; the lanes are added in float64.
+    """sums [sample, chunk, 3, S] over the columns that each masked row owns: of w, and of v w and
+    w^2 without protected columns. A lane adds few numbers, in float32; the lanes are added in
+    float64.
     """
     sample = tl.program_id(0).to(tl.int64)
     first = tl.program_id(1) * TILE
@@ -198,7 +221,9 @@ def sum_by_owner(
             v = tl.load(feature + column, mask=inside, other=0.0)
             who = tl.load(owner + sample * stride_owner + column, mask=inside, other=S).to(tl.int32)
             w_free = tl.where((load_flags(table, column, inside) & PROTECTED) != 0, 0.0, w)
-            mine = (who[None, :] == position[:, None]).to(tl.float32)  # a factor, since adding a product is one operation
+            mine = (who[None, :] == position[:, None]).to(
+                tl.float32
+            )  # a factor, since adding a product is one operation
             w_sum += mine * w[None, :]
             vw_sum += mine * (v * w_free)[None, :]
             ww_sum += mine * (w_free * w_free)[None, :]
@@ -233,11 +258,22 @@ def set_forces(
     count = tl.maximum(tl.sum(here.to(tl.int32), axis=0), 1)
     left = tl.load(rest + row, mask=valid, other=0.0).to(tl.float64)
     peak = 1.0 / (1.0 + left)
-    slope = tl.load(by_quality + sample) / count + tl.load(peaks + row, mask=valid, other=0.0).to(tl.float64) / peak
+    slope = (
+        tl.load(by_quality + sample) / count
+        + tl.load(peaks + row, mask=valid, other=0.0).to(tl.float64) / peak
+    )
     mean = own + peak * slope  # sum of P dL/dP
-    lost = peak * (left * peak * slope - own)  # P (dL/dP - mean) at the likeliest, without cancellation
-    shielded = (load_flags(table, tl.load(likeliest + row, mask=valid, other=0), valid) & PROTECTED) != 0
-    square = mean * mean * tl.load(power + row, mask=valid, other=0.0).to(tl.float64) - 2.0 * mean * own_v + own_w
+    lost = peak * (
+        left * peak * slope - own
+    )  # P (dL/dP - mean) at the likeliest, without cancellation
+    shielded = (
+        load_flags(table, tl.load(likeliest + row, mask=valid, other=0), valid) & PROTECTED
+    ) != 0
+    square = (
+        mean * mean * tl.load(power + row, mask=valid, other=0.0).to(tl.float64)
+        - 2.0 * mean * own_v
+        + own_w
+    )
     square += tl.where(shielded, 0.0, lost * lost)
     strength = tl.load(alpha + sample)
     if not RAW:

@@ -23,7 +23,9 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """How the masked rows of B samples move: what forms the pushed logits, cell by cell, from the logits themselves."""
+    """How the masked rows of B samples move: what forms the pushed logits, cell by cell, from the
+    logits themselves.
+    """
 
     largest: Tensor  # [B, S] largest logit; NaN where there was one
     likeliest: Tensor  # [B, S] int32: its column
@@ -51,7 +53,9 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What the sampling kernel leaves behind, [B, S] each; where not open the tokens as they are, and zeros."""
+    """What the sampling kernel leaves behind, [B, S] each; where not open the tokens as they are,
+    and zeros.
+    """
 
     tokens: Tensor  # int64
     confidence: Tensor  # float64, as the next three: the token's probability after the push
@@ -62,7 +66,9 @@ class Drawn:
 
 
 @lru_cache(maxsize=64)
-def columns_of(V: int, never: tuple[int, ...], protected: tuple[int, ...], where: torch.device) -> Columns:
+def columns_of(
+    V: int, never: tuple[int, ...], protected: tuple[int, ...], where: torch.device
+) -> Columns:
     """Made once, since every copy from the host would wait for the device."""
     flags = torch.zeros(V, dtype=torch.uint8)
     flags[list(never)] |= device.NEVER.value

@@ -1,4 +1,5 @@
-"""Repulsion and sampling on a GPU: the closed form as kernels that read the logits three times and write nothing of their size.
+"""Repulsion and sampling on a GPU: the closed form as kernels that read the logits three times and
+write nothing of their size.
 
 Shapes as in closed_form.py; B = G * n samples. Nothing here waits for the device.
 """
@@ -23,7 +24,9 @@ CELL = 512  # rows are padded to a multiple of it
 CHUNK = 4096  # columns that one program sums by owner
 NEEDS = {None: 0, "margin": 1, "entropy": 2}
 
-Lines = tuple[Tensor, Tensor | None]  # logits [G, n, m, V] and their positions [G, n, m]; None: all positions, m = S
+Lines = tuple[
+    Tensor, Tensor | None
+]  # logits [G, n, m, V] and their positions [G, n, m]; None: all positions, m = S
 
 
 def keys_of(step: Step, purpose: Purpose, positions: int) -> Tensor:
@@ -33,13 +36,26 @@ def keys_of(step: Step, purpose: Purpose, positions: int) -> Tensor:
     lanes = _block(positions, 128)
     with _current(keys):
         device.make_keys[(B, triton.cdiv(positions, lanes))](
-            step.seeds, keys, step.n, step.first_sample, step.index, int(purpose), positions, LANES=lanes, num_warps=1
+            step.seeds,
+            keys,
+            step.n,
+            step.first_sample,
+            step.index,
+            int(purpose),
+            positions,
+            LANES=lanes,
+            num_warps=1,
         )
     return keys
 
 
 def repel(
-    logits: Tensor, tokens: Tensor, masked: Tensor, alpha: Tensor, earlier: Tensor | None, how: Repel
+    logits: Tensor,
+    tokens: Tensor,
+    masked: Tensor,
+    alpha: Tensor,
+    earlier: Tensor | None,
+    how: Repel,
 ) -> tuple[Tensor, Tensor | None]:
     """The same contract as `closed_form.repel`."""
     push, added = plan(logits, tokens, masked, alpha, earlier, how)
@@ -57,9 +73,11 @@ def plan(
     positions: Tensor | None = None,
     never: tuple[int, ...] = (),
 ) -> tuple[Push, Tensor | None]:
-    """The push of logits [G, n, S, V] (see `reference.repel`), and the directions added, where wanted.
+    """The push of logits [G, n, S, V] (see `reference.repel`), and the directions added, where
+    wanted.
 
-    positions [G * n, m]: the logits are [G, n, m, V], of the masked positions of each sample, in ascending order.
+    positions [G * n, m]: the logits are [G, n, m, V], of the masked positions of each sample, in
+    ascending order.
     """
     columns = columns_of(logits.shape[-1], never, how.protected, logits.device)
     lines = logits, None if positions is None else positions.view(logits.shape[:3])
@@ -83,7 +101,11 @@ def _plan_one_by_one(
     logits, positions = lines
     for k in range(logits.shape[1]):
         one = slice(k, k + 1)
-        part = (logits[:, one], None if positions is None else positions[:, one]), tokens[:, one], masked[:, one]
+        part = (
+            (logits[:, one], None if positions is None else positions[:, one]),
+            tokens[:, one],
+            masked[:, one],
+        )
         push, _ = _plan(*part, alpha[:, one], earlier, how, keys[:, one], columns)
         pushes.append(push)
         rows = _make_rows(part[0][0], earlier)
@@ -96,7 +118,13 @@ def _plan_one_by_one(
 
 
 def draw(
-    logits: Tensor, positions: Tensor | None, step: Step, push: Push | None, *, temperature: float, needs: str | None
+    logits: Tensor,
+    positions: Tensor | None,
+    step: Step,
+    push: Push | None,
+    *,
+    temperature: float,
+    needs: str | None,
 ) -> Drawn:
     """Gumbel-max tokens at the open positions of logits [B, S, V], or [B, m, V] of these positions."""
     B, M, V = logits.shape
@@ -125,7 +153,17 @@ def write(logits: Tensor, masked: Tensor, push: Push) -> Tensor:
     block = _block(V, 2048)
     with _current(logits):
         device.write_rows[(B * S, triton.cdiv(V, block))](
-            pushed, S * V, V, _flat(masked), push.columns.flags, *_of(push, logits), pushed, S, V=V, BLOCK=block, num_warps=8
+            pushed,
+            S * V,
+            V,
+            _flat(masked),
+            push.columns.flags,
+            *_of(push, logits),
+            pushed,
+            S,
+            V=V,
+            BLOCK=block,
+            num_warps=8,
         )
     return pushed
 
@@ -153,7 +191,9 @@ def _plan(
     weights = how.weigh(found)
     alpha = how.eased(alpha, found)
     pull = _combine(weights.by_feature, rows, weights.rough, V).flatten(0, 1)
-    at_peak, even, force = _forces(rows, pull, seen, here, columns, weights.by_quality, alpha, how.raw_gradient)
+    at_peak, even, force = _forces(
+        rows, pull, seen, here, columns, weights.by_quality, alpha, how.raw_gradient
+    )
     push = Push(
         largest=seen.largest,
         likeliest=seen.likeliest,
@@ -172,20 +212,34 @@ def _make_rows(logits: Tensor, earlier: Tensor | None) -> Tensor:
     """[G, n + n + h, W]: room for features and draws, and the earlier directions."""
     G, n, _, V = logits.shape
     h = 0 if earlier is None else earlier.shape[1]
-    rows = torch.empty(G, 2 * n + h, triton.cdiv(V, CELL) * CELL, dtype=torch.float32, device=logits.device)
+    rows = torch.empty(
+        G, 2 * n + h, triton.cdiv(V, CELL) * CELL, dtype=torch.float32, device=logits.device
+    )
     if earlier is not None:
         rows[:, 2 * n :, :V], rows[:, 2 * n :, V:] = earlier, 0.0
     return rows
 
 
 def _observe(
-    lines: Lines, tokens: Tensor, masked: Tensor, keys: Tensor, columns: Columns, rows: Tensor, push: Push | None
+    lines: Lines,
+    tokens: Tensor,
+    masked: Tensor,
+    keys: Tensor,
+    columns: Columns,
+    rows: Tensor,
+    push: Push | None,
 ) -> Rows:
-    """Statistics and owners of the logits, pushed if there is a push; features and draws are written into `rows`."""
+    """Statistics and owners of the logits, pushed if there is a push; features and draws are
+    written into `rows`.
+    """
     logits, positions = lines
     G, n, M, V = logits.shape
     S, W = tokens.shape[2], rows.shape[2]
-    x, here, keys = _last_dense(logits.flatten(0, 1)), masked.flatten(0, 1), keys.flatten().contiguous()
+    x, here, keys = (
+        _last_dense(logits.flatten(0, 1)),
+        masked.flatten(0, 1),
+        keys.flatten().contiguous(),
+    )
     figures = torch.zeros(5, G * n, S, dtype=torch.float32, device=x.device)
     largest, rest, power, share_log, likeliest = *figures[:4], figures[4].view(torch.int32)
     strides = x.stride(0), x.stride(1)
@@ -196,9 +250,19 @@ def _observe(
     )  # fmt: skip
     order = torch.empty(G * n, S, dtype=torch.int64, device=x.device)
     counts = torch.empty(G * n, dtype=torch.int32, device=x.device)
-    owner = torch.zeros(G * n, W, dtype=torch.int16 if S < 1 << 15 else torch.int32, device=x.device)
+    owner = torch.zeros(
+        G * n, W, dtype=torch.int16 if S < 1 << 15 else torch.int32, device=x.device
+    )
     algebra.survey[(G * n,)](
-        _flat(here), tokens.flatten(0, 1).contiguous(), order, counts, owner, W, S, BLOCK=_lanes(S), num_warps=4
+        _flat(here),
+        tokens.flatten(0, 1).contiguous(),
+        order,
+        counts,
+        owner,
+        W,
+        S,
+        BLOCK=_lanes(S),
+        num_warps=4,
     )
     block = _block(V, 512)
     device.pool_columns[(G * n, triton.cdiv(W, block))](
@@ -224,13 +288,24 @@ def _inner(rows: Tensor) -> Tensor:
         length = CELL
     parts = torch.empty(G, W // length, N, N, dtype=torch.float64, device=rows.device)
     algebra.multiply_rows[(triton.cdiv(N, tile) ** 2, W // length, G)](
-        rows, rows.stride(0), rows.stride(1), parts, N, W // length, LENGTH=length, TILE=tile, BLOCK=64, num_warps=4
+        rows,
+        rows.stride(0),
+        rows.stride(1),
+        parts,
+        N,
+        W // length,
+        LENGTH=length,
+        TILE=tile,
+        BLOCK=64,
+        num_warps=4,
     )
     return parts.sum(dim=1)
 
 
 def _coordinates(rows: Tensor, quality: Tensor, n: int, rule: Duplicates) -> Coordinates:
-    """Directions by Gram-Schmidt on inner products: `directions.find_directions` without its vectors."""
+    """Directions by Gram-Schmidt on inner products: `directions.find_directions` without its
+    vectors.
+    """
     G, N, _ = rows.shape
     h = N - 2 * n
     inner = _inner(rows)
@@ -275,7 +350,9 @@ def _forces(
     alpha: Tensor,
     raw: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What the likeliest column loses and the others gain [B, S], and the force [B]; takes the likeliest out of `pull`."""
+    """What the likeliest column loses and the others gain [B, S], and the force [B]; takes the
+    likeliest out of `pull`.
+    """
     B, S = masked.shape
     V, n = len(columns.flags), alpha.shape[1]
     here = _flat(masked)
@@ -305,7 +382,10 @@ def _join(pushes: list[Push]) -> Push:
     def join(name: str) -> Tensor:
         return torch.stack([getattr(push, name) for push in pushes], dim=1).flatten(0, 1)
 
-    return Push(**{f.name: join(f.name) for f in fields(Push) if f.name != "columns"}, columns=pushes[0].columns)
+    return Push(
+        **{f.name: join(f.name) for f in fields(Push) if f.name != "columns"},
+        columns=pushes[0].columns,
+    )
 
 
 def _of(push: Push | None, instead: Tensor) -> tuple[Any, ...]:
@@ -313,7 +393,16 @@ def _of(push: Push | None, instead: Tensor) -> tuple[Any, ...]:
     if push is None:
         return (*[instead] * 7, 0)
     pull, owner = push.pull, push.owner
-    return push.largest, push.likeliest, push.at_peak, push.even, push.force, pull, owner, pull.stride(0)
+    return (
+        push.largest,
+        push.likeliest,
+        push.at_peak,
+        push.even,
+        push.force,
+        pull,
+        owner,
+        pull.stride(0),
+    )
 
 
 def _some(positions: Tensor | None, instead: Tensor) -> Tensor:

@@ -1,9 +1,12 @@
-"""The passes over the logits, as they run on the GPU; `launch.py` launches them, README.md derives them.
+"""The passes over the logits, as they run on the GPU; `launch.py` launches them, README.md derives
+them.
 
-Rows are the positions of samples: row = sample * S + position. Logits have M lines per sample, one for every position or (SOME)
-for each masked one, whose `positions` [samples, M] come in ascending order. `table` holds one byte per column, NEVER and
-PROTECTED flags, and `busy` one per BUSY columns, whether there are any: few have some, and the others are spared the look. Sums
-run in a fixed order (no atomics), so that two runs give the same bits. Loops over columns have constant bounds.
+Rows are the positions of samples: row = sample * S + position. Logits have M lines per sample, one
+for every position or (SOME) for each masked one, whose `positions` [samples, M] come in ascending
+order. `table` holds one byte per column, NEVER and PROTECTED flags, and `busy` one per BUSY
+columns, whether there are any: few have some, and the others are spared the look. Sums run in a
+fixed order (no atomics), so that two runs give the same bits. Loops over columns have constant
+bounds.
 """
 
 import triton
@@ -35,7 +38,9 @@ def bits(key, column):
 
 @triton.jit
 def exponential(key, column):
-    """`noise._exponential`; log1p by Kahan's correction, since u / (1 - w) makes up for what w = 1 - u has lost."""
+    """`noise._exponential`; log1p by Kahan's correction, since u / (1 - w) makes up for what w = 1
+    - u has lost.
+    """
     u = ((bits(key, column) >> 1).to(tl.float32) + 0.5) * 4.656612873077393e-10
     u = tl.minimum(u, 0.99999994)
     w = 1.0 - u
@@ -76,12 +81,16 @@ def make_keys(seeds, keys, n, first_sample, step, purpose, L, LANES: tl.constexp
     h = mix64(h * 3 + golden + (step + zero).to(tl.uint64, bitcast=True))
     h = mix64(h * 3 + golden + (purpose + zero).to(tl.uint64, bitcast=True))
     h = mix64(h * 3 + golden + (position + zero).to(tl.uint64, bitcast=True))
-    tl.store(keys + row.to(tl.int64) * L + position, h.to(tl.int64, bitcast=True), mask=position < L)
+    tl.store(
+        keys + row.to(tl.int64) * L + position, h.to(tl.int64, bitcast=True), mask=position < L
+    )
 
 
 @triton.jit
 def exp(x):
-    """`tl.exp` without its detour for results below 1e-38, which here become 0: three operations less."""
+    """`tl.exp` without its detour for results below 1e-38, which here become 0: three operations
+    less.
+    """
     return tl.exp2(x * LOG2_E)
 
 
@@ -98,7 +107,9 @@ def load_flags(table, column, inside):
 
 @triton.jit
 def pushed(x, column, inside, position, largest, likeliest, at_peak, even, force, pull, owner):
-    """x' = x + f m P - f w [owned], the exact value at the likeliest column; protected columns are the caller's business."""
+    """x' = x + f m P - f w [owned], the exact value at the likeliest column; protected columns are
+    the caller's business.
+    """
     mine = tl.load(owner + column, mask=inside, other=0).to(tl.int32) == position
     own = tl.load(pull + column, mask=inside, other=0.0)
     moved = x + exp(x - largest) * even - force * tl.where(mine, own, 0.0)
@@ -140,7 +151,9 @@ def whose(line, positions, M, SOME: tl.constexpr):
 def peak_or_nan(largest, rest):
     """The largest logit; NaN where there was one, which shows in the sum of the others."""
     largest = tl.where(largest > LOWEST, largest, -float("inf"))
-    return tl.where((rest < float("inf")) | (tl.abs(largest) == float("inf")), largest, float("nan"))
+    return tl.where(
+        (rest < float("inf")) | (tl.abs(largest) == float("inf")), largest, float("nan")
+    )
 
 
 @triton.jit(do_not_specialize=["M"])
@@ -150,8 +163,9 @@ def measure_rows(
     largest, likeliest, rest, power, share_log,
     S, M, V: tl.constexpr, SOME: tl.constexpr, PUSHED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Softmax statistics of every masked row, in one pass: each lane keeps its own maximum and leaves it out of its sums.
-    Protected columns come last, one by one, since they count in one sum and not in the other.
+    """Softmax statistics of every masked row, in one pass: each lane keeps its own maximum and
+    leaves it out of its sums. Protected columns come last, one by one, since they count in one sum
+    and not in the other.
     """
     line = tl.program_id(0).to(tl.int64)
     sample, position = whose(line, positions, M, SOME)
@@ -159,7 +173,9 @@ def measure_rows(
     if tl.load(masked + row) != 0:
         x_row = logits + sample * stride_sample + (line % M) * stride_line
         if PUSHED:
-            a, b, c, d, e = row_of_push(row, sample, push_largest, push_likeliest, at_peak, even, force)
+            a, b, c, d, e = row_of_push(
+                row, sample, push_largest, push_likeliest, at_peak, even, force
+            )
             pull_row, owner_row = pull + sample * stride_pull, owner + sample * stride_pull
         lane = tl.arange(0, BLOCK)
         top = tl.full([BLOCK], LOWEST, tl.float32)
@@ -216,10 +232,12 @@ def pool_columns(
     rows, stride_group, stride_row, owner, W,
     S, n, V: tl.constexpr, SOME: tl.constexpr, PUSHED: tl.constexpr, BLOCK: tl.constexpr, UNROLL: tl.constexpr,
 ):  # fmt: skip
-    """Features and draws: the largest probability of each column over a sample's masked rows, who has it, and it times noise;
-    zeros behind the last column. `owner` [samples, W] comes in holding S where a committed token owns the column.
+    """Features and draws: the largest probability of each column over a sample's masked rows, who
+    has it, and it times noise; zeros behind the last column. `owner` [samples, W] comes in holding
+    S where a committed token owns the column.
 
-    Rows are compared by the logarithms of their probabilities, which take no exponential; the winner's is then made anew.
+    Rows are compared by the logarithms of their probabilities, which take no exponential; the
+    winner's is then made anew.
     """
     sample = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -242,7 +260,11 @@ def pool_columns(
                     x, column, inside & valid, flags, row, sample, position,
                     push_largest, push_likeliest, at_peak, even, force, pull, push_owner, stride_pull,
                 )  # fmt: skip
-            x = x - tl.load(largest + row, mask=valid, other=0.0) + tl.load(share_log + row, mask=valid, other=0.0)
+            x = (
+                x
+                - tl.load(largest + row, mask=valid, other=0.0)
+                + tl.load(share_log + row, mask=valid, other=0.0)
+            )
             more = x > best  # never where not valid: -inf
             best = tl.where(more, x, best)
             rank = tl.where(more, i + j, rank)
@@ -256,7 +278,9 @@ def pool_columns(
             x, column, found, flags, row, sample, who,
             push_largest, push_likeliest, at_peak, even, force, pull, push_owner, stride_pull,
         )  # fmt: skip
-    share = tl.exp(x - tl.load(largest + row, mask=found, other=0.0)) / (1.0 + tl.load(rest + row, mask=found, other=0.0))
+    share = tl.exp(x - tl.load(largest + row, mask=found, other=0.0)) / (
+        1.0 + tl.load(rest + row, mask=found, other=0.0)
+    )
     share = tl.where(found & ((flags & NEVER) == 0), share, 0.0)
     held = tl.load(owner + sample * W + column, mask=inside, other=0).to(tl.int32) == S
     share = tl.where(held, 1.0, share)
@@ -264,8 +288,12 @@ def pool_columns(
     feature = rows + (sample // n) * stride_group + (sample % n) * stride_row
     tl.store(feature + column, share, mask=column < W)
     key = tl.load(keys + sample)
-    second_key = mix64((key + 1).to(tl.uint64, bitcast=True)).to(tl.int64, bitcast=True)  # `noise.second_keys`
-    tl.store(feature + n * stride_row + column, share * normal(key, second_key, column), mask=column < W)
+    second_key = mix64((key + 1).to(tl.uint64, bitcast=True)).to(
+        tl.int64, bitcast=True
+    )  # `noise.second_keys`
+    tl.store(
+        feature + n * stride_row + column, share * normal(key, second_key, column), mask=column < W
+    )
 
 
 @triton.jit(do_not_specialize=["M"])
@@ -277,7 +305,8 @@ def draw_tokens(
     S, M, V: tl.constexpr, SOME: tl.constexpr, PUSHED: tl.constexpr, HOT: tl.constexpr, NEEDS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Gumbel-max at every open row, and how probable what was drawn is; the pushed logits exist in registers only.
+    """Gumbel-max at every open row, and how probable what was drawn is; the pushed logits exist in
+    registers only.
 
     NEEDS: what `extra` is, 1 the margin between the two likeliest, 2 the entropy.
     """
@@ -287,7 +316,9 @@ def draw_tokens(
     if tl.load(opened + row) != 0:
         x_row = logits + sample * stride_sample + (line % M) * stride_line
         if PUSHED:
-            a, b, c, d, e = row_of_push(row, sample, push_largest, push_likeliest, at_peak, even, force)
+            a, b, c, d, e = row_of_push(
+                row, sample, push_largest, push_likeliest, at_peak, even, force
+            )
             pull_row, owner_row = pull + sample * stride_pull, owner + sample * stride_pull
         key = tl.load(keys + row)
         lane = tl.arange(0, BLOCK)
@@ -350,7 +381,10 @@ def draw_tokens(
         tl.store(logprob + row, after)
         if PUSHED:
             chosen_base = (tl.max(tl.where(this, base, -float("inf")), axis=0) - a).to(tl.float64)
-            tl.store(base_logprob + row, chosen_base - tl.log(1.0 + tl.load(push_rest + row).to(tl.float64)))
+            tl.store(
+                base_logprob + row,
+                chosen_base - tl.log(1.0 + tl.load(push_rest + row).to(tl.float64)),
+            )
         else:
             tl.store(base_logprob + row, after)
         if NEEDS == 1:
@@ -368,14 +402,30 @@ def write_rows(
     push_largest, push_likeliest, at_peak, even, force, pull, owner, stride_pull,
     out, S, V: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The pushed logits written out, for those who ask; `out` [samples, S, V] contiguous holds the others already."""
+    """The pushed logits written out, for those who ask; `out` [samples, S, V] contiguous holds the
+    others already.
+    """
     row = tl.program_id(0).to(tl.int64)
     if tl.load(masked + row) != 0:
         sample, position = row // S, (row % S).to(tl.int32)
         column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
         inside = column < V
         a, b, c, d, e = row_of_push(row, sample, push_largest, push_likeliest, at_peak, even, force)
-        x = load_logits(logits + sample * stride_sample + (row % S) * stride_position, column, inside)
-        y = pushed(x, column, inside, position, a, b, c, d, e, pull + sample * stride_pull, owner + sample * stride_pull)
+        x = load_logits(
+            logits + sample * stride_sample + (row % S) * stride_position, column, inside
+        )
+        y = pushed(
+            x,
+            column,
+            inside,
+            position,
+            a,
+            b,
+            c,
+            d,
+            e,
+            pull + sample * stride_pull,
+            owner + sample * stride_pull,
+        )
         y = tl.where((load_flags(table, column, inside) & PROTECTED) != 0, x, y)
         tl.store(out + row * V + column, y.to(out.dtype.element_ty), mask=inside)

@@ -17,29 +17,44 @@ from .hearing import evaluating, find_block_length, probe
 
 
 class Wrapped:
-    """Networks differ in how they want padding to be masked, so they see none: rows go in by groups of one prompt length.
+    """Networks differ in how they want padding to be masked, so they see none: rows go in by groups
+    of one prompt length.
 
-    block_length: of a network that is causal over blocks (`hearing`); None where every position hears all others.
+    block_length: of a network that is causal over blocks (`hearing`); None where every position
+    hears all others.
     """
 
-    def __init__(self, network: Any, tokenizer: Any, *, mask_id: int | None = None, shift: bool = False) -> None:
+    def __init__(
+        self, network: Any, tokenizer: Any, *, mask_id: int | None = None, shift: bool = False
+    ) -> None:
         config = getattr(network, "config", None)
         self.network, self.shift = network, shift
         self.name = f"{getattr(config, 'name_or_path', '') or type(network).__name__}, wrapped"
         self.tokenizer = text_tokenizer(tokenizer)
         found = getattr(tokenizer, "mask_token_id", None) if mask_id is None else mask_id
         if found is None:
-            raise ValueError("the tokenizer has no mask token: say which token is the mask, wrap(..., mask_id=...)")
+            raise ValueError(
+                "the tokenizer has no mask token: say which token is the mask, wrap(..., mask_id=...)"
+            )
         self.embedding: Tensor = network.get_input_embeddings().weight.detach()
         self.device = self.embedding.device
         self._keeps = "logits_to_keep" in inspect.signature(network.forward).parameters
         (self.mask_id,) = ids("mask_id", [found], len(self.embedding))
         family = find_architecture(getattr(config, "model_type", None))
         self.confidence = "full" if family is None else family.confidence
-        self.context = getattr(config, "max_position_embeddings" if family is None else family.context, None)
+        self.context = getattr(
+            config, "max_position_embeddings" if family is None else family.context, None
+        )
         self.vocab_size, self.block_length = self._listen()
-        ends = [*_listed(getattr(tokenizer, "eos_token_id", None)), *_listed(getattr(tokenizer, "pad_token_id", None))]
-        ends += [self.tokenizer.special.get(text) for text in END_TEXTS] if isinstance(self.tokenizer, TextTokenizer) else []
+        ends = [
+            *_listed(getattr(tokenizer, "eos_token_id", None)),
+            *_listed(getattr(tokenizer, "pad_token_id", None)),
+        ]
+        ends += (
+            [self.tokenizer.special.get(text) for text in END_TEXTS]
+            if isinstance(self.tokenizer, TextTokenizer)
+            else []
+        )
         known = dict.fromkeys(end for end in ends if end is not None and end != self.mask_id)
         self.end_ids = ids("end tokens", list(known), self.vocab_size)
 
@@ -85,10 +100,14 @@ class Wrapped:
 
     @torch.no_grad()
     def _listen(self) -> tuple[int, int | None]:
-        """The size of the vocabulary, and the block length of a network that has one; one that hears one way is refused."""
+        """The size of the vocabulary, and the block length of a network that has one; one that
+        hears one way is refused.
+        """
         masks, text = probe(self.context, self.mask_id, len(self.embedding), self.device)
         logits = self._outputs(masks[None], 0)[0]
-        block = find_block_length(lambda tokens: self._outputs(tokens[None], 0)[0], masks, text, logits)
+        block = find_block_length(
+            lambda tokens: self._outputs(tokens[None], 0)[0], masks, text, logits
+        )
         name = type(self.network).__name__
         if block == 1:
             raise ValueError(

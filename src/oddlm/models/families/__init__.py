@@ -1,4 +1,6 @@
-"""Published architectures, one file each: a file here that holds an `Architecture` is found without being listed."""
+"""Published architectures, one file each: a file here that holds an `Architecture` is found without
+being listed.
+"""
 
 from functools import cache
 from importlib import import_module
@@ -11,5 +13,10 @@ from ..loading.architecture import Architecture
 def architectures() -> tuple[Architecture, ...]:
     """All of them, in the order of their files."""
     modules = [import_module(f".{module.name}", __name__) for module in iter_modules(__path__)]
-    found = [value for module in modules for value in vars(module).values() if isinstance(value, Architecture)]
+    found = [
+        value
+        for module in modules
+        for value in vars(module).values()
+        if isinstance(value, Architecture)
+    ]
     return tuple({architecture.name: architecture for architecture in found}.values())

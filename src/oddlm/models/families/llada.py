@@ -1,4 +1,7 @@
-"""LLaDA (8B Base and Instruct, 1.5, iLLaDA): Nie et al. 2025, arXiv:2502.09992. Keys and tensor names as in its model code."""
+"""LLaDA (8B Base and Instruct, 1.5, iLLaDA): Nie et al. 2025, arXiv:2502.09992.
+
+Keys and tensor names as in its model code.
+"""
 
 from ..loading.architecture import MOST_LAYERS, Architecture, Keys, checked_shape
 from ..transformer import TransformerConfig
@@ -38,7 +41,11 @@ def config(keys: Keys) -> TransformerConfig:
 
 def prefix(keys: Keys, i: int) -> str:
     size = keys.whole("block_group_size", 1)
-    return f"model.transformer.blocks.{i}." if size == 1 else f"model.transformer.block_groups.{i // size}.{i % size}."
+    return (
+        f"model.transformer.blocks.{i}."
+        if size == 1
+        else f"model.transformer.block_groups.{i // size}.{i % size}."
+    )
 
 
 LLADA = Architecture(

@@ -1,34 +1,45 @@
-"""What is known of the published checkpoints from documentation and reports alone: the one table of assumptions.
+"""What is known of the published checkpoints from documentation and reports alone: the one table of
+assumptions.
 
-Names of tensors and of config keys were read in public model code and stand in `llada`, `dream` and `qwen3`. What is here could
-not be checked against the files themselves. Where a checkpoint says otherwise, the checkpoint is right: these values serve
-where it says nothing, and give benchmarks their shapes.
+Names of tensors and of config keys were read in public model code and stand in `llada`, `dream` and
+`qwen3`. What is here could not be checked against the files themselves. Where a checkpoint says
+otherwise, the checkpoint is right: these values serve where it says nothing, and give benchmarks
+their shapes.
 """
 
 from typing import Any
 
-# Texts of the mask token, tried in this order where neither config.json nor the tokenizer's settings name one.
+# Texts of the mask token, tried in this order where neither config.json nor the tokenizer's
+# settings name one.
 MASK_TEXTS = ("<|mdm_mask|>", "<|mask|>", "<mask>", "[MASK]")
 
-# Tokens that end an answer or a turn, beside the eos and pad ids: LLaDA's EOT (126348), Dream's and Qwen's.
+# Tokens that end an answer or a turn, beside the eos and pad ids: LLaDA's EOT (126348), Dream's and
+# Qwen's.
 END_TEXTS = ("<|eot_id|>", "<|im_end|>", "<|endoftext|>")
 
 # Tokenizers that come as vocab.json and merges.txt and cut text like Qwen2.
 QWEN2_TOKENIZERS = ("DreamTokenizer", "Qwen2Tokenizer", "Qwen2TokenizerFast")
 
-# How the authors of the Dream family sample, as their scripts and READMEs have it: Dream-Instruct's evaluation, Dream-Base's on
-# maths, and the examples of the others; always a step per token. Nothing takes these by itself, but the whole family takes
-# confidence from the sampled distribution (`families.dream`): at these settings it is 1 nearly everywhere, so that they
-# write from left to right. (Their first step writes nothing and their last one two tokens, where ours writes one at each.)
+# How the authors of the Dream family sample, as their scripts and READMEs have it: Dream-Instruct's
+# evaluation, Dream-Base's on maths, and the examples of the others; always a step per token.
+# Nothing takes these by itself, but the whole family takes confidence from the sampled distribution
+# (`families.dream`): at these settings it is 1 nearly everywhere, so that they write from left to
+# right. (Their first step writes nothing and their last one two tokens, where ours writes one at
+# each.)
 SAMPLING: dict[str, dict[str, Any]] = {
     "Dream-org/Dream-v0-Instruct-7B": {"policy": "entropy", "temperature": 0.1, "top_p": 0.9},
     "Dream-org/Dream-v0-Base-7B": {"policy": "entropy", "temperature": 0.0, "top_p": 0.95},
-    "Dream-org/Dream-Coder-v0-Instruct-7B": {"policy": "entropy", "temperature": 0.1, "top_p": 0.95},
+    "Dream-org/Dream-Coder-v0-Instruct-7B": {
+        "policy": "entropy",
+        "temperature": 0.1,
+        "top_p": 0.95,
+    },
     "apple/DiffuCoder-7B-Base": {"policy": "entropy", "temperature": 0.2, "top_p": 0.95},
     "apple/DiffuCoder-7B-cpGRPO": {"policy": "entropy", "temperature": 0.4, "top_p": 0.95},
 }
 
-# config.json of the published sizes. iLLaDA-8B has LLaDA's layout and mask id 5; Dream-Coder and DiffuCoder are Dream's size.
+# config.json of the published sizes. iLLaDA-8B has LLaDA's layout and mask id 5; Dream-Coder and
+# DiffuCoder are Dream's size.
 LLADA_8B: dict[str, Any] = {
     "architectures": ["LLaDAModelLM"],
     "model_type": "llada",

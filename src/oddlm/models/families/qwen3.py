@@ -1,4 +1,6 @@
-"""Qwen3 turned into a masked diffusion model (dllm-hub/Qwen3-0.6B-diffusion-mdlm-v0.1): Qwen3's layout, heard both ways."""
+"""Qwen3 turned into a masked diffusion model (dllm-hub/Qwen3-0.6B-diffusion-mdlm-v0.1): Qwen3's
+layout, heard both ways.
+"""
 
 from ..loading.architecture import Architecture, Keys
 from ..transformer import TransformerConfig
@@ -17,6 +19,10 @@ QWEN3 = Architecture(
     config=config,
     context="max_position_embeddings",
     outer=OUTER,
-    block={**BLOCK, "q_norm.weight": ("self_attn.q_norm.weight",), "k_norm.weight": ("self_attn.k_norm.weight",)},
+    block={
+        **BLOCK,
+        "q_norm.weight": ("self_attn.q_norm.weight",),
+        "k_norm.weight": ("self_attn.k_norm.weight",),
+    },
     prefix=prefix,
 )

@@ -1,1 +1,4 @@
-"""From the files of a checkpoint to a network and its tokenizer. Nothing in them is ever executed."""
+"""From the files of a checkpoint to a network and its tokenizer.
+
+Nothing in them is ever executed.
+"""

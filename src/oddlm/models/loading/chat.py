@@ -1,4 +1,6 @@
-"""Chat templates, run where they can do nothing but write text, on messages that cannot pose as control tokens."""
+"""Chat templates, run where they can do nothing but write text, on messages that cannot pose as
+control tokens.
+"""
 
 import atexit
 import json
@@ -21,16 +23,25 @@ from . import rendering
 
 ROLES = ("system", "user", "assistant")
 PRIVATE = range(0xF0000, 0xFFFFE)  # code points that no text uses
-WALL_S = 60.0  # for an answer of the process that renders; its own limit is on the time that it computes
-MOST_BYTES = 12 * rendering.MOST_CHARACTERS + 4096  # of an answer: JSON takes up to twelve for a character
+WALL_S = (
+    60.0  # for an answer of the process that renders; its own limit is on the time that it computes
+)
+MOST_BYTES = (
+    12 * rendering.MOST_CHARACTERS + 4096
+)  # of an answer: JSON takes up to twelve for a character
 LONGEST_TOKEN = 128  # characters of a control token
 _SPACE = re.compile(r"\s*")
 
 
 class ChatTemplate:
-    """A template as a checkpoint brings it. Whatever it does, it costs no more than the limits in `rendering`."""
+    """A template as a checkpoint brings it.
 
-    def __init__(self, source: str, tokens: Mapping[str, str | None], special: "ControlTokens") -> None:
+    Whatever it does, it costs no more than the limits in `rendering`.
+    """
+
+    def __init__(
+        self, source: str, tokens: Mapping[str, str | None], special: "ControlTokens"
+    ) -> None:
         if len(source) > rendering.MOST_SOURCE:
             raise ValueError(f"the chat template is longer than {rendering.MOST_SOURCE} characters")
         try:
@@ -41,11 +52,14 @@ class ChatTemplate:
         self._tokens = {name: text for name, text in tokens.items() if text is not None}
         self._special = special
 
-    def segments(self, messages: Sequence[Mapping[str, str]], *, answer: bool = True) -> list[tuple[str, bool]]:
+    def segments(
+        self, messages: Sequence[Mapping[str, str]], *, answer: bool = True
+    ) -> list[tuple[str, bool]]:
         """The rendered conversation in parts, each with whether it is a control token.
 
-        Control tokens are those that the template itself writes: the same texts inside a message are marked before the
-        template runs, and unmarked after the control tokens have been cut out. answer: end where the model's turn begins.
+        Control tokens are those that the template itself writes: the same texts inside a message
+        are marked before the template runs, and unmarked after the control tokens have been cut
+        out. answer: end where the model's turn begins.
         """
         contents = [_message(i, message) for i, message in enumerate(messages)]
         if not contents:
@@ -59,7 +73,9 @@ class ChatTemplate:
         text = self._render(shielded, answer)
         back = {ord(mark): char for char, mark in marks.items()}
         parts = self._special.cut(text)
-        return [(part if control else part.translate(back), control) for part, control in parts if part]
+        return [
+            (part if control else part.translate(back), control) for part, control in parts if part
+        ]
 
     def _render(self, messages: list[dict[str, str]], answer: bool) -> str:
         variables = {"messages": messages, "add_generation_prompt": answer, **self._tokens}
@@ -70,17 +86,20 @@ class ChatTemplate:
 
 
 class ControlTokens:
-    """The texts of control tokens, each with whether it takes the white space before it and behind it along.
+    """The texts of control tokens, each with whether it takes the white space before it and behind
+    it along.
 
-    They come from checkpoints and texts from anybody, so no pattern is made of them: finding them takes time that grows with
-    the text, whatever they are.
+    They come from checkpoints and texts from anybody, so no pattern is made of them: finding them
+    takes time that grows with the text, whatever they are.
     """
 
     def __init__(self, strips: Mapping[str, tuple[bool, bool]]) -> None:
         lengths: dict[str, set[int]] = {}
         for text in strips:
             if not 0 < len(text) <= LONGEST_TOKEN:
-                raise ValueError(f"a control token has 1 to {LONGEST_TOKEN} characters, not {len(text)}: {text!r:.60}")
+                raise ValueError(
+                    f"a control token has 1 to {LONGEST_TOKEN} characters, not {len(text)}: {text!r:.60}"
+                )
             lengths.setdefault(text[0], set()).add(len(text))
         self._strips = strips
         self._lengths = {first: sorted(some, reverse=True) for first, some in lengths.items()}
@@ -96,7 +115,9 @@ class ControlTokens:
                     break
 
     def cut(self, text: str) -> list[tuple[str, bool]]:
-        """The text in parts, each with whether it is a control token; white space that belongs to those is left out."""
+        """The text in parts, each with whether it is a control token; white space that belongs to
+        those is left out.
+        """
         parts: list[tuple[str, bool]] = []
         end = 0
         for place, token in self.find(text):
@@ -112,7 +133,9 @@ class ControlTokens:
 
 
 class Renderer:
-    """The process that renders (`rendering`), one for all templates; started when first needed, and again when it has ended."""
+    """The process that renders (`rendering`), one for all templates; started when first needed, and
+    again when it has ended.
+    """
 
     _process: "subprocess.Popen[bytes] | None"
     _lock: Lock
@@ -120,10 +143,15 @@ class Renderer:
     def __init__(self) -> None:
         self._forget()
         atexit.register(self._end)
-        os.register_at_fork(after_in_child=self._forget)  # a fork must not use the pipes of its parent
+        os.register_at_fork(
+            after_in_child=self._forget
+        )  # a fork must not use the pipes of its parent
 
     def __call__(self, source: str, variables: Mapping[str, Any] | None) -> str:
-        """What a template writes; without variables it is only read. ValueError says what is wrong with it."""
+        """What a template writes; without variables it is only read.
+
+        ValueError says what is wrong with it.
+        """
         with self._lock:
             try:
                 process = self._process = self._process or _start()
@@ -132,7 +160,9 @@ class Renderer:
                 answer = _receive(process)
             except (OSError, EOFError) as error:
                 raise ValueError(_cause(self._end(), error)) from error
-            except BaseException:  # an answer that nobody waited for would be taken for the next one
+            except (
+                BaseException
+            ):  # an answer that nobody waited for would be taken for the next one
                 self._end()
                 raise
         if "text" not in answer:
@@ -162,7 +192,9 @@ def renderer() -> Renderer:
 
 def _start() -> "subprocess.Popen[bytes]":
     found = [find_spec(name) for name in ("jinja2", "markupsafe")]
-    homes = {str(Path(spec.origin).parents[1]) for spec in found if spec is not None and spec.origin}
+    homes = {
+        str(Path(spec.origin).parents[1]) for spec in found if spec is not None and spec.origin
+    }
     return subprocess.Popen(
         [sys.executable, "-I", "-S", rendering.__file__, *sorted(homes)],
         stdin=subprocess.PIPE,

@@ -1,7 +1,10 @@
-"""Checkpoints in the published layout: config.json and safetensors, whole or in shards. Nothing in them is ever executed.
+"""Checkpoints in the published layout: config.json and safetensors, whole or in shards. Nothing in
+them is ever executed.
 
-What a checkpoint is and whether it is complete is read from its headers. The weights then go one tensor at a time to where they
-belong: the network is made without memory, and a file is mapped only while one tensor is copied out of it.
+What a checkpoint is and whether it is complete is read from its headers. The weights then go one
+tensor at a time to where they
+belong: the network is made without memory, and a file is mapped only while one tensor is copied out
+of it.
 """
 
 import json
@@ -64,7 +67,9 @@ def describe(folder: Path) -> Description:
     """Read config.json; ValueError where it is of no network that can be loaded."""
     path = folder / CONFIG
     if not path.is_file():
-        raise ValueError(f"{folder} holds no {CONFIG}: a checkpoint is config.json, safetensors and tokenizer files")
+        raise ValueError(
+            f"{folder} holds no {CONFIG}: a checkpoint is config.json, safetensors and tokenizer files"
+        )
     keys = Keys(str(path), read_json(path))
     architecture = _architecture(keys)
     return Description(folder, keys, architecture, architecture.config(keys))
@@ -81,7 +86,9 @@ def _architecture(keys: Keys) -> Architecture:
     if (architecture := find_architecture(kind)) is not None:
         return architecture
     told = ", ".join(names) or repr(kind)
-    if any(name.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")) for name in names):
+    if any(
+        name.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")) for name in names
+    ):
         raise ValueError(
             f"{keys.where} describes {told}: an autoregressive model, which cannot fill masks. If it was trained to, "
             "load it with transformers and give it to oddlm.wrap(model, tokenizer, mask_id=...)"
@@ -99,8 +106,12 @@ def weight_files(folder: Path) -> list[str]:
         return [WHOLE]
     found = read_json(folder / INDEX).get("weight_map")
     names = sorted(set(map(str, found.values()))) if isinstance(found, dict) else []
-    if not names or any(Path(name).name != name or not name.endswith(".safetensors") for name in names):
-        raise ValueError(f"{folder / INDEX} is damaged (no names of safetensors files in it): copy or download it anew")
+    if not names or any(
+        Path(name).name != name or not name.endswith(".safetensors") for name in names
+    ):
+        raise ValueError(
+            f"{folder / INDEX} is damaged (no names of safetensors files in it): copy or download it anew"
+        )
     return names
 
 
@@ -109,8 +120,14 @@ def whole_weights(folder: Path) -> dict[str, Path]:
     names = weight_files(folder)
     if missing := [name for name in names if not (folder / name).is_file()]:
         pickled = ", ".join(sorted(path.name for path in folder.glob("*.bin")))
-        also = f"; {pickled} there is pickle, which can run code and is not read: convert it to safetensors" if pickled else ""
-        raise ValueError(f"the checkpoint in {folder} is incomplete: {', '.join(missing)} missing{also}")
+        also = (
+            f"; {pickled} there is pickle, which can run code and is not read: convert it to safetensors"
+            if pickled
+            else ""
+        )
+        raise ValueError(
+            f"the checkpoint in {folder} is incomplete: {', '.join(missing)} missing{also}"
+        )
     return {name: folder / name for name in names}
 
 
@@ -134,7 +151,10 @@ def _opened(path: Path, device: str = "cpu") -> Any:
 
 
 def plan(described: Description, network: Transformer) -> dict[str, list[Piece]]:
-    """Which tensors make which parameter. Every tensor is there, fits, and is used: else ValueError, before any is read."""
+    """Which tensors make which parameter.
+
+    Every tensor is there, fits, and is used: else ValueError, before any is read.
+    """
     files = find_tensors(described.folder)
     pieces: dict[str, list[Piece]] = {}
     wrong: list[str] = []
@@ -150,12 +170,16 @@ def plan(described: Description, network: Transformer) -> dict[str, list[Piece]]
             start = sum(piece.stop - piece.start for piece in pieces[name])
             pieces[name].append(Piece(source, files[source], start, start + size))
             wrong += _misfit(files[source], source, (size, *parameter.shape[1:]))
-    unexpected = sorted(files.keys() - {p.source for own in pieces.values() for p in own} - _spare(described, files))
+    unexpected = sorted(
+        files.keys() - {p.source for own in pieces.values() for p in own} - _spare(described, files)
+    )
     for what, names in (("missing", missing), ("wrong", wrong), ("unexpected", unexpected)):
         if names:
             more = f" and {len(names) - 5} more" if len(names) > 5 else ""
             shown = ", ".join(names[:5])
-            raise ValueError(f"the weights in {described.folder} do not fit its {CONFIG}: {what} {shown}{more}")
+            raise ValueError(
+                f"the weights in {described.folder} do not fit its {CONFIG}: {what} {shown}{more}"
+            )
     return pieces
 
 
@@ -178,12 +202,19 @@ def _misfit(path: Path, source: str, shape: tuple[int, ...]) -> Iterator[str]:
 
 
 def _spare(described: Description, files: Mapping[str, Path]) -> set[str]:
-    """Tensors that need not be read: constants, and a tied head that was stored all the same (it must be the embedding)."""
+    """Tensors that need not be read: constants, and a tied head that was stored all the same (it
+    must be the embedding).
+    """
     spare = {name for name in files if name.endswith(IGNORED)}
-    (embedding,), (head,) = described.architecture.outer["embed.weight"], described.architecture.outer["head.weight"]
+    (embedding,), (head,) = (
+        described.architecture.outer["embed.weight"],
+        described.architecture.outer["head.weight"],
+    )
     if described.config.tied and head in files and embedding in files:
         if not torch.equal(_read(files[head], head), _read(files[embedding], embedding)):
-            raise ValueError(f"{described.keys.where} ties the head to the embedding, but {head} is not {embedding}")
+            raise ValueError(
+                f"{described.keys.where} ties the head to the embedding, but {head} is not {embedding}"
+            )
         spare.add(head)
     return spare
 
@@ -212,11 +243,17 @@ def load_network(
     shapes = {name: parameter.shape for name, parameter in network.state_dict().items()}
     pieces = plan(described, network)
     network = prepare(network, quantize)
-    spread = None if device_map is None else place(described.config, device_map, quantize=quantize, dtype=dtype)
+    spread = (
+        None
+        if device_map is None
+        else place(described.config, device_map, quantize=quantize, dtype=dtype)
+    )
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         for name, own in bar.track(pieces.items(), description="loading weights"):
-            tensor = torch.empty(shapes[name], dtype=dtype, device=device if spread is None else home(spread, name))
+            tensor = torch.empty(
+                shapes[name], dtype=dtype, device=device if spread is None else home(spread, name)
+            )
             for piece in own:
                 tensor[piece.start : piece.stop].copy_(_read(piece.file, piece.source))
             owner, _, attribute = name.rpartition(".")

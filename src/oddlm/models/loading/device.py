@@ -31,7 +31,11 @@ def _obstacle(device: torch.device) -> str | None:
         return f"torch ({torch.__version__}) finds no Apple GPU; use cpu"
     try:
         torch.zeros(1, device=device).item()  # what holds no numbers ("meta") cannot give one back
-    except (RuntimeError, AssertionError, ImportError) as error:  # a build of torch without the device may assert
+    except (
+        RuntimeError,
+        AssertionError,
+        ImportError,
+    ) as error:  # a build of torch without the device may assert
         return f"{(str(error).splitlines() or [type(error).__name__])[0]:.100}; {DEVICES}"
     return None
 

@@ -17,7 +17,10 @@ T = TypeVar("T")
 
 
 class Repo:
-    """A model on the hub, or what of it is in the cache. `revision`: a branch, a tag or a commit."""
+    """A model on the hub, or what of it is in the cache.
+
+    `revision`: a branch, a tag or a commit.
+    """
 
     def __init__(
         self,
@@ -33,11 +36,17 @@ class Repo:
             raise ValueError(
                 f"{name} from the hub needs the extra 'hub': pip install 'oddlm[hub]'; or give a folder that holds it"
             ) from error
-        self.name, self.revision, self.local_files_only = name, revision or constants.DEFAULT_REVISION, local_files_only
+        self.name, self.revision, self.local_files_only = (
+            name,
+            revision or constants.DEFAULT_REVISION,
+            local_files_only,
+        )
         self.cache = Path(cache_dir or constants.HF_HUB_CACHE).expanduser()
 
     def small_files(self) -> Path:
-        """The folder with config and tokenizer: all that is needed to know whether the weights are wanted."""
+        """The folder with config and tokenizer: all that is needed to know whether the weights are
+        wanted.
+        """
         folder = Path(self._asked(lambda: self._download(SMALL, self.revision)))
         self._check_complete(folder, [name for name in _needed(folder) if name in SMALL])
         return folder
@@ -64,8 +73,14 @@ class Repo:
                 quiet = "dry_run" in options or not sys.stderr.isatty()
                 super().__init__(*args, **({**settings, "disable": True} if quiet else settings))
 
-        options |= {"cache_dir": self.cache, "local_files_only": self.local_files_only, "tqdm_class": Bar}
-        return snapshot_download(self.name, revision=revision, allow_patterns=list(files), **options)
+        options |= {
+            "cache_dir": self.cache,
+            "local_files_only": self.local_files_only,
+            "tqdm_class": Bar,
+        }
+        return snapshot_download(
+            self.name, revision=revision, allow_patterns=list(files), **options
+        )
 
     def _check_space(self, files: Sequence[str], commit: str) -> None:
         from huggingface_hub.errors import DryRunError
@@ -79,7 +94,9 @@ class Repo:
         needed = sum(one.file_size or 0 for one in found if one.will_download)
         free = shutil.disk_usage(self._folder).free
         if needed > free:
-            raise ValueError(f"{self.name} needs {needed / 1e9:.2f} GB more, and {free / 1e9:.2f} GB are free. {self._room}")
+            raise ValueError(
+                f"{self.name} needs {needed / 1e9:.2f} GB more, and {free / 1e9:.2f} GB are free. {self._room}"
+            )
 
     def _check_complete(self, folder: Path, files: Sequence[str]) -> None:
         """All files are there; if not, is the hub to blame or the cache?"""
@@ -91,10 +108,14 @@ class Repo:
 
             listed = self._asked(lambda: HfApi().list_repo_files(self.name, revision=folder.name))
             if absent := [name for name in missing if name not in listed]:
-                raise ValueError(f"{self.name} has no {', '.join(absent)} on the hub (weights are read from safetensors only)")
+                raise ValueError(
+                    f"{self.name} has no {', '.join(absent)} on the hub (weights are read from safetensors only)"
+                )
         raise self._incomplete(folder, missing)
 
-    def _incomplete(self, folder: Path | None, missing: Sequence[str], reason: str = "") -> ValueError:
+    def _incomplete(
+        self, folder: Path | None, missing: Sequence[str], reason: str = ""
+    ) -> ValueError:
         where = folder or self._folder / "snapshots" / "COMMIT"
         return ValueError(
             f"{self.name} is not complete in the cache{reason}. Missing: {', '.join(missing)}. With a network, run "
@@ -120,22 +141,35 @@ class Repo:
         from huggingface_hub import constants, errors
 
         name = self.name
-        broken: Any = (OSError, *errors.HfHubHTTPError.__bases__)  # the HTTP library's own errors, too
+        broken: Any = (
+            OSError,
+            *errors.HfHubHTTPError.__bases__,
+        )  # the HTTP library's own errors, too
         try:
             return call()
         except errors.DryRunError:
             raise
         except errors.GatedRepoError as error:
             page = f"{constants.ENDPOINT}/{name}"
-            raise ValueError(f"{name} is gated: accept its terms at {page}, then `hf auth login` (or set HF_TOKEN)") from error
+            raise ValueError(
+                f"{name} is gated: accept its terms at {page}, then `hf auth login` (or set HF_TOKEN)"
+            ) from error
         except errors.RepositoryNotFoundError as error:
-            raise ValueError(f"the hub has no model {name}; if it is private, `hf auth login` (or set HF_TOKEN)") from error
+            raise ValueError(
+                f"the hub has no model {name}; if it is private, `hf auth login` (or set HF_TOKEN)"
+            ) from error
         except errors.RevisionNotFoundError as error:
             raise ValueError(f"{name} has no revision {self.revision!r} on the hub") from error
         except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled) as error:
             folder = self._cached()
-            missing = [file for file in _needed(folder) if folder is None or not (folder / file).exists()]
-            reason = "" if self.local_files_only else f", and the hub cannot be reached ({_cause(error)})"
+            missing = [
+                file for file in _needed(folder) if folder is None or not (folder / file).exists()
+            ]
+            reason = (
+                ""
+                if self.local_files_only
+                else f", and the hub cannot be reached ({_cause(error)})"
+            )
             raise self._incomplete(folder, missing, reason) from error
         except errors.HFValidationError as error:
             raise ValueError(f"{name!r} is no model of the hub: {error}") from error

@@ -1,7 +1,9 @@
-"""Which device holds which part of a network: blocks in order, the embedding with the first, the head with the last.
+"""Which device holds which part of a network: blocks in order, the embedding with the first, the
+head with the last.
 
-Logits come out on the last device, and the sampler works there: between devices only hidden states travel. The network itself
-moves them (`Transformer.outputs`), by where it finds its blocks. For a loader: `place` once, then `home` for every parameter.
+Logits come out on the last device, and the sampler works there: between devices only hidden states
+travel. The network itself moves them (`Transformer.outputs`), by where it finds its blocks. For a
+loader: `place` once, then `home` for every parameter.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,21 +29,31 @@ def place(
 ) -> Placement:
     """Spread a network over devices so that the fullest is as empty as can be.
 
-    room: the bytes that each device has for weights; default: most of what is free on every visible GPU.
+    room: the bytes that each device has for weights; default: most of what is free on every visible
+    GPU.
     """
     if device_map != "auto":
         raise ValueError(f"device_map must be 'auto' or None, not {device_map!r}")
     room = free_memory() if room is None else room
     if not room:
-        raise ValueError("device_map='auto' spreads a network over GPUs, and there is none: use device='cpu'")
+        raise ValueError(
+            "device_map='auto' spreads a network over GPUs, and there is none: use device='cpu'"
+        )
     size, budget = footprint(config, quantize, dtype), list(room.values())
     counts = spread(size, budget, tied=config.tied)
     if not _fit(size, counts, budget, tied=config.tied):
-        raise ValueError(_complaint(config, quantize, dtype, room, loads(size, counts, tied=config.tied)))
+        raise ValueError(
+            _complaint(config, quantize, dtype, room, loads(size, counts, tied=config.tied))
+        )
     devices = [torch.device(name) for name in room]
     homes = [device for device, count in zip(devices, counts, strict=True) for _ in range(count)]
     blocks = {f"blocks.{i}": device for i, device in enumerate(homes)}
-    return {"embed": devices[-1 if config.tied else 0], **blocks, "norm": devices[-1], "head": devices[-1]}
+    return {
+        "embed": devices[-1 if config.tied else 0],
+        **blocks,
+        "norm": devices[-1],
+        "head": devices[-1],
+    }
 
 
 def home(placement: Placement, parameter: str) -> torch.device:
@@ -56,10 +68,14 @@ def free_memory() -> dict[str, int]:
 
 
 def spread(size: Footprint, room: Sequence[int], *, tied: bool) -> list[int]:
-    """Blocks per device, such that the largest filled share of a device's room is as small as can be."""
+    """Blocks per device, such that the largest filled share of a device's room is as small as can
+    be.
+    """
     fixed = loads(size, [0] * len(room), tied=tied)
     pairs = [(own, max(have, 1)) for own, have in zip(fixed, room, strict=True)]
-    shares = {Fraction(own + n * size.block, have) for own, have in pairs for n in range(size.layers + 1)}
+    shares = {
+        Fraction(own + n * size.block, have) for own, have in pairs for n in range(size.layers + 1)
+    }
     for share in sorted(shares):
         most = [(share * have - own) // size.block for own, have in pairs]
         if min(most) >= 0 and sum(most) >= size.layers:
@@ -79,11 +95,17 @@ def loads(size: Footprint, counts: Sequence[int], *, tied: bool) -> list[int]:
 
 
 def _fit(size: Footprint, counts: Sequence[int], room: Sequence[int], *, tied: bool) -> bool:
-    return all(need <= have for need, have in zip(loads(size, counts, tied=tied), room, strict=True))
+    return all(
+        need <= have for need, have in zip(loads(size, counts, tied=tied), room, strict=True)
+    )
 
 
 def _complaint(
-    config: TransformerConfig, quantize: str | None, dtype: torch.dtype, room: Mapping[str, int], needs: Sequence[int]
+    config: TransformerConfig,
+    quantize: str | None,
+    dtype: torch.dtype,
+    room: Mapping[str, int],
+    needs: Sequence[int],
 ) -> str:
     """What each device would need and has, and which quantisations fit."""
     budget = list(room.values())
@@ -93,7 +115,10 @@ def _complaint(
         for other, size in sizes.items()
         if _fit(size, spread(size, budget, tied=config.tied), budget, tied=config.tied)
     ]
-    each = ", ".join(f"{name}: {_gib(need)} of {_gib(room[name])}" for name, need in zip(room, needs, strict=True))
+    each = ", ".join(
+        f"{name}: {_gib(need)} of {_gib(room[name])}"
+        for name, need in zip(room, needs, strict=True)
+    )
     return f"the weights need more memory than there is ({each}); what would fit: {', '.join(fitting) or 'no quantisation'}"
 
 

@@ -26,7 +26,12 @@ class Source:
     @property
     def repo(self) -> Repo | None:
         if not Path(self.name).is_dir():
-            return Repo(self.name, revision=self.revision, local_files_only=self.local_files_only, cache_dir=self.cache_dir)
+            return Repo(
+                self.name,
+                revision=self.revision,
+                local_files_only=self.local_files_only,
+                cache_dir=self.cache_dir,
+            )
         if self.revision is not None:
             raise ValueError(f"{self.name} is a folder: a revision is for models of the hub")
         return None
@@ -52,7 +57,12 @@ def outline(source: Source, mask_id: int | None = None) -> Outline:
     folder = Path(source.name) if repo is None else repo.small_files()
     name = source.name if repo is None else f"{source.name}@{folder.name}"
     described, tokenizer = describe(folder), read_tokenizer(folder)
-    return Outline(name, described, tokenizer, *special_ids(described.keys, tokenizer, described.config.vocab_size, mask_id))
+    return Outline(
+        name,
+        described,
+        tokenizer,
+        *special_ids(described.keys, tokenizer, described.config.vocab_size, mask_id),
+    )
 
 
 def checkpoint_files(folder: Path) -> dict[str, Path]:
@@ -62,8 +72,10 @@ def checkpoint_files(folder: Path) -> dict[str, Path]:
 
 
 def source_digest(source: Source) -> str:
-    """What tells the weights of a checkpoint from others. Of one on the hub it is the commit; nothing of it is downloaded but
-    config and tokenizer, and nothing at all where `revision` is a commit."""
+    """What tells the weights of a checkpoint from others. Of one on the hub it is the commit;
+    nothing of it is downloaded but config and tokenizer, and nothing at all where `revision` is a
+    commit.
+    """
     repo = source.repo
     if repo is None:
         return files_digest(checkpoint_files(Path(source.name)))
@@ -87,14 +99,19 @@ def load_pretrained(
 ) -> Native:
     """The checkpoint in a folder, or of a name on the hub (`GSAI-ML/LLaDA-8B-Instruct`).
 
-    device: default a GPU where there is one. dtype: bf16 (default on a GPU), fp16, fp32 (default on a CPU) or fp64.
-    revision, local_files_only, cache_dir: as in the hub's own library. mask_id: where the checkpoint is silent or wrong.
-    quantize: nf4 or int8. device_map or device "auto" spreads the layers over all GPUs. cache, refresh, compiled: see `Native`.
+    device: default a GPU where there is one. dtype: bf16 (default on a GPU), fp16, fp32 (default on
+    a CPU) or fp64.
+    revision, local_files_only, cache_dir: as in the hub's own library. mask_id: where the
+    checkpoint is silent or wrong.
+    quantize: nf4 or int8. device_map or device "auto" spreads the layers over all GPUs. cache,
+    refresh, compiled: see `Native`.
     """
     if device == "auto" and device_map is None:
         device, device_map = None, "auto"
     if device is not None and device_map is not None:
-        raise ValueError("device puts a network on one device, device_map spreads it over several: give one of them")
+        raise ValueError(
+            "device puts a network on one device, device_map spreads it over several: give one of them"
+        )
     place = chosen_device(device)
     number = chosen_dtype(dtype, place)
     source = Source(name, revision, local_files_only, cache_dir)
@@ -103,7 +120,9 @@ def load_pretrained(
         repo.weights(known.described.folder)
     folder = known.described.folder
     weights = of_files(checkpoint_files(folder)) if repo is None else of_text(COMMIT + folder.name)
-    network = load_network(known.described, device=place, dtype=number, quantize=quantize, device_map=device_map)
+    network = load_network(
+        known.described, device=place, dtype=number, quantize=quantize, device_map=device_map
+    )
     return Native(
         network,
         name=", ".join([known.name, dtype_name(number), *([quantize] if quantize else [])]),

@@ -1,9 +1,10 @@
 """Linear layers in 4 or 8 bits, by bitsandbytes.
 
-For a loader: make the network on the meta device, `prepare(network, quantize)`, then hand every parameter, complete and on the
-device where it is to live, to `assign(module, attribute, tensor)`. A matrix is quantised as it arrives, so that one at a time
-exists in full. What a block multiplies with is quantised; embedding, norms, biases and head stay as they are (transformers
-leaves the head out too, for numerical stability).
+For a loader: make the network on the meta device, `prepare(network, quantize)`, then hand every
+parameter, complete and on the device where it is to live, to `assign(module, attribute, tensor)`. A
+matrix is quantised as it arrives, so that one at a time exists in full. What a block multiplies
+with is quantised; embedding, norms, biases and head stay as they are (transformers leaves the head
+out too, for numerical stability).
 """
 
 from collections.abc import Callable
@@ -26,7 +27,9 @@ NF4_TABLES = 4 * (16 + 256 + 1)  # bytes per matrix: the two codes and the offse
 
 
 def prepare(network: Transformer, quantize: str | None) -> Transformer:
-    """Put quantised layers, still without weights, in place of the linear layers of the blocks of a network on meta."""
+    """Put quantised layers, still without weights, in place of the linear layers of the blocks of a
+    network on meta.
+    """
     if quantize is None:
         return network
     library = _bitsandbytes(quantize)
@@ -43,15 +46,25 @@ def is_quantized(network: Transformer) -> bool:
 
 def assign(module: nn.Module, attribute: str, tensor: Tensor) -> None:
     """module.attribute = tensor, quantised where the module wants it so."""
-    quantizer: Quantizer | None = getattr(module, "quantizer", None) if attribute == "weight" else None
-    parameter = nn.Parameter(tensor, requires_grad=False) if quantizer is None else quantizer(module, tensor)
+    quantizer: Quantizer | None = (
+        getattr(module, "quantizer", None) if attribute == "weight" else None
+    )
+    parameter = (
+        nn.Parameter(tensor, requires_grad=False)
+        if quantizer is None
+        else quantizer(module, tensor)
+    )
     setattr(module, attribute, parameter)
 
 
 def _nf4(module: Any, weight: Tensor) -> nn.Parameter:
-    """4 bits a weight, a scale for every 64 of them, and the scales in 8 bits themselves (double quantisation)."""
+    """4 bits a weight, a scale for every 64 of them, and the scales in 8 bits themselves (double
+    quantisation).
+    """
     kept: Any = type(module.weight)
-    parameter = kept(weight, quant_type="nf4", blocksize=NF4_BLOCK, compress_statistics=True, module=module)
+    parameter = kept(
+        weight, quant_type="nf4", blocksize=NF4_BLOCK, compress_statistics=True, module=module
+    )
     quantised: nn.Parameter = parameter.to(weight.device)
     return quantised
 
@@ -67,10 +80,16 @@ def _int8(module: Any, weight: Tensor) -> nn.Parameter:
 
 
 def _layer(library: Any, linear: nn.Linear, quantize: str) -> nn.Module:
-    shape = {"input_features": linear.in_features, "output_features": linear.out_features, "bias": linear.bias is not None}
+    shape = {
+        "input_features": linear.in_features,
+        "output_features": linear.out_features,
+        "bias": linear.bias is not None,
+    }
     with torch.device("meta"):
         if quantize == "nf4":
-            layer = library.nn.Linear4bit(**shape, compute_dtype=torch.bfloat16, compress_statistics=True, quant_type="nf4")
+            layer = library.nn.Linear4bit(
+                **shape, compute_dtype=torch.bfloat16, compress_statistics=True, quant_type="nf4"
+            )
         else:
             layer = library.nn.Linear8bitLt(**shape, has_fp16_weights=False, threshold=OUTLIERS)
     layer.quantizer = _nf4 if quantize == "nf4" else _int8
@@ -83,7 +102,9 @@ def _bitsandbytes(quantize: str) -> Any:
     try:
         import bitsandbytes
     except ImportError as error:
-        raise ValueError(f"quantize={quantize!r} needs bitsandbytes: pip install 'oddlm[quant]'") from error
+        raise ValueError(
+            f"quantize={quantize!r} needs bitsandbytes: pip install 'oddlm[quant]'"
+        ) from error
     return bitsandbytes
 
 
@@ -101,7 +122,9 @@ class Footprint:
         return self.embed + self.layers * self.block + self.head
 
 
-def footprint(config: TransformerConfig, quantize: str | None = None, dtype: torch.dtype = torch.bfloat16) -> Footprint:
+def footprint(
+    config: TransformerConfig, quantize: str | None = None, dtype: torch.dtype = torch.bfloat16
+) -> Footprint:
     """What the weights will take, from their shapes alone: nothing is allocated."""
     if quantize is not None:
         one_of("quantize", quantize, QUANTIZATIONS)
@@ -110,7 +133,10 @@ def footprint(config: TransformerConfig, quantize: str | None = None, dtype: tor
     block = _bytes(network.blocks[0])
     for linear in network.blocks[0].modules() if quantize else ():
         if isinstance(linear, nn.Linear):
-            block += _quantized_bytes(linear.in_features, linear.out_features, quantize) - linear.weight.nbytes
+            block += (
+                _quantized_bytes(linear.in_features, linear.out_features, quantize)
+                - linear.weight.nbytes
+            )
     head = _bytes(network.norm) + (0 if network.head is None else _bytes(network.head))
     return Footprint(_bytes(network.embed), block, config.layers, head)
 

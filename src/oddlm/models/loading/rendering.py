@@ -1,8 +1,10 @@
-"""The process in which chat templates run: a program of its own, with limits, that reads requests and writes answers.
+"""The process in which chat templates run: a program of its own, with limits, that reads requests
+and writes answers.
 
-Templates come from checkpoints, which nobody vouches for. jinja2's sandbox keeps them from everything but their variables; time
-and memory it does not bound, and nothing inside a process can. `chat.Renderer` starts this, and starts it again when a template
-has used up its time. Nothing of the package is imported here.
+Templates come from checkpoints, which nobody vouches for. jinja2's sandbox keeps them from
+everything but their variables; time and memory it does not bound, and nothing inside a process can.
+`chat.Renderer` starts this, and starts it again when a template has used up its time. Nothing of
+the package is imported here.
 """
 
 import json
@@ -42,12 +44,16 @@ def main() -> None:
 
 
 def _limit(cpu_s: int) -> None:
-    """So much memory for good, and so much time from now on; where a system knows no such limits there is `chat.WALL_S`."""
+    """So much memory for good, and so much time from now on; where a system knows no such limits
+    there is `chat.WALL_S`.
+    """
     with suppress(ImportError, OSError, ValueError):
         import resource
 
         used = math.ceil(time.process_time())
-        resource.setrlimit(resource.RLIMIT_CPU, (used + cpu_s, resource.getrlimit(resource.RLIMIT_CPU)[1]))
+        resource.setrlimit(
+            resource.RLIMIT_CPU, (used + cpu_s, resource.getrlimit(resource.RLIMIT_CPU)[1])
+        )
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
 
 
@@ -70,10 +76,16 @@ def _compiled(source: str) -> Any:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"], autoescape=False
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=["jinja2.ext.loopcontrols"],
+        autoescape=False,
     )
     environment.filters["tojson"] = _tojson
-    environment.globals |= {"raise_exception": _refuse, "strftime_now": lambda pattern: datetime.now().strftime(pattern)}
+    environment.globals |= {
+        "raise_exception": _refuse,
+        "strftime_now": lambda pattern: datetime.now().strftime(pattern),
+    }
     return environment.from_string(source)
 
 

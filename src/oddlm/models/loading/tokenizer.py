@@ -14,28 +14,45 @@ from .checkpoint import read_json
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-FILE, VOCABULARY, MERGES, SETTINGS = "tokenizer.json", "vocab.json", "merges.txt", "tokenizer_config.json"
+FILE, VOCABULARY, MERGES, SETTINGS = (
+    "tokenizer.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer_config.json",
+)
 TEMPLATE, SPECIAL, ADDED = "chat_template.jinja", "special_tokens_map.json", "added_tokens.json"
 NAMES = ("bos_token", "eos_token", "pad_token", "mask_token", "unk_token")
 AGAIN = ": copy or download it anew"
-# How Qwen2 cuts text before merging: contractions, words, single digits, punctuation with line ends, spaces.
+# How Qwen2 cuts text before merging: contractions, words, single digits, punctuation with line
+# ends, spaces.
 QWEN2_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 
 
 class TextTokenizer:
-    """`encode` and `chat` never make control tokens out of what a text says; `template` is None where there is none."""
+    """`encode` and `chat` never make control tokens out of what a text says; `template` is None
+    where there is none.
+    """
 
-    def __init__(self, backend: "Tokenizer", settings: Mapping[str, Any], template: str | None) -> None:
+    def __init__(
+        self, backend: "Tokenizer", settings: Mapping[str, Any], template: str | None
+    ) -> None:
         self._backend = backend
-        backend.no_truncation()  # tokenizers that were saved in training carry what was needed there, and would cut prompts
+        # tokenizers that were saved in training carry what was needed there, and would cut prompts
+        backend.no_truncation()
         backend.no_padding()
         if getattr(backend.model, "dropout", None):
             backend.model.dropout = None
         backend.encode_special_tokens = True  # "<|eot_id|>" in a text is text
         added = backend.get_added_tokens_decoder()
-        self.special = {token.content: int(number) for number, token in added.items() if token.special}
+        self.special = {
+            token.content: int(number) for number, token in added.items() if token.special
+        }
         self.tokens = {name: _text(settings.get(name)) for name in NAMES}
-        self.template = None if template is None else ChatTemplate(template, self.tokens, _control(added.values()))
+        self.template = (
+            None
+            if template is None
+            else ChatTemplate(template, self.tokens, _control(added.values()))
+        )
         self.size: int = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
     def encode(self, text: str) -> list[int]:
@@ -78,11 +95,18 @@ def read_tokenizer(folder: Path) -> TextTokenizer:
 def special_ids(
     keys: Keys, tokenizer: TextTokenizer, vocab_size: int, mask_id: int | None = None
 ) -> tuple[int, tuple[int, ...]]:
-    """(mask id, ids that end an answer), from config.json and the tokenizer; `mask_id` has the last word."""
+    """(mask id, ids that end an answer), from config.json and the tokenizer; `mask_id` has the last
+    word.
+    """
     if tokenizer.size > vocab_size:
-        raise ValueError(f"{keys.where} is of a network of {vocab_size} tokens, and its tokenizer has {tokenizer.size}")
+        raise ValueError(
+            f"{keys.where} is of a network of {vocab_size} tokens, and its tokenizer has {tokenizer.size}"
+        )
     mask = mask_id if mask_id is not None else _mask_id(keys, tokenizer)
-    ends = [tokenizer.id_of(text) for text in (tokenizer.tokens["eos_token"], tokenizer.tokens["pad_token"])]
+    ends = [
+        tokenizer.id_of(text)
+        for text in (tokenizer.tokens["eos_token"], tokenizer.tokens["pad_token"])
+    ]
     ends += [tokenizer.special.get(text) for text in END_TEXTS]
     for key in ("eos_token_id", "pad_token_id"):
         value = keys.get(key)
@@ -122,22 +146,38 @@ def _backend(folder: Path, settings: Mapping[str, Any]) -> "Tokenizer":
 
 
 def _from_merges(folder: Path, settings: Mapping[str, Any]) -> "Tokenizer":
-    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+    from tokenizers import (
+        AddedToken,
+        Regex,
+        Tokenizer,
+        decoders,
+        models,
+        normalizers,
+        pre_tokenizers,
+    )
 
     kind = settings.get("tokenizer_class")
     if kind not in QWEN2_TOKENIZERS:
-        raise ValueError(f"{folder}: a {kind} without {FILE} cannot be read; known: {', '.join(QWEN2_TOKENIZERS)}")
+        raise ValueError(
+            f"{folder}: a {kind} without {FILE} cannot be read; known: {', '.join(QWEN2_TOKENIZERS)}"
+        )
     backend = Tokenizer(models.BPE.from_file(str(folder / VOCABULARY), str(folder / MERGES)))
     backend.normalizer = normalizers.NFC()
     words = pre_tokenizers.Split(Regex(QWEN2_WORDS), behavior="isolated")
-    backend.pre_tokenizer = pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
     backend.decoder = decoders.ByteLevel()
     for number, token in sorted(_added(folder, settings).items()):
         content, special = token["content"], bool(token.get("special", False))
         flags = {
-            name: bool(value) for name, value in token.items() if name in ("lstrip", "rstrip", "normalized", "single_word")
+            name: bool(value)
+            for name, value in token.items()
+            if name in ("lstrip", "rstrip", "normalized", "single_word")
         }
-        (backend.add_special_tokens if special else backend.add_tokens)([AddedToken(content, special=special, **flags)])
+        (backend.add_special_tokens if special else backend.add_tokens)(
+            [AddedToken(content, special=special, **flags)]
+        )
         if backend.token_to_id(content) != number:
             raise ValueError(
                 f"{folder / SETTINGS}: token {content!r} should be {number}, and becomes {backend.token_to_id(content)}"
@@ -148,8 +188,14 @@ def _from_merges(folder: Path, settings: Mapping[str, Any]) -> "Tokenizer":
 def _added(folder: Path, settings: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
     """Tokens beside the vocabulary, by their ids."""
     try:
-        old = {int(number): {"content": text, "special": True} for text, number in _optional(folder / ADDED).items()}
-        added = {int(number): dict(token) for number, token in settings.get("added_tokens_decoder", {}).items()}
+        old = {
+            int(number): {"content": text, "special": True}
+            for text, number in _optional(folder / ADDED).items()
+        }
+        added = {
+            int(number): dict(token)
+            for number, token in settings.get("added_tokens_decoder", {}).items()
+        }
         for token in added.values():
             token["content"].encode()
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -164,12 +210,23 @@ def _template(folder: Path, settings: Mapping[str, Any]) -> str | None:
         try:
             return (folder / TEMPLATE).read_text()
         except UnicodeDecodeError as error:
-            raise ValueError(f"{folder / TEMPLATE} is damaged ({error}): copy or download it anew") from error
+            raise ValueError(
+                f"{folder / TEMPLATE} is damaged ({error}): copy or download it anew"
+            ) from error
     found = settings.get("chat_template")
     if isinstance(found, list):  # several, by name
-        found = next((one.get("template") for one in found if isinstance(one, dict) and one.get("name") == "default"), None)
+        found = next(
+            (
+                one.get("template")
+                for one in found
+                if isinstance(one, dict) and one.get("name") == "default"
+            ),
+            None,
+        )
     if found is not None and not isinstance(found, str):
-        raise ValueError(f"{folder / SETTINGS}: chat_template must be text, not {type(found).__name__}")
+        raise ValueError(
+            f"{folder / SETTINGS}: chat_template must be text, not {type(found).__name__}"
+        )
     return found
 
 
@@ -184,12 +241,20 @@ def _text(token: Any) -> str | None:
 
 
 def _control(added: Any) -> ControlTokens:
-    return ControlTokens({token.content: (token.lstrip, token.rstrip) for token in added if token.special and token.content})
+    return ControlTokens(
+        {
+            token.content: (token.lstrip, token.rstrip)
+            for token in added
+            if token.special and token.content
+        }
+    )
 
 
 @contextmanager
 def _refusing(what: str, advice: str = "") -> Iterator[None]:
-    """What the library raises has no class of its own, and panics of its Rust side are no Exceptions: ValueError for both."""
+    """What the library raises has no class of its own, and panics of its Rust side are no
+    Exceptions: ValueError for both.
+    """
     try:
         yield
     except ValueError:

@@ -1,8 +1,10 @@
-"""What tells the weights of a model from others: a digest of every file that decides which tokens it writes.
+"""What tells the weights of a model from others: a digest of every file that decides which tokens
+it writes.
 
-A digest says of what it is: "sha256:..." of files, "commit:..." of a repository on the hub, "code:..." of a model that is code.
-Of somebody's own model, a dotted path, it is "source:..." of the file that holds its code, which says nothing of what that code
-reads, or "name:..." where there is no such file.
+A digest says of what it is: "sha256:..." of files, "commit:..." of a repository on the hub,
+"code:..." of a model that is code. Of somebody's own model, a dotted path, it is "source:..." of
+the file that holds its code, which says nothing of what that code reads, or "name:..." where there
+is no such file.
 """
 
 import hashlib
@@ -24,7 +26,9 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 @dataclass(frozen=True)
 class Weights:
-    """Of a loaded model. `identity`: by which a history knows them again, known at once; `find` gives the digest."""
+    """Of a loaded model. `identity`: by which a history knows them again, known at once; `find`
+    gives the digest.
+    """
 
     identity: str
     find: Callable[[], str]
@@ -35,10 +39,14 @@ class Weights:
 
 
 def of_files(files: Mapping[str, Path]) -> Weights:
-    """Of a model that is about to be loaded from these files: large ones go by their dates until the digest is asked for."""
+    """Of a model that is about to be loaded from these files: large ones go by their dates until
+    the digest is asked for.
+    """
     before = _stamp(files)
     quick = sum(path.stat().st_size for path in files.values()) <= QUICK
-    return Weights(files_digest(files) if quick else before, partial(_unchanged, dict(files), before))
+    return Weights(
+        files_digest(files) if quick else before, partial(_unchanged, dict(files), before)
+    )
 
 
 def of_text(digest: str) -> Weights:
@@ -50,7 +58,9 @@ def _unchanged(files: Mapping[str, Path], before: str) -> str:
     found = files_digest(files)
     if _stamp(files) != before:
         where = ", ".join(sorted({str(path.parent) for path in files.values()}))
-        raise ValueError(f"the files in {where} have changed since the model was loaded: load it again")
+        raise ValueError(
+            f"the files in {where} have changed since the model was loaded: load it again"
+        )
     return found
 
 
@@ -85,7 +95,9 @@ def _state(path: Path) -> str:
 
 
 def _sha256(path: Path) -> str:
-    """Of a file's content: the name of its blob in the hub's cache, or what was found the last time, or read whole."""
+    """Of a file's content: the name of its blob in the hub's cache, or what was found the last
+    time, or read whole.
+    """
     real = path.resolve()
     if path.is_symlink() and real.parent.name == "blobs" and _DIGEST.fullmatch(real.name):
         return real.name

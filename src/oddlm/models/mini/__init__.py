@@ -19,7 +19,9 @@ CONFIG, WHOLE, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 
 
 class MiniTokenizer:
-    """Numbers as single tokens (groups of three digits from the right), the language of minicode by BPE, the rest by bytes."""
+    """Numbers as single tokens (groups of three digits from the right), the language of minicode by
+    BPE, the rest by bytes.
+    """
 
     def __init__(self, path: Path = HERE / TOKENIZER) -> None:
         from tokenizers import Tokenizer
@@ -27,8 +29,12 @@ class MiniTokenizer:
         try:
             self._tokenizer = Tokenizer.from_file(str(path))
         except Exception as error:  # what the library raises has no class of its own
-            raise ValueError(f"the tokenizer {path} cannot be read ({error}): install or copy it anew") from error
-        self.pad_id, self.eos_id, self.mask_id = (self._special(t) for t in ("<pad>", "<eos>", "<mask>"))
+            raise ValueError(
+                f"the tokenizer {path} cannot be read ({error}): install or copy it anew"
+            ) from error
+        self.pad_id, self.eos_id, self.mask_id = (
+            self._special(t) for t in ("<pad>", "<eos>", "<mask>")
+        )
         self.size: int = self._tokenizer.get_vocab_size()
         self._tokenizer.encode_special_tokens = True  # "<mask>" in a text is text
 
@@ -43,8 +49,12 @@ class MiniTokenizer:
         return ids
 
     def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """The messages as they are, each ended by a line break, after which the model has learnt to answer."""
-        return self.encode("".join(message["content"].removesuffix("\n") + "\n" for message in messages))
+        """The messages as they are, each ended by a line break, after which the model has learnt to
+        answer.
+        """
+        return self.encode(
+            "".join(message["content"].removesuffix("\n") + "\n" for message in messages)
+        )
 
     def decode(self, tokens: Sequence[int]) -> str:
         text: str = self._tokenizer.decode(list(tokens), skip_special_tokens=True)
@@ -52,7 +62,10 @@ class MiniTokenizer:
 
 
 class Mini(Native):
-    """The network of the package, or one of its recipe in a folder. `cache`, `refresh`, `compiled`: see `Native`."""
+    """The network of the package, or one of its recipe in a folder.
+
+    `cache`, `refresh`, `compiled`: see `Native`.
+    """
 
     def __init__(
         self,
@@ -82,12 +95,20 @@ class Mini(Native):
 
 
 def mini_files(folder: Path) -> dict[str, Path]:
-    """Everything that the model in a folder depends on; a folder without a tokenizer of its own has the package's."""
+    """Everything that the model in a folder depends on; a folder without a tokenizer of its own has
+    the package's.
+    """
     own = folder / TOKENIZER
-    found = {CONFIG: folder / CONFIG, WHOLE: folder / WHOLE, TOKENIZER: own if own.exists() else HERE / TOKENIZER}
+    found = {
+        CONFIG: folder / CONFIG,
+        WHOLE: folder / WHOLE,
+        TOKENIZER: own if own.exists() else HERE / TOKENIZER,
+    }
     for path in found.values():
         if not path.is_file():
-            raise ValueError(f"the checkpoint in {folder} cannot be read (no {path.name}): install or copy it anew")
+            raise ValueError(
+                f"the checkpoint in {folder} cannot be read (no {path.name}): install or copy it anew"
+            )
     return found
 
 
@@ -97,7 +118,10 @@ def save_checkpoint(network: Transformer, folder: Path) -> None:
 
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG).write_text(json.dumps(asdict(network.config), indent=1) + "\n")
-    weights = {name: value.detach().to("cpu", torch.bfloat16).contiguous() for name, value in network.state_dict().items()}
+    weights = {
+        name: value.detach().to("cpu", torch.bfloat16).contiguous()
+        for name, value in network.state_dict().items()
+    }
     save_file(weights, folder / WHOLE)
 
 
@@ -109,9 +133,13 @@ def load_checkpoint(folder: Path, vocab_size: int) -> Transformer:
         config = TransformerConfig(**json.loads((folder / CONFIG).read_text()))
         weights = load_file(folder / WHOLE)
     except (OSError, TypeError, ValueError, SafetensorError) as error:
-        raise ValueError(f"the checkpoint in {folder} cannot be read ({error}): install or copy it anew") from error
+        raise ValueError(
+            f"the checkpoint in {folder} cannot be read ({error}): install or copy it anew"
+        ) from error
     if config.vocab_size != vocab_size:
-        raise ValueError(f"{folder} holds a network of {config.vocab_size} tokens and a tokenizer of {vocab_size}")
+        raise ValueError(
+            f"{folder} holds a network of {config.vocab_size} tokens and a tokenizer of {vocab_size}"
+        )
     network = Transformer(config)
     try:
         network.load_state_dict(weights)

@@ -1,7 +1,7 @@
 """The untrusted side: runs a program, then answers for its functions and objects.
 
-Nothing here is a guard. The program shares this process and may rewrite all of it; the judge believes
-only values.
+Nothing here is a guard. The program shares this process and may rewrite all of it; the judge
+believes only values.
 """
 
 from __future__ import annotations
@@ -26,7 +26,12 @@ SHARED = b"s"
 TESTS = "tests"
 REMEMBERED = 10_000  # containers
 # What by-value results may be besides values: a method of theirs, and the kind of stand-in for it.
-KINDS = (("__next__", "iterator"), ("__await__", "coroutine"), ("__call__", "function"), ("__iter__", "iterable"))
+KINDS = (
+    ("__next__", "iterator"),
+    ("__await__", "coroutine"),
+    ("__call__", "function"),
+    ("__iter__", "iterable"),
+)
 
 
 class Program(Peer):
@@ -36,11 +41,18 @@ class Program(Peer):
         super().__init__(incoming, outgoing, Heap(1))
         self.sources, self.tidy = sources, tidy
         self.module = type(sys)(MODULE)  # not "__main__": a program's demonstration does not run
-        self._values, self._objects = Lending(self, by_reference=False), Lending(self, by_reference=True)
-        self._theirs: dict[int, tuple[Any, int]] = {}  # id of a stand-in: itself, and the judge's number for it
+        self._values, self._objects = (
+            Lending(self, by_reference=False),
+            Lending(self, by_reference=True),
+        )
+        self._theirs: dict[
+            int, tuple[Any, int]
+        ] = {}  # id of a stand-in: itself, and the judge's number for it
         self._exceptions: dict[str, type[BaseException]] = {}  # exception classes of the tests
         self._shared = False  # how the question that is being served came
-        self._returned: dict[int, Any] = {}  # containers by id: in plain Python one that is returned twice is the same one
+        self._returned: dict[
+            int, Any
+        ] = {}  # containers by id: in plain Python one that is returned twice is the same one
         self._arguments = self.heap  # what its containers are known by
 
     def run(self) -> None:
@@ -72,17 +84,24 @@ class Program(Peer):
         except BaseException as error:
             what = "a value that raised {}: {}".format(*_told(error))
         rest = () if shared else (False, b"")
-        return self.pack("reply", asked, "not plain", what, *rest, heap=self.heap if shared else None)
+        return self.pack(
+            "reply", asked, "not plain", what, *rest, heap=self.heap if shared else None
+        )
 
     def _by_value(self, asked: int, answer: tuple[Any, ...], ends: Ends, arguments: Heap) -> bytes:
-        """The answer, whether the call has changed or returned its arguments, and what became of them."""
+        """The answer, whether the call has changed or returned its arguments, and what became of
+        them.
+        """
         changes = arguments.changes()
         writer = Writer(MAX_BYTES, ends, None)
         message = ((), "reply", asked, *answer)
         writer.out += b"u%d:" % (len(message) + 2)
         for part in message:
             writer.write(part, 1)
-        returned = any(container in arguments or id(container) in self._returned for container in writer.containers)
+        returned = any(
+            container in arguments or id(container) in self._returned
+            for container in writer.containers
+        )
         if len(self._returned) < REMEMBERED:
             self._returned |= {id(container): container for container in writer.containers}
         writer.write(bool(changes) or returned, 1)
@@ -110,8 +129,14 @@ class Program(Peer):
         return ("value", getattr(self, f"_{kind}")(target, *arguments)), ends
 
     def _load(self, names: tuple[str, ...], objects: tuple[str, ...]) -> tuple[Any, ...]:
-        """Run the program: what the tests want of it by value, and the bases of those that are exception classes."""
-        code = choose(self.sources, names + objects) if self.tidy else compile(self.sources[0], MODULE, "exec")
+        """Run the program: what the tests want of it by value, and the bases of those that are
+        exception classes.
+        """
+        code = (
+            choose(self.sources, names + objects)
+            if self.tidy
+            else compile(self.sources[0], MODULE, "exec")
+        )
         sys.modules[MODULE] = self.module
         space = self.module.__dict__
         exec(code, space)
@@ -159,7 +184,9 @@ class Program(Peer):
 
     def _leave(self, target: Any, name: str, told: Any) -> Any:
         error = None if told is None else errors.rebuild(told, self._classes())
-        return getattr(type(target), name)(target, None if error is None else type(error), error, None)
+        return getattr(type(target), name)(
+            target, None if error is None else type(error), error, None
+        )
 
     def _special(self, target: Any, name: str, args: tuple[Any, ...]) -> Any:
         return getattr(type(target), name)(target, *args)
@@ -214,7 +241,9 @@ class Program(Peer):
         known = self._classes()
         if name not in self._exceptions:
             found = known.get(name)
-            kind = found or type(errors.rebuild({"names": names[1:], "args": (), "text": ""}, known))
+            kind = found or type(
+                errors.rebuild({"names": names[1:], "args": (), "text": ""}, known)
+            )
             self._exceptions[name] = found or type(name, (kind,), {})
         self._stand_in(self._exceptions[name], number)
         return self._exceptions[name]
@@ -242,7 +271,9 @@ class Program(Peer):
 
 
 class Lending(Ends):
-    """How objects of the program are described to the judge: by kind alone, or as the objects they are."""
+    """How objects of the program are described to the judge: by kind alone, or as the objects they
+    are.
+    """
 
     def __init__(self, program: Program, *, by_reference: bool) -> None:
         self.program, self.by_reference = program, by_reference
@@ -256,9 +287,16 @@ class Lending(Ends):
             return "back", back
         kind = type(value)
         name = str(getattr(value, "__name__", kind.__name__))
-        methods = {method for one in kind.__mro__ for method, found in vars(one).items() if found is not None}
+        methods = {
+            method
+            for one in kind.__mro__
+            for method, found in vars(one).items()
+            if found is not None
+        }
         stand_in = next((stand_in for method, stand_in in KINDS if method in methods), "opaque")
-        if self.by_reference and not (stand_in in ("iterator", "coroutine") and kind.__module__ != MODULE):
+        if self.by_reference and not (
+            stand_in in ("iterator", "coroutine") and kind.__module__ != MODULE
+        ):
             about = name if "__call__" in methods else f"{name} object"
             return "own", (self._lend(value), "object", about, tuple(methods & DUNDERS))
         truth = bool(value) if stand_in in ("iterable", "opaque") else True

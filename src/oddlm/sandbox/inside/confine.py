@@ -20,8 +20,9 @@ def confine(memory_bytes: int, cpu_s: int, file_bytes: int) -> None:
 def leave_if_alone(told: int) -> None:
     """End where nobody outside reads what is told any more.
 
-    Bubblewrap asks the kernel to end it with its parent; a parent that was killed before bubblewrap could ask left us alone.
-    (One that is killed while bubblewrap's two processes meet leaves the inner asleep for good: nothing of ours has begun.)
+    Bubblewrap asks the kernel to end it with its parent; a parent that was killed before bubblewrap
+    could ask left us alone. (One that is killed while bubblewrap's two processes meet leaves the
+    inner asleep for good: nothing of ours has begun.)
     """
     poll = select.poll()
     poll.register(told, 0)  # that there is no reader is reported unasked

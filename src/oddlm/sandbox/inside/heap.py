@@ -1,6 +1,8 @@
-"""Containers that both sides know by number: what one side does to its copy is done to the other's with the next message.
+"""Containers that both sides know by number: what one side does to its copy is done to the other's
+with the next message.
 
-This gives lists, dicts and the like the identity that they have in plain Python, from one call to the next.
+This gives lists, dicts and the like the identity that they have in plain Python, from one call to
+the next.
 """
 
 from __future__ import annotations

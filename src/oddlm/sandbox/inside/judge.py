@@ -1,9 +1,11 @@
-"""The trusted side: runs the tests; what the program defines is a stand-in that asks the candidate's process.
+"""The trusted side: runs the tests; what the program defines is a stand-in that asks the
+candidate's process.
 
-What the tests expect never leaves this process, and only values come in. An exception of the program
-has to be caught by an `except` or a `with` of the tests themselves: Python swallows some on its own
-(StopIteration ends a map(), IndexError an iteration by index, AttributeError a getattr() with a
-default), and one that no statement of the tests has put an end to fails the trial, whatever came of it.
+What the tests expect never leaves this process, and only values come in. An exception of the
+program has to be caught by an `except` or a `with` of the tests themselves: Python swallows some on
+its own (StopIteration ends a map(), IndexError an iteration by index, AttributeError a getattr()
+with a default), and one that no statement of the tests has put an end to fails the trial, whatever
+came of it.
 """
 
 from __future__ import annotations
@@ -27,7 +29,12 @@ if TYPE_CHECKING:
 TESTS = "tests"
 SHOWN = 160  # characters of a value in a reason
 MEMBERS = 100  # of a group of exceptions that are looked at
-KINDS: dict[str, type[Proxy]] = {"function": Function, "iterable": Iterable, "iterator": Iterator, "opaque": Proxy}
+KINDS: dict[str, type[Proxy]] = {
+    "function": Function,
+    "iterable": Iterable,
+    "iterator": Iterator,
+    "opaque": Proxy,
+}
 # By these exceptions of an object Python itself learns that there is no such attribute or item.
 EXPECTED: dict[str, tuple[type[BaseException], ...]] = {
     "get": (AttributeError,),
@@ -43,9 +50,9 @@ class CandidateError(Exception):
 class Candidate(Peer):
     """The other process, as the tests see it.
 
-    With `plain`, containers keep their identity as in plain Python. Otherwise they are copied: a program then
-    cannot change what the tests compare with. `differs` says that a call has changed or returned its arguments,
-    so that the two might differ.
+    With `plain`, containers keep their identity as in plain Python. Otherwise they are copied: a
+    program then cannot change what the tests compare with. `differs` says that a call has changed
+    or returned its arguments, so that the two might differ.
     """
 
     def __init__(self, incoming: int, outgoing: int, *, plain: bool) -> None:
@@ -54,13 +61,21 @@ class Candidate(Peer):
         self.calls = 0
         self.last = ""  # the latest call and what came of it, for a person
         self.broken = ""  # why the trial has failed for good
-        self.uncaught: list[BaseException] = []  # raised by the program, not yet put an end to by the tests
-        self.replaced: dict[int, tuple[BaseException, BaseException]] = {}  # id of an exception: it, and what it stands for
+        self.uncaught: list[
+            BaseException
+        ] = []  # raised by the program, not yet put an end to by the tests
+        self.replaced: dict[
+            int, tuple[BaseException, BaseException]
+        ] = {}  # id of an exception: it, and what it stands for
         self.classes: dict[str, type[BaseException]] = {}  # exception classes of the program
-        self._thrown: list[BaseException] = []  # raised by functions of the tests that the program called
+        self._thrown: list[
+            BaseException
+        ] = []  # raised by functions of the tests that the program called
         self._proxies: dict[tuple[int, str, bool], Proxy] = {}
         self._objects = False  # may what is being received hold objects?
-        self._missing: list[BaseException] = []  # AttributeErrors: objects that do not have what they are asked for
+        self._missing: list[
+            BaseException
+        ] = []  # AttributeErrors: objects that do not have what they are asked for
         self._showing = False
 
     def start(self, names: tuple[str, ...], by_reference: tuple[str, ...]) -> dict[str, Any]:
@@ -68,16 +83,27 @@ class Candidate(Peer):
         doing = "loading the program"
         values = tuple(name for name in names if name not in by_reference)
         match self._ask(doing, False, "load", values, by_reference):
-            case ("loaded", tuple(found), tuple(kinds)) if len(found) == len(values) and len(kinds) == len(names):
+            case ("loaded", tuple(found), tuple(kinds)) if len(found) == len(values) and len(
+                kinds
+            ) == len(names):
                 pass
             case ("raised", told, *_):
                 raise self.broke(f"the program does not load: {self._told(told)}")
             case _:
                 raise self.broke(f"the program broke the protocol in {doing}")
-        self.calls = sum(not isinstance(value, Proxy) for value in found)  # to read a constant is to call
+        self.calls = sum(
+            not isinstance(value, Proxy) for value in found
+        )  # to read a constant is to call
         given = dict(zip(values, found, strict=True))
-        classes = [(name, kind) for name, kind in zip((*values, *by_reference), kinds, strict=True) if isinstance(kind, tuple)]
-        given |= {name: self._exception(name, kind) for name, kind in sorted(classes, key=lambda pair: len(pair[1]))}
+        classes = [
+            (name, kind)
+            for name, kind in zip((*values, *by_reference), kinds, strict=True)
+            if isinstance(kind, tuple)
+        ]
+        given |= {
+            name: self._exception(name, kind)
+            for name, kind in sorted(classes, key=lambda pair: len(pair[1]))
+        }
         for name in (name for name in by_reference if name not in given):
             match self._ask(doing, True, "name", name):
                 case ("value", value, *_):
@@ -87,7 +113,9 @@ class Candidate(Peer):
         return given
 
     def _exception(self, name: str, bases: tuple[Any, ...]) -> type[BaseException]:
-        """A class of ours for an exception class of the program, derived from those that are known already."""
+        """A class of ours for an exception class of the program, derived from those that are known
+        already.
+        """
         kind = type(self._rebuilt({"names": bases, "args": (), "text": ""}))
         parents = kind.__bases__ if kind.__module__ != "builtins" else (kind,)
         self.classes[name] = type(name, tuple(parents), {})
@@ -95,12 +123,25 @@ class Candidate(Peer):
 
     # What the stand-ins ask for
 
-    def call(self, target: Proxy, args: tuple[Any, ...], kwargs: dict[str, Any], *, effect: bool) -> Any:
+    def call(
+        self, target: Proxy, args: tuple[Any, ...], kwargs: dict[str, Any], *, effect: bool
+    ) -> Any:
         self.calls += 1
-        shown = [*map(self.show, args), *(f"{name}={self.show(value)}" for name, value in kwargs.items())]
+        shown = [
+            *map(self.show, args),
+            *(f"{name}={self.show(value)}" for name, value in kwargs.items()),
+        ]
         self.last = f"{target._odd_about}({', '.join(shown)})"
         value = self._value(
-            self._ask(self.last, target._odd_by_reference, "call", target._odd_number, args, kwargs, effect=effect)
+            self._ask(
+                self.last,
+                target._odd_by_reference,
+                "call",
+                target._odd_number,
+                args,
+                kwargs,
+                effect=effect,
+            )
         )
         self.last += f" returned {self.show(value)}"
         return value
@@ -113,15 +154,21 @@ class Candidate(Peer):
         return self._value(answer, EXPECTED.get(name if kind == "special" else kind, ()))
 
     def leave(self, target: Proxy, error: Any) -> Any:
-        """__exit__ of an object by reference: it may swallow exceptions, but not the tests' own verdict."""
-        told = None if error is None else errors.tell(error, secret=isinstance(error, AssertionError))
+        """__exit__ of an object by reference: it may swallow exceptions, but not the tests' own
+        verdict.
+        """
+        told = (
+            None if error is None else errors.tell(error, secret=isinstance(error, AssertionError))
+        )
         swallowed = self.request(target, "leave", "__exit__", told)
         own = isinstance(error, (AssertionError, CandidateError)) or error in self._missing
         return swallowed and not own
 
     def iterate(self, target: Proxy) -> Iterator:
         self.last = f"iter() of {target._odd_about}"
-        value = self._value(self._ask(self.last, target._odd_by_reference, "iter", target._odd_number))
+        value = self._value(
+            self._ask(self.last, target._odd_by_reference, "iter", target._odd_number)
+        )
         if not isinstance(value, Iterator):
             raise self.broke(f"the program broke the protocol in {self.last}")
         return value
@@ -129,11 +176,17 @@ class Candidate(Peer):
     def advance(self, target: Proxy, sent: Any = None) -> tuple[bool, Any]:
         """(True, the next item), or (False, what the iterator returned at its end)."""
         self.last = f"next() of {target._odd_about}"
-        return self._item(self._ask(self.last, target._odd_by_reference, "next", target._odd_number, sent))
+        return self._item(
+            self._ask(self.last, target._odd_by_reference, "next", target._odd_number, sent)
+        )
 
     def throw(self, target: Proxy, error: BaseException) -> tuple[bool, Any]:
         self.last = f"throw() of {target._odd_about}"
-        return self._item(self._ask(self.last, target._odd_by_reference, "throw", target._odd_number, errors.tell(error)))
+        return self._item(
+            self._ask(
+                self.last, target._odd_by_reference, "throw", target._odd_number, errors.tell(error)
+            )
+        )
 
     def _item(self, answer: tuple[Any, ...]) -> tuple[bool, Any]:
         match answer:
@@ -142,21 +195,36 @@ class Candidate(Peer):
         return True, self._value(answer)
 
     def end_iterator(self, target: Proxy) -> None:
-        self._value(self._ask(f"close() of {target._odd_about}", target._odd_by_reference, "close", target._odd_number))
+        self._value(
+            self._ask(
+                f"close() of {target._odd_about}",
+                target._odd_by_reference,
+                "close",
+                target._odd_number,
+            )
+        )
 
     async def wait(self, target: Any) -> Any:
         """A coroutine, or an object by reference that can be awaited."""
         number, about, by_reference = (
-            (target._odd_number, target._odd_about, True) if isinstance(target, Object) else (*target, False)
+            (target._odd_number, target._odd_about, True)
+            if isinstance(target, Object)
+            else (*target, False)
         )
         self.last = f"await of {about}"
         return self._value(self._ask(self.last, by_reference, "await", number))
 
     def shown(self, target: Object) -> str:
         """repr() for the tests; reasons do not ask the program."""
-        return f"<{target._odd_about}>" if self._showing else str(self.request(target, "special", "__repr__", ()))
+        return (
+            f"<{target._odd_about}>"
+            if self._showing
+            else str(self.request(target, "special", "__repr__", ()))
+        )
 
-    def _ask(self, doing: str, by_reference: bool, *request: Any, effect: bool = False) -> tuple[Any, ...]:
+    def _ask(
+        self, doing: str, by_reference: bool, *request: Any, effect: bool = False
+    ) -> tuple[Any, ...]:
         if self.broken:
             raise CandidateError(self.broken)
         shared = by_reference or self.plain
@@ -179,7 +247,9 @@ class Candidate(Peer):
         except WireError as error:
             raise self.broke(f"the program broke the protocol in {doing}: {error}") from None
         except (MemoryError, RecursionError) as error:
-            raise self.broke(f"{type(error).__name__} at what the program says in {doing}") from None
+            raise self.broke(
+                f"{type(error).__name__} at what the program says in {doing}"
+            ) from None
         finally:
             self._objects = before
 
@@ -189,7 +259,8 @@ class Candidate(Peer):
             self.ask(SHARED + self.pack("ask", self.next, "sync", heap=self.heap), self.heap)
 
     def _applied(self, answer: tuple[Any, ...], heap: Heap, effect: bool) -> tuple[Any, ...]:
-        """An answer by value ends with: did the call change or return its arguments, and how did it change them?
+        """An answer by value ends with: did the call change or return its arguments, and how did it
+        change them?
 
         That is done to the tests' own only if the call was made for its effect, or returned None.
         """
@@ -202,7 +273,9 @@ class Candidate(Peer):
                 return tuple(rest)
         raise WireError("a malformed answer")
 
-    def _value(self, answer: tuple[Any, ...], expected: tuple[type[BaseException], ...] = ()) -> Any:
+    def _value(
+        self, answer: tuple[Any, ...], expected: tuple[type[BaseException], ...] = ()
+    ) -> Any:
         """The value of an answer; raises what an answer without one means."""
         match answer:
             case ("value", value):
@@ -240,7 +313,9 @@ class Candidate(Peer):
         self._showing = True
         try:
             text = repr(value)
-        except Exception:  # an int with more digits than Python prints, a value of the library made of nonsense
+        except (
+            Exception
+        ):  # an int with more digits than Python prints, a value of the library made of nonsense
             text = f"<{type(value).__name__} that cannot be shown>"
         finally:
             self._showing = False
@@ -253,10 +328,19 @@ class Candidate(Peer):
         return error
 
     def ended(self, error: BaseException | None) -> None:
-        """A statement of the tests has put an end to this exception, and to those that it was raised in place of."""
+        """A statement of the tests has put an end to this exception, and to those that it was
+        raised in place of.
+        """
         while error is not None:
             seen = {id(one) for one in members(error)}
-            place = next((i for i, one in enumerate(self.uncaught) if seen & {id(each) for each in members(one)}), None)
+            place = next(
+                (
+                    i
+                    for i, one in enumerate(self.uncaught)
+                    if seen & {id(each) for each in members(one)}
+                ),
+                None,
+            )
             if place is not None:
                 del self.uncaught[place]
             error = self.replaced.pop(id(error), (None, None))[1]
@@ -279,7 +363,8 @@ class Candidate(Peer):
         watch.done()
         return value
 
-    # What the program may ask while it is being asked: to call functions and advance iterators of the tests
+    # What the program may ask while it is being asked: to call functions and advance iterators of
+    # the tests
 
     def reply(self, asked: int, request: list[Any], heap: Heap | None) -> bytes:
         try:
@@ -288,20 +373,26 @@ class Candidate(Peer):
             raise
         except BaseException as error:
             if isinstance(error, AssertionError):
-                self.broke(f"an assertion failed in a function of the tests that the program called; {self.last}")
+                self.broke(
+                    f"an assertion failed in a function of the tests that the program called; {self.last}"
+                )
             self.ended(error)
             self._thrown.append(error)
             answer = ("raised", errors.tell(error), len(self._thrown) - 1)
         if self.broken:
             raise CandidateError(self.broken)
         try:
-            return (SHARED if heap is self.heap else COPIES) + self.pack("reply", asked, *answer, heap=heap)
+            return (SHARED if heap is self.heap else COPIES) + self.pack(
+                "reply", asked, *answer, heap=heap
+            )
         except WireError as error:
             raise WireError(f"a function of the tests returned {error}") from None
 
     def _serve(self, request: list[Any]) -> tuple[Any, ...]:
         match request:
-            case ["call", int(number), tuple(args), dict(kwargs)] if callable(function := self.take_own(number)):
+            case ["call", int(number), tuple(args), dict(kwargs)] if callable(
+                function := self.take_own(number)
+            ):
                 return ("value", function(*args, **kwargs))
             case ["next", int(number)] if hasattr(iterator := self.take_own(number), "__next__"):
                 for item in iterator:
@@ -324,7 +415,12 @@ class Candidate(Peer):
             return "own", ("iterator", self.lend(value))
         if callable(value):
             name, doc = getattr(value, "__name__", "function"), getattr(value, "__doc__", None)
-            return "own", ("function", self.lend(value), str(name), doc if isinstance(doc, str) else None)
+            return "own", (
+                "function",
+                self.lend(value),
+                str(name),
+                doc if isinstance(doc, str) else None,
+            )
         return "own", ("opaque", self.lend(value), type(value).__name__)
 
     def take_other(self, about: Any) -> Any:
@@ -337,7 +433,10 @@ class Candidate(Peer):
             case (int(number), "function" as kind, str(name), bool(truth), str(doc)):
                 make = Function
             case (int(number), "object" as kind, str(name), tuple(dunders)) if self._objects:
-                make, truth = object_class(frozenset(one for one in dunders if isinstance(one, str))), True
+                make, truth = (
+                    object_class(frozenset(one for one in dunders if isinstance(one, str))),
+                    True,
+                )
             case _:
                 raise WireError("an object where only values are allowed")
         key = number, kind, self._objects
@@ -349,7 +448,9 @@ class Candidate(Peer):
 
 
 class _Handling:
-    """Around the body of an `except` of the tests: what it was entered with is caught if the body ends."""
+    """Around the body of an `except` of the tests: what it was entered with is caught if the body
+    ends.
+    """
 
     def __init__(self, candidate: Candidate) -> None:
         self.candidate = candidate
@@ -365,7 +466,9 @@ class _Handling:
 
 
 class _Watching:
-    """Around the body of a `with` of the tests: what leaves the body is caught if the statement ends all the same."""
+    """Around the body of a `with` of the tests: what leaves the body is caught if the statement
+    ends all the same.
+    """
 
     def __init__(self, candidate: Candidate) -> None:
         self.candidate = candidate
@@ -394,7 +497,11 @@ def members(error: BaseException) -> list[BaseException]:
 def library_path(value: Any) -> tuple[str, str] | None:
     """(module, name) of a function or class of the standard library: the program uses its own."""
     try:
-        owner = value.__objclass__ if type(value).__module__ == "builtins" and hasattr(value, "__objclass__") else None
+        owner = (
+            value.__objclass__
+            if type(value).__module__ == "builtins" and hasattr(value, "__objclass__")
+            else None
+        )
         name = value.__qualname__ if owner is None else f"{owner.__qualname__}.{value.__name__}"
         module = (value if owner is None else owner).__module__
         if module.partition(".")[0] not in sys.stdlib_module_names:
@@ -440,9 +547,11 @@ def judge(
     by_reference: tuple[str, ...],
     waiting: tuple[str, ...],
 ) -> tuple[bool, str]:
-    """Run the tests. `setup` and `code` are marshalled, with calls of the functions below (see trial.py).
+    """Run the tests. `setup` and `code` are marshalled, with calls of the functions below (see
+    trial.py).
 
-    waiting: test functions and classes of the tests that nothing in them runs, as they are written for pytest or unittest.
+    waiting: test functions and classes of the tests that nothing in them runs, as they are written
+    for pytest or unittest.
     """
     import marshal
 
@@ -465,7 +574,9 @@ def judge(
         exec(marshal.loads(code), namespace)
         run_waiting(namespace, waiting)
     except BaseException as error:
-        over = isinstance(error, SystemExit) and not error.code and error not in candidate.uncaught  # unittest.main()
+        over = (
+            isinstance(error, SystemExit) and not error.code and error not in candidate.uncaught
+        )  # unittest.main()
         if candidate.broken or not over:
             return False, candidate.broken or reason(error, tests, candidate)
     if candidate.broken:
@@ -473,7 +584,10 @@ def judge(
     if not candidate.calls:
         return False, "the tests never called the program"
     if candidate.uncaught:
-        return False, f"the program raised {type(candidate.uncaught[0]).__name__}, which no line of the tests caught"
+        return (
+            False,
+            f"the program raised {type(candidate.uncaught[0]).__name__}, which no line of the tests caught",
+        )
     return True, f"passed in {candidate.calls} call{'' if candidate.calls == 1 else 's'}"
 
 
@@ -510,7 +624,11 @@ def watch_unittest(candidate: Candidate, tests: str) -> None:
 
 def reason(error: BaseException, tests: str, candidate: Candidate) -> str:
     last = candidate.last
-    what = failed_assertion(error, tests) if isinstance(error, AssertionError) else f"{type(error).__name__}: {cut(str(error))}"
+    what = (
+        failed_assertion(error, tests)
+        if isinstance(error, AssertionError)
+        else f"{type(error).__name__}: {cut(str(error))}"
+    )
     if " raised " in last and not isinstance(error, AssertionError):
         return last
     return f"{what}; {last}" if last else f"the tests fail by themselves: {what}"

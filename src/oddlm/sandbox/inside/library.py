@@ -1,4 +1,5 @@
-"""Values of the standard library on the wire: a name and plain parts, from which the reader builds its own.
+"""Values of the standard library on the wire: a name and plain parts, from which the reader builds
+its own.
 
 A value of a subclass crosses as the nearest class listed here, just as a value of a subclass of a
 plain type crosses as that type.
@@ -15,7 +16,16 @@ if TYPE_CHECKING:
     from typing import Any
 
 SINGLETONS = {"Ellipsis": Ellipsis, "NotImplemented": NotImplemented}
-FACTORIES = {"bool", "dict", "float", "int", "list", "set", "str", "tuple"}  # of a defaultdict; others are dropped
+FACTORIES = {
+    "bool",
+    "dict",
+    "float",
+    "int",
+    "list",
+    "set",
+    "str",
+    "tuple",
+}  # of a defaultdict; others are dropped
 MUTABLE = {"bytearray", "array", "Counter", "OrderedDict", "defaultdict", "deque"}
 TYPES = FACTORIES | {"bytearray", "bytes", "complex", "frozenset", "object", "range", "type"}
 
@@ -24,7 +34,11 @@ def parts(value: Any) -> tuple[Any, ...] | None:
     """(name, part, ...) of a value of the library; None for any other."""
     if isinstance(value, type):
         name: str = value.__name__
-        return ("type", name) if getattr(builtins, name, None) is value and _is_offered(value) else None
+        return (
+            ("type", name)
+            if getattr(builtins, name, None) is value and _is_offered(value)
+            else None
+        )
     if value is Ellipsis or value is NotImplemented:
         return (str(value),)
     fields = getattr(type(value), "_fields", None)
@@ -143,7 +157,9 @@ _BUILD: dict[str, Callable[..., Any]] = {
     "OrderedDict": _from("collections", "OrderedDict"),
     "defaultdict": _default_dict,
     "deque": _from("collections", "deque"),
-    "namedtuple": lambda name, fields, values: _module("collections").namedtuple(name, fields)(*values),
+    "namedtuple": lambda name, fields, values: _module("collections").namedtuple(name, fields)(
+        *values
+    ),
     "datetime": _moment("datetime"),
     "date": _from("datetime", "date"),
     "time": _moment("time"),

@@ -1,9 +1,9 @@
 """One end of the conversation between a candidate and its judge.
 
-Either side may ask the other something while it is being asked: a message is (changes, "ask", number,
-request, ...) or (changes, "reply", number, answer, ...). Answers come in the reverse order of the
-questions, so a side that waits for one may have to serve a question first, and an answer to anything
-but the latest question is out of turn.
+Either side may ask the other something while it is being asked: a message is (changes, "ask",
+number, request, ...) or (changes, "reply", number, answer, ...). Answers come in the reverse order
+of the questions, so a side that waits for one may have to serve a question first, and an answer to
+anything but the latest question is out of turn.
 """
 
 from __future__ import annotations
@@ -26,13 +26,17 @@ def _number() -> int:
 
 
 class Peer(Ends):
-    """Each side knows the objects of the other by their place in `own`, and shares containers in `heap`."""
+    """Each side knows the objects of the other by their place in `own`, and shares containers in
+    `heap`.
+    """
 
     def __init__(self, incoming: int, outgoing: int, heap: Heap) -> None:
         self.incoming, self.outgoing = incoming, outgoing
         self.heap = heap
         self.own: list[Any] = []
-        self.by_reference: list[bool] = []  # for each of `own`: lent as an object, or for its kind alone?
+        self.by_reference: list[
+            bool
+        ] = []  # for each of `own`: lent as an object, or for its kind alone?
         self._places: dict[tuple[int, bool], int] = {}
         self.next = _number()  # of the next question
         self._level = 0
@@ -65,7 +69,10 @@ class Peer(Ends):
         return message[1:]
 
     def ask(self, question: bytes, heap: Heap | None) -> tuple[Any, ...]:
-        """Send a question, `pack`ed as ("ask", self.next, ...), and return the answer. `heap` is that of the answer."""
+        """Send a question, `pack`ed as ("ask", self.next, ...), and return the answer.
+
+        `heap` is that of the answer.
+        """
         number, self.next = self.next, _number()
         self._level += 1
         try:

@@ -1,4 +1,7 @@
-"""The program that an answer means: which reading of it is whole, and which lines are prose. Runs on the untrusted side."""
+"""The program that an answer means: which reading of it is whole, and which lines are prose.
+
+Runs on the untrusted side.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,8 @@ CUTS = 40  # how often a broken tail may be cut off
 
 
 def choose(sources: tuple[str, ...], names: tuple[str, ...]) -> CodeType:
-    """The first source that is whole and uses no name that it lacks; failing that, the first that is whole; failing that, the
-    first that is whole once its broken tail is cut off.
+    """The first source that is whole and uses no name that it lacks; failing that, the first that
+    is whole; failing that, the first that is whole once its broken tail is cut off.
     """
     first: BaseException | None = None
     for cuts, complete in ((0, True), (0, False), (CUTS, False)):
@@ -51,7 +54,9 @@ def prepare(source: str, names: tuple[str, ...], cuts: int, complete: bool = Fal
 
 
 def names_bound(tree: Any, *, inside: bool = True) -> set[str]:
-    """The names that this code binds, "*" for all of a module's; without `inside`, those of the module alone."""
+    """The names that this code binds, "*" for all of a module's; without `inside`, those of the
+    module alone.
+    """
     import ast
 
     bound: set[str] = set()
@@ -62,8 +67,14 @@ def names_bound(tree: Any, *, inside: bool = True) -> set[str]:
             bound.add((node.asname or node.name).partition(".")[0])
         elif isinstance(node, ast.Name):
             bound |= set() if isinstance(node.ctx, ast.Load) else {node.id}
-        elif not isinstance(node, ast.keyword):  # definitions, parameters, caught exceptions, patterns
-            bound |= {found for field in ("name", "arg", "rest") if isinstance(found := getattr(node, field, None), str)}
+        elif not isinstance(
+            node, ast.keyword
+        ):  # definitions, parameters, caught exceptions, patterns
+            bound |= {
+                found
+                for field in ("name", "arg", "rest")
+                if isinstance(found := getattr(node, field, None), str)
+            }
         own = isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda))
         left += ast.iter_child_nodes(node) if inside or not own else ()
     return bound
@@ -79,7 +90,9 @@ def is_complete(tree: Any) -> bool:
 
 
 def is_prose(node: Any, known: set[str]) -> bool:
-    """A word or phrase that happens to parse: it does nothing, or asks for a name that there is not before it does anything."""
+    """A word or phrase that happens to parse: it does nothing, or asks for a name that there is not
+    before it does anything.
+    """
     import ast
 
     if isinstance(node, ast.AnnAssign):
@@ -91,16 +104,23 @@ def is_prose(node: Any, known: set[str]) -> bool:
     if all(isinstance(part, idle) for part in parts):
         return True
     missing = any(isinstance(part, ast.Name) and part.id not in known for part in parts)
-    if not any(isinstance(part, (ast.Call, ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom)) for part in parts):
+    if not any(
+        isinstance(part, (ast.Call, ast.NamedExpr, ast.Await, ast.Yield, ast.YieldFrom))
+        for part in parts
+    ):
         return missing
     first = node.value
-    while isinstance(first, (ast.Call, ast.Attribute, ast.Subscript)):  # what these stand on is looked up before all else
+    while isinstance(
+        first, (ast.Call, ast.Attribute, ast.Subscript)
+    ):  # what these stand on is looked up before all else
         first = first.func if isinstance(first, ast.Call) else first.value
     return isinstance(first, ast.Name) and first.id not in known and "*" not in known
 
 
 def require_body(tree: Any, name: str) -> None:
-    """NameError if the program does not bind the name, or binds it to a function that does nothing but define and import."""
+    """NameError if the program does not bind the name, or binds it to a function that does nothing
+    but define and import.
+    """
     import ast
 
     if not {name, "*"} & names_bound(tree):
@@ -113,9 +133,13 @@ def require_body(tree: Any, name: str) -> None:
 
 
 def is_idle(node: Any) -> bool:
-    """A definition, an import or a text: what a body may begin with, but not all that it consists of."""
+    """A definition, an import or a text: what a body may begin with, but not all that it consists
+    of.
+    """
     import ast
 
     if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
         return isinstance(node.value.value, str)
-    return isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom))
+    return isinstance(
+        node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
+    )

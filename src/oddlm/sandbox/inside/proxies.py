@@ -1,7 +1,7 @@
 """The judge's stand-ins for objects of the program.
 
-Each does only what its kind allows. As a value a stand-in is nothing but itself: it equals no data, and
-whether it is true was said once, when it came. The judge's end of the wire does the asking.
+Each does only what its kind allows. As a value a stand-in is nothing but itself: it equals no data,
+and whether it is true was said once, when it came. The judge's end of the wire does the asking.
 """
 
 from __future__ import annotations
@@ -23,12 +23,25 @@ _OTHER = """
     __enter__ __exit__ __await__ __instancecheck__ __subclasscheck__
 """
 # The special methods through which the tests may use an object of the program.
-DUNDERS = {f"__{prefix}{name}__" for prefix in ("", "r", "i") for name in _BINARY.split()} | set(_OTHER.split())
-DESCRIPTIONS = ("__name__", "__qualname__", "__doc__", "__dict__", "__module__", "__annotations__", "__defaults__")
+DUNDERS = {f"__{prefix}{name}__" for prefix in ("", "r", "i") for name in _BINARY.split()} | set(
+    _OTHER.split()
+)
+DESCRIPTIONS = (
+    "__name__",
+    "__qualname__",
+    "__doc__",
+    "__dict__",
+    "__module__",
+    "__annotations__",
+    "__defaults__",
+)
 
 
 class Proxy:
-    """Something that can only be told from others. Its own attributes have names that no program is likely to use."""
+    """Something that can only be told from others.
+
+    Its own attributes have names that no program is likely to use.
+    """
 
     __slots__ = ("_odd_about", "_odd_by_reference", "_odd_number", "_odd_peer", "_odd_truth")
     _odd_peer: Candidate
@@ -37,7 +50,9 @@ class Proxy:
     _odd_truth: bool
     _odd_by_reference: bool
 
-    def __init__(self, peer: Candidate, number: int, about: str, truth: bool, by_reference: bool) -> None:
+    def __init__(
+        self, peer: Candidate, number: int, about: str, truth: bool, by_reference: bool
+    ) -> None:
         object.__setattr__(self, "_odd_peer", peer)
         object.__setattr__(self, "_odd_number", number)
         object.__setattr__(self, "_odd_about", about)
@@ -65,7 +80,9 @@ class Function(Proxy):
     __slots__ = ("_odd_doc",)
     _odd_doc: str | None
 
-    def __init__(self, peer: Candidate, number: int, about: str, truth: bool, by_reference: bool) -> None:
+    def __init__(
+        self, peer: Candidate, number: int, about: str, truth: bool, by_reference: bool
+    ) -> None:
         super().__init__(peer, number, about, truth, by_reference)
         self._odd_doc = None
 
@@ -99,7 +116,9 @@ class Iterable(Proxy):
     _odd_items: list[Any]
     _odd_source: Any
 
-    def __init__(self, peer: Candidate, number: int, about: str, truth: bool, by_reference: bool) -> None:
+    def __init__(
+        self, peer: Candidate, number: int, about: str, truth: bool, by_reference: bool
+    ) -> None:
         super().__init__(peer, number, about, truth, by_reference)
         self._odd_items, self._odd_source = [], None
 
@@ -139,13 +158,17 @@ class Iterator(Proxy):
         return self._odd_item(*self._odd_peer.advance(self, value))
 
     def throw(self, error: Any, *_: Any) -> Any:
-        return self._odd_item(*self._odd_peer.throw(self, error if isinstance(error, BaseException) else error()))
+        return self._odd_item(
+            *self._odd_peer.throw(self, error if isinstance(error, BaseException) else error())
+        )
 
     def close(self) -> None:
         self._odd_peer.end_iterator(self)
 
     def _odd_item(self, going: bool, value: Any) -> Any:
-        """At the end, a StopIteration that the tests have to catch: left alone, it would end an iteration of theirs."""
+        """At the end, a StopIteration that the tests have to catch: left alone, it would end an
+        iteration of theirs.
+        """
         if not going:
             raise self._odd_peer.raised(StopIteration(value))
         return value

@@ -1,4 +1,6 @@
-"""The first code that runs inside: it imports this package out of code objects that were compiled outside."""
+"""The first code that runs inside: it imports this package out of code objects that were compiled
+outside.
+"""
 
 from __future__ import annotations
 

@@ -8,7 +8,8 @@ object that stays where it is; `Ends` decides which objects may, and by default 
 A container that occurs twice in a value occurs twice in the copy. With a `Heap`, containers keep
 their identity from one message to the next (heap.py).
 
-No imports beyond `os`: both sides start once per program, and `json` would double the start-up time.
+No imports beyond `os`: both sides start once per program, and `json` would double the start-up
+time.
 """
 
 from __future__ import annotations
@@ -32,7 +33,11 @@ _MAKERS: dict[bytes, Any] = {tag: kind for kind, tag in _TAGS.items()}
 _SCALARS = {int, float, str, bytes, complex}
 _VALUE, _MUTABLE = b"v", b"w"  # of the library; those that can change
 _OWN, _BACK = b"o", b"r"  # object of the sender; object of the receiver
-_NEW, _KNOWN, _AGAIN = b"h", b"k", b"="  # container new to the heap; known to it; seen earlier in this message
+_NEW, _KNOWN, _AGAIN = (
+    b"h",
+    b"k",
+    b"=",
+)  # container new to the heap; known to it; seen earlier in this message
 
 
 class WireError(ValueError):
@@ -43,7 +48,10 @@ class Ends:
     """What one side does with objects that stay where they are. The base class lets none cross."""
 
     def keeps(self, value: Any) -> bool:  # noqa: ARG002
-        """Does this stay, although it could cross as a value? Asked about subclasses of plain types."""
+        """Does this stay, although it could cross as a value?
+
+        Asked about subclasses of plain types.
+        """
         return False
 
     def give(self, value: Any) -> tuple[str, Any]:
@@ -62,7 +70,9 @@ class Ends:
 NO_OBJECTS = Ends()
 
 
-def encode(value: Any, max_bytes: int = MAX_BYTES, ends: Ends = NO_OBJECTS, heap: Heap | None = None) -> bytes:
+def encode(
+    value: Any, max_bytes: int = MAX_BYTES, ends: Ends = NO_OBJECTS, heap: Heap | None = None
+) -> bytes:
     writer = Writer(max_bytes, ends, heap)
     writer.write(value, 0)
     return bytes(writer.out)
@@ -123,7 +133,9 @@ class Writer:
     def numbers(self, tag: bytes, value: Any) -> bool:
         """Many ints or many floats at once; False for anything else."""
         kinds = set(map(type, value))
-        if kinds in ({int}, {float}) and 2 * len(value) > self.max_bytes:  # a digit and a comma each
+        if (
+            kinds in ({int}, {float}) and 2 * len(value) > self.max_bytes
+        ):  # a digit and a comma each
             raise WireError(f"a value of more than {self.max_bytes} bytes")
         if kinds == {int}:
             data = b",".join([b"%x" % number for number in value])
@@ -159,7 +171,10 @@ class Writer:
         if mutable and self.again(value):
             return True
         self.out += _MUTABLE if mutable else _VALUE
-        ends, self.ends = self.ends, NO_OBJECTS  # a function among the fields of a named tuple would be a method
+        ends, self.ends = (
+            self.ends,
+            NO_OBJECTS,
+        )  # a function among the fields of a named tuple would be a method
         self.write(parts, depth + 1)
         self.ends = ends
         return True
@@ -221,7 +236,11 @@ class Reader:
         number = None
         if tag == _NEW:
             number, tag = int(self.upto(b":")), self.take(1)
-        return self.library(tag, number, depth) if tag in (_VALUE, _MUTABLE) else self.container(tag, number, depth)
+        return (
+            self.library(tag, number, depth)
+            if tag in (_VALUE, _MUTABLE)
+            else self.container(tag, number, depth)
+        )
 
     def container(self, tag: bytes, number: int | None, depth: int) -> Any:
         if tag.lower() not in _MAKERS:
@@ -275,7 +294,11 @@ class Reader:
         return value
 
     def earlier(self, tag: bytes, number: int) -> Any:
-        if tag == _AGAIN and 0 <= number < len(self.containers) and self.containers[number] is not None:
+        if (
+            tag == _AGAIN
+            and 0 <= number < len(self.containers)
+            and self.containers[number] is not None
+        ):
             return self.containers[number]
         if tag == _KNOWN and self.heap is not None:
             return self.heap.get(number)

@@ -1,7 +1,9 @@
-"""minicode: a signature and a docstring ask for a function body; checks that run in the sandbox decide.
+"""minicode: a signature and a docstring ask for a function body; checks that run in the sandbox
+decide.
 
-The problems are compositions of one to three simple operations on integers, strings and lists. The test side holds out whole
-compositions (see `side`), and `stream` gives endless training pairs of the other side, in many phrasings and many bodies.
+The problems are compositions of one to three simple operations on integers, strings and lists. The
+test side holds out whole compositions (see `side`), and `stream` gives endless training pairs of
+the other side, in many phrasings and many bodies.
 """
 
 from collections.abc import Iterator
@@ -14,7 +16,18 @@ from typing import Any
 from ...sandbox import Limits, run_python
 from ..base import Problem, Score, Task
 from ..jsonl import EXPLORATION, first
-from .grammar import UNDEFINED, Composition, Split, Values, draw, neighbours, probes, shorter, side, values
+from .grammar import (
+    UNDEFINED,
+    Composition,
+    Split,
+    Values,
+    draw,
+    neighbours,
+    probes,
+    shorter,
+    side,
+    values,
+)
 from .reading import read_answer
 from .writing import FUNCTION, write_body, write_prompt
 
@@ -37,8 +50,12 @@ class Target:
     unsafe: bool = field(repr=False)  # scored without a sandbox
 
 
-def stream(*, operations: int | None = None, split: Split = "train", seed: int = 0) -> Iterator[tuple[str, str]]:
-    """Endless (prompt, body) pairs of one side, with so many operations each; None mixes one to three."""
+def stream(
+    *, operations: int | None = None, split: Split = "train", seed: int = 0
+) -> Iterator[tuple[str, str]]:
+    """Endless (prompt, body) pairs of one side, with so many operations each; None mixes one to
+    three.
+    """
     random = Random(f"minicode stream {seed}")
     while True:
         composition = draw(random, split, operations)
@@ -54,9 +71,11 @@ def load(
     limit: int | None = None,
     unsafe: bool = False,
 ) -> list[Problem]:
-    """`count` problems of one side, no two with the same operations; `limit` takes the first so many.
+    """`count` problems of one side, no two with the same operations; `limit` takes the first so
+    many.
 
-    operations: how many a problem composes, 1 to 3: more are harder. None mixes them as the training data do.
+    operations: how many a problem composes, 1 to 3: more are harder. None mixes them as the
+    training data do.
     """
     if not 1 <= count <= MOST_PROBLEMS:
         raise ValueError(f"count must be 1 to {MOST_PROBLEMS}, not {count}")
@@ -75,7 +94,9 @@ def load(
             idle = 0
         elif idle == PATIENCE:
             what = f"{operations} operation{'' if operations == 1 else 's'}"
-            raise ValueError(f"only {len(problems)} problems with {what} were found on the {split} side; asked for {wanted}")
+            raise ValueError(
+                f"only {len(problems)} problems with {what} were found on the {split} side; asked for {wanted}"
+            )
     return problems
 
 
@@ -89,11 +110,18 @@ def score(problem: Problem, text: str) -> Score:
         return Score(False, None, "there is no code in the text")
     written, program = answer
     if len(program) > LONGEST_PROGRAM:
-        return Score(False, _readable(written), f"the program is longer than {LONGEST_PROGRAM} characters")
+        return Score(
+            False, _readable(written), f"the program is longer than {LONGEST_PROGRAM} characters"
+        )
     if program != _readable(program) or "\0" in program:
         return Score(False, _readable(written), "the program is not valid text")
-    tests = "".join(f"assert {FUNCTION}(*{arguments!r}) == {expected!r}\n" for arguments, expected in problem.target.checks)
-    verdict = run_python(program, tests, functions=(FUNCTION,), limits=LIMITS, unsafe=problem.target.unsafe)
+    tests = "".join(
+        f"assert {FUNCTION}(*{arguments!r}) == {expected!r}\n"
+        for arguments, expected in problem.target.checks
+    )
+    verdict = run_python(
+        program, tests, functions=(FUNCTION,), limits=LIMITS, unsafe=problem.target.unsafe
+    )
     return Score(verdict.passed, written, verdict.detail)
 
 
@@ -115,15 +143,19 @@ def _problem(composition: Composition, chosen: list[int], random: Random, unsafe
 
 
 def _chosen(composition: Composition, random: Random) -> list[int]:
-    """The probes to check a composition with: CHECKS of them, then whatever tells it from its rivals. Empty if none can.
+    """The probes to check a composition with: CHECKS of them, then whatever tells it from its
+    rivals. Empty if none can.
 
-    Every shorter composition must fail; so must every one that differs in one step, unless no probe tells the two apart.
+    Every shorter composition must fail; so must every one that differs in one step, unless no probe
+    tells the two apart.
     """
     expected = values(composition)
     defined = [i for i, value in enumerate(expected) if value is not UNDEFINED]
     random.shuffle(defined)
     chosen = _varied(defined, expected)
-    for rival in shorter(composition[0].operation.takes, composition[-1].operation.gives, len(composition)):
+    for rival in shorter(
+        composition[0].operation.takes, composition[-1].operation.gives, len(composition)
+    ):
         if not _refute(rival, expected, chosen, defined):
             return []
     for rival in neighbours(composition):
@@ -161,6 +193,9 @@ TASK = Task(
     code=True,
     protocols={
         "3_operations": {"load": partial(load, operations=3), "steps": 16},
-        "exploration": {"load": partial(load, operations=3, count=500, seed=EXPLORATION), "steps": 16},  # docs/exploration.md
+        "exploration": {
+            "load": partial(load, operations=3, count=500, seed=EXPLORATION),
+            "steps": 16,
+        },  # docs/exploration.md
     },
 )

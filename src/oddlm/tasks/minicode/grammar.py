@@ -18,7 +18,10 @@ INTEGERS = (-99, 999)
 LONGEST = 60  # list or string
 UNDEFINED = None  # the value of a composition where it has none, or one out of bounds
 
-_BY_KIND = {kind: tuple(operation for operation in OPERATIONS if operation.takes == kind) for kind in get_args(Kind)}
+_BY_KIND = {
+    kind: tuple(operation for operation in OPERATIONS if operation.takes == kind)
+    for kind in get_args(Kind)
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +30,11 @@ class Step:
     parameter: Any
 
     def __str__(self) -> str:
-        return self.operation.name if self.parameter is None else f"{self.operation.name}({self.parameter})"
+        return (
+            self.operation.name
+            if self.parameter is None
+            else f"{self.operation.name}({self.parameter})"
+        )
 
 
 Composition = tuple[Step, ...]
@@ -35,22 +42,31 @@ Values = tuple[Any, ...]  # one per probe
 
 
 def side(names: Sequence[str]) -> Split:
-    """On which side a composition falls, by the names of its operations in any order: 80 % train, 8 % tune, 12 % test.
+    """On which side a composition falls, by the names of its operations in any order: 80 % train, 8
+    % tune, 12 % test.
 
-    blake2b with an 8-byte digest, of the ASCII text `ints.add+ints.keep_even+ints.sum` (names ascending), read as a big-endian
-    integer modulo 100: below 80 is train, below 88 tune, the rest test. Parameters do not count: no model trained on the
-    training side has met the operations of a test problem together.
+    blake2b with an 8-byte digest, of the ASCII text `ints.add+ints.keep_even+ints.sum` (names
+    ascending), read as a big-endian integer modulo 100: below 80 is train, below 88 tune, the rest
+    test. Parameters do not count: no model trained on the training side has met the operations of a
+    test problem together.
     """
-    bucket = int.from_bytes(blake2b("+".join(sorted(names)).encode(), digest_size=8).digest(), "big") % 100
+    bucket = (
+        int.from_bytes(blake2b("+".join(sorted(names)).encode(), digest_size=8).digest(), "big")
+        % 100
+    )
     return "train" if bucket < 80 else "tune" if bucket < 88 else "test"
 
 
 def draw(random: Random, split: Split, operations: int | None = None) -> Composition:
-    """A composition of one side that no shorter one equals, no operation twice; of so many operations, or of any number."""
+    """A composition of one side that no shorter one equals, no operation twice; of so many
+    operations, or of any number.
+    """
     if split not in get_args(Split):
         raise ValueError(f"unknown split {split!r}; known: {', '.join(get_args(Split))}")
     if operations is not None and operations not in DEPTHS:
-        raise ValueError(f"operations must be one of {', '.join(map(str, DEPTHS))}, or None for all, not {operations!r}")
+        raise ValueError(
+            f"operations must be one of {', '.join(map(str, DEPTHS))}, or None for all, not {operations!r}"
+        )
     while True:
         composition = _walk(random, operations or random.choices(DEPTHS, DEPTH_WEIGHTS)[0])
         names = {step.operation.name for step in composition}
@@ -70,11 +86,18 @@ def _walk(random: Random, depth: int) -> Composition:
 
 @lru_cache(maxsize=100_000)
 def sound(composition: Composition) -> bool:
-    """Defined on enough probes to be tested, and on the probes equal neither to a constant nor to a shorter composition."""
+    """Defined on enough probes to be tested, and on the probes equal neither to a constant nor to a
+    shorter composition.
+    """
     found = values(composition)
-    if sum(value is not UNDEFINED for value in found) < len(found) // 2 or len(set(map(repr, found)) - {"None"}) < 4:
+    if (
+        sum(value is not UNDEFINED for value in found) < len(found) // 2
+        or len(set(map(repr, found)) - {"None"}) < 4
+    ):
         return False
-    return repr(found) not in _shorter_reprs(composition[0].operation.takes, composition[-1].operation.gives, len(composition))
+    return repr(found) not in _shorter_reprs(
+        composition[0].operation.takes, composition[-1].operation.gives, len(composition)
+    )
 
 
 def values(composition: Composition) -> Values:
@@ -118,7 +141,10 @@ def _apply(step: Step, found: Values) -> Values:
 def _value(step: Step, value: Any) -> Any:
     try:
         result = step.operation.run(value, step.parameter)
-    except (ValueError, IndexError):  # max of nothing, first of nothing, digits of a negative number
+    except (
+        ValueError,
+        IndexError,
+    ):  # max of nothing, first of nothing, digits of a negative number
         return UNDEFINED
     return result if _in_bounds(result) else UNDEFINED
 
@@ -135,7 +161,11 @@ def _in_bounds(value: Any) -> bool:
 
 @cache
 def _steps(kind: Kind) -> tuple[Step, ...]:
-    return tuple(Step(operation, parameter) for operation in _BY_KIND[kind] for parameter in operation.parameters)
+    return tuple(
+        Step(operation, parameter)
+        for operation in _BY_KIND[kind]
+        for parameter in operation.parameters
+    )
 
 
 @cache
@@ -155,7 +185,9 @@ def _of_depth(takes: Kind, depth: int) -> dict[Kind, dict[str, Values]]:
 
 @cache
 def _shorter_reprs(takes: Kind, gives: Kind, depth: int) -> frozenset[str]:
-    return frozenset(text for fewer in range(depth) for text in _of_depth(takes, fewer).get(gives, {}))
+    return frozenset(
+        text for fewer in range(depth) for text in _of_depth(takes, fewer).get(gives, {})
+    )
 
 
 _VOCABULARY = """
@@ -176,7 +208,9 @@ def _random_words(random: Random) -> list[str]:
 
 
 def _random_text(random: Random) -> str:
-    return " ".join(word.capitalize() if random.random() < 0.3 else word for word in _random_words(random))
+    return " ".join(
+        word.capitalize() if random.random() < 0.3 else word for word in _random_words(random)
+    )
 
 
 _EDGES: dict[Kind, Values] = {

@@ -9,7 +9,12 @@ from typing import Any, Literal
 
 Kind = Literal["ints", "int", "str", "words"]
 
-ANNOTATIONS: dict[Kind, str] = {"ints": "list[int]", "int": "int", "str": "str", "words": "list[str]"}
+ANNOTATIONS: dict[Kind, str] = {
+    "ints": "list[int]",
+    "int": "int",
+    "str": "str",
+    "words": "list[str]",
+}
 NAMES: dict[Kind, str] = {"ints": "xs", "int": "n", "str": "s", "words": "ws"}
 ELEMENTS = {"ints": "x", "words": "w"}
 VOWELS = "aeiouAEIOU"
@@ -20,7 +25,9 @@ class Operation:
     name: str  # begins with what it takes: ints.sort, words.sort
     takes: Kind
     gives: Kind
-    run: Callable[[Any, Any], Any]  # (value, parameter) -> value; the meaning, apart from all code below
+    run: Callable[
+        [Any, Any], Any
+    ]  # (value, parameter) -> value; the meaning, apart from all code below
     phrases: tuple[str, ...]
     code: tuple[str, ...]  # expressions with the same meaning
     parameters: tuple[Any, ...] = (None,)
@@ -89,7 +96,15 @@ def _filters() -> Iterator[Operation]:
         yield _filter("ints", name, test, phrases, conditions, parameters)
 
 
-def _map(kind: Kind, name: str, run: Any, phrases: Any, each: Any, parameters: Any = (None,), gives: Any = None) -> Operation:
+def _map(
+    kind: Kind,
+    name: str,
+    run: Any,
+    phrases: Any,
+    each: Any,
+    parameters: Any = (None,),
+    gives: Any = None,
+) -> Operation:
     x = ELEMENTS[kind]
     code = [f"[{text.replace('@', x)} for {x} in @]" for text in each]
     code.append(f"list(map(lambda {x}: {each[0].replace('@', x)}, @))")
@@ -105,7 +120,9 @@ def _map(kind: Kind, name: str, run: Any, phrases: Any, each: Any, parameters: A
     )
 
 
-def _filter(kind: Kind, name: str, test: Any, phrases: Any, when: Any, parameters: Any = (None,)) -> Operation:
+def _filter(
+    kind: Kind, name: str, test: Any, phrases: Any, when: Any, parameters: Any = (None,)
+) -> Operation:
     x = ELEMENTS[kind]
     code = [f"[{x} for {x} in @ if {text.replace('@', x)}]" for text in when]
     code.append(f"list(filter(lambda {x}: {when[0].replace('@', x)}, @))")
@@ -124,12 +141,21 @@ def _filter(kind: Kind, name: str, test: Any, phrases: Any, when: Any, parameter
 def _sequences(kind: Kind, noun: str, element: Kind) -> Iterator[Operation]:
     """Operations on lists of either kind."""
     x = ELEMENTS[kind]
-    up, down = ("from smallest to largest", "from largest to smallest") if kind == "ints" else ("from a to z", "from z to a")
+    up, down = (
+        ("from smallest to largest", "from largest to smallest")
+        if kind == "ints"
+        else ("from a to z", "from z to a")
+    )
 
     def same(name: str, run: Any, phrases: Any, code: Any, parameters: Any = (None,)) -> Operation:
         return Operation(f"{kind}.{name}", kind, kind, run, phrases, code, parameters)
 
-    yield same("sort", lambda v, _: sorted(v), (f"sort the {noun}s", f"order the {noun}s {up}"), ("sorted(@)",))
+    yield same(
+        "sort",
+        lambda v, _: sorted(v),
+        (f"sort the {noun}s", f"order the {noun}s {up}"),
+        ("sorted(@)",),
+    )
     yield same(
         "sort_down",
         lambda v, _: sorted(v, reverse=True),
@@ -148,11 +174,31 @@ def _sequences(kind: Kind, noun: str, element: Kind) -> Iterator[Operation]:
         (f"remove repeated {noun}s", f"keep only the first of equal {noun}s"),
         ("list(dict.fromkeys(@))", f"[{x} for i, {x} in enumerate(@) if {x} not in @[:i]]"),
     )
-    yield same("drop_first", lambda v, _: v[1:], (f"drop the first {noun}", f"remove the first {noun}"), ("@[1:]",))
-    yield same("drop_last", lambda v, _: v[:-1], (f"drop the last {noun}", f"remove the last {noun}"), ("@[:-1]",))
-    yield same("take", lambda v, k: v[:k], (f"keep the first # {noun}s", f"take the first # {noun}s"), ("@[:#]",), (2, 3, 4))
     yield same(
-        "take_last", lambda v, k: v[-k:], (f"keep the last # {noun}s", f"take the last # {noun}s"), ("@[-#:]",), (2, 3, 4)
+        "drop_first",
+        lambda v, _: v[1:],
+        (f"drop the first {noun}", f"remove the first {noun}"),
+        ("@[1:]",),
+    )
+    yield same(
+        "drop_last",
+        lambda v, _: v[:-1],
+        (f"drop the last {noun}", f"remove the last {noun}"),
+        ("@[:-1]",),
+    )
+    yield same(
+        "take",
+        lambda v, k: v[:k],
+        (f"keep the first # {noun}s", f"take the first # {noun}s"),
+        ("@[:#]",),
+        (2, 3, 4),
+    )
+    yield same(
+        "take_last",
+        lambda v, k: v[-k:],
+        (f"keep the last # {noun}s", f"take the last # {noun}s"),
+        ("@[-#:]",),
+        (2, 3, 4),
     )
     yield same(
         "every_other",
@@ -160,12 +206,27 @@ def _sequences(kind: Kind, noun: str, element: Kind) -> Iterator[Operation]:
         (f"keep every other {noun}", f"keep every second {noun}, from the first on"),
         ("@[::2]",),
     )
-    yield same("twice", lambda v, _: [*v, *v], ("repeat the list twice", "append the list to itself"), ("@ * 2", "@ + @"))
-    yield Operation(
-        f"{kind}.first", kind, element, lambda v, _: v[0], (f"take the first {noun}", f"find the first {noun}"), ("@[0]",)
+    yield same(
+        "twice",
+        lambda v, _: [*v, *v],
+        ("repeat the list twice", "append the list to itself"),
+        ("@ * 2", "@ + @"),
     )
     yield Operation(
-        f"{kind}.last", kind, element, lambda v, _: v[-1], (f"take the last {noun}", f"find the last {noun}"), ("@[-1]",)
+        f"{kind}.first",
+        kind,
+        element,
+        lambda v, _: v[0],
+        (f"take the first {noun}", f"find the first {noun}"),
+        ("@[0]",),
+    )
+    yield Operation(
+        f"{kind}.last",
+        kind,
+        element,
+        lambda v, _: v[-1],
+        (f"take the last {noun}", f"find the last {noun}"),
+        ("@[-1]",),
     )
     yield Operation(
         f"{kind}.count",
@@ -208,7 +269,14 @@ def _numbers() -> Iterator[Operation]:
     yield Operation("int.divisors", "int", "ints", lambda n, _: [d for d in range(1, _natural(n) + 1) if not n % d],
                     ("list its divisors", "list the numbers that divide it"),
                     ("[d for d in range(1, @ + 1) if @ % d == 0]",))  # fmt: skip
-    yield Operation("int.text", "int", "str", lambda n, _: f"{n:d}", ("write it as a string", "turn it into text"), ("str(@)",))
+    yield Operation(
+        "int.text",
+        "int",
+        "str",
+        lambda n, _: f"{n:d}",
+        ("write it as a string", "turn it into text"),
+        ("str(@)",),
+    )
 
 
 def _natural(n: int) -> int:
@@ -254,9 +322,21 @@ def _text() -> Iterator[Operation]:
         yield Operation(f"str.{name}", "str", "str", run, phrases, code, parameters)
     yield Operation("str.count", "str", "int", lambda s, k: sum(c == k for c in s),
                     ("count the letter #", "find how often # occurs"), ("@.count(#)",), letters)  # fmt: skip
-    yield Operation("str.length", "str", "int", lambda s, _: len(s), ("count the characters", "find its length"), ("len(@)",))
     yield Operation(
-        "str.split", "str", "words", lambda s, _: s.split(), ("split it into words", "list its words"), ("@.split()",)
+        "str.length",
+        "str",
+        "int",
+        lambda s, _: len(s),
+        ("count the characters", "find its length"),
+        ("len(@)",),
+    )
+    yield Operation(
+        "str.split",
+        "str",
+        "words",
+        lambda s, _: s.split(),
+        ("split it into words", "list its words"),
+        ("@.split()",),
     )
 
 

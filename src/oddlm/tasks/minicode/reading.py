@@ -1,4 +1,7 @@
-"""The program that a model's text means. Text in, text out: nothing of it is parsed or run on this side."""
+"""The program that a model's text means.
+
+Text in, text out: nothing of it is parsed or run on this side.
+"""
 
 import re
 
@@ -9,14 +12,17 @@ _LANGUAGE = re.compile(r"(python3?|py)?[ \t]*\n|(python3?|py)\b")
 _RETURN = re.compile(r"^[ \t]*return\b", re.MULTILINE)
 _DEFINITION = re.compile(rf" *def {FUNCTION}\(")
 _BEFORE_DEFINITION = re.compile(r" *(import \w|from \w+ import |def \w+\(|class \w)")
-_CODE = re.compile(r" *(return\b|for \w|if |while |import \w|from \w+ import |#|\w+( *, *\w+)* *[-+*/%]?/?= *[^=]|[\w.]+\()")
+_CODE = re.compile(
+    r" *(return\b|for \w|if |while |import \w|from \w+ import |#|\w+( *, *\w+)* *[-+*/%]?/?= *[^=]|[\w.]+\()"
+)
 
 
 def read_answer(text: str, prompt: str) -> tuple[str, str] | None:
     """(what the model wrote, the whole program), or None where there is no code.
 
-    A fenced block counts before what is around it, and need not end. A definition of the function counts with the imports and
-    helpers above it; otherwise the text is a body. Prose before and after is left out, lost indentation is put back.
+    A fenced block counts before what is around it, and need not end. A definition of the function
+    counts with the imports and helpers above it; otherwise the text is a body. Prose before and
+    after is left out, lost indentation is put back.
     """
     code = _unfenced(_END.split(text, maxsplit=1)[0]).expandtabs(4)
     lines = [line.rstrip() for line in code.split("\n")]
@@ -30,7 +36,9 @@ def read_answer(text: str, prompt: str) -> tuple[str, str] | None:
 
 def _unfenced(text: str) -> str:
     before, fence, after = text.partition("```")
-    if not fence or _RETURN.search(before):  # a fence behind a return closes one that the prompt had opened
+    if not fence or _RETURN.search(
+        before
+    ):  # a fence behind a return closes one that the prompt had opened
         return before
     block = after.partition("```")[0]
     language = _LANGUAGE.match(block)
@@ -39,9 +47,15 @@ def _unfenced(text: str) -> str:
 
 def _definition(lines: list[str], start: int) -> str:
     base = _indent(lines[start])
-    first = next(i for i, line in enumerate(lines) if _BEFORE_DEFINITION.match(line) and _indent(line) == base)
+    first = next(
+        i
+        for i, line in enumerate(lines)
+        if _BEFORE_DEFINITION.match(line) and _indent(line) == base
+    )
     end = start + 1
-    while end < len(lines) and (not lines[end] or _indent(lines[end]) > base or lines[end].lstrip().startswith(")")):
+    while end < len(lines) and (
+        not lines[end] or _indent(lines[end]) > base or lines[end].lstrip().startswith(")")
+    ):
         end += 1
     return "".join(line[base:] + "\n" for line in lines[first:end])
 
@@ -64,7 +78,9 @@ def _body(lines: list[str]) -> str:
 
 
 def _statements(lines: list[str]) -> list[list[str]]:
-    """Lines from the first that looks like code on, without blank ones; those inside open brackets belong to the one before."""
+    """Lines from the first that looks like code on, without blank ones; those inside open brackets
+    belong to the one before.
+    """
     statements: list[list[str]] = []
     depth = 0
     for line in lines:
@@ -79,7 +95,10 @@ def _statements(lines: list[str]) -> list[list[str]]:
 
 
 def _base(statements: list[list[str]]) -> int:
-    """The indentation of the body. A first line without any may have lost its own: then the lines after it tell."""
+    """The indentation of the body.
+
+    A first line without any may have lost its own: then the lines after it tell.
+    """
     first, *rest = [statement[0] for statement in statements]
     if _indent(first):
         return _indent(first)

@@ -1,4 +1,6 @@
-"""A composition as a person would put it: a signature with a docstring, and one of many right bodies."""
+"""A composition as a person would put it: a signature with a docstring, and one of many right
+bodies.
+"""
 
 import ast
 import re
@@ -14,8 +16,21 @@ from .operations import ANNOTATIONS, ELEMENTS, NAMES, Kind
 FUNCTION = "f"
 INDENT = " " * 4
 FRESH = ("p", "q", "r")  # no operation's code uses these names
-STYLES = {"inline": 0.0, "mixed": 0.5, "steps": 1.0, "loop": 0.5}  # how often a step gets a line of its own
-TAKES_GENERATOR = ("sum(@)", "max(@)", "min(@)", "sorted(@)", "''.join(@)", "' '.join(@)", "'-'.join(@)")
+STYLES = {
+    "inline": 0.0,
+    "mixed": 0.5,
+    "steps": 1.0,
+    "loop": 0.5,
+}  # how often a step gets a line of its own
+TAKES_GENERATOR = (
+    "sum(@)",
+    "max(@)",
+    "min(@)",
+    "sorted(@)",
+    "''.join(@)",
+    "' '.join(@)",
+    "'-'.join(@)",
+)
 LONGEST_BODY = 48
 _TOKEN = re.compile(r"\w+|[^\w\s]|\n *")
 _OPERATORS = (ast.BinOp, ast.UnaryOp, ast.Compare)
@@ -43,7 +58,9 @@ def write_prompt(composition: Composition, random: Random) -> str:
 
 
 def _docstring(composition: Composition, random: Random) -> str:
-    said = [_filled(random.choice(step.operation.phrases), step.parameter, str) for step in composition]
+    said = [
+        _filled(random.choice(step.operation.phrases), step.parameter, str) for step in composition
+    ]
     if len(said) == 1:
         return _sentence(said[0])
     way = random.randrange(3)
@@ -59,7 +76,9 @@ def _sentence(text: str) -> str:
 
 
 def write_body(composition: Composition, random: Random) -> str:
-    """A right body in a random style, ending in a newline; long ones are written again, a few times."""
+    """A right body in a random style, ending in a newline; long ones are written again, a few
+    times.
+    """
     written = ""
     for _ in range(8):
         again = _written(composition, random)
@@ -86,7 +105,10 @@ def _written(composition: Composition, random: Random) -> str:
             for step in run:
                 if random.random() < STYLES[style]:
                     body.name_it()
-                body.apply(_filled(random.choice(step.operation.code), step.parameter, repr), step.operation.gives)
+                body.apply(
+                    _filled(random.choice(step.operation.code), step.parameter, repr),
+                    step.operation.gives,
+                )
     return "".join(f"{INDENT}{line}\n" for line in [*body.lines, f"return {body.value.text}"])
 
 
@@ -132,7 +154,9 @@ class _Body:
 def _runs(composition: Composition) -> list[list[Step]]:
     """Neighbouring maps and filters of the same elements together, all else alone."""
     runs: list[list[Step]] = []
-    for elements, group in groupby(composition, lambda step: _elementwise(step) and step.operation.takes):
+    for elements, group in groupby(
+        composition, lambda step: _elementwise(step) and step.operation.takes
+    ):
         steps = list(group)
         runs += [steps] if elements else [[step] for step in steps]
     return runs
@@ -162,15 +186,23 @@ def _element(run: list[Step], random: Random) -> tuple[str, list[str]]:
 
 
 def _on_element(step: Step, element: Expression, random: Random) -> Expression:
-    ways = [_filled(code, step.parameter, repr) for code in step.operation.each or step.operation.when]
-    code = random.choice([code for code in ways if element.text.isidentifier() or not _shape(code).named])
+    ways = [
+        _filled(code, step.parameter, repr) for code in step.operation.each or step.operation.when
+    ]
+    code = random.choice(
+        [code for code in ways if element.text.isidentifier() or not _shape(code).named]
+    )
     shape = _shape(code)
     operand = f"({element.text})" if shape.tight and element.loose else element.text
     return Expression(code.replace("@", operand), shape.loose)
 
 
 def _is_comprehension(text: str) -> bool:
-    return text.startswith("[") and text.endswith("]") and isinstance(ast.parse(text, mode="eval").body, ast.ListComp)
+    return (
+        text.startswith("[")
+        and text.endswith("]")
+        and isinstance(ast.parse(text, mode="eval").body, ast.ListComp)
+    )
 
 
 def _filled(text: str, parameter: Any, show: Any) -> str:
@@ -182,7 +214,10 @@ def _shape(code: str) -> Shape:
     tree = ast.parse(code.replace("@", "OPERAND"), mode="eval").body
     tight = any(
         isinstance(node, (*_OPERATORS, ast.Attribute, ast.Subscript))
-        and any(isinstance(child, ast.Name) and child.id == "OPERAND" for child in ast.iter_child_nodes(node))
+        and any(
+            isinstance(child, ast.Name) and child.id == "OPERAND"
+            for child in ast.iter_child_nodes(node)
+        )
         for node in ast.walk(tree)
     )
     return Shape(named=code.count("@") > 1, tight=tight, loose=isinstance(tree, _OPERATORS))

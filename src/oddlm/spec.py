@@ -1,0 +1,158 @@
+"""What a run is: the model, how it is loaded, the task, the settings and the seed.
+
+Imports no torch.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from .checks import short_dtype
+from .config import Seed, no_flag
+from .params import SampleParams
+from .versions import SAMPLER
+
+
+class Loading(BaseModel):
+    """How a model is loaded, as far as it may change what it says."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    revision: str | None = Field(None, description="Branch, tag or commit of a model on the hub.")
+    dtype: Literal["bf16", "fp16", "fp32", "fp64"] | None = Field(
+        None, description="Default: bf16 on a GPU, fp32 on a CPU."
+    )
+    quantize: Literal["nf4", "int8"] | None = Field(None, description="Weights in 4 or 8 bits.")
+    raw: bool = Field(False, description="Prompts without the chat template.")
+    cache: Literal["prefix", "dual"] | None = Field(
+        None, description="Keys and values kept between steps: an approximation."
+    )
+
+    @field_validator("dtype", mode="before")
+    @classmethod
+    def _one_spelling(cls, dtype: Any) -> Any:
+        return short_dtype(dtype)
+
+    def options(self) -> dict[str, Any]:
+        """What differs from the defaults, as keyword arguments of `oddlm.load`."""
+        return self.model_dump(exclude_defaults=True)
+
+
+class RunSpec(BaseModel):
+    """One setting of a sampler on a task, on however many of its problems. Runs with the same
+    content have the same id, wherever and whenever they are made.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    model: str = Field(
+        description="A model's name or dotted path, a checkpoint's folder or its name on the hub."
+    )
+    model_digest: str | None = Field(
+        None,
+        description="What tells the model's weights from others (`oddlm.models.model_digest`): others make another run.",
+    )
+    sampler_version: int = Field(
+        SAMPLER, description="Of the sampler: another one may write other tokens."
+    )
+    task: str | None = Field(
+        None,
+        description="A task's name, dotted path or .jsonl file; None draws samples without scoring.",
+    )
+    task_version: int | None = Field(None, description="Of the task's problems and prompts.")
+    scorer_version: str | None = Field(
+        None, description="Of verdicts and measures: another scorer makes another run."
+    )
+    protocol: str | None = Field(None, description="A named variant of the task.")
+    scorer: str | None = Field(None, description="How a .jsonl of one's own is scored.")
+    exclude_train: bool = Field(False, description="Leave out problems of the training side.")
+    split: str | None = Field(
+        None,
+        description="A part of the problems, such as 'tune'; None is what the task reports on.",
+    )
+    data: str | None = Field(
+        None, description="The file that the problems come from, if not the task's own."
+    )
+    data_digest: str | None = Field(
+        None,
+        description="SHA-256 of what the problems come from: data that change make another run.",
+    )
+    n: int = Field(16, ge=1, le=1 << 20, description="Samples per problem.")
+    params: SampleParams = Field(
+        default_factory=lambda: SampleParams.model_validate({}),
+        validate_default=True,
+        description="How samples are drawn.",
+    )
+    seed: Seed = Field(0, description="Every problem derives its own from this and its id.")
+    loading: Loading = Field(
+        default_factory=lambda: Loading.model_validate({}), description="How the model is loaded."
+    )
+
+    _numbers = field_validator("n", "seed", mode="before")(no_flag)
+
+    @field_validator("params")
+    @classmethod
+    def _one_spelling(cls, params: SampleParams) -> SampleParams:
+        """Stored settings say all that they come to, whichever command made them."""
+        if params.seed != 0:
+            raise ValueError("the seed of a run is its own field: seed, not params.seed")
+        return params.canonical()
+
+    @model_validator(mode="after")
+    def _enough(self) -> Self:
+        self.params.drawn(self.n)
+        return self
+
+    @property
+    def drawn(self) -> int:
+        """Samples per problem, those that are not kept among them."""
+        return self.params.drawn(self.n)
+
+    def canonical(self) -> dict[str, Any]:
+        """What the id is made of: paths count by what the files hold."""
+        content = {
+            **self.model_dump(mode="json"),
+            "params": self.params.canonical().model_dump(mode="json"),
+        }
+        if self.model_digest is not None and not self.model_digest.startswith(
+            "source:"
+        ):  # which is not all of a model
+            content["model"] = content["loading"]["revision"] = None
+        del content["params"]["stop_at_end"]  # a text is the same with and without
+        if self.data_digest is not None:
+            content["data"] = None
+            content["task"] = (
+                Path(self.task).name if self.task and self.task.endswith(".jsonl") else self.task
+            )
+        return content
+
+    @property
+    def draw_id(self) -> str:
+        """What the samples depend on: runs that differ in their scorer alone have it in common."""
+        content = self.canonical()
+        del content["scorer_version"]
+        return _digest(content)[:8]
+
+    @property
+    def id(self) -> str:
+        return self.draw_id + _digest(self.canonical())[:4]
+
+    def draws_like(self, other: "RunSpec") -> bool:
+        """Are the samples of the other run those of this one?"""
+        return self.canonical() == {**other.canonical(), "scorer_version": self.scorer_version}
+
+    def problem_seed(self, problem: str) -> int:
+        """The seed of one problem: order and the other problems do not matter to it, nor do the
+        parameters.
+        """
+        digest = hashlib.sha256(f"{self.seed}\0{problem}".encode("utf-8", "surrogatepass")).digest()
+        return int.from_bytes(digest[:8], "big") >> 1
+
+
+def _digest(content: Mapping[str, Any]) -> str:
+    text = json.dumps(content, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
