@@ -5,12 +5,12 @@ READY := $(VENV)/.ready
 # $(call install,package): where that needs no password
 install = { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -qq -y $(1) >/dev/null; }
 
-.PHONY: demo test lint soak results dist clean sandbox postgres browser
+.PHONY: demo test lint soak docs docs-serve results dist clean sandbox postgres browser
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt | sandbox
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,dev]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,dev,docs]'
 	touch $(READY)
 
 sandbox:  # for programs that a model wrote
@@ -40,6 +40,13 @@ lint: $(READY)
 
 soak: $(READY) | postgres browser  ## longer trials
 	$(BIN)/pytest -n 2 --hypothesis-profile soak
+
+docs docs-serve: export NO_MKDOCS_2_WARNING := 1
+docs: $(READY)  ## build the documentation in site/
+	$(BIN)/mkdocs build --strict --quiet
+
+docs-serve: $(READY)  ## show the documentation, rebuilt on every change
+	$(BIN)/mkdocs serve --watch src --watch CHANGELOG.md
 
 results: $(READY)  ## write docs/results.md and the figures on other pages from results/
 	$(BIN)/python recipes/results/page.py

@@ -245,7 +245,7 @@ verdict on every sample, and `make results` writes this page from it.
 
 To reproduce the results of the mini model, draw on a GPU, score where the sandbox is, and export:
 
-```sh
+```sh {.needs-gpu}
 for grid in results_tune results; do
     oddlm sweep grids/$grid.toml --only draw --device cuda --workers 6 --together 200
 done
