@@ -22,9 +22,9 @@ from oddlm.tasks import Problem
 
 from .. import own_task
 from ..runs import carry_out, drawn, scored, stored, sweep_inline
-from ..test_run import ENV, ROOT
 from ..waiting import WAIT_S, wait_gone, wait_until
 from .running import GRID, start, sweep
+from .test_run import ENV, ROOT
 
 SMOKE = ROOT / "grids" / "smoke.toml"
 

@@ -17,7 +17,7 @@ from oddlm.metrics import (
     summarise,
 )
 
-from .tolerances import EXACT
+from ..tolerances import EXACT
 
 HAND = [[False, True, True, False], [False, False, False, True], [False] * 4]
 CLASSES = [[None, 0, 0, 1], [None, None, None, 0], [None] * 4, [0, 1, 2, 1]]

@@ -288,7 +288,7 @@ def test_every_setting_of_repulsion_is_reachable():
 
 def test_a_model_without_tokenizer_is_refused():
     with pytest.raises(ValueError, match="has no tokenizer: make the LM yourself"):
-        oddlm.load("tests.test_generate.Bare")
+        oddlm.load("tests.test_lm.Bare")
 
 
 class Bare:

@@ -28,8 +28,8 @@ from oddlm.metrics.words import (
     word_distances,
 )
 
-from .growth import QUADRATIC, growth
-from .tolerances import EXACT
+from ..growth import QUADRATIC, growth
+from ..tolerances import EXACT
 
 ROUNDING = 1e-9  # of eigenvalues of a singular kernel, through a logarithm
 WORDS = st.lists(st.sampled_from("abc"), max_size=9).map(tuple)

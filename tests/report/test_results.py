@@ -15,9 +15,9 @@ from oddlm.cli import main
 from oddlm.report.result_files import Result, export, read_file, read_folder
 from oddlm.store import Store
 
-from .report.made import spec, write_run
+from .made import spec, write_run
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PLAIN = {"objective": "none", "fork": False, "alpha": 0.0}
 DEFAULT = {name: getattr(SampleParams(), name) for name in ("objective", "fork", "alpha")}
 

@@ -16,8 +16,8 @@ from oddlm.report.compare import compare
 from oddlm.store import Head
 from oddlm.store.query import Answer
 
-from .test_compare import run
-from .test_store import SUMMARY, record
+from ..report.test_compare import run
+from ..store.test_store import SUMMARY, record
 
 HOSTILE = "\x1b[2J\x1b]0;owned\x07 \x9b31m \u202e right \ud800 [bold]not markup[/bold] \r\x08 tab\tnew\nline"
 

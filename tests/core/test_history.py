@@ -10,7 +10,7 @@ from oddlm.diversity.memory import LOST, Sparse
 from oddlm.models.toy import Toy
 from oddlm.models.wrappers import ClassifierFree, MicroBatch
 
-from .registered import UNCOUPLED
+from ..registered import UNCOUPLED
 
 SHAPE = {"length": 12, "steps": 6}
 PROMPTS = [[5, 6], [7, 8, 9]]

@@ -17,7 +17,7 @@ from oddlm.cli import app
 from oddlm.models.loading.quant import is_quantized
 from oddlm.models.native import Native
 
-from .queries import query
+from ..queries import query
 
 COST = Cost(
     "a", "bf16", 4, 8, 4, 1.0, 1.0, 1.1, 10.0, 9.0, 11.0, 20, 100.0, 8.0, 1.0, 2.0, 3.0, 0.5
@@ -159,7 +159,7 @@ def test_bad_input(options, said):
         raise done.exception
 
 
-RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,9 @@ import pytest
 
 from oddlm.tasks import jsonl as data
 
-from .test_cli_eval import oddlm  # noqa: F401 -- a fixture
-from .test_run import ENV, ROOT, lines, start
-from .waiting import WAIT_S, wait_until
+from ..experiments.test_run import ENV, ROOT, lines, start
+from ..waiting import WAIT_S, wait_until
+from .test_eval import oddlm  # noqa: F401 -- a fixture
 
 COMMAND = [sys.executable, "-m", "oddlm"]
 PIPED = 128 + signal.SIGPIPE

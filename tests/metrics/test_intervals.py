@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from oddlm.metrics import Interval, intervals, mean_se, paired_interval
 
-from .tolerances import EXACT
+from ..tolerances import EXACT
 
 VALUES = st.lists(st.floats(-1, 1), min_size=2, max_size=30)
 

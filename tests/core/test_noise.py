@@ -6,7 +6,7 @@ from scipy import stats
 from oddlm.core import noise
 from oddlm.core.noise import Purpose
 
-from .tolerances import P_VALUE
+from ..tolerances import P_VALUE
 
 PINNED_KEYS = [237186757798809528, -6388207425837910797, 5791519133407218652]
 PINNED_BITS = [

@@ -21,8 +21,8 @@ from oddlm.models.native import Native
 from oddlm.models.transformer import Transformer, TransformerConfig
 from oddlm.models.wrappers import ClassifierFree, MicroBatch
 
-from .queries import query
-from .tolerances import P_VALUE
+from ..queries import query
+from ..tolerances import P_VALUE
 
 SHAPE = {"length": 12, "steps": 6}
 PROMPTS = [[5, 6, 7, 8, 9], [11, 12]]

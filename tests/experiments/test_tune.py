@@ -45,12 +45,12 @@ from oddlm.spec import RunSpec
 from oddlm.store import Store
 from oddlm.tasks import find_task
 
-from .own_task import HILLS, LEAKY, TASK, Hills
-from .runs import run
-from .starting import interruptible
-from .test_cli_eval import oddlm  # noqa: F401
+from ..cli.test_eval import oddlm  # noqa: F401
+from ..own_task import HILLS, LEAKY, TASK, Hills
+from ..runs import run
+from ..starting import interruptible
+from ..waiting import WAIT_S, wait_until
 from .test_run import ENV, ROOT
-from .waiting import WAIT_S, wait_until
 
 HILL = ["tune", "tests.own_task.HILLS", "--model", "tests.own_task.Hills", "--together", "24"]
 SPACE = ["temperature=0..6", "top_k=1,40"]
@@ -522,7 +522,7 @@ def postgres():
 
 BEGIN = """
 import sys, time
-from tests.test_tune import open_study, plan
+from tests.experiments.test_tune import open_study, plan
 time.sleep(max(0, float(sys.argv[2]) - time.time()))
 print(open_study(sys.argv[1], "s", plan()).study_name)
 """

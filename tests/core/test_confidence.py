@@ -14,7 +14,7 @@ from oddlm.params import SampleParams
 from oddlm.serve.schema import CompletionRequest
 from oddlm.spec import RunSpec
 
-from .models import published_layout as layout
+from ..models import published_layout as layout
 
 POLICIES = {"low_confidence": None, "margin": "margin", "entropy": "entropy"}
 LENGTH, VOCAB = 12, 90

@@ -1,6 +1,6 @@
 """Tokens of a grid of settings, written down once: a rewrite of the sampler changes none of them.
 
-    python -m tests.test_token_grid     # writes them anew, where the numerics themselves are to
+    python -m tests.core.test_token_grid     # writes them anew, where the numerics themselves are to
     change
 
 All settings are explicit, so a change of a default changes nothing here.
@@ -17,7 +17,7 @@ import torch
 from oddlm import Repulsion, denoise
 from oddlm.models.toy import Toy
 
-FILE = Path(__file__).parent / "data" / "token_grid.npz"
+FILE = Path(__file__).parents[1] / "data" / "token_grid.npz"
 # As they were when the file was written; a new piece is not in it.
 POLICIES = ("low_confidence", "random", "margin", "entropy", "threshold", "factor", "entropy_bound")
 PARALLEL = ("threshold", "factor", "entropy_bound")

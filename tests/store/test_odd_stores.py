@@ -16,9 +16,9 @@ from oddlm.experiments.grid import read_grid
 from oddlm.experiments.run import make_plan
 from oddlm.store import Spec, Store
 
-from .runs import carry_out
-from .test_cli_eval import oddlm  # noqa: F401 -- a fixture
-from .test_run import ROOT
+from ..cli.test_eval import oddlm  # noqa: F401 -- a fixture
+from ..experiments.test_run import ROOT
+from ..runs import carry_out
 
 pytestmark = pytest.mark.filterwarnings("default")  # as for a user, to whom the command shows them
 GRID = 'model = "toy"\ntask = {name = "tests.own_task.TASK", limit = 2}\nn = 2\n[params]\nalpha = [0, 8]\ntemperature = 1\n'

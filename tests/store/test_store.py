@@ -323,7 +323,7 @@ def test_a_file_in_place_of_the_folder(tmp_path):
 READ_ONLY = """
 from pathlib import Path
 from oddlm.store import Store, StoreError
-from tests.test_store import SPEC
+from tests.store.test_store import SPEC
 for attempt in (lambda s: s.check(), lambda s: s.open(SPEC, 2).__enter__()):
     try:
         attempt(Store(Path("{folder}")))
@@ -360,7 +360,7 @@ FULL = """
 import shutil
 from pathlib import Path
 from oddlm.store import Store, StoreError
-from tests.test_store import SPEC, drawn
+from tests.store.test_store import SPEC, drawn
 store = Store(Path("{disk}"))
 with store.open(SPEC, 1000) as run:
     try:

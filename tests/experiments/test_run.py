@@ -28,13 +28,13 @@ from oddlm.spec import RunSpec
 from oddlm.store import DamagedRunError, Record, RunHeldError, Store
 from oddlm.tasks import Problem
 
-from . import own_task
-from .own_task import TASK
-from .runs import asked, carry_out, content, run, scored, stored
-from .starting import interruptible
-from .waiting import WAIT_S, wait_until
+from .. import own_task
+from ..own_task import TASK
+from ..runs import asked, carry_out, content, run, scored, stored
+from ..starting import interruptible
+from ..waiting import WAIT_S, wait_until
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 ENV = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
@@ -381,7 +381,7 @@ def backwards(options: Options, *, workers: int = 1) -> Backwards:
 
 
 def test_an_executor_of_ones_own(store, tmp_path):
-    found = find_executor("tests.test_run.backwards:workers=3", Options())
+    found = find_executor("tests.experiments.test_run.backwards:workers=3", Options())
     with closing(found) as executor:
         assert run_plan(Plan((asked(spec()),)), store, executor).complete == 1
     assert stored(store.folder) == {

@@ -9,7 +9,7 @@ from oddlm.params import SampleParams
 from oddlm.report.compare import as_data, baseline, compare, covered, grid
 from oddlm.spec import RunSpec
 
-from .test_store import record
+from ..store.test_store import record
 
 
 def params(**changes):

@@ -16,9 +16,9 @@ from oddlm.experiments.run import Plan, run_plan
 from oddlm.experiments.work import Bench, Options
 from oddlm.store import Failure, Store
 
-from . import own_task
-from .own_task import TASK
-from .runs import asked, drawn, run, scored
+from .. import own_task
+from ..own_task import TASK
+from ..runs import asked, drawn, run, scored
 from .test_run import spec
 
 
@@ -278,12 +278,12 @@ def broken(options):
 def test_executors_of_ones_own_that_are_none():
     for name, told in (("no_executor", "has no outcomes"), ("broken", "KeyError: 'queue'")):
         with pytest.raises(ValueError, match=told):
-            find_executor(f"tests.test_rescoring.{name}", Options())
+            find_executor(f"tests.experiments.test_rescoring.{name}", Options())
 
 
 def test_an_executor_that_ends_early_is_told_so(store):
     plan = Plan((asked(spec(), limit=3),))
     with pytest.raises(ValueError, match="3 of 3 problems left"):
-        run_plan(plan, store, find_executor("tests.test_rescoring.lazy", Options()))
+        run_plan(plan, store, find_executor("tests.experiments.test_rescoring.lazy", Options()))
     assert (drawn(store.folder), scored(store.folder)) == (1, 0)
     assert len(run(store, spec(), limit=3)) == 3

@@ -15,7 +15,7 @@ from oddlm import load
 from oddlm.cli import app, main
 from oddlm.store import Store
 
-from .test_run import ENV, ROOT
+from ..experiments.test_run import ENV, ROOT
 
 RULE = "tests.own_task.TASK"
 TOY = ("--model", "toy")  # for tests of commands, not of models

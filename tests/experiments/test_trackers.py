@@ -19,12 +19,12 @@ from oddlm.experiments.trackers import TRACKERS, tracker, tracking
 from oddlm.spec import RunSpec
 from oddlm.store import Store
 
-from . import runs
-from .own_task import TASK
-from .test_cli_eval import RULE, oddlm  # noqa: F401
+from .. import runs
+from ..cli.test_eval import RULE, oddlm  # noqa: F401
+from ..own_task import TASK
 
 PROBLEMS = TASK.load(limit=3)
-DIARY = "tests.test_trackers.Diary"
+DIARY = "tests.experiments.test_trackers.Diary"
 
 
 def spec(**changes) -> RunSpec:
@@ -131,7 +131,7 @@ def test_wandb_offline(tmp_path):
     """In a process of its own: W&B keeps a service process and hooks at exit."""
     code = """
 from pathlib import Path
-from tests.test_trackers import Store, run, spec, tracking
+from tests.experiments.test_trackers import Store, run, spec, tracking
 store = Store(Path("runs"))
 with tracking(["wandb"], Path(".")) as told:
     run(store, told, spec())
@@ -140,7 +140,7 @@ with tracking(["wandb"], Path(".")) as told:
     env = {
         "PATH": "/usr/bin:/bin",
         "HOME": str(tmp_path),
-        "PYTHONPATH": str(Path(__file__).parents[1]),
+        "PYTHONPATH": str(Path(__file__).parents[2]),
         "OMP_NUM_THREADS": "1",
     }
     env |= {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path)}
@@ -292,10 +292,16 @@ def test_those_before_one_that_is_refused_are_closed(tmp_path, diaries):
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("tests.test_trackers.half_a_tracker", "has no finish, close"),
-        ("tests.test_trackers.no_tracker", r"no_tracker' cannot be used: ImportError: nothing in"),
-        ("tests.test_trackers.nobody", r"nobody' cannot be imported.*has no attribute 'nobody'"),
-        ("tests.test_trackers.PROBLEMS", r"PROBLEMS' is no function"),
+        ("tests.experiments.test_trackers.half_a_tracker", "has no finish, close"),
+        (
+            "tests.experiments.test_trackers.no_tracker",
+            r"no_tracker' cannot be used: ImportError: nothing in",
+        ),
+        (
+            "tests.experiments.test_trackers.nobody",
+            r"nobody' cannot be imported.*has no attribute 'nobody'",
+        ),
+        ("tests.experiments.test_trackers.PROBLEMS", r"PROBLEMS' is no function"),
         ("", "unknown tracker ''"),
     ],
 )

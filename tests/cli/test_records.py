@@ -11,9 +11,9 @@ from oddlm.report.compare import compare
 from oddlm.store import DRAWN, SCORES, SPEC, SUMMARY, Store
 from oddlm.tasks import Problem
 
-from .runs import TIMES, sweep_inline
-from .runs import run as run_again
-from .test_cli_eval import oddlm  # noqa: F401
+from ..runs import TIMES, sweep_inline
+from ..runs import run as run_again
+from .test_eval import oddlm  # noqa: F401
 
 MODEL, TASK = "toy", "countdown"
 GRID = f"""
