@@ -170,7 +170,7 @@ def test_generate_side_by_side_and_share(site, browse):
         "temperature=0.5",
         "steps=6",
         "seed=5",
-        "objective=auto",
+        "objective=%7B%22enough%22%3A0.5%2C%22name%22%3A%22odd%22%7D",
         "fork=auto",
         "view=diverse",
         "task=countdown",

@@ -100,7 +100,7 @@ class FrameMaker:
 
 
 def _spots(event: StepEvent) -> list[list[Spot]]:
-    """For each row, where the guided or the plain choice commits."""
+    """For each row, where the pushed or the plain choice commits."""
     chosen, plain, top = event.chosen, event.plain, event.top
     found: list[list[Spot]] = [[] for _ in range(len(event.commit))]
     where = (chosen.commit | plain.commit).nonzero(as_tuple=True)
@@ -119,7 +119,7 @@ def _spots(event: StepEvent) -> list[list[Spot]]:
     for (
         row,
         position,
-        guided,
+        pushed,
         bare,
         token,
         other,
@@ -134,7 +134,7 @@ def _spots(event: StepEvent) -> list[list[Spot]]:
         found[row].append(
             Spot(
                 position=position,
-                by="both" if guided and bare else "guided" if guided else "plain",
+                by="both" if pushed and bare else "pushed" if pushed else "plain",
                 token=token,
                 probability=p,
                 base_probability=base,

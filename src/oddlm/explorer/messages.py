@@ -47,24 +47,24 @@ class Start(BaseModel):
 
 class Likely(BaseModel):
     token: int
-    probability: float = Field(description="After guidance.")
+    probability: float = Field(description="After the push.")
     base_probability: float = Field(description="Of the network.")
 
 
 class Spot(BaseModel):
-    """A position at which this step writes, or would have written without guidance."""
+    """A position at which this step writes, or would have written without the push."""
 
     position: int
-    by: Literal["both", "guided", "plain"] = Field(
+    by: Literal["both", "pushed", "plain"] = Field(
         description="Who writes here and now; only 'plain' leaves it masked."
     )
-    token: int = Field(description="What guided sampling takes here.")
-    probability: float = Field(description="Of `token`, after guidance.")
+    token: int = Field(description="What pushed sampling takes here.")
+    probability: float = Field(description="Of `token`, after the push.")
     base_probability: float = Field(description="Of `token`, of the network.")
     plain_token: int = Field(description="What plain sampling takes here, with the same noise.")
-    plain_probability: float = Field(description="Of `plain_token`, after guidance.")
+    plain_probability: float = Field(description="Of `plain_token`, after the push.")
     plain_base_probability: float = Field(description="Of `plain_token`, of the network.")
-    top: list[Likely] = Field(description="The five likeliest tokens after guidance.")
+    top: list[Likely] = Field(description="The five likeliest tokens after the push.")
 
 
 class SampleStep(BaseModel):

@@ -32,7 +32,7 @@ oddlm.check = (() => {
   const token = whole(0, 2 ** 31);
   const likely = shape({ token, probability: number, base_probability: number });
   const spot = shape({
-    position: whole(0, MOST_CELLS), by: among("both", "guided", "plain"), token, probability: number, base_probability: number,
+    position: whole(0, MOST_CELLS), by: among("both", "pushed", "plain"), token, probability: number, base_probability: number,
     plain_token: token, plain_probability: number, plain_base_probability: number, top: list(likely, 100),
   });
   const anything = () => {};

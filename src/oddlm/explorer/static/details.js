@@ -9,7 +9,7 @@ oddlm.details = (() => {
     if (spot.by === "plain") return "Plain sampling would write here at this step; diverse sampling writes elsewhere.";
     if (run.forks(step)) return "The fork starts this sample here; every sample starts at a token or position of its own.";
     const other = spot.token !== spot.plain_token;
-    if (spot.by === "guided") {
+    if (spot.by === "pushed") {
       return `Only diverse sampling writes here at this step${other ? ", and it picks another token" : ""}.`;
     }
     return other ? "The push changed this token." : "Both write the same token here.";

@@ -131,8 +131,8 @@ oddlm.Rows = class {
     const fresh = step === Math.min(this.steps, this.run.steps.length) - 1 ? " fresh" : "";
     const end = this.run.ends.has(spot.token) ? " end" : "";
     if (this.run.forks(step)) return `forked${end}${fresh}`;
-    if (spot.token !== spot.plain_token) return `changed${spot.by === "guided" ? " early" : ""}${end}${fresh}`;
-    return (spot.by === "guided" ? "only-diverse" : "") + end + fresh;
+    if (spot.token !== spot.plain_token) return `changed${spot.by === "pushed" ? " early" : ""}${end}${fresh}`;
+    return (spot.by === "pushed" ? "only-diverse" : "") + end + fresh;
   }
 
   point(cell) {

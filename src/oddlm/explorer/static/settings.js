@@ -3,8 +3,9 @@
 
 oddlm.Settings = class {
   static NUMBERS = ["n", "alpha", "temperature", "steps", "length", "seed", "block_length"];
-  static WORDS = ["prompt", "task", "problem", "objective", "eos", "policy", "feature", "fork"];
+  static WORDS = ["prompt", "task", "problem", "objective", "eos", "policy", "feature", "fork", "arithmetic"];
   static NAMED = ["objective", "policy", "feature"]; // a name, or a name with options
+  static PUSH = ["objective", "alpha", "fork", "arithmetic"]; // what a preset stands for
 
   constructor(place, card, tasks, generate) {
     const { el } = oddlm;
@@ -22,24 +23,28 @@ oddlm.Settings = class {
       temperature: this.range("temperature", 0, 2, 0.05),
       steps: this.range("steps", 1, limits.max_steps, 1),
       length: this.range("length", 1, limits.max_length, 1),
-      objective: this.choice(["auto", ...card.names.objective.filter((name) => name !== "none")]),
+      preset: this.choice([...Object.keys(card.presets), ""], (name) => name || "custom"),
+      objective: this.choice(card.names.objective.filter((name) => name !== "none")),
       seed: el("input", { id: "set-seed", type: "number", min: 0, max: 2 ** 31, step: 1, required: true }),
       eos: this.choice(["free", "late", "never"]),
       policy: this.choice(card.names.policy),
       feature: this.choice(card.names.feature),
       fork: this.choice(["auto", "yes", "no"]),
+      arithmetic: this.choice(["exact", "published"]),
       block_length: el("input", { id: "set-block_length", type: "number", min: 1, max: limits.max_length, step: 1 }),
     };
-    for (const name of ["task", "objective", "eos", "policy", "feature", "fork"]) this.fields[name].id = `set-${name}`;
+    for (const name of ["task", "preset", "objective", "eos", "policy", "feature", "fork", "arithmetic"]) this.fields[name].id = `set-${name}`;
     this.button = el("button", { type: "submit", class: "main" }, "Generate");
     this.form = el("form", { novalidate: true, onsubmit: (event) => { event.preventDefault(); generate(); } },
       el("h2", {}, "Try your own"),
       this.row("task", "Task"), this.row("problem", "Problem"), this.row("prompt", "Prompt"),
-      this.row("n", "Samples (n)"), this.row("alpha", "Push strength (alpha)"), this.row("temperature", "Temperature"),
-      this.row("steps", "Steps"), this.row("length", "Length (tokens)"), this.row("objective", "Objective"), this.hint(), this.row("seed", "Seed"),
+      this.row("n", "Samples (n)"), this.row("preset", "Preset"), this.hint(), this.row("alpha", "Push strength (alpha)"),
+      this.row("temperature", "Temperature"), this.row("steps", "Steps"), this.row("length", "Length (tokens)"),
+      this.row("objective", "Objective"), this.row("seed", "Seed"),
       el("details", {}, el("summary", {}, "More settings"),
         this.row("fork", "Distinct starts (fork)"), this.row("eos", "End tokens (eos)"), this.row("policy", "Positions to write first (policy)"),
-        this.row("feature", "What is compared (feature)"), this.row("block_length", "Block length")),
+        this.row("feature", "What is compared (feature)"), this.row("arithmetic", "Arithmetic of the push"),
+        this.row("block_length", "Block length")),
       this.button,
       el("p", { class: "quiet" }, `Model: ${oddlm.visible(card.id)}. Every run is drawn twice with the same noise: once plain, once pushed apart.`));
     place.replaceChildren(this.form);
@@ -47,11 +52,13 @@ oddlm.Settings = class {
     this.fields.problem.addEventListener("change", () => this.pickProblem());
     this.fields.prompt.addEventListener("input", () => this.detach());
     this.fields.length.addEventListener("input", () => this.fit());
-    this.fields.objective.addEventListener("change", () => this.pickObjective());
+    this.fields.preset.addEventListener("change", () => this.pickPreset());
+    for (const name of oddlm.Settings.PUSH) this.fields[name].addEventListener("input", () => this.nameThePreset());
     const fork = { true: "yes", false: "no" }[card.given.fork] || "auto";
     this.usual = { ...this.named(card.defaults), fork, n: 8, task: "", prompt: "", seed: 0 };
-    const decided = ["objective", "preset", "alpha", "fork"].some((name) => name in card.given);
-    this.push = decided ? { objective: this.usual.objective, alpha: this.usual.alpha, fork } : {}; // what the operator wants tried
+    const decided = oddlm.Settings.PUSH.some((name) => name in card.given);
+    const { objective, alpha, arithmetic } = this.usual;
+    this.push = decided ? { objective, alpha, fork, arithmetic } : {}; // what the operator wants tried
     this.set(this.usual);
   }
 
@@ -71,13 +78,10 @@ oddlm.Settings = class {
     return oddlm.el("div", { class: "field", id: `row-${name}` }, oddlm.el("label", { for: field.id }, words), value, field);
   }
 
-  // What "auto" stands for, below its menu.
+  // What the chosen preset is for, below its menu.
   hint() {
-    const { about, settings: { objective, alpha, fork } } = this.card.auto;
-    const words = `Recommended: a push by ${oddlm.named(objective)} with alpha ${alpha}${fork ? ", and a distinct start for each sample (fork)" : ""}.`;
-    this.fields.objective.setAttribute("aria-describedby", "auto-hint");
-    this.fields.objective.options[0].title = about;
-    return oddlm.el("p", { class: "quiet", id: "auto-hint", title: about }, words);
+    this.fields.preset.setAttribute("aria-describedby", "preset-hint");
+    return oddlm.el("p", { class: "quiet", id: "preset-hint" });
   }
 
   tell(name) {
@@ -132,16 +136,35 @@ oddlm.Settings = class {
     this.pickProblem();
   }
 
-  // "auto" brings its own alpha and fork, which may be changed afterwards.
-  pickObjective() {
-    this.set(this.fields.objective.value === "auto" ? { alpha: this.card.auto.settings.alpha, fork: "auto" } : {});
+  // A preset sets the push; each of its settings may be changed afterwards.
+  pickPreset() {
+    const found = this.card.presets[this.fields.preset.value];
+    if (found) this.set({ ...found.settings, fork: oddlm.Settings.forkOf(found.settings) });
+    else this.nameThePreset();
   }
 
-  // The settings of a run as the form has them.
+  // Shows which preset the settings of the push amount to.
+  nameThePreset() {
+    const same = (settings) => oddlm.Settings.spelled(settings.objective) === this.fields.objective.value
+      && settings.alpha === Number(this.fields.alpha.value) && oddlm.Settings.forkOf(settings) === this.fields.fork.value
+      && settings.arithmetic === this.fields.arithmetic.value;
+    const [name, found] = Object.entries(this.card.presets).find(([, one]) => same(one.settings)) || ["", null];
+    this.fields.preset.value = name;
+    const hint = oddlm.byId("preset-hint");
+    hint.hidden = !found;
+    hint.textContent = found ? found.about.replace(/ \([^)]*\.md\)/, "") : "";
+  }
+
+  static forkOf(settings) {
+    return { true: "yes", false: "no" }[settings.fork] || "auto";
+  }
+
+  // The settings of a run as the form has them. A run says whether it forked; the form says "auto" where its preset does.
   named(params) {
-    const auto = oddlm.Settings.spelled(params.objective) === oddlm.Settings.spelled(this.card.auto.settings.objective);
-    const fork = params.fork === true ? (auto ? "auto" : "yes") : "no";
-    return { ...params, ...(auto ? { objective: "auto" } : {}), fork, steps: params.steps || params.length };
+    const same = ({ settings }) => settings.fork === "auto" && settings.alpha === params.alpha
+      && oddlm.Settings.spelled(settings.objective) === oddlm.Settings.spelled(params.objective);
+    const forked = Object.values(this.card.presets).some(same) ? "auto" : "yes";
+    return { ...params, fork: params.fork === true ? forked : "no", steps: params.steps || params.length };
   }
 
   // {"name": "odd", "enough": 0.5} as the value of a choice, whatever the order of its options; "odd" without any.
@@ -200,7 +223,7 @@ oddlm.Settings = class {
       if (off) this.moved[name] = `${name}=${values[name]} is now ${field.value}`;
     }
     oddlm.byId("row-problem").hidden = !this.fields.task.value;
-    oddlm.byId("auto-hint").hidden = this.fields.objective.value !== "auto";
+    this.nameThePreset();
     return this.fields.task.value && "task" in values ? this.pickTask(values.problem) : null;
   }
 
