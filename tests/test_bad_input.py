@@ -260,7 +260,7 @@ DIVERSIFY = [
     ({"history": 3}, "history must be an oddlm.Explored, not int"),
     ({"history": Explored()}, "history has no step 0; it holds 0 steps"),
     ({"alpha": "16"}, "alpha must be a finite number >= 0, not '16'"),
-    ({"objective": "math.pi"}, "objective 'math.pi' is no function but 3.14"),
+    ({"objective": "math.pi"}, "objective 'math.pi' is not a function but 3.14"),
     (
         {"logits": torch.zeros(4, 3, 10).to(torch.float8_e4m3fn)},
         "logits must be float64, float32, bfloat16, float16 of shape",

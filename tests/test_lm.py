@@ -212,10 +212,7 @@ def test_sparse_memory_serves_large_vocabularies(lm, monkeypatch):
             {"until": lambda s: True, "objective": "dpp"},
             "objective 'dpp' couples all samples of a batch",
         ),
-        (
-            {"until": lambda s: True, "policy": "threshold"},
-            "policy 'threshold' is parallel, so there is no history",
-        ),
+        ({"until": lambda s: True, "policy": "threshold"}, "policy 'threshold' is parallel"),
         ({"objective": "od"}, "unknown objective 'od'; known: dpp"),
         (
             {"until": lambda s: True, "policy": "threshold", "objective": "none"},

@@ -118,7 +118,7 @@ def test_a_selector_of_ones_own(lm):
     spec = {"name": f"{__name__}.somebodys", "step": 3}
     kept = lm.generate("t5", n=4, pool=12, selector=spec, **SETTINGS)[0]
     assert [one.index for one in kept] == [0, 3, 6, 9]
-    with pytest.raises(ValueError, match=r"must choose 4 different places below 12, not \[0, 7\]"):
+    with pytest.raises(ValueError, match=r"must choose 4 different indices below 12, not \[0, 7\]"):
         lm.generate("t5", n=4, pool=12, selector={**spec, "step": 7}, **SETTINGS)
 
 
