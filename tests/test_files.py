@@ -112,7 +112,7 @@ def test_a_pipe_without_a_reader_is_waited_for(tmp_path, monkeypatch):
         warnings, "warn", lambda message, **_: (told.append(message), reader.start())
     )
     write_whole(tmp_path / "pipe", b"x" * 200_000)
-    assert told == [f"nobody reads the pipe {tmp_path / 'pipe'} yet: waiting for a reader"]
+    assert told == [f"the pipe {tmp_path / 'pipe'} has no reader yet: waiting for one"]
     reader.join()
     assert read == [b"x" * 200_000]
 
@@ -223,7 +223,7 @@ def test_ctrl_c_ends_the_wait_for_a_reader(folder):
     os.mkfifo(folder / "pipe")
     command = [sys.executable, "-m", "oddlm", *SCORE, "--out", "pipe"]
     with interruptible(command, cwd=folder, env=ENV, stderr=subprocess.PIPE, text=True) as process:
-        assert "nobody reads the pipe" in process.stderr.readline()
+        assert "has no reader yet" in process.stderr.readline()
         process.send_signal(signal.SIGINT)
         assert process.wait() == 130
 

@@ -204,7 +204,7 @@ def test_sparse_memory_serves_large_vocabularies(lm, monkeypatch):
         ({"prompts": []}, "prompts is empty: give at least one prompt"),
         (
             {"prompts": "t5 " * 1020},
-            "prompts[0] has 1020 tokens; with 10 to write the model's 1024 are too few",
+            "prompts[0] has 1020 tokens: with length 10 that exceeds the model's context of 1024",
         ),
         ({"until": lambda s: True, "max_samples": 3}, "max_samples must be at least n: 3 < 4"),
         ({"max_batch": 0}, "max_batch must be an integer >= 1, not 0"),
@@ -212,10 +212,7 @@ def test_sparse_memory_serves_large_vocabularies(lm, monkeypatch):
             {"until": lambda s: True, "objective": "dpp"},
             "objective 'dpp' couples all samples of a batch",
         ),
-        (
-            {"until": lambda s: True, "policy": "threshold"},
-            "policy 'threshold' is parallel, so there is no history",
-        ),
+        ({"until": lambda s: True, "policy": "threshold"}, "policy 'threshold' is parallel"),
         ({"objective": "od"}, "unknown objective 'od'; known: dpp"),
         (
             {"until": lambda s: True, "policy": "threshold", "objective": "none"},
@@ -287,7 +284,7 @@ def test_every_setting_of_repulsion_is_reachable():
 
 
 def test_a_model_without_tokenizer_is_refused():
-    with pytest.raises(ValueError, match="has no tokenizer: make the LM yourself"):
+    with pytest.raises(ValueError, match=r"has no tokenizer.*oddlm\.LM"):
         oddlm.load("tests.test_lm.Bare")
 
 
@@ -342,7 +339,7 @@ print([sample.index for sample in samples[0]])
 
 @pytest.mark.parametrize("field", ["selector", "policy", "objective", "feature", "alpha_schedule"])
 def test_functions_without_a_path_are_refused_in_words(lm, field):
-    message = f"^{field}: settings are kept as text, so a function must be found by its dotted path: define it by name at the top"
+    message = f"^{field}: .* dotted path"
 
     def local(samples, n):
         return range(n)

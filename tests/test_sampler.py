@@ -92,7 +92,7 @@ def test_mask_is_never_sampled_even_when_the_network_wants_it():
     assert (done.tokens != 4).all()
 
 
-NETWORK_LACKS = "the model is a function without mask_id, vocab_size, end_ids: a model is called as model(tokens, start, "
+NETWORK_LACKS = "the model is a function without mask_id, vocab_size, end_ids: "
 
 
 def test_a_network_that_is_no_model_is_told_what_it_lacks(toy):

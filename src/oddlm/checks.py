@@ -1,4 +1,4 @@
-"""Arguments as they come through a door: clear errors that name them."""
+"""Checks of arguments, with errors that name the argument and its value."""
 
 import math
 import operator
@@ -9,18 +9,12 @@ from pathlib import Path
 from typing import Any
 
 PACKAGE = f"{Path(__file__).parent}{os.sep}"
-NUMBERS = {
-    "bf16": "bfloat16",
-    "fp16": "float16",
-    "fp32": "float32",
-    "fp64": "float64",
-}  # ours, and torch's
+# Our names and torch's.
+NUMBERS = {"bf16": "bfloat16", "fp16": "float16", "fp32": "float32", "fp64": "float64"}
 
 
 def outside() -> int:
-    """The stacklevel at which a warning of who calls this points at the line outside the package
-    that led to it.
-    """
+    """Return the stacklevel at which the caller's warning points outside the package."""
     frame, level = sys._getframe(1), 1
     while frame.f_back is not None and frame.f_code.co_filename.startswith(PACKAGE):
         frame, level = frame.f_back, level + 1
@@ -28,7 +22,7 @@ def outside() -> int:
 
 
 def whole(name: str, value: Any, least: int = 1) -> int:
-    """An integer of any kind (numpy's too), but no bool."""
+    """Return an integer of any kind (numpy's too, but not a bool) that is at least `least`."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -39,7 +33,7 @@ def whole(name: str, value: Any, least: int = 1) -> int:
 
 
 def finite(name: str, value: Any, most: float = math.inf) -> float:
-    """A finite number from 0 to `most`."""
+    """Return the value as a finite number from 0 to `most`."""
     try:
         number = float(value)
     except (TypeError, ValueError):
@@ -51,7 +45,7 @@ def finite(name: str, value: Any, most: float = math.inf) -> float:
 
 
 def ids(name: str, values: Collection[int], vocab_size: int) -> tuple[int, ...]:
-    """Token ids inside the vocabulary."""
+    """Return the values as token ids; all must be inside the vocabulary."""
     if not isinstance(values, Iterable) or isinstance(values, str):
         raise ValueError(f"{name} must be token ids, not {values!r}")
     for value in values:
@@ -65,10 +59,11 @@ def ids(name: str, values: Collection[int], vocab_size: int) -> tuple[int, ...]:
 
 
 def short_dtype(name: Any) -> Any:
-    """`bfloat16` in our spelling, `bf16`; what is none of torch's names stays as it is."""
+    """Return the short name of a dtype (`bf16` for `bfloat16`); other values are returned as is."""
     return next((short for short, long in NUMBERS.items() if name == long), name)
 
 
 def one_of(name: str, value: Any, allowed: Collection[str]) -> None:
+    """Raise ValueError unless the value is allowed."""
     if value not in allowed:
         raise ValueError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")

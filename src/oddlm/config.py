@@ -1,5 +1,6 @@
-"""Settings as text: TOML and JSON read with care, and validation whose complaints fit on a line.
-Imports no torch.
+"""Settings as text: reading TOML and JSON, and validation with one-line error messages.
+
+This module does not import torch.
 """
 
 import json
@@ -10,9 +11,8 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
-Seed = Annotated[
-    int, Field(ge=-(2**63), lt=2**63)
-]  # what the noise, databases and HTTP can all hold
+# 64 bits: the noise, databases and HTTP can all hold that.
+Seed = Annotated[int, Field(ge=-(2**63), lt=2**63)]
 Checked = TypeVar("Checked", bound=BaseModel)
 T = TypeVar("T")
 DEEPEST = 32
@@ -20,14 +20,14 @@ TOO_DEEP = f"lists and tables are nested more than {DEEPEST} deep"
 
 
 def no_flag(given: Any) -> Any:
-    """pydantic would read true as 1, and a seed that is true is a mistake."""
+    """Reject booleans for numbers: pydantic would read true as 1."""
     if isinstance(given, bool):
         raise ValueError(f"must be a number, not {json.dumps(given)}")
     return given
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """ValueError for what cannot be read, or is no TOML."""
+    """Read a TOML file; raise ValueError if it cannot be read or is not TOML."""
     try:
         return _shallow(tomllib.loads(path.read_text()))
     except RecursionError:
@@ -39,7 +39,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def json_or_text(text: str) -> Any:
-    """`8`, `true` or `{"name": "odd"}` as JSON; whatever is none is text."""
+    """Parse `8`, `true` or `{"name": "odd"}` as JSON; anything else is text."""
     try:
         return parse_json(text)
     except json.JSONDecodeError:
@@ -47,7 +47,7 @@ def json_or_text(text: str) -> Any:
 
 
 def parse_json(text: str) -> Any:
-    """JSON as people write it."""
+    """Parse JSON that is not nested too deeply."""
     try:
         return _shallow(json.loads(text))
     except RecursionError:
@@ -55,9 +55,7 @@ def parse_json(text: str) -> Any:
 
 
 def _shallow(value: T) -> T:
-    """The same; RecursionError for lists and tables inside each other beyond anything that a
-    setting needs.
-    """
+    """Return the value; raise RecursionError if it is nested deeper than any setting needs."""
     level: list[Any] = [value]
     for _ in range(DEEPEST):
         level = [
@@ -72,7 +70,7 @@ def _shallow(value: T) -> T:
 
 
 def checked(cls: type[Checked], content: Mapping[str, Any]) -> Checked:
-    """cls(**content); what is wrong is a ValueError in one line that says what is allowed."""
+    """Return cls(**content), or raise a one-line ValueError that says what is allowed."""
     try:
         return cls.model_validate(content)
     except ValidationError as error:
@@ -80,7 +78,7 @@ def checked(cls: type[Checked], content: Mapping[str, Any]) -> Checked:
 
 
 def check_fields(cls: type[BaseModel], content: Mapping[str, Any]) -> None:
-    """ValueError for values that are wrong by themselves; whether they go together is not asked."""
+    """Raise ValueError for invalid values, without checking whether they fit together."""
     try:
         cls.model_validate(content)
     except ValidationError as error:
@@ -95,11 +93,10 @@ def _complaints(cls: type[BaseModel], errors: Sequence[Any]) -> ValueError:
 def _complaint(cls: type[BaseModel], error: Any) -> str:
     where = ".".join(str(part) for part in error["loc"])
     if error["type"] != "extra_forbidden":
-        said = error["msg"].removeprefix("Value error, ")
-        given = (
-            "" if error["type"] == "value_error" else f", not {error['input']!r:.100}"
-        )  # validators of ours say it all
-        return f"{where}: {said}{given}" if where else said
+        message = error["msg"].removeprefix("Value error, ")
+        # Messages of our own validators are complete.
+        given = "" if error["type"] == "value_error" else f", not {error['input']!r:.100}"
+        return f"{where}: {message}{given}" if where else message
     for part in error["loc"][:-1]:
         field = cls.model_fields.get(str(part))
         cls = field.annotation if field is not None and isinstance(field.annotation, type) else cls

@@ -1,4 +1,4 @@
-"""Writing the files that a user named. Imports no torch."""
+"""Writing output files that the user named. This module does not import torch."""
 
 import errno
 import os
@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import Any
 
 STDOUT = 1
-# The folder refuses a second file, or to put it in place of the first; the file itself may be
-# writable all the same.
+# The folder does not allow a second file or a rename; the file itself may still be writable.
 NO_EXCHANGE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY)
 
 
 class OutputError(Exception):
     """Standard output cannot be written.
 
-    Not an OSError: typer and rich answer those of streams, each in its own way.
+    It is not an OSError because typer and rich handle those of streams, each in its own way.
     """
 
     def __init__(self, error: OSError) -> None:
@@ -29,13 +28,12 @@ class OutputError(Exception):
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file so that it holds either what it held before or the new content, whatever
-    happens.
+    """Write a file atomically: it holds either its old content or the new one, whatever happens.
 
-    Links are followed and stay links. An existing file keeps its mode. What is not a regular file
-    (a device, a pipe) is written to as it is; so is a file in a folder that takes no second one,
-    which alone may be left half written. ValueError says why a file cannot be written, OutputError
-    that it is our standard output.
+    Links are followed and remain links. An existing file keeps its mode. Anything that is not a
+    regular file (a device, a pipe) is written in place. So is a file in a folder that does not
+    allow a second one; only such a file may be left half written. Raises ValueError if the file
+    cannot be written, and OutputError if that file is our standard output.
     """
     try:
         if is_stdout(path):
@@ -57,9 +55,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def check_target(path: Path) -> None:
-    """ValueError for a file that `write_whole` could not write, as far as that can be told before
-    anything is computed.
-    """
+    """Raise ValueError if `write_whole` could not write the file, as far as that can be known."""
     try:
         found = _stat(path)
     except OSError as error:
@@ -74,7 +70,7 @@ def check_target(path: Path) -> None:
 
 
 def is_stdout(path: Path) -> bool:
-    """Is this file our standard output (/dev/stdout, or what the shell has redirected it to)?"""
+    """Whether this file is our standard output (/dev/stdout, or where the shell redirected it)."""
     try:
         return os.path.samestat(path.stat(), os.fstat(STDOUT))
     except OSError:
@@ -82,14 +78,14 @@ def is_stdout(path: Path) -> bool:
 
 
 def save_figure(figure: Any, path: Path, **options: Any) -> None:
-    """Write a matplotlib figure, in the format that the suffix names; PNG without one."""
+    """Write a matplotlib figure in the format of the file's suffix, or as PNG without one."""
     picture = BytesIO()
     figure.savefig(picture, format=path.suffix.removeprefix(".") or "png", **options)
     write_whole(path, picture.getvalue())
 
 
 def _stat(path: Path) -> os.stat_result | None:
-    """None where there is nothing yet, as behind a dangling link."""
+    """Return the status of a file; None if it does not exist, as for a dangling link."""
     try:
         return path.stat()
     except FileNotFoundError:
@@ -97,13 +93,13 @@ def _stat(path: Path) -> os.stat_result | None:
 
 
 def _is(found: os.stat_result, target: Path) -> bool:
-    """False for a file without a name, such as a deleted one that /dev/fd still leads to."""
+    """Whether this is the file at `target`; not so for a deleted file opened through /dev/fd."""
     again = _stat(target)
     return again is not None and os.path.samestat(found, again)
 
 
 def _exchange(target: Path, content: bytes, found: os.stat_result | None) -> None:
-    """Write a second file and put it in place of the first."""
+    """Write a temporary file and rename it to the target."""
     part = target.with_name(f".{secrets.token_hex(8)}.part")
     try:
         file = os.open(
@@ -131,14 +127,14 @@ def _exchange(target: Path, content: bytes, found: os.stat_result | None) -> Non
 
 
 def _write_into(path: Path, content: bytes) -> None:
-    """Write into what is there, without creating anything."""
+    """Write into an existing file in place, without creating anything."""
     flags = os.O_WRONLY | os.O_TRUNC | os.O_NOCTTY
     try:
         file = os.open(path, flags | os.O_NONBLOCK)
     except OSError as error:
         if error.errno != errno.ENXIO or not path.is_fifo():
             raise
-        warnings.warn(f"nobody reads the pipe {path} yet: waiting for a reader", stacklevel=3)
+        warnings.warn(f"the pipe {path} has no reader yet: waiting for one", stacklevel=3)
         file = os.open(path, flags)
     try:
         os.set_blocking(file, True)
@@ -148,8 +144,9 @@ def _write_into(path: Path, content: bytes) -> None:
 
 
 def _write_to_stdout(content: bytes) -> None:
-    """Behind what was printed: opened anew, a file would be written from its beginning, and a
-    socket not at all.
+    """Write after the text that was printed.
+
+    A file that is opened again would be written from its start, and a socket cannot be opened.
     """
     try:
         sys.stdout.flush()

@@ -1,6 +1,6 @@
-"""A model and a tokenizer make an LM: text in, samples out.
+"""`LM`, a model with its tokenizer: text in, samples out.
 
-The one door for evaluation, sweeps and the server.
+Evaluation, sweeps and the server all draw their samples through it.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -31,46 +31,51 @@ from .sampler import answer, begin, choose_backend
 from .selection import SELECTORS, keep
 from .text import text_length
 
-Template = Sequence[str | int]  # texts, and holes of so many tokens
+Template = Sequence[str | int]  # given texts, and the number of tokens of each hole
 Verify = Callable[[Sample], bool]
 MAX_BATCH = 256
-SMALL_VOCABULARY = 1 << 15  # up to here, what a batch explored is remembered exactly
+SMALL_VOCABULARY = 1 << 15  # up to this size, explored directions are remembered exactly
 
 
 class Samples(list[Sample]):
     """The samples of one prompt, in order."""
 
-    took: int | None = (
-        None  # with `until`: how many samples it took to have one accepted; None if none was
-    )
+    took: int | None = None
+    """With `until`: the number of samples drawn up to the accepted one; None if none was."""
 
 
 @dataclass(frozen=True)
 class LM:
-    """`oddlm.load("toy").generate("t5 t6", n=16, length=24)`."""
+    """A model with its tokenizer, ready to generate text.
+
+    Make one with `oddlm.load` or `oddlm.wrap`:
+    `oddlm.load("toy").generate("t5 t6", n=16, length=24)`.
+    """
 
     model: Model
     tokenizer: Tokenizer
-    raw: bool = False  # prompts as they are, even where the tokenizer has a chat template
-    max_batch: int | None = None  # samples that the network sees at a time; None: MAX_BATCH
+    raw: bool = False  # pass prompts unchanged, even if the tokenizer has a chat template
+    max_batch: int | None = None  # samples per network call; None means 256
 
     @property
     def info(self) -> ModelInfo:
-        """What is known about the model."""
+        """The model's description: vocabulary, special tokens, device and so on."""
         return info_of(self.model)
 
     def backend(self, params: SampleParams) -> Backend:
-        """Who computes a run with these parameters: chosen once per run, by device, dtype, guide
-        and filters.
+        """Return the backend for a run with these parameters.
+
+        It is chosen once per run, by device, dtype, guide and filters.
         """
         info = info_of(with_cfg(self.model, params))
         return choose_backend(info, Settings(**run_options(params, info, 1, 0)), repulsion(params))
 
     def __repr__(self) -> str:
         info = self.info
-        told = [repr(info.name), str(info.device)]
-        told += [] if info.dtype is None else [short_dtype(str(info.dtype).removeprefix("torch."))]
-        return f"LM({', '.join(told)})"
+        parts = [repr(info.name), str(info.device)]
+        if info.dtype is not None:
+            parts.append(short_dtype(str(info.dtype).removeprefix("torch.")))
+        return f"LM({', '.join(parts)})"
 
     def generate(
         self,
@@ -87,22 +92,34 @@ class LM:
         templates: Sequence[Template] | None = None,
         **settings: Unpack[SampleSettings],
     ) -> list[Samples]:
-        """n samples for every prompt; `settings` are the fields of SampleParams.
+        """Generate n samples for every prompt.
 
-        prompts: texts, or the token ids of each (a chat template's, for instance).
-        params: settings of which `settings` change some; alpha=0 is plain sampling, without an
-        automatic fork too.
-        seeds: one per prompt, in place of params.seed, from which each prompt derives its own.
-        params.pool: so many samples are drawn, and n of them kept, in the order in which
-        params.selector chose them.
-        until: called with each new sample, in order, until it accepts one; prompts without an
-        accepted sample get n more, which avoid what the earlier ones explored, until they have
-        `max_samples`. A prompt's `took` says how many it needed.
-        max_batch: samples that the network sees at a time; it changes nothing but time and memory.
-        None: what the LM says.
-        templates: a form for each prompt, texts and holes of so many tokens: ["def f(x):\\n", 16,
-        "\\n    return y"]. What is given is never pushed apart and is not part of the answer; the
-        length of a sample is that of its template.
+        If an exception ends the call early, the samples drawn so far are in its `.samples`.
+
+        Args:
+            prompts: One text, or a list of texts or token id sequences (from a chat template of
+                your own, for instance).
+            n: Samples per prompt.
+            params: Base settings; keyword arguments override them. `alpha=0` is plain sampling
+                and also drops an automatic fork.
+            seeds: One seed per prompt. By default every prompt derives its own from `params.seed`.
+            until: Called with each new sample, in order, until it accepts one. Prompts without an
+                accepted sample get n more, which avoid what the earlier ones explored, up to
+                `max_samples`. `Samples.took` is the number that a prompt needed.
+            max_samples: Most samples per prompt with `until`.
+            max_batch: Samples per network call; affects only time and memory. By default the
+                LM's own.
+            observe: Called with a `StepEvent` after every step; one function or several.
+            progress: Draw a progress bar on stderr; by default only on a terminal and for runs
+                that take longer than a moment.
+            templates: For each prompt a list of given texts and hole sizes in tokens:
+                `["def f(x):\\n", 16, "\\n    return y"]`. Given text is never pushed apart and is
+                not part of the answer; a sample is as long as its template.
+            **settings: Fields of `SampleParams`. With `pool`, that many samples are drawn and n of
+                them kept, in the order in which `selector` chose them.
+
+        Returns:
+            The samples of each prompt, in the order of the prompts.
         """
         params = (
             checked(SampleParams, settings) if params is None else params.with_settings(settings)
@@ -147,21 +164,24 @@ class LM:
             except BaseException as error:  # Ctrl-C too
                 if any(results):
                     error.samples = results  # type: ignore[attr-defined]
-                    error.add_note(
-                        "the samples generated until then are in this exception's .samples"
-                    )
+                    error.add_note("the samples drawn so far are in this exception's .samples")
                 raise
         return results
 
     def sample(self, prompt: str | Sequence[int], n: int = 16, **options: Any) -> Samples:
-        """n samples of one prompt, a text or token ids; `options` are those of `generate`."""
+        """Generate n samples for one prompt.
+
+        Args:
+            prompt: A text, or token ids.
+            n: Number of samples.
+            **options: Those of `generate`.
+        """
         (samples,) = self.generate([prompt], n, **options)
         return samples
 
 
 class Drawing:
-    """Samples of some prompts on their way: a run, and what becomes of it. Whoever has a network
-    answers its queries:
+    """A run in progress that ends in samples. The caller answers its queries with a network:
 
     while (query := drawing.query) is not None:
         drawing.advance(session(query))
@@ -208,7 +228,7 @@ class Drawing:
         return self.state.query
 
     def advance(self, logits: Tensor, query: Query | None = None) -> StepEvent:
-        """Take a step with the answer to the query; what the step did."""
+        """Take a step with the answer to the query, and return what it did."""
         self.state, event = advance(self.state, logits, query=query)
         base, pushed = event.logprobs
         self._base, self._pushed = self._base + base, self._pushed + pushed
@@ -223,14 +243,14 @@ class Drawing:
         return self.state.result.history
 
     def samples(self) -> list[Samples]:
-        """The samples of each prompt."""
-        done = self.state.result.to("cpu")  # once, not once a sample
+        """Return the samples of each prompt."""
+        done = self.state.result.to("cpu")  # once, rather than once per sample
         columns = (done.tokens, done.commit_step, self._base.cpu(), self._pushed.cpu())
-        rows = list(zip(*(x.tolist() for x in columns), done.evaluations.tolist(), strict=True))
+        parts = list(zip(*(x.tolist() for x in columns), done.evaluations.tolist(), strict=True))
         first = done.history.samples - done.n
-        groups = [rows[g * done.n : (g + 1) * done.n] for g in range(len(done.seeds))]
+        groups = [parts[g * done.n : (g + 1) * done.n] for g in range(len(done.seeds))]
         return [
-            Samples(self._sample(g, seed, first + i, *row) for i, row in enumerate(group))
+            Samples(self._sample(g, seed, first + i, *part) for i, part in enumerate(group))
             for g, (seed, group) in enumerate(zip(done.seeds.tolist(), groups, strict=True))
         ]
 
@@ -273,7 +293,7 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True)
 class _Rounds:
-    """How `LM.generate` draws: one batch after another, each by its own network."""
+    """How `LM.generate` draws its batches, one after another."""
 
     lm: LM
     params: SampleParams
@@ -290,7 +310,7 @@ class _Rounds:
         history: History | None,
         n: int,
     ) -> tuple[list[Samples], History]:
-        """n more samples for each of the prompts."""
+        """Draw n more samples for each of the prompts."""
         drawing = Drawing(
             self.lm,
             prompts,
@@ -312,34 +332,36 @@ class _Rounds:
             for event in answer(model, drawing):
                 for observer in (*observers, tick):
                     observer(event)
-                del (
-                    event
-                )  # it holds arrays as large as the logits, and the next pass needs their room
+                # An event holds arrays as large as the logits: free them before the next pass.
+                del event
         return drawing.samples(), drawing.history
 
 
 def with_cfg(model: Model, params: SampleParams) -> Model:
-    """The model with classifier-free guidance, where the parameters ask for it."""
+    """Add classifier-free guidance to the model if the parameters ask for it."""
     return ClassifierFree(model, params.cfg_scale) if params.cfg_scale else model
 
 
 def load(name: str, *, raw: bool = False, max_batch: int | None = None, **options: Any) -> LM:
-    """An LM by the name of its model: `mini`, a checkpoint's folder or its name on the hub
-    (`GSAI-ML/LLaDA-8B-Instruct`), or the dotted path of a class or function that gives a model with
-    a tokenizer.
+    """Load a model by name, with its tokenizer.
 
-    raw: give prompts to the network as they are; by default they go through the model's chat
-    template, if it has one (mini's is the line break at their end).
-    max_batch: samples that the network sees at a time. options: the model's own; checkpoints take
-    revision, device, dtype, quantize, device_map, mask_id, cache, refresh, compiled,
-    local_files_only and cache_dir.
+    Args:
+        name: A built-in model (`mini`, `toy`), a checkpoint folder, a checkpoint on the hub
+            (`GSAI-ML/LLaDA-8B-Instruct`), or the dotted path of a class or function that returns a
+            model with a tokenizer.
+        raw: Pass prompts to the network unchanged. By default they go through the model's chat
+            template, if it has one (mini's adds a line break at the end).
+        max_batch: Samples per network call; default 256.
+        **options: Options of the model. Checkpoints take `revision`, `device`, `dtype`,
+            `quantize`, `device_map`, `mask_id`, `cache`, `refresh`, `compiled`, `local_files_only`
+            and `cache_dir`.
     """
     _check_max_batch(max_batch)
     model = load_model(name, **options)
     tokenizer = getattr(model, "tokenizer", None)
     if tokenizer is None:
         raise ValueError(
-            f"model {name!r} has no tokenizer: make the LM yourself, oddlm.LM(model, tokenizer)"
+            f"model {name!r} has no tokenizer: build the LM yourself with oddlm.LM(model, tokenizer)"
         )
     return LM(model, tokenizer, raw, max_batch)
 
@@ -353,12 +375,18 @@ def wrap(
     raw: bool = False,
     max_batch: int | None = None,
 ) -> LM:
-    """An LM around a masked diffusion model that you have loaded with transformers, and its
-    tokenizer.
+    """Make an LM of a masked diffusion model that you have loaded with transformers.
 
-    mask_id: default the tokenizer's mask token. shift: position j is predicted by the output of
-    position j - 1. A few short canvases show whether it hears both ways. One that is causal over
-    blocks (of up to 128 tokens) is told in a warning, with the `block_length` to generate with.
+    A few short forward passes check that attention is bidirectional. For a model that is causal
+    over blocks (of up to 128 tokens), a warning names the `block_length` to generate with.
+
+    Args:
+        model: The transformers model.
+        tokenizer: Its tokenizer.
+        mask_id: Id of the mask token; by default the tokenizer's.
+        shift: The output at position j - 1 predicts position j.
+        raw: Pass prompts unchanged, without the chat template.
+        max_batch: Samples per network call; default 256.
     """
     _check_max_batch(max_batch)
     wrapped = Wrapped(model, tokenizer, mask_id=mask_id, shift=shift)
@@ -373,9 +401,7 @@ def _check_max_batch(max_batch: int | None) -> None:
 def check_prompts(
     name: str, texts: Sequence[str], length: int, *, raw: bool = False, **options: Any
 ) -> None:
-    """ValueError for prompts that a checkpoint cannot take, before its weights are read or
-    downloaded.
-    """
+    """Raise ValueError for prompts that do not fit a checkpoint, before its weights are loaded."""
     known = outline_model(name, **options)
     if known is not None:
         encode_prompts(known.tokenizer, texts, length, context=known.context, raw=raw)
@@ -389,13 +415,13 @@ def encode_prompts(
     context: int | None,
     raw: bool,
 ) -> list[list[int]]:
-    """Token ids of the prompts, texts through the chat template where there is one; `length` more
-    must fit behind each.
+    """Return the token ids of each prompt; texts go through the chat template, if there is one.
+
+    Raises ValueError unless `length` more tokens fit into the context after each prompt.
     """
     chat = getattr(tokenizer, "chat", None)
-    if (
-        raw or getattr(tokenizer, "template", chat) is None
-    ):  # one with the method and nothing beside it has one form
+    # A tokenizer with `chat` but without `template` always has a chat format.
+    if raw or getattr(tokenizer, "template", chat) is None:
         chat = None
     found = []
     for i, prompt in enumerate(prompts):
@@ -413,17 +439,18 @@ def encode_prompts(
             raise ValueError(f"prompts[{i}] is empty")
         if context is not None and len(ids) + length > context:
             raise ValueError(
-                f"prompts[{i}] has {len(ids)} tokens; with {length} to write the model's {context} are too few"
+                f"prompts[{i}] has {len(ids)} tokens: with length {length} that exceeds the "
+                f"model's context of {context}"
             )
         found.append(ids)
     return found
 
 
 def encode_template(tokenizer: Any, info: ModelInfo, i: int, template: Template) -> Form:
-    """Token ids, and None where one is to be written."""
+    """Return the token ids of a template, with None for each token to be written."""
     if isinstance(template, str) or not isinstance(template, Sequence):
         raise ValueError(
-            f"templates[{i}] must be a list of texts and numbers of tokens, not {template!r:.80}"
+            f"templates[{i}] must be a list of texts and hole sizes, not {template!r:.80}"
         )
     form: list[int | None] = []
     for part in template:
@@ -433,17 +460,18 @@ def encode_template(tokenizer: Any, info: ModelInfo, i: int, template: Template)
             form += [None] * whole(f"templates[{i}]: a hole", part)
     if None not in form:
         raise ValueError(
-            f'templates[{i}] has no hole: say how many tokens are to be written, as in ["x = ", 8]'
+            f"templates[{i}] has no hole: give the number of tokens to write as an integer, "
+            'as in ["x = ", 8]'
         )
     if info.mask_id in form:
-        raise ValueError(f"templates[{i}] holds the text of the mask token")
+        raise ValueError(f"templates[{i}] contains the mask token")
     return form
 
 
 def split_form(
     form: Form, tokens: Sequence[int], end_ids: Collection[int]
 ) -> list[tuple[bool, list[int]]]:
-    """The holes and the given parts of a sample in order, each hole up to its end token."""
+    """Split a sample into (is_hole, tokens) parts, in order; a hole is cut at its end token."""
     parts = []
     for is_hole, group in groupby(range(len(form)), lambda i: form[i] is None):
         part = [tokens[i] for i in group]
@@ -452,7 +480,7 @@ def split_form(
 
 
 def _batches(forms: "Sequence[Form | None]", together: int) -> Iterator[range]:
-    """Prompts that are drawn together: neighbours whose samples are as long."""
+    """Yield ranges of prompts to draw together: neighbours whose samples have the same length."""
     first = 0
     for i in range(1, len(forms) + 1):
         if (
@@ -467,9 +495,7 @@ def _batches(forms: "Sequence[Form | None]", together: int) -> Iterator[range]:
 def run_options(
     params: SampleParams, info: ModelInfo, n: int, seeds: int | Sequence[int]
 ) -> dict[str, Any]:
-    """The settings of a run (`core.settings.Settings`) that the parameters describe, as keyword
-    arguments.
-    """
+    """Return the keyword arguments of `core.settings.Settings` that the parameters describe."""
     shared = {f.name for f in fields(Settings)} & set(SampleParams.model_fields)
     return {name: getattr(params, name) for name in shared} | {
         "n": n,
@@ -483,7 +509,7 @@ def run_options(
 
 
 def repulsion(params: SampleParams) -> Repulsion | None:
-    """The guide that the parameters describe; None for plain sampling."""
+    """Return the guide that the parameters describe, or None for plain sampling."""
     guide = Repulsion(
         objective=params.objective,
         feature=params.feature,
@@ -498,23 +524,25 @@ def repulsion(params: SampleParams) -> Repulsion | None:
 
 
 def check_params(params: SampleParams) -> None:
-    """ValueError for names and options of pieces that there are not, in use or not."""
+    """Raise ValueError for unknown objectives, features, policies or selectors, even unused ones."""
     repulsion(params)
     POLICIES.build(params.policy)
     SELECTORS.build(params.selector)
 
 
 def _check_rounds(params: SampleParams, n: int, max_samples: int) -> None:
-    """Can samples be drawn in rounds of n until one is accepted?"""
+    """Raise ValueError if samples cannot be drawn in rounds of n until one is accepted."""
     if params.pool is not None:
         raise ValueError(
-            "until looks at samples as they come, a pool is chosen from at the end: give one of them"
+            "until and pool cannot be combined: until checks samples as they are drawn, "
+            "pool selects among all of them at the end"
         )
     if max_samples < n:
         raise ValueError(f"max_samples must be at least n: {max_samples} < {n}")
     if getattr(POLICIES.build(params.policy), "parallel", False):
         raise ValueError(
-            f"policy {params.policy!r} is parallel, so there is no history for `until` to go on from"
+            f"policy {params.policy!r} is parallel, so it leaves no history for `until` to "
+            "continue from"
         )
 
 
@@ -529,14 +557,14 @@ def _fill(
     until: Verify | None,
     max_samples: int,
 ) -> None:
-    """Draw for the prompts `open_`, in rounds of n, until each has a sample that `until` accepts or
-    all it may have.
+    """Draw rounds of n samples for the prompts `open_` until each has an accepted sample.
+
+    A prompt that reaches `max_samples` is given up. Without `until` there is one round.
     """
     history = None
     while open_:
-        size = (
-            n if until is None else min(n, max_samples - len(results[open_[0]]))
-        )  # all that are open have as many
+        # All open prompts have the same number of samples.
+        size = n if until is None else min(n, max_samples - len(results[open_[0]]))
         groups, history = draw(*([x[i] for i in open_] for x in (ids, seeds, forms)), history, size)
         for i, group in zip(open_, groups, strict=True):
             group[:] = [replace(sample, prompt=i) for sample in group]
@@ -545,10 +573,10 @@ def _fill(
             return
         for i, group in zip(open_, groups, strict=True):
             results[i].took = next((s.index + 1 for s in group if until(s)), None)
-        keep = [
+        still_open = [
             g
             for g, i in enumerate(open_)
             if results[i].took is None and len(results[i]) < max_samples
         ]
-        open_ = [open_[g] for g in keep]
-        history = history.take(keep)
+        open_ = [open_[g] for g in still_open]
+        history = history.take(still_open)

@@ -1,6 +1,6 @@
-"""The one description of a sampling run, for the command line, files, HTTP and Python alike.
+"""`SampleParams`, the settings of a sampling run on the command line, in files, HTTP and Python.
 
-Imports no torch.
+This module does not import torch.
 """
 
 import json
@@ -31,6 +31,7 @@ from .presets import (
 
 Named = str | dict[str, Any]  # "odd", or {"name": "odd", "normalize": false}
 NAMED = ("policy", "objective", "feature", "alpha_schedule", "selector")
+# How samples are pushed; alpha is the strength.
 PUSH = (
     "objective",
     "feature",
@@ -39,12 +40,13 @@ PUSH = (
     "tolerance",
     "gradient",
     "arithmetic",
-)  # how samples are pushed; alpha says how hard
+)
 
 
 def check_arithmetic(
     arithmetic: Arithmetic, duplicates: str | None, tolerance: float | None
 ) -> None:
+    """Raise ValueError if duplicates or tolerance is set although `published` fixes both."""
     if arithmetic == "published" and (duplicates, tolerance) != (None, None):
         raise ValueError(
             "arithmetic 'published' fixes duplicates and tolerance: leave them out, or use 'exact'"
@@ -52,9 +54,11 @@ def check_arithmetic(
 
 
 class SampleParams(BaseModel):
-    """How to draw the samples of a prompt.
+    """The settings that determine the samples of a prompt.
 
-    How many (n) is not part of it: sample i is the same for every n above i.
+    `n` is deliberately not a field: sample i is identical for every n > i. Objectives, features,
+    policies, alpha schedules and selectors are given by name, as `{"name": ..., option: ...}`, as a
+    dotted path, or as a function that has one.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -84,8 +88,8 @@ class SampleParams(BaseModel):
     )
     fork: Fork = Field(
         FORK,
-        description="Start sample j from the j-th most likely single token; 'auto': if samples are "
-        "pushed and every block has a step to spare.",
+        description="Start sample j from the j-th most likely single token; 'auto' does so if "
+        "samples are pushed and every block has a step to spare.",
     )
     fork_temperature: float = Field(
         0.0,
@@ -117,7 +121,8 @@ class SampleParams(BaseModel):
     alpha_schedule: Named = Field(ALPHA_SCHEDULE, description="How alpha falls over the steps.")
     duplicates: Literal["break", "skip"] | None = Field(
         None,
-        description="Push duplicates of earlier samples in a random direction, or leave them; default: break.",
+        description="Push duplicates of earlier samples in a random direction, or leave them; "
+        "default: break.",
     )
     tolerance: float | None = Field(
         None,
@@ -134,7 +139,8 @@ class SampleParams(BaseModel):
     selector: Named = Field(SELECTOR, description="Which samples of the pool to keep.")
     arithmetic: Arithmetic = Field(
         ARITHMETIC,
-        description="'published' computes the push as the paper's code does, in the precision of the logits.",
+        description="'published' computes the push as the paper's code does, in the precision of "
+        "the logits.",
     )
     preset: PresetName | None = Field(
         None,
@@ -150,25 +156,21 @@ class SampleParams(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _by_name(cls, given: Any) -> Any:
-        """Presets are expanded on input; only the resulting settings are kept."""
+        """Expand a preset on input; only the resulting settings are stored."""
         return expanded(given) if isinstance(given, Mapping) else given
 
     @field_validator(*NAMED, mode="before")
     @classmethod
     def _by_path(cls, given: Any) -> Any:
-        """A function is kept as its dotted path, since settings are text; one that has none is
-        refused.
-        """
+        """Replace a function by its dotted path, since settings are stored as text."""
         if not callable(given):
             return given
         module, name = getattr(given, "__module__", None), getattr(given, "__qualname__", "")
-        if (
-            not name.isidentifier()
-            or getattr(sys.modules.get(str(module)), name, None) is not given
-        ):
+        found = getattr(sys.modules.get(str(module)), name, None) if name.isidentifier() else None
+        if found is not given:
             raise ValueError(
-                "settings are kept as text, so a function must be found by its dotted path: define it by name at the top of "
-                f"a module or script, unlike {given!r:.100}"
+                f"{given!r:.100} cannot be found by a dotted path, and settings are stored as "
+                "text: define the function by name at the top level of a module or script"
             )
         return f"{module}.{name}"
 
@@ -182,71 +184,68 @@ class SampleParams(BaseModel):
         return self
 
     def __hash__(self) -> int:
-        return hash(self.model_dump_json())  # an objective with options is a dict, which has none
+        return hash(self.model_dump_json())  # an objective with options is an unhashable dict
 
     @property
     def plain(self) -> bool:
-        """Is nothing pushed apart?"""
+        """Whether nothing is pushed apart."""
         return self.alpha == 0 or _bare(self.objective) == "none"
 
     @property
     def forks(self) -> bool:
-        """Does every sample have a start of its own? Says what fork "auto" comes to."""
+        """Whether the samples fork, with `fork="auto"` resolved."""
         return self._forkable if self.fork == "auto" else self.fork
 
     @property
     def stops(self) -> bool:
-        """What `stop_at_end` comes to."""
-        return (
-            (self.block_length or self.length) < self.length
-            if self.stop_at_end is None
-            else self.stop_at_end
-        )
+        """Whether a sample stops at its end token, with the default of `stop_at_end` resolved."""
+        if self.stop_at_end is None:
+            return (self.block_length or self.length) < self.length
+        return self.stop_at_end
 
     @property
     def _forkable(self) -> bool:
-        """Is something pushed, and is there a step to spare in every block?"""
+        """Whether samples are pushed and every block has a step to spare."""
         block = self.block_length or self.length
-        return not self.plain and min(
-            self.steps or self.length, self.length
-        ) * block // self.length >= min(2, block)
+        steps_per_block = min(self.steps or self.length, self.length) * block // self.length
+        return not self.plain and steps_per_block >= min(2, block)
 
     def drawn(self, n: int) -> int:
-        """How many samples are drawn where n are kept."""
+        """Return how many samples are drawn in order to keep n."""
         if self.pool is not None and self.pool < n:
             raise ValueError(
-                f"pool must be at least n, as n of its samples are kept: {self.pool} < {n}"
+                f"pool must be at least n, since n of its samples are kept: {self.pool} < {n}"
             )
         return n if self.pool is None else self.pool
 
     @property
     def objective_name(self) -> str:
         """The objective without its options."""
-        return (
-            self.objective if isinstance(self.objective, str) else str(self.objective.get("name"))
-        )
+        objective = self.objective
+        return objective if isinstance(objective, str) else str(objective.get("name"))
 
     @property
     def method(self) -> str:
-        """How samples are made to differ, as tables say it: `plain`, `odd (enough 0.5) + fork`."""
+        """The name of the method in tables: `plain`, `odd (enough 0.5) + fork`."""
         return method_name(
             "plain" if self.plain else self.objective, {"fork": True} if self.forks else {}
         )
 
     def with_settings(self, settings: Mapping[str, Any]) -> "SampleParams":
-        """These with other settings in place of their own.
+        """Return a copy with some settings replaced.
 
-        A fork goes with the push: without one, or without a step to spare, there is no fork unless
-        the settings name one. The fork of plain samples is a choice of its own, and stays.
+        Disabling repulsion, or leaving no step to spare, also disables the fork of pushed samples
+        unless `settings` sets one. The fork of plain samples was set explicitly and is kept.
         """
-        own = self.model_dump()
+        present = self.model_dump()
         if self.fork is True and self._forkable:
-            own["fork"] = "auto"
-        return checked(type(self), {**own, **expanded(settings)})
+            present["fork"] = "auto"
+        return checked(type(self), {**present, **expanded(settings)})
 
     def canonical(self) -> "SampleParams":
-        """The same sampling in its one spelling: plain runs alike whatever their unused settings
-        say, defaults filled in.
+        """Return the canonical form: defaults filled in, unused settings reset.
+
+        Parameters that describe the same sampling have the same canonical form.
         """
         changes: dict[str, Any] = {name: _bare(getattr(self, name)) for name in NAMED}
         changes |= {"steps": self.steps or self.length, "fork": self.forks, "stop_at_end": None}
@@ -262,9 +261,8 @@ class SampleParams(BaseModel):
         return self.model_copy(update=changes)
 
 
-Piece = (
-    str | Mapping[str, Any] | Callable[..., Any]
-)  # by name, with options, or the function itself
+# A name, a name with options, or the function itself.
+Piece = str | Mapping[str, Any] | Callable[..., Any]
 
 
 class SampleSettings(TypedDict, total=False):
@@ -300,33 +298,30 @@ class SampleSettings(TypedDict, total=False):
 
 
 def method_name(objective: Named, settings: Mapping[str, Any]) -> str:
-    """`odd (enough 0.5) + fork + order_temperature=0.5`: an objective with its options, and
-    settings that are to be told.
+    """Describe an objective with its options and some settings in one line.
+
+    For example `odd (enough 0.5) + fork + order_temperature=0.5`.
     """
     name, options = (
         (objective, {}) if isinstance(objective, str) else (objective.get("name"), objective)
     )
-    told = ", ".join(
+    described = ", ".join(
         f"{option} {short(value)}" for option, value in options.items() if option != "name"
     )
     words = [
         setting if value is True else f"{setting}={short(value)}"
         for setting, value in settings.items()
     ]
-    return " + ".join([f"{name} ({told})" if told else str(name), *words])
+    return " + ".join([f"{name} ({described})" if described else str(name), *words])
 
 
 def short(value: Any) -> str:
-    """A value as people write it."""
-    return (
-        f"{value:g}"
-        if isinstance(value, float)
-        else value
-        if isinstance(value, str)
-        else json.dumps(value)
-    )
+    """Format a value the way people write it."""
+    if isinstance(value, float):
+        return f"{value:g}"
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _bare(named: Named) -> Named:
-    """{"name": "odd"} is "odd"."""
+    """Replace {"name": "odd"} by "odd"."""
     return named["name"] if isinstance(named, dict) and set(named) == {"name"} else named

@@ -1,9 +1,8 @@
-"""One set of defaults for every entry point, and presets: names for several settings. Imports
-nothing.
+"""The defaults of every entry point, and presets, which are names for several settings.
 
 `SampleParams` declares these defaults, so the command line, sweeps, the server and `LM.generate`
-share them; `Repulsion`, `diversify` and `denoise` read them here. docs/concepts/presets.md says
-which entry points differ, and why.
+share them; `Repulsion`, `diversify` and `denoise` read them here. docs/concepts/presets.md explains
+which entry points differ and why. This module imports nothing of the package.
 """
 
 from collections.abc import Mapping
@@ -47,6 +46,6 @@ def expanded(settings: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(settings)
     preset = found.get("preset")
     if preset is None or not isinstance(preset, str) or preset not in PRESETS:
-        return found  # an unknown name is refused where settings are validated
+        return found  # an unknown name is rejected when the settings are validated
     del found["preset"]
     return {**PRESETS[preset], **found}

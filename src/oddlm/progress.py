@@ -1,4 +1,4 @@
-"""A progress bar on stderr, silent where that is no terminal and for runs that end in a moment."""
+"""A progress bar on stderr; by default only on a terminal and for runs longer than a moment."""
 
 import sys
 import time
@@ -12,8 +12,9 @@ PATIENCE_S = 2.0
 
 @contextmanager
 def step_progress(wanted: bool | None) -> Iterator[Observer]:
-    """An observer that draws the steps of a run; `wanted` None means: on a terminal, after a moment
-    of patience.
+    """Yield an observer that draws the steps of a run.
+
+    With `wanted=None` it draws on a terminal only, and after PATIENCE_S seconds.
     """
     if wanted is False or (wanted is None and not sys.stderr.isatty()):
         yield lambda _: None

@@ -1,4 +1,4 @@
-"""A dict of named functions whose keyword-only arguments are their hyperparameters."""
+"""Registries of named functions whose keyword-only arguments are their hyperparameters."""
 
 import importlib
 import inspect
@@ -16,12 +16,14 @@ R = TypeVar("R", bound=Callable[..., Any])
 
 
 class Registry(Generic[F]):
+    """Functions of one kind by name: policies, objectives, features and so on."""
+
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self._known: dict[str, F] = {}
 
     def register(self, function: R) -> R:
-        """Make `function` known under its own name."""
+        """Register a function under its own name."""
         name = function.__name__
         if name in self._known:
             raise ValueError(f"{self.kind} {name!r} is registered already")
@@ -33,12 +35,12 @@ class Registry(Generic[F]):
         return sorted(self._known)
 
     def options(self, name: str) -> dict[str, Any]:
-        """Hyperparameters of a function with their defaults."""
+        """Return the hyperparameters of a function with their defaults."""
         parameters = inspect.signature(self.find(name)).parameters.values()
         return {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
 
     def find(self, name: str) -> F:
-        """A known name, or the dotted path of somebody's own function (`package.module.function`)."""
+        """Return the function of a registered name or dotted path (`package.module.function`)."""
         if name in self._known:
             return self._known[name]
         if not is_dotted(name):
@@ -47,24 +49,25 @@ class Registry(Generic[F]):
             )
         found = find_dotted(self.kind, name)
         if not callable(found):
-            raise ValueError(f"{self.kind} {name!r} is no function but {found!r}")
+            raise ValueError(f"{self.kind} {name!r} is not a function but {found!r}")
         return cast("F", found)
 
     def build(self, spec: str | Mapping[str, Any] | F) -> F:
-        """`"odd"`, `{"name": "odd", "normalize": False}`, a dotted path, or the function itself."""
+        """Return the function of a spec, with its options applied.
+
+        A spec is `"odd"`, `{"name": "odd", "normalize": False}`, a dotted path, or a function.
+        """
         if isinstance(spec, str):
             spec = {"name": spec}
         if not isinstance(spec, Mapping):
             if not callable(spec):
                 raise ValueError(
-                    f"{self.kind} must be a name, a mapping with a name, or a function, not {spec!r}"
+                    f"{self.kind} must be a name, a mapping with a name, or a function, "
+                    f"not {spec!r}"
                 )
-            if isinstance(
-                spec, partial
-            ):  # what was declared of the function holds for it with some options, too
-                return cast(
-                    "F", update_wrapper(partial(spec.func, *spec.args, **spec.keywords), spec.func)
-                )
+            if isinstance(spec, partial):  # attributes of the function also hold with options
+                bound = partial(spec.func, *spec.args, **spec.keywords)
+                return cast("F", update_wrapper(bound, spec.func))
             return spec
         options = {k: v for k, v in spec.items() if k != "name"}
         if not isinstance(spec.get("name"), str):
@@ -78,11 +81,9 @@ class Registry(Generic[F]):
             raise ValueError(
                 f"{self.kind} {spec['name']!r} has no option {unknown[0]!r}; options: {allowed}"
             )
-        return (
-            cast("F", update_wrapper(partial(function, **options), function))
-            if options
-            else function
-        )
+        if not options:
+            return function
+        return cast("F", update_wrapper(partial(function, **options), function))
 
 
 def is_dotted(name: str) -> bool:
@@ -90,9 +91,9 @@ def is_dotted(name: str) -> bool:
 
 
 def find_dotted(kind: str, path: str) -> Any:
-    """What `package.module.name` leads to, on sys.path or in the current folder.
+    """Import `package.module.name` from sys.path or the current folder.
 
-    A mistake in the file itself is told with the lines that led to it, without those of the import.
+    An error in the file itself is reported with its own traceback, without the lines of the import.
     """
     module, _, attribute = path.replace(":", ".").rpartition(".")
     try:
@@ -103,17 +104,18 @@ def find_dotted(kind: str, path: str) -> Any:
             for frame in traceback.extract_tb(error.__traceback__)
             if not _imports(frame.filename)
         ]
-        told = f" {error}"
+        reason = f" {error}"
         if frames or isinstance(error, SyntaxError):
             lines = [*traceback.format_list(frames), *traceback.format_exception_only(error)]
-            told = "\n" + "".join(lines).rstrip()
-        raise ValueError(f"{kind} {path!r} cannot be imported:{told}") from None
+            reason = "\n" + "".join(lines).rstrip()
+        raise ValueError(f"{kind} {path!r} cannot be imported:{reason}") from None
 
 
 def _imported(module: str) -> ModuleType:
-    """The current folder is asked for what is nowhere else, and only then on the path: console
-    scripts start without it, and nothing that lies there may stand in for what is installed, or for
-    an extra that is not.
+    """Import a module, falling back to the current folder for modules that are not installed.
+
+    Local files can therefore never shadow a dependency, nor an optional one that is missing.
+    (Console scripts do not put the current folder on sys.path.)
     """
     try:
         return importlib.import_module(module)
@@ -126,5 +128,5 @@ def _imported(module: str) -> ModuleType:
 
 
 def _imports(filename: str) -> bool:
-    """Is it code that imports others?"""
+    """Whether a file belongs to the import machinery."""
     return filename in (__file__, importlib.__file__) or filename.startswith("<frozen importlib")

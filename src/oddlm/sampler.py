@@ -1,4 +1,4 @@
-"""`begin` for everybody, and the shortest loops over it: a model in, tokens out."""
+"""The sampling loop at the token level: `begin` a run, `denoise` it to the end or step by step."""
 
 import logging
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ LOG = logging.getLogger("oddlm")
 
 
 class Options(TypedDict, total=False):
-    """The fields of `Settings`, and what else a run is made of, as keyword arguments."""
+    """The keyword arguments of a run: the fields of `Settings`, guide, history and templates."""
 
     n: Required[int]
     length: Required[int]
@@ -48,12 +48,24 @@ class Options(TypedDict, total=False):
 
 
 def begin(model: Model | ModelInfo, prompts: Sequence[Prompt], **options: Unpack[Options]) -> State:
-    """A run at its start, for `advance`. model: the one that will answer, or what is to be known
-    about it.
+    """Begin a run and return its first state, for `advance`.
 
-    options: the fields of `Settings`; guide (logits -> logits at every step, for instance
-    `oddlm.Repulsion(alpha=16)`; default: none, plain sampling), history and templates as in
-    `core.run.begin`. The backend is chosen here; `state.backend` says which.
+    The backend is chosen here, once for the whole run; it is in `state.backend`.
+
+    Args:
+        model: The model that will answer the queries, or its `ModelInfo`.
+        prompts: Token ids of each prompt.
+        **options: `n`, `length` and `steps` are required. `guide` maps logits to logits at every
+            step, for instance `oddlm.Repulsion(alpha=16)`; without one, sampling is plain.
+            `history` continues from an earlier batch (`Denoised.history`) with n more samples per
+            prompt. `templates` gives `length` tokens per prompt, with None for each token to be
+            written. `temperature`, `policy`, `confidence`, `seed` (one, or one per prompt),
+            `block_length`, `top_k`, `top_p`, `order_temperature`, `fork`, `fork_temperature`,
+            `prompt_noise` and `stop_at_end` are those of `SampleParams`. The ids in `suppress` are
+            never written; those in `suppress_confidence` are committed late.
+
+    Raises:
+        ValueError: Arguments that are invalid or do not fit each other or the model.
     """
     info = model if isinstance(model, ModelInfo) else info_of(model)
     guide = as_guide(options.pop("guide", None))
@@ -65,7 +77,7 @@ def begin(model: Model | ModelInfo, prompts: Sequence[Prompt], **options: Unpack
 
 
 def choose_backend(info: ModelInfo, settings: Settings, guide: Guide | None) -> dispatch.Backend:
-    """Who computes a run."""
+    """Choose the backend of a run by device, dtype, guide and filters."""
     return dispatch.choose(
         info.device,
         info.dtype,
@@ -85,9 +97,13 @@ def denoise(
 ) -> Denoised:
     """Draw n samples of `length` tokens for every prompt, in `steps` network evaluations.
 
-    The options are those of `begin`. Observers are called with a StepEvent after every
-    step. `progress` draws a bar on stderr (None: where that is a terminal and the run takes longer
-    than a moment).
+    Args:
+        model: The model, any callable as `oddlm.Model` describes it.
+        prompts: Token ids of each prompt.
+        observe: Called with a `StepEvent` after every step; one function or several.
+        progress: Draw a progress bar on stderr; by default only on a terminal and for runs that
+            take longer than a moment.
+        **options: Those of `begin`.
     """
     observers = (observe,) if callable(observe) else tuple(observe or ())
     run = _Run(begin(model, prompts, **options))
@@ -95,16 +111,23 @@ def denoise(
         for event in answer(model, run):
             for observer in (*observers, tick):
                 observer(event)
-            del event  # it holds arrays as large as the logits, and the next pass needs their room
+            # An event holds arrays as large as the logits: free them before the next pass.
+            del event
     return run.state.result
 
 
 def denoise_steps(
     model: Model, prompts: Sequence[Prompt], **options: Unpack[Options]
 ) -> Generator[StepEvent, None, Denoised]:
-    """`denoise`, one step per `next()`, so that a caller can stop between two.
+    """Run `denoise` one step per `next()`, so that the caller can stop after any step.
 
-    Arguments are checked at once.
+    Arguments are checked immediately. The generator yields a `StepEvent` per step and returns the
+    `Denoised` batch.
+
+    Args:
+        model: The model, any callable as `oddlm.Model` describes it.
+        prompts: Token ids of each prompt.
+        **options: Those of `begin`.
     """
     return _steps(model, _Run(begin(model, prompts, **options)))
 
@@ -114,8 +137,8 @@ def _steps(model: Model, run: "_Run") -> Generator[StepEvent, None, Denoised]:
     return run.state.result
 
 
-class Asking(Protocol):
-    """A run, or what is made of one."""
+class RunLike(Protocol):
+    """A run, or an object around one, that asks queries and advances with their answers."""
 
     @property
     def query(self) -> Query | None: ...
@@ -136,8 +159,8 @@ class _Run:
         return event
 
 
-def answer(model: Model, run: Asking) -> Iterator[StepEvent]:
-    """Answer all queries of a run with a model."""
+def answer(model: Model, run: RunLike) -> Iterator[StepEvent]:
+    """Answer all queries of a run with a model, and yield the event of each step."""
     info, session = info_of(model), None
     while (query := run.query) is not None:
         B, T = query.tokens.shape
@@ -145,4 +168,5 @@ def answer(model: Model, run: Asking) -> Iterator[StepEvent]:
             session = open_session(model, query) if session is None else session
             event = run.advance(session(query), query)
         yield event
-        del event  # it holds arrays as large as the logits, and the next pass needs their room
+        # An event holds arrays as large as the logits: free them before the next pass.
+        del event

@@ -1,4 +1,4 @@
-"""Over-generation: of a pool of samples, which to keep.
+"""Selectors, which choose the samples of a pool to keep.
 
 A selector sees texts and probabilities, never a verdict.
 """
@@ -12,9 +12,8 @@ from .core.step import Sample
 from .metrics.words import split_words, word_distances
 from .registry import Registry
 
-Selector = Callable[
-    [Sequence[Sample], int], Sequence[int]
-]  # samples of one prompt, how many to keep -> places, best first
+# Samples of one prompt, and how many to keep -> their indices, best first.
+Selector = Callable[[Sequence[Sample], int], Sequence[int]]
 
 SELECTORS: Registry[Selector] = Registry("selector")
 
@@ -27,14 +26,15 @@ def first(samples: Sequence[Sample], n: int) -> Sequence[int]:
 
 @SELECTORS.register
 def most_confident(samples: Sequence[Sample], n: int) -> Sequence[int]:
-    """Those whose tokens the network held likeliest when they were written."""
+    """Those whose tokens were most likely under the network when they were written."""
     return sorted(range(len(samples)), key=lambda i: -sum(samples[i].base_logprobs))[:n]
 
 
 @SELECTORS.register
 def k_centre(samples: Sequence[Sample], n: int) -> Sequence[int]:
-    """Sample 0, then always the one farthest from all chosen (Gonzalez 1985), by share of words to
-    edit.
+    """Sample 0, then repeatedly the one farthest from all chosen, in word edit distance.
+
+    This is the greedy algorithm of Gonzalez (1985).
     """
     texts = [split_words(sample.text) for sample in samples]
     distances = word_distances(texts, texts)
@@ -49,14 +49,12 @@ def k_centre(samples: Sequence[Sample], n: int) -> Sequence[int]:
 def keep(
     samples: Sequence[Sample], n: int, selector: str | Mapping[str, Any] | Selector
 ) -> list[Sample]:
-    """n of the samples of one prompt, in the order in which they were chosen."""
-    places = list(SELECTORS.build(selector)(samples, n))
-    if (
-        len(set(places)) != n
-        or len(places) != n
-        or not all(0 <= place < len(samples) for place in places)
-    ):
+    """Keep n samples of one prompt, in the order in which the selector chose them."""
+    indices = list(SELECTORS.build(selector)(samples, n))
+    valid = all(0 <= i < len(samples) for i in indices)
+    if not valid or len(indices) != n or len(set(indices)) != n:
         raise ValueError(
-            f"selector {selector!r} must choose {n} different places below {len(samples)}, not {places}"
+            f"selector {selector!r} must choose {n} different indices below {len(samples)}, "
+            f"not {indices}"
         )
-    return [samples[place] for place in places]
+    return [samples[i] for i in indices]

@@ -1,5 +1,6 @@
-"""SIGTERM as Ctrl-C: `timeout`, systemd and Kubernetes end processes by it, and Python alone would
-run nothing more then.
+"""SIGTERM handled like Ctrl-C.
+
+`timeout`, systemd and Kubernetes end processes with it, and Python's default runs no cleanup.
 """
 
 import signal
@@ -11,16 +12,14 @@ from types import FrameType
 
 
 class Terminated(KeyboardInterrupt):
-    """The process was told to end."""
+    """The process received SIGTERM."""
 
 
 @dataclass
 class Ending:
-    """Raises Terminated when the signal comes; a second one does not keep what is being ended from
-    ending.
-    """
+    """A signal handler that raises Terminated once; a second signal does not disturb the cleanup."""
 
-    told: bool = False
+    told: bool = False  # whether the signal was received
 
     def __call__(self, _number: int, _frame: FrameType | None) -> None:
         if not self.told:
@@ -30,9 +29,9 @@ class Ending:
 
 @contextmanager
 def unwinding() -> Iterator[Ending]:
-    """SIGTERM unwinds what runs inside, as Ctrl-C does, where this is the main thread.
+    """Let SIGTERM unwind the body as Ctrl-C does, in the main thread.
 
-    Who starts us with the signal ignored, or has a handler of their own, is left alone.
+    If the signal is ignored or already has a handler, nothing is changed.
     """
     ending = Ending()
     if (
@@ -52,6 +51,6 @@ def unwinding() -> Iterator[Ending]:
 
 
 def leave_sigterm() -> None:
-    """To whoever has a way of their own to end."""
+    """Restore the default handler, for code that handles SIGTERM itself."""
     if isinstance(signal.getsignal(signal.SIGTERM), Ending):
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -1,6 +1,6 @@
-"""What a run is: the model, how it is loaded, the task, the settings and the seed.
+"""`RunSpec`, which identifies a run: model, loading options, task, settings and seed.
 
-Imports no torch.
+This module does not import torch.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from .versions import SAMPLER
 
 
 class Loading(BaseModel):
-    """How a model is loaded, as far as it may change what it says."""
+    """The loading options of a model that may change its output."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -38,13 +38,14 @@ class Loading(BaseModel):
         return short_dtype(dtype)
 
     def options(self) -> dict[str, Any]:
-        """What differs from the defaults, as keyword arguments of `oddlm.load`."""
+        """Return the options that differ from the defaults, as keyword arguments of `oddlm.load`."""
         return self.model_dump(exclude_defaults=True)
 
 
 class RunSpec(BaseModel):
-    """One setting of a sampler on a task, on however many of its problems. Runs with the same
-    content have the same id, wherever and whenever they are made.
+    """One sampler setting on a task, for any number of its problems.
+
+    Runs with the same content have the same id, wherever and whenever they are made.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -54,21 +55,25 @@ class RunSpec(BaseModel):
     )
     model_digest: str | None = Field(
         None,
-        description="What tells the model's weights from others (`oddlm.models.model_digest`): others make another run.",
+        description="Digest of the model's weights (`oddlm.models.model_digest`): other weights "
+        "make another run.",
     )
     sampler_version: int = Field(
-        SAMPLER, description="Of the sampler: another one may write other tokens."
+        SAMPLER, description="Version of the sampler: another one may write other tokens."
     )
     task: str | None = Field(
         None,
-        description="A task's name, dotted path or .jsonl file; None draws samples without scoring.",
+        description="A task's name, dotted path or .jsonl file; "
+        "None draws samples without scoring.",
     )
-    task_version: int | None = Field(None, description="Of the task's problems and prompts.")
+    task_version: int | None = Field(
+        None, description="Version of the task's problems and prompts."
+    )
     scorer_version: str | None = Field(
-        None, description="Of verdicts and measures: another scorer makes another run."
+        None, description="Version of verdicts and measures: another scorer makes another run."
     )
     protocol: str | None = Field(None, description="A named variant of the task.")
-    scorer: str | None = Field(None, description="How a .jsonl of one's own is scored.")
+    scorer: str | None = Field(None, description="How the samples of a .jsonl task are scored.")
     exclude_train: bool = Field(False, description="Leave out problems of the training side.")
     split: str | None = Field(
         None,
@@ -79,7 +84,7 @@ class RunSpec(BaseModel):
     )
     data_digest: str | None = Field(
         None,
-        description="SHA-256 of what the problems come from: data that change make another run.",
+        description="SHA-256 of the problems' data: changed data make another run.",
     )
     n: int = Field(16, ge=1, le=1 << 20, description="Samples per problem.")
     params: SampleParams = Field(
@@ -97,9 +102,9 @@ class RunSpec(BaseModel):
     @field_validator("params")
     @classmethod
     def _one_spelling(cls, params: SampleParams) -> SampleParams:
-        """Stored settings say all that they come to, whichever command made them."""
+        """Store the settings in canonical form, whichever command made them."""
         if params.seed != 0:
-            raise ValueError("the seed of a run is its own field: seed, not params.seed")
+            raise ValueError("the seed of a run is its own field: set seed, not params.seed")
         return params.canonical()
 
     @model_validator(mode="after")
@@ -109,46 +114,43 @@ class RunSpec(BaseModel):
 
     @property
     def drawn(self) -> int:
-        """Samples per problem, those that are not kept among them."""
+        """Samples drawn per problem, including those that are not kept."""
         return self.params.drawn(self.n)
 
     def canonical(self) -> dict[str, Any]:
-        """What the id is made of: paths count by what the files hold."""
+        """Return the content that the id is computed from; files count by content, not by path."""
         content = {
             **self.model_dump(mode="json"),
             "params": self.params.canonical().model_dump(mode="json"),
         }
-        if self.model_digest is not None and not self.model_digest.startswith(
-            "source:"
-        ):  # which is not all of a model
+        # A digest of source code does not cover all of a model.
+        if self.model_digest is not None and not self.model_digest.startswith("source:"):
             content["model"] = content["loading"]["revision"] = None
-        del content["params"]["stop_at_end"]  # a text is the same with and without
+        del content["params"]["stop_at_end"]  # it does not change the text
         if self.data_digest is not None:
             content["data"] = None
-            content["task"] = (
-                Path(self.task).name if self.task and self.task.endswith(".jsonl") else self.task
-            )
+            is_file = self.task and self.task.endswith(".jsonl")
+            content["task"] = Path(self.task).name if self.task and is_file else self.task
         return content
 
     @property
     def draw_id(self) -> str:
-        """What the samples depend on: runs that differ in their scorer alone have it in common."""
+        """Id of the samples: runs that differ only in their scorer share it."""
         content = self.canonical()
         del content["scorer_version"]
         return _digest(content)[:8]
 
     @property
     def id(self) -> str:
+        """Id of the run: the id of its samples, then four characters that include the scorer."""
         return self.draw_id + _digest(self.canonical())[:4]
 
     def draws_like(self, other: "RunSpec") -> bool:
-        """Are the samples of the other run those of this one?"""
+        """Whether the other run has the same samples as this one."""
         return self.canonical() == {**other.canonical(), "scorer_version": self.scorer_version}
 
     def problem_seed(self, problem: str) -> int:
-        """The seed of one problem: order and the other problems do not matter to it, nor do the
-        parameters.
-        """
+        """Return the seed of one problem, which depends on the run's seed and its id alone."""
         digest = hashlib.sha256(f"{self.seed}\0{problem}".encode("utf-8", "surrogatepass")).digest()
         return int.from_bytes(digest[:8], "big") >> 1
 

@@ -7,9 +7,10 @@ _one_at_a_time = Lock()
 
 
 def parse(code: str, name: str = "<program>") -> ast.Module:
-    """`ast.parse`, one at a time: CPython 3.11 counts the depth of the tree for all threads
-    together, and raises SystemError where a garbage collection lets another thread in
-    (python/cpython#106905).
+    """Call `ast.parse` under a lock.
+
+    CPython 3.11 counts the depth of the tree for all threads together, and raises SystemError if a
+    garbage collection lets another thread in (python/cpython#106905).
     """
     with _one_at_a_time:
         return ast.parse(code, name)

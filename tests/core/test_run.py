@@ -213,7 +213,7 @@ def test_answers_that_do_not_fit_are_refused_and_change_nothing(model):
         r"\(6, 8, 59\), expected \(6, 8, 60\)": logits[..., :59],
         r"torch\.float32, expected torch\.float64": logits.float(),
         r"torch\.int64, expected torch\.float64": logits.long(),
-        r"on meta, and the run is on cpu": logits.to("meta"),
+        r"on meta, but the run is on cpu": logits.to("meta"),
         r"list, not a tensor": logits.tolist(),
         r"NaN at sample 0, position 0": torch.full_like(logits, torch.nan),
     }

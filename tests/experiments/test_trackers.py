@@ -301,7 +301,7 @@ def test_those_before_one_that_is_refused_are_closed(tmp_path, diaries):
             "tests.experiments.test_trackers.nobody",
             r"nobody' cannot be imported.*has no attribute 'nobody'",
         ),
-        ("tests.experiments.test_trackers.PROBLEMS", r"PROBLEMS' is no function"),
+        ("tests.experiments.test_trackers.PROBLEMS", r"PROBLEMS' is not a function"),
         ("", "unknown tracker ''"),
     ],
 )

@@ -230,7 +230,7 @@ def test_prompts_that_do_not_fit_are_refused_before_the_download(hub, load, tmp_
     code = "import contextlib, io, sys\nsys.stderr = sys.stdout\n" + CLI
     words = load(code=code, store=str(tmp_path / "runs"))
     assert "prompts[0] has" in words
-    assert "with 8 to write the model's 256 are too few" in words
+    assert "length 8 that exceeds the model's context of 256" in words
     assert not any(name.endswith(".safetensors") for name in fetched(hub))
 
 

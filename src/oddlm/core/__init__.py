@@ -1,3 +1,1 @@
-"""A run as a value: `begin` makes it, `advance` takes it one step on, and nobody here calls a
-network.
-"""
+"""A run as a value: `begin` makes it, `advance` takes one step; nothing here calls a network."""

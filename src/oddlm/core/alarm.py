@@ -1,4 +1,4 @@
-"""Trouble during a run: bad numbers, and too little memory."""
+"""Errors during a run: bad numbers, and too little memory."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,8 +9,8 @@ from torch import Tensor
 
 from .model import ModelInfo
 
-PATIENCE = 64  # checks between two looks at a GPU
-# of a guide per sample and token of the vocabulary: feature, draw, pull, and an owner of 16 bit
+PATIENCE = 64  # checks that are collected before a GPU is read back
+# Of a guide per sample and token of the vocabulary: feature, draw, pull, and a 16-bit owner.
 GUIDE_BYTES = 14
 
 Describe = Callable[[int, int, float], str]  # sample, position, value -> what is wrong there
@@ -19,15 +19,16 @@ Pending = tuple[Tensor, Tensor, Tensor, Describe]
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """Bad numbers stop a run: at once on a CPU; on a GPU, where to look is to wait, after a while
-    or at the end.
+    """Stops a run at bad numbers: at once on a CPU, and in batches of checks on a GPU.
+
+    Reading a check back from a GPU waits for it, so there an error may come some steps late.
     """
 
     patient: bool
     pending: list[Pending] = field(default_factory=list)
 
     def check(self, bad: Tensor, value: Tensor, describe: Describe) -> None:
-        """bad [B, L] bool, value [B, L]; the error names the first bad position."""
+        """Register a check of bad [B, L] bool; the error names the first bad position's value."""
         self.pending.append((bad.any(), bad, value, describe))
         if not self.patient or len(self.pending) >= PATIENCE:
             self.sound()
@@ -40,30 +41,31 @@ class Alarm:
             return
         for any_, bad, value, describe in pending:
             if any_:
-                row, position = (int(i) for i in bad.nonzero()[0])
-                raise ValueError(describe(row, position, value[row, position].item()))
+                sample, position = (int(i) for i in bad.nonzero()[0])
+                raise ValueError(describe(sample, position, value[sample, position].item()))
 
 
 @contextmanager
 def memory_advice(info: ModelInfo, B: int, L: int, T: int) -> Iterator[None]:
-    """A GPU that runs out of memory says what to lower, and what that is worth: B samples, L of T
-    positions to be written.
+    """Turn a GPU's out-of-memory error into advice on what to lower and how much it saves.
+
+    The run has B samples of T positions, L of which are generated.
     """
     try:
         yield
     except torch.cuda.OutOfMemoryError as error:
         V, item = info.vocab_size, 4 if info.dtype is None else info.dtype.itemsize
         sample, position, guide = (_mib(x) for x in (L * V * item, B * V * item, V * GUIDE_BYTES))
-        rows = min(B, info.max_batch or B)
+        batch = min(B, info.max_batch or B)
+        held = info.position_bytes
+        each = "" if held is None else f", each about {_mib(T * held)}"
         raise ValueError(
-            f"the GPU is out of memory with {B} samples of {L} positions over {V} tokens. Lower n, or the prompts at a time: "
-            f"each sample takes {sample} of logits and {guide} of guidance. Or lower length: each position takes {position}. "
-            f"Or lower max_batch: what the network holds beside its weights grows with the {rows} samples it sees at a time"
-            + (
-                ""
-                if info.position_bytes is None
-                else f", each about {_mib(T * info.position_bytes)}"
-            )
+            f"the GPU is out of memory with {B} samples of {L} positions over {V} tokens. "
+            "Lower n, or the prompts at a time: "
+            f"each sample takes {sample} of logits and {guide} of guidance. "
+            f"Or lower length: each position takes {position}. "
+            "Or lower max_batch: the network's activations grow with the "
+            f"{batch} samples it sees at a time{each}"
         ) from error
 
 

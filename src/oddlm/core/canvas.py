@@ -8,16 +8,16 @@ from torch import Tensor
 from .model import ModelInfo
 
 Prompt = Sequence[int] | Tensor
-Template = Sequence[int | None]  # tokens, and None where one is to be written
+Template = Sequence[int | None]  # tokens, with None for each token to be written
 
 
 def lay_prompts(prompts: Sequence[Prompt], n: int, info: ModelInfo) -> tuple[Tensor, Tensor]:
-    """Left-padded prompts, each n times, [B, start], and their lengths [B]."""
+    """Return the left-padded prompts, each n times, [B, start], and their lengths [B]."""
     if not len(prompts):
         raise ValueError("prompts is empty: give at least one prompt")
     rows = [_ids(f"prompts[{i}]", prompt, info) for i, prompt in enumerate(prompts)]
     start = max(len(row) for row in rows)
-    pad = 0 if info.mask_id is None else info.mask_id  # what fills the padding is never read
+    pad = 0 if info.mask_id is None else info.mask_id  # the padding is never read
     canvas = torch.full((len(rows), start), pad, device=info.device)
     for i, row in enumerate(rows):
         canvas[i, start - len(row) :] = row
@@ -41,7 +41,7 @@ def _ids(name: str, given: Prompt, info: ModelInfo) -> Tensor:
 def lay_templates(
     templates: Sequence[Template] | None, n: int, length: int, prompts: int, info: ModelInfo
 ) -> tuple[Tensor | None, Tensor | None]:
-    """Answers [B, L] with the tokens of the templates, and where those are."""
+    """Return answers [B, L] with the tokens of the templates, and where those are, [B, L] bool."""
     if templates is None:
         return None, None
     if len(templates) != prompts:
@@ -52,18 +52,17 @@ def lay_templates(
     for i, template in enumerate(templates):
         if len(template) != length:
             raise ValueError(
-                f"templates[{i}] has {len(template)} positions, and length is {length}"
+                f"templates[{i}] has {len(template)} positions, but length is {length}"
             )
         if all(token is not None for token in template):
             raise ValueError(f"templates[{i}] has no position to write")
         if info.mask_id is not None and info.mask_id in template:
             raise ValueError(
-                f"templates[{i}] holds the mask token {info.mask_id}: say None where a token is to be written"
+                f"templates[{i}] holds the mask token {info.mask_id}: use None for a token to be "
+                "written"
             )
-        rows.append(
-            _ids(f"templates[{i}]", [0 if token is None else token for token in template], info)
-        )
+        filled = [0 if token is None else token for token in template]
+        rows.append(_ids(f"templates[{i}]", filled, info))
         given.append(torch.tensor([token is not None for token in template], device=info.device))
-    return torch.stack(rows).repeat_interleave(n, dim=0), torch.stack(given).repeat_interleave(
-        n, dim=0
-    )
+    answers, fixed = (torch.stack(x).repeat_interleave(n, dim=0) for x in (rows, given))
+    return answers, fixed

@@ -1,5 +1,6 @@
-"""From logits to tokens and confidences, a tile of rows at a time or in a fused kernel: no second
-[B, L, V] array exists.
+"""From logits to tokens and confidences, tile by tile or in a fused kernel.
+
+There is never a second [B, L, V] array.
 """
 
 from collections.abc import Iterator
@@ -15,46 +16,43 @@ from .alarm import Alarm
 from .guide import Backend, Pushed, RunGuide
 from .step import Memory, Prediction, Step, id_tensor
 
-NUCLEUS = 64  # tokens that hold top_p almost always
+NUCLEUS = 64  # this many tokens almost always hold top_p
 CONFIDENCES = ("full", "sampled")
-COLDEST = (
-    1e-30  # logits divided by less would overflow, and every distribution is one-hot long before
-)
-EPSILON = 1e-10  # Dream's entropy is that of p log(p + EPSILON)
-LATE = 1e-3  # what `suppress_confidence` multiplies a confidence with
+# Logits divided by less would overflow, and every distribution is one-hot long before.
+COLDEST = 1e-30
+EPSILON = 1e-10  # Dream computes the entropy as -p log(p + EPSILON)
+LATE = 1e-3  # factor of `suppress_confidence` on a confidence
 
 
 def check_logits(
     logits: Tensor, masked: Tensor, name: str = "logits", alarm: Alarm | None = None
 ) -> None:
-    """NaN, +inf, or nothing but -inf at a masked position is an error that names the first such
-    row.
-    """
-    check_peaks(
-        logits.amax(dim=-1), masked, name, alarm
-    )  # NaN survives amax; so do +inf and a row of -inf
+    """Raise ValueError for NaN, +inf, or nothing but -inf at a masked position."""
+    # NaN survives amax; so do +inf and a row of -inf.
+    check_peaks(logits.amax(dim=-1), masked, name, alarm)
 
 
 def check_peaks(peak: Tensor, masked: Tensor, name: str, alarm: Alarm | None) -> None:
-    """`check_logits` on the largest logit of each row, or NaN."""
+    """Do `check_logits` on the largest logit (or NaN) of each position."""
     (alarm or Alarm(patient=False)).check(
         masked & ~(peak.abs() < torch.inf), peak, partial(_describe, name)
     )
 
 
-def _describe(name: str, row: int, position: int, value: float) -> str:
+def _describe(name: str, sample: int, position: int, value: float) -> str:
     what = {torch.inf: "+inf", -torch.inf: "nothing but -inf"}.get(value, "NaN")
-    return f"{name} hold {what} at sample {row}, position {position}"
+    return f"{name} hold {what} at sample {sample}, position {position}"
 
 
 @dataclass(frozen=True)
 class Outlook:
-    """The logits of one step before and after its guide. A fused kernel draws from them without
-    writing them: then they exist only once somebody asks.
+    """The logits of one step before and after its guide.
+
+    A fused kernel draws from them without writing them; they are then computed on first use.
     """
 
-    answer: Tensor  # [B, m, V] as the network gave them
-    positions: Tensor | None  # [B, m]: whose they are; None: all, m = L
+    answer: Tensor  # [B, m, V]: the network's output
+    positions: Tensor | None  # [B, m]: the positions of the answer; None means all, m = L
     answered: Tensor  # [B, L] bool: the masked positions among them
     step: Step
     alarm: Alarm
@@ -63,7 +61,7 @@ class Outlook:
 
     @cached_property
     def base(self) -> Tensor:
-        """[B, L, V] suppressed, not pushed; undefined where nothing was answered."""
+        """[B, L, V]: before the push, suppressed ids at -inf; undefined where not answered."""
         never = id_tensor(self.step.never, self.answer.device)
         if self.positions is None:
             return self.answer.index_fill(-1, never, -torch.inf)
@@ -71,7 +69,7 @@ class Outlook:
 
     @cached_property
     def pushed_logits(self) -> Tensor:
-        """[B, L, V]."""
+        """[B, L, V]: after the push."""
         if self.pushed is None:
             return self.base
         if self.pushed.push is not None:
@@ -85,28 +83,27 @@ class Outlook:
 
 
 def spread(rows: Tensor, answered: Tensor) -> Tensor:
-    """[B, L, V] from the rows [B, m, V] of the answered positions, m at most; any other position
-    repeats one of them.
+    """Spread the rows [B, m, V] of the answered positions, at most m per sample, over [B, L, V].
+
+    Any other position repeats one of them.
     """
     B, m, V = rows.shape
-    place = (answered.cumsum(dim=1) - 1).clamp(min=0) + m * torch.arange(B, device=rows.device)[
-        :, None
-    ]
+    first = m * torch.arange(B, device=rows.device)[:, None]
+    place = (answered.cumsum(dim=1) - 1).clamp(min=0) + first
     return rows.reshape(B * m, V).index_select(0, place.flatten()).view(*answered.shape, V)
 
 
 def look(
     outlook: Outlook, guide: RunGuide | None, memory: Memory | None, seen: Step
 ) -> tuple[Outlook, Memory | None]:
-    """Guide the logits, and what the guide remembers then. seen: the step as the guide is to see
-    it.
+    """Apply the guide to the logits, and return them with the guide's new memory.
+
+    `seen` is the step as the guide sees it.
     """
     alarm = outlook.alarm
     if guide is None:
-        if outlook.backend.kernel is None:
-            check_logits(
-                outlook.base, outlook.answered, alarm=alarm
-            )  # the fused draw does it by the way
+        if outlook.backend.kernel is None:  # the fused draw checks them itself
+            check_logits(outlook.base, outlook.answered, alarm=alarm)
         return outlook, memory
     if guide.fused:
         pushed = guide(outlook.answer, seen, memory, outlook.positions)
@@ -117,15 +114,12 @@ def look(
     assert pushed.logits is not None
     if pushed.logits is outlook.base:
         return outlook, pushed.memory
-    return replace(
-        outlook, pushed=replace(pushed, logits=_checked(pushed.logits, outlook))
-    ), pushed.memory
+    pushed = replace(pushed, logits=_checked(pushed.logits, outlook))
+    return replace(outlook, pushed=pushed), pushed.memory
 
 
 def _checked(pushed: Tensor, outlook: Outlook) -> Tensor:
-    """What a guide gave back: of the right shape, sane, and still without the ids that are never
-    written.
-    """
+    """Check the logits that a guide returned, and suppress the ids that are never written."""
     base, step = outlook.base, outlook.step
     if pushed.shape != base.shape:
         raise ValueError(
@@ -140,62 +134,58 @@ def _checked(pushed: Tensor, outlook: Outlook) -> Tensor:
 
 def row_tiles(rows: Tensor, size: int) -> Iterator[Tensor]:
     """Split row indices so that a tile of rows x size stays small."""
-    return (
-        iter(rows.split(max(1, noise.tile_elements(rows.device) // size)))
-        if len(rows)
-        else iter(())
-    )
+    if not len(rows):
+        return iter(())
+    return iter(rows.split(max(1, noise.tile_elements(rows.device) // size)))
 
 
 def filter_logits(logits: Tensor, top_k: int | None, top_p: float | None) -> Tensor:
-    """Keep the k likeliest tokens, and the smallest set of likeliest tokens that holds probability
-    p; the rest is -inf.
+    """Apply top-k and top-p: keep the k most likely tokens, and the smallest set with mass p.
 
-    Probability 1 is everything.
+    All other logits become -inf. `top_p=1` keeps everything.
     """
     top_p = None if top_p == 1 else top_p
     if top_k is None and top_p is None:
         return logits
     total = logits.logsumexp(dim=-1, keepdim=True)
-    many = logits.shape[-1]
-    some = min(many, max(NUCLEUS, top_k or 0))
-    ranked = logits.topk(some).values  # sorting everything costs a GPU more than the rest of a step
-    if (
-        top_p is not None
-        and some < many
-        and bool(((ranked - total).exp().sum(dim=-1) < top_p).any())
-    ):
-        ranked = logits.sort(dim=-1, descending=True).values
+    V = logits.shape[-1]
+    some = min(V, max(NUCLEUS, top_k or 0))
+    ranked = logits.topk(some).values  # a full sort costs a GPU more than the rest of a step
+    if top_p is not None and some < V:
+        mass = (ranked - total).exp().sum(dim=-1)
+        if bool((mass < top_p).any()):
+            ranked = logits.sort(dim=-1, descending=True).values
     keep = torch.ones_like(ranked, dtype=torch.bool)
     if top_k is not None:
         keep[..., top_k:] = False
     if top_p is not None:
         mass = (ranked - total).exp()
         keep &= mass.cumsum(dim=-1) - mass < top_p
-        keep[..., 0] = True  # the smallest p are 0 in float32
+        keep[..., 0] = True  # a tiny p is 0 in float32
     return _keep(logits, ranked, keep.sum(dim=-1, keepdim=True))
 
 
 def _keep(logits: Tensor, ranked: Tensor, kept: Tensor) -> Tensor:
-    """The `kept` [R, 1] largest of the logits, the lowest ids of equal ones; the rest is -inf.
-    ranked: the first, sorted.
+    """Keep the `kept` [R, 1] largest logits (lowest ids on ties) and set the others to -inf.
+
+    `ranked` holds the largest logits in descending order.
     """
     cut = ranked.gather(-1, kept - 1)
-    level = logits == cut
-    wanted = kept - (logits > cut).sum(dim=-1, keepdim=True)
-    first = level & (level.cumsum(dim=-1, dtype=torch.int32) <= wanted)
+    tied = logits == cut
+    ties_to_keep = kept - (logits > cut).sum(dim=-1, keepdim=True)
+    first = tied & (tied.cumsum(dim=-1, dtype=torch.int32) <= ties_to_keep)
     return logits.masked_fill(~((logits > cut) | first), -torch.inf)
 
 
 def sampled_distribution(
     logits: Tensor, temperature: float, top_k: int | None, top_p: float | None
 ) -> tuple[Tensor, Tensor]:
-    """Logits [R, V] after temperature, top_p and top_k, in this order, and their softmax: what
-    Dream's sampler draws from.
+    """Return logits [R, V] after temperature, top_p and top_k, in this order, and their softmax.
 
-    Its arithmetic is that of the logits' own precision, and so is this: in bfloat16 every
-    probability above 0.998 is 1, and such ties decide its order. (float16 is too narrow for logits
-    over a temperature, and counts as float32.)
+    This is the distribution that Dream's sampler draws from. Like Dream's code it computes in the
+    precision of the logits: in bfloat16 every probability above 0.998 is 1, and such ties decide
+    the order of commits. (float16 is too narrow for logits over a temperature, so it is computed in
+    float32.)
     """
     x = logits.float() if logits.dtype is torch.float16 else logits
     x = x / max(temperature, COLDEST) if temperature > 0 else x
@@ -208,19 +198,20 @@ def sampled_distribution(
 
 
 def _nucleus(logits: Tensor, top_p: float) -> Tensor:
-    """The likeliest tokens up to the first with which their mass, rounded like the logits, is above
-    top_p.
+    """Keep the most likely tokens, up to the first whose cumulative mass exceeds top_p.
+
+    The mass is rounded to the precision of the logits.
     """
-    shares, many = logits.softmax(dim=-1), logits.shape[-1]
+    probs, V = logits.softmax(dim=-1), logits.shape[-1]
     wide = torch.promote_types(logits.dtype, torch.float32)
-    for some in (min(NUCLEUS, many), many):
+    for some in (min(NUCLEUS, V), V):
         ranked, tokens = (
-            logits.topk(some) if some < many else logits.sort(dim=-1, descending=True, stable=True)
+            logits.topk(some) if some < V else logits.sort(dim=-1, descending=True, stable=True)
         )
-        above = shares.gather(-1, tokens).to(wide).cumsum(dim=-1).to(logits.dtype) > top_p
+        above = probs.gather(-1, tokens).to(wide).cumsum(dim=-1).to(logits.dtype) > top_p
         if bool(above[..., -1].all()):
             break
-    kept = ((~above).sum(dim=-1, keepdim=True) + 1).clamp(max=many)
+    kept = ((~above).sum(dim=-1, keepdim=True) + 1).clamp(max=V)
     return _keep(logits, ranked, kept)
 
 
@@ -233,18 +224,17 @@ def predict(
     needs: str | None,
     confidence: str = "full",
 ) -> Prediction:
-    """Gumbel-max at `temperature` (0: argmax, lowest id on ties) at every open position.
+    """Choose a token at every open position by Gumbel-max (at temperature 0 by argmax).
 
-    Full confidence is the softmax of the pushed logits themselves, without temperature or filters;
-    sampled confidence is that of what tokens are drawn from.
+    Ties go to the lowest id. Full confidence is the softmax of the pushed logits, without
+    temperature or filters; sampled confidence is that of the distribution tokens are drawn from.
     """
     step, full = outlook.step, confidence == "full"
     if outlook.backend.draws:
         return _draw_fused(outlook, temperature, needs)
     if outlook.backend.kernel is not None:
-        check_logits(
-            outlook.pushed_logits, step.open, _source(outlook), outlook.alarm
-        )  # the fused draw would have
+        # The fused draw would have checked them.
+        check_logits(outlook.pushed_logits, step.open, _source(outlook), outlook.alarm)
     keys = step.keys(noise.Purpose.TOKEN, step.tokens.shape[1]).flatten()
     logits = outlook.pushed_logits
     V = logits.shape[-1]
@@ -278,7 +268,7 @@ def predict(
 
 
 def _draw_fused(outlook: Outlook, temperature: float, needs: str | None) -> Prediction:
-    """The same in one pass, by a kernel that keeps noise and pushed logits to itself."""
+    """Do the same in one kernel that never writes noise or pushed logits to memory."""
     step = outlook.step
     push, written = (
         (None, None) if outlook.pushed is None else (outlook.pushed.push, outlook.pushed.logits)
@@ -296,19 +286,16 @@ def _draw_fused(outlook: Outlook, temperature: float, needs: str | None) -> Pred
 
 
 def _source(outlook: Outlook) -> str:
-    """Who is to blame for what is drawn from."""
-    return (
-        "the guide's logits"
-        if outlook.pushed is not None and outlook.pushed.push is not None
-        else "logits"
-    )
+    """Return the name of the drawn logits in error messages."""
+    fused = outlook.pushed is not None and outlook.pushed.push is not None
+    return "the guide's logits" if fused else "logits"
 
 
 def _statistics(x: Tensor, tokens: Tensor, needs: str | None) -> tuple[Tensor, Tensor]:
-    """Probability of `tokens`, and margin or entropy, each [R] float64.
+    """Return the probability of `tokens`, and margin or entropy, each [R] float64.
 
-    The likeliest token is left out of the sum of exponentials, so that probabilities near 1 keep
-    their differences.
+    The most likely token is left out of the sum of exponentials, so that probabilities near 1
+    remain distinct.
     """
     peak, likeliest = x.max(dim=-1, keepdim=True)
     weights = (x - peak).exp().scatter(-1, likeliest, 0.0)
@@ -323,9 +310,7 @@ def _statistics(x: Tensor, tokens: Tensor, needs: str | None) -> tuple[Tensor, T
 
 
 def _rounded_statistics(shares: Tensor, tokens: Tensor, needs: str | None) -> tuple[Tensor, Tensor]:
-    """`_statistics` of given probabilities [R, V], each operation rounded to their precision, as
-    Dream's sampler has it.
-    """
+    """Compute `_statistics` from probabilities [R, V], rounding every operation as Dream does."""
     probability = shares.gather(-1, tokens[:, None]).squeeze(-1).double()
     if needs == "margin":
         first, second = shares.topk(2).values.unbind(dim=-1)
@@ -336,9 +321,7 @@ def _rounded_statistics(shares: Tensor, tokens: Tensor, needs: str | None) -> tu
 
 
 def delay(prediction: Prediction, ids: Tensor) -> Prediction:
-    """Choices of `ids` count as a thousand times less confident than they are, so that they are
-    committed late.
-    """
+    """Divide the confidence of choices of `ids` by 1000, so that they are committed late."""
     if not len(ids):
         return prediction
     late = torch.isin(prediction.tokens, ids)

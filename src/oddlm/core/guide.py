@@ -1,4 +1,4 @@
-"""What moves the logits of a step."""
+"""The interface of guides, which change the logits of a step."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,52 +12,46 @@ from .step import Memory, Step
 
 
 class Backend(Protocol):
-    """Who computes: chosen once per run, by `kernels.dispatch`."""
+    """The implementation that computes a run; `kernels.dispatch` chooses it once per run."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def kernel(self) -> Any:
-        """The module with the fused kernels, where they can run on the logits of this run, else
-        None.
-        """
+        """The module of the fused kernels, or None if they cannot run on the logits of this run."""
 
     @property
     def draws(self) -> bool:
-        """Does the fused kernel draw the tokens, too?"""
+        """Whether the fused kernel draws the tokens, too."""
 
     def to(self, device: torch.device) -> "Backend":
-        """The choice for the same run elsewhere."""
+        """Return the choice for the same run on another device."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """What a guide made of the logits of a step: the logits themselves, or what a fused kernel
-    forms them from.
-    """
+    """The result of a guide: pushed logits, or the terms from which a fused kernel forms them."""
 
     logits: Tensor | None
     push: Any = None
-    memory: Memory | None = None  # what the guide remembers of the run, this step included
+    memory: Memory | None = None  # the guide's memory of the run, this step included
 
 
 class RunGuide(Protocol):
-    """A guide during one run: everything is resolved, nothing changes."""
+    """A guide during one run: its settings are resolved, and it never changes."""
 
     @property
     def fused(self) -> bool:
-        """Does it take logits as the network gave them, for the `positions` that were asked, and
-        return a `push`?
-        """
+        """Whether it takes the network's logits of the queried `positions` and returns a `push`."""
 
     @property
     def memory(self) -> Memory | None:
-        """What it remembers before the first step; None where it does not."""
+        """Its memory before the first step; None if it keeps none."""
 
     @property
     def looks_back(self) -> bool:
-        """Does each sample depend on those before it alone, and not on those behind it?"""
+        """Whether each sample depends only on the samples before it in the batch."""
 
     def __call__(
         self, logits: Tensor, step: Step, memory: Memory | None, positions: Tensor | None = None
@@ -67,11 +61,11 @@ class RunGuide(Protocol):
 
 
 class Guide(Protocol):
-    """What may be given as `guide=`, beside a plain function (logits [B, L, V], step) -> logits."""
+    """An object for `guide=`; a plain function (logits [B, L, V], step) -> logits also works."""
 
     @property
     def backend(self) -> str:
-        """The backend it asks for; "auto" leaves the choice."""
+        """The backend it requests; "auto" leaves the choice to the library."""
 
     @property
     def forms(self) -> Sequence[str]:
@@ -80,17 +74,22 @@ class Guide(Protocol):
     def begin(
         self, info: ModelInfo, backend: Backend, history: Memory | None, *, resumes: bool
     ) -> RunGuide | None:
-        """The guide of one run, or None where it does nothing; ValueError where it does not fit the
-        model.
+        """Return the guide of one run, or None if it does nothing.
 
-        resumes: the run goes on from earlier samples, of which `history` is what their guide
-        remembered.
+        Args:
+            info: The model of the run.
+            backend: The backend chosen for the run.
+            history: The memory of the guide of earlier samples.
+            resumes: Whether the run continues from earlier samples.
+
+        Raises:
+            ValueError: The guide does not fit the model.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionGuide:
-    """A plain function as a guide, and as the guide of a run."""
+    """A plain function as a `Guide` and as a `RunGuide`."""
 
     function: Callable[[Tensor, Step], Tensor]
     backend: str = "auto"
@@ -118,6 +117,7 @@ def as_guide(guide: Any) -> Guide | None:
         return guide  # type: ignore[no-any-return]
     if not callable(guide):
         raise ValueError(
-            f"guide must be a Repulsion, another Guide, or a function of logits and step, not {guide!r:.80}"
+            "guide must be a Repulsion, another Guide, or a function of logits and step, "
+            f"not {guide!r:.80}"
         )
     return FunctionGuide(guide)

@@ -1,4 +1,4 @@
-"""What a run asks of a network, and what it has to know about it."""
+"""The interface between a run and a network: `ModelInfo`, `Model`, `Query` and `Session`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,42 +15,41 @@ Kind = Literal["absorbing", "uniform"]
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """What a run has to know about a network.
+    """What a run needs to know about a network.
 
-    The first three are enough; everything else has a default.
+    `vocab_size`, `mask_id` and `end_ids` are enough; everything else has a default.
     """
 
     vocab_size: int
-    mask_id: int | None  # None: a uniform model, which has no MASK
+    mask_id: int | None  # None for a uniform model, which has no MASK
     end_ids: tuple[int, ...] = ()  # EOS, EOT, PAD: a text ends before the first of them
-    protected_ids: tuple[int, ...] | None = (
-        None  # what no guide pushes and no fork starts from; None: end_ids
-    )
-    name: str = "a model"  # a history knows a model by its name and digest
+    protected_ids: tuple[int, ...] | None = None
+    """Ids that no guide pushes and no fork starts from; None means `end_ids`."""
+    name: str = "a model"  # a history identifies a model by its name and digest
     digest: str | None = None  # of the weights
     context: int | None = None  # the most positions it can see
-    device: torch.device = CPU  # where the canvas lives and logits come out
-    dtype: torch.dtype | None = None  # of the logits; None: not known before they come
+    device: torch.device = CPU  # of the canvas and of the logits
+    dtype: torch.dtype | None = None  # of the logits; None if not known in advance
     embedding: Tensor | None = None  # [V, H]: for features in embedding space, and for prompt noise
-    process: Kind = "absorbing"  # what it was trained on: masks, or random tokens
-    confidence: Literal["full", "sampled"] = "full"  # what its authors take confidence from
-    block_length: int | None = None  # it is causal over blocks of so many tokens
-    align: Align = "answer"  # where those blocks are counted from
-    nudges: bool = False  # a query may carry a nudge of the prompt's embeddings
-    selective: bool = False  # a query may ask for some positions alone
+    process: Kind = "absorbing"  # trained on masks (absorbing) or on random tokens (uniform)
+    confidence: Literal["full", "sampled"] = "full"  # the distribution its authors read it from
+    block_length: int | None = None  # block size of a block-causal model
+    align: Align = "answer"  # whether its blocks are counted from the prompt or from the answer
+    nudges: bool = False  # whether a query may add a nudge to the prompt's embeddings
+    selective: bool = False  # whether a query may ask for some of the positions only
     passes: int = 1  # network evaluations per query
-    max_batch: int | None = None  # samples that the network sees at a time
-    position_bytes: int | None = (
-        None  # what it holds of each position of a sample, about, beside its weights
-    )
+    max_batch: int | None = None  # samples per network call
+    position_bytes: int | None = None
+    """Approximate memory per position of a sample, besides the weights."""
 
     @property
     def identity(self) -> str:
-        """What tells it from other models."""
+        """Name and digest, which distinguish it from other models."""
         return self.name if self.digest is None else f"{self.name} [{self.digest}]"
 
     @property
     def protected(self) -> tuple[int, ...]:
+        """Ids that no guide pushes and no fork starts from."""
         return self.end_ids if self.protected_ids is None else self.protected_ids
 
 
@@ -58,47 +57,51 @@ class Model(Protocol):
     """Any callable that predicts tokens; logits[:, j] predicts tokens[:, start + j].
 
     Prompts are left-padded to `start`: the first start - prompt_lengths[b] positions of row b are
-    padding. The model masks them out and counts positions from the first real token. A model that
-    has more to say than these three attributes has an `info`, a `ModelInfo`, which then is all that
-    is read. One that keeps something between the steps of a run has a method `session(query)`,
-    which returns a `Session`; so has one whose info is `selective`. Where info.nudges is true,
-    calls take a keyword `nudge` [B, start, H], which is added to the embeddings of the prompt.
+    padding. The model masks them out and counts positions from the first real token.
+
+    A model may have an attribute `info`, a `ModelInfo`, which replaces the three attributes below.
+    A model that keeps something between the steps of a run, or whose info is `selective`, has a
+    method `session(query)` that returns a `Session`. If `info.nudges` is true, calls take a keyword
+    `nudge` [B, start, H] that is added to the embeddings of the prompt.
     """
 
     @property
-    def mask_id(self) -> int: ...
+    def mask_id(self) -> int:
+        """Id of the MASK token."""
 
     @property
-    def vocab_size(self) -> int: ...
+    def vocab_size(self) -> int:
+        """Size of the vocabulary, V."""
 
     @property
-    def end_ids(self) -> Sequence[int]: ...
+    def end_ids(self) -> Sequence[int]:
+        """Ids that end a text: EOS, EOT, PAD."""
 
-    def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor) -> Tensor: ...
+    def __call__(self, tokens: Tensor, start: int, prompt_lengths: Tensor) -> Tensor:
+        """Return the logits [B, T - start, V] of tokens [B, T]."""
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What a run wants to know: the logits of `positions`, [R, m, V], or of everything from `start`
-    on.
+    """A run's request for logits.
 
-    Only positions that are masked are read; tokens are chosen only where a block is open.
+    The answer is [R, m, V] for the m `positions`, or [R, T - start, V] if they are None. Only the
+    logits of masked positions are read, and tokens are chosen only in the open block.
     """
 
-    run: str  # the run that asks
-    number: int  # which of its queries this is, from 0
-    tokens: Tensor  # [R, T]: left-padded prompts, then the answers as they stand
-    start: int
+    run: str  # id of the run
+    number: int  # counts the run's queries from 0
+    tokens: Tensor  # [R, T]: left-padded prompts, then the answers so far
+    start: int  # index of the first answer position
     prompt_lengths: Tensor  # [R]
-    samples: Tensor | None  # [R]: which samples of the run these are; None: all
-    positions: (
-        Tensor | None
-    )  # [R, m]: counted from `start`, ascending where they are masked; None: all
-    nudge: Tensor | None  # [R, start, H]: what to add to the embeddings of the prompt
+    samples: Tensor | None  # [R]: indices of these samples in the run; None means all
+    positions: Tensor | None
+    """[R, m]: counted from `start`, ascending as far as they are masked; None means all."""
+    nudge: Tensor | None  # [R, start, H]: to be added to the embeddings of the prompt
     blocks: Blocks  # of these samples
 
     def take(self, some: slice) -> "Query":
-        """The same question about some of the samples."""
+        """Return the same query for some of the samples."""
         cut = {
             name: None if (x := getattr(self, name)) is None else x[some]
             for name in ("tokens", "prompt_lengths", "samples", "positions", "nudge")
@@ -107,36 +110,42 @@ class Query:
 
 
 class Session(Protocol):
-    """A network for one run: it answers the run's queries, in order, and may keep what it likes
-    between them.
+    """A network during one run: it answers the run's queries in order and may keep a cache.
 
-    What it says of a sample does not depend on the samples beside it, but for rounding.
+    Apart from rounding, the logits of a sample must not depend on the other samples of the batch.
     """
 
-    def __call__(self, query: Query) -> Tensor: ...
+    def __call__(self, query: Query) -> Tensor:
+        """Return the logits that the query asks for."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlainSession:
-    """A model that keeps nothing."""
+    """The session of a model that keeps nothing between queries."""
 
     model: Callable[..., Tensor]
 
     def __call__(self, query: Query) -> Tensor:
-        aside = {} if query.nudge is None else {"nudge": query.nudge}
-        return self.model(query.tokens, query.start, query.prompt_lengths, **aside)
+        extra = {} if query.nudge is None else {"nudge": query.nudge}
+        return self.model(query.tokens, query.start, query.prompt_lengths, **extra)
 
 
 def open_session(model: Any, query: Query) -> Session:
-    """The model for the run that asks this, its first query: `model.session(query)`, or the model
-    itself.
+    """Open the session of a run: `model.session(query)` if the model has one, else the model itself.
+
+    Args:
+        model: The model.
+        query: The first query of the run.
     """
     own: Callable[[Query], Session] | None = getattr(model, "session", None)
     return PlainSession(model) if own is None else own(query)
 
 
 def info_of(model: Any, name: str = "the model") -> ModelInfo:
-    """What a model says of itself; ValueError that names what it lacks."""
+    """Return `model.info`, or build it from the model's attributes.
+
+    Raises ValueError naming the attributes that the model lacks.
+    """
     info = getattr(model, "info", None)
     if isinstance(info, ModelInfo):
         return info
@@ -146,10 +155,9 @@ def info_of(model: Any, name: str = "the model") -> ModelInfo:
         if not hasattr(model, part)
     ]:
         raise ValueError(
-            f"{name} is a {type(model).__name__} without {', '.join(missing)}: a model is called as model(tokens, start, "
-            "prompt_lengths), gives logits, and has mask_id, vocab_size and end_ids, or an info (see oddlm.Model)"
+            f"{name} is a {type(model).__name__} without {', '.join(missing)}: a model is called as "
+            "model(tokens, start, prompt_lengths), returns logits, and has mask_id, vocab_size and "
+            "end_ids, or an info (see oddlm.Model)"
         )
-    unnamed = (
-        f"{type(model).__name__} object {id(model):#x}"  # a model without a name is like no other
-    )
+    unnamed = f"{type(model).__name__} object {id(model):#x}"  # equal to no other model
     return ModelInfo(model.vocab_size, model.mask_id, tuple(model.end_ids), name=unnamed)

@@ -1,8 +1,7 @@
-"""Counter-based randomness: every number is a pure function of its address, so there is no
-generator to carry.
+"""Counter-based randomness: every number is a pure function of its address, without a generator.
 
-A row's address (seed, sample, step, purpose, position) is hashed to a 64-bit key with the
-splitmix64 finaliser; inside a row a keyed 32-bit mixer (the `triple32` constants, Wellons 2018)
+The address of a row (seed, sample, step, purpose, position) is hashed to a 64-bit key with the
+splitmix64 finaliser. Within a row, a keyed 32-bit mixer (the `triple32` constants, Wellons 2018)
 turns a token id into bits. Both use plain wrapping integer arithmetic, so CPU and GPU give the same
 bits.
 """
@@ -15,7 +14,7 @@ from math import tau
 import torch
 from torch import Tensor
 
-# [rows, V] temporaries stay below this many elements; callers walk over rows in tiles.
+# [rows, V] temporaries stay below this many elements; callers process rows in tiles.
 TILE_ELEMENTS = 1 << 22
 
 
@@ -28,16 +27,14 @@ class Purpose(IntEnum):
     DIRECTION = 3  # directions for broken duplicates and probes
     PROMPT = 4  # prompt_noise
     FORK = 5  # fork_temperature
-    REDUCTION = 6  # a feature's fewer dimensions
+    REDUCTION = 6  # random projection of a feature to fewer dimensions
     SKETCH = 7  # a feature's n-grams
     CANVAS = 8  # the random tokens of a uniform process
-    REMASK = 9  # which tokens are taken back
+    REMASK = 9  # which tokens are remasked
 
 
 def tile_elements(device: torch.device, on_cpu: int | None = None) -> int:
-    """How large a tile may be: what suits the caches of a CPU leaves a GPU waiting for the next
-    launch.
-    """
+    """Return the size of a tile: a GPU needs larger ones than fit a CPU's caches."""
     elements = TILE_ELEMENTS if on_cpu is None else on_cpu
     return 8 * elements if device.type == "cuda" else elements
 
@@ -69,8 +66,7 @@ def key(
     """Hash an address to an int64 key; tensor arguments broadcast."""
     h = _mix64(seed.to(torch.int64) + _GOLDEN64)
     for part in (sample, step, int(purpose), position):
-        # a plain integer stays one: a tensor made of it would have to be sent to the device, and
-        # waited for
+        # A plain integer stays one: sending it to the device as a tensor would wait for it.
         shift = (
             part.to(torch.int64) + _GOLDEN64
             if isinstance(part, Tensor)
@@ -81,10 +77,10 @@ def key(
 
 
 def seed_tensor(seed: int | Sequence[int], groups: int, device: torch.device) -> Tensor:
-    """[G] int64: one seed per group as given, or derived from one. The first group keeps it, so a
-    prompt alone repeats.
+    """Return one seed per group, [G] int64, as given or derived from a single seed.
 
-    Of a larger integer the low 64 bits count.
+    The first group uses a single seed itself, so a prompt gets the same samples alone. Of larger
+    integers the low 64 bits count.
     """
     if not isinstance(seed, Sequence):
         first = torch.tensor([_signed(_integer(seed), 64)])
@@ -105,7 +101,7 @@ def _integer(seed: int) -> int:
 
 
 def _bits(keys: Tensor, size: int) -> Tensor:
-    """keys [...] -> int32 [..., size], uniform over 32 bits."""
+    """Expand keys [...] to int32 [..., size], uniform over 32 bits."""
     low = keys.to(torch.int32)[..., None]
     high = (keys >> 32).to(torch.int32)[..., None]
     x = torch.arange(size, dtype=torch.int32, device=keys.device) * _GOLDEN32 + low
@@ -117,9 +113,7 @@ def _bits(keys: Tensor, size: int) -> Tensor:
 
 
 def _exponential(keys: Tensor, size: int) -> Tensor:
-    """Standard exponential, float32; relative precision is kept near 0, where the largest Gumbels
-    come from.
-    """
+    """Standard exponential noise, float32, precise near 0, where the largest Gumbels come from."""
     uniform = (_bits(keys, size) >> 1).bitwise_and_(0x7FFFFFFF).to(torch.float32)
     uniform.add_(0.5).mul_(2.0**-31).clamp_(max=1 - 2.0**-24)
     return uniform.neg_().log1p_().neg_()
@@ -141,17 +135,13 @@ def signs(keys: Tensor, size: int) -> Tensor:
 
 
 def second_keys(keys: Tensor) -> Tensor:
-    """Keys of a second stream beside that of `keys`."""
+    """Return the keys of a second, independent stream."""
     return _mix64(keys + 1)
 
 
 def normal(keys: Tensor, size: int) -> Tensor:
     """Standard normal noise, float32 [..., size] (Box-Muller)."""
     radius = _exponential(keys, size).mul_(2).sqrt_()
-    angle = (
-        (_bits(second_keys(keys), size) >> 1)
-        .bitwise_and_(0x7FFFFFFF)
-        .to(torch.float32)
-        .mul_(tau * 2.0**-31)
-    )
+    bits = (_bits(second_keys(keys), size) >> 1).bitwise_and_(0x7FFFFFFF)
+    angle = bits.to(torch.float32).mul_(tau * 2.0**-31)
     return radius.mul_(angle.cos_())

@@ -1,9 +1,8 @@
-"""Which positions to commit. A policy scores the open positions; the sampler commits the best ones
-up to the quota.
+"""Policies, which score the open positions; the sampler commits the best ones up to the quota.
 
-A score lives in the log domain, so that `order_temperature` (Gumbel noise on it) means the same for
-every policy. A parallel policy marks positions to commit whatever the quota with +inf. Selection,
-ties, the quota and "only open positions" are the sampler's business: a policy cannot break them.
+A score is in the log domain, so that `order_temperature` (Gumbel noise on it) means the same for
+every policy. A parallel policy gives +inf to positions that are committed whatever the quota. The
+sampler takes care of selection, ties, the quota and closed positions; a policy cannot break them.
 """
 
 from collections.abc import Callable
@@ -21,8 +20,12 @@ POLICIES: Registry[Policy] = Registry("policy")
 def policy(
     *, needs: str | None = None, parallel: bool = False, remasks: bool = False
 ) -> Callable[[Policy], Policy]:
-    """Declare what a policy reads besides confidence ("margin" or "entropy"), whether it may exceed
-    its quota, and whether it takes tokens back, as a `Proposal`.
+    """Declare the properties of a policy.
+
+    Args:
+        needs: The statistic it reads besides confidence, "margin" or "entropy".
+        parallel: It may exceed its quota.
+        remasks: It may mask written tokens again, and returns a `Proposal`.
     """
 
     def mark(function: Policy) -> Policy:
@@ -36,7 +39,7 @@ def policy(
 
 @POLICIES.register
 def low_confidence(prediction: Prediction, step: Step) -> Tensor:
-    """The most probable choices first; the least confident stay masked (LLaDA's default)."""
+    """Most probable choices first; the least confident stay masked (LLaDA's default)."""
     return prediction.confidence.log()
 
 
@@ -52,7 +55,7 @@ def random(prediction: Prediction, step: Step) -> Tensor:
 @POLICIES.register
 @policy(needs="margin")
 def margin(prediction: Prediction, step: Step) -> Tensor:
-    """Largest lead of the likeliest token over the second first."""
+    """Largest lead of the most likely token over the second first."""
     assert prediction.margin is not None
     return prediction.margin.log()
 
@@ -75,8 +78,10 @@ def threshold(prediction: Prediction, step: Step, *, threshold: float = 0.9) -> 
 @POLICIES.register
 @policy(parallel=True)
 def factor(prediction: Prediction, step: Step, *, factor: float = 1.0) -> Tensor:
-    """The longest prefix, most confident first, whose m-th member has (m + 1)(1 - confidence) <
-    factor (Fast-dLLM).
+    """As many at once as joint confidence allows (Fast-dLLM's factor rule).
+
+    Commits the longest prefix, most confident first, whose m-th member has
+    (m + 1)(1 - confidence) < factor.
     """
     doubt = (1 - prediction.confidence).masked_fill(~step.open, torch.inf)
     ranked = doubt.sort(dim=1, stable=True)
@@ -88,14 +93,15 @@ def factor(prediction: Prediction, step: Step, *, factor: float = 1.0) -> Tensor
 @POLICIES.register
 @policy(needs="entropy", parallel=True)
 def entropy_bound(prediction: Prediction, step: Step, *, bound: float = 0.1) -> Tensor:
-    """The longest prefix, lowest entropy first, whose entropies but the largest sum to at most
-    `bound` nats (EB-Sampler).
+    """As many at once as their joint entropy allows (EB-Sampler).
+
+    Commits the longest prefix, lowest entropy first, whose entropies without the largest sum to at
+    most `bound` nats.
     """
     assert prediction.entropy is not None
     ranked = prediction.entropy.masked_fill(~step.open, torch.inf).sort(dim=1, stable=True)
-    prefix = (
-        ranked.values.cumsum(dim=1) - ranked.values <= bound
-    )  # closed positions: inf - inf, never true
+    # Closed positions give inf - inf, which is never true.
+    prefix = ranked.values.cumsum(dim=1) - ranked.values <= bound
     return (-prediction.entropy).masked_fill(_unsort(prefix, ranked.indices), torch.inf)
 
 
@@ -104,12 +110,12 @@ def entropy_bound(prediction: Prediction, step: Step, *, bound: float = 0.1) -> 
 def remdm(
     prediction: Prediction, step: Step, *, eta: float = 0.1, weighted: bool = False
 ) -> Proposal:
-    """The most probable choices first; each written token of the open block is taken back with
-    probability `eta` (ReMDM).
+    """Most probable choices first; written tokens are remasked with probability `eta` (ReMDM).
 
-    The probability is lower where fewer positions are to stay masked: ReMDM's capped schedule.
-    weighted: tokens that were written with little confidence are taken back rather than others (its
-    `conf` schedule). As many more are written as are taken back, so a run takes no more steps.
+    Only tokens of the open block are remasked. The probability is capped by the share of positions
+    that stay masked (ReMDM's capped schedule). `weighted` prefers tokens that were written with low
+    confidence (its `conf` schedule). A step writes as many tokens more as it remasks, so a run
+    takes no more steps.
     """
     assert step.revisable is not None
     assert step.target is not None

@@ -1,9 +1,8 @@
-"""What a step may do to tokens.
+"""The diffusion process: what a step may do to tokens.
 
-Absorbing: MASK becomes a token, and stays one. Remasking: a policy may take tokens of the open
-block back (ReMDM: Wang et al.
-2025, arXiv:2503.00307). Uniform: the canvas holds random tokens where nothing is accepted yet, new
-ones at every step; a token that is taken back becomes noise again.
+Absorbing: MASK becomes a token and stays one. Remasking: a policy may mask tokens of the open block
+again (ReMDM: Wang et al. 2025, arXiv:2503.00307). Uniform: positions without an accepted token hold
+random tokens, new ones at every step; a remasked token becomes noise again.
 """
 
 from dataclasses import dataclass
@@ -16,16 +15,18 @@ from .step import Step
 
 
 class Process(Protocol):
-    renews: ClassVar[
-        bool
-    ]  # is `blank` written anew before every step? Else what is masked holds it from the start
+    """How masked positions are filled."""
+
+    renews: ClassVar[bool]  # whether `blank` is written before every step, or only at the start
 
     def blank(self, step: Step) -> Tensor | int:
-        """What stands where nothing is written, before this step: [B, L] or one token for all."""
+        """Return the tokens of masked positions before this step: [B, L], or one for all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Absorbing:
+    """Masked positions hold MASK."""
+
     mask_id: int
     renews: ClassVar[bool] = False
 
@@ -35,13 +36,17 @@ class Absorbing:
 
 @dataclass(frozen=True, slots=True)
 class Remasking(Absorbing):
-    renews: ClassVar[bool] = True  # also where a token was taken back
+    """Masked positions hold MASK, also after a token was remasked."""
+
+    renews: ClassVar[bool] = True
 
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
+    """Masked positions hold random tokens, new ones at every step."""
+
     vocab_size: int
-    never: tuple[int, ...]  # tokens that noise is not made of, in ascending order
+    never: tuple[int, ...]  # tokens that are never noise, in ascending order
     renews: ClassVar[bool] = True
 
     def blank(self, step: Step) -> Tensor | int:

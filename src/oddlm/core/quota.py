@@ -1,4 +1,4 @@
-"""How many positions of each sample a step commits, and which ones those are."""
+"""How many positions of each sample a step commits, and which ones."""
 
 import warnings
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Quota:
     def plan(
         cls, length: int, steps: int, block_length: int | None, *, fork: bool, remasks: bool = False
     ) -> "Quota":
-        """Check and clamp: no step may commit nothing, save where tokens are taken back."""
+        """Check the arguments, and clamp steps so that each commits a token (unless it remasks)."""
         length, steps = whole("length", length), whole("steps", steps)
         block_length = length if block_length is None else whole("block_length", block_length)
         if length % block_length:
@@ -41,11 +41,13 @@ class Quota:
             steps = length
         if steps % blocks:
             raise ValueError(
-                f"steps {steps} do not divide evenly over {blocks} blocks; use a multiple of {blocks}"
+                f"steps {steps} do not divide evenly over {blocks} blocks; "
+                f"use a multiple of {blocks}"
             )
         if fork and steps // blocks < min(2, block_length):
             raise ValueError(
-                f"fork spends step 0 on one token per sample: it needs steps >= {2 * blocks}, not {steps}"
+                "fork spends step 0 on one token per sample: "
+                f"it needs steps >= {2 * blocks}, not {steps}"
             )
         return cls(length, steps, block_length)
 
@@ -54,35 +56,34 @@ class Quota:
         return self.steps * self.block_length // self.length
 
     def per_step(self, left: int, masked: int) -> int:
-        """Masked positions over the steps left to their block: rounded up, or down where there are
-        more steps than tokens.
+        """Divide masked positions by the steps left to their block.
+
+        Rounds up, or down if there are more steps than tokens.
         """
         return masked // left if self.steps_per_block > self.block_length else -(-masked // left)
 
     def counts(self, *, fork: bool) -> list[int]:
-        """Masked positions of every sample before each step, and after the last; where no policy
-        exceeds its quota.
+        """Return the masked positions of every sample before each step and after the last.
+
+        This holds for policies that do not exceed their quota.
         """
         counts = [self.length]
         for index in range(self.steps):
-            block, done = divmod(index, self.steps_per_block)
-            masked = counts[-1] - (
-                self.length - (block + 1) * self.block_length
-            )  # of the open block
-            counts.append(
-                counts[-1]
-                - (1 if fork and index == 0 else self.per_step(self.steps_per_block - done, masked))
-            )
+            done = index % self.steps_per_block
+            masked = counts[-1] - self.behind(index)  # of the open block
+            forks = fork and index == 0
+            commits = 1 if forks else self.per_step(self.steps_per_block - done, masked)
+            counts.append(counts[-1] - commits)
         return counts
 
     def behind(self, index: int) -> int:
-        """Positions of the blocks behind the one that is open at a step."""
+        """Return the number of positions after the block that is open at a step."""
         return self.length - (index // self.steps_per_block + 1) * self.block_length
 
     def ends(self, blocks: Blocks) -> Tensor:
-        """[B or 1, blocks]: the step before which each block is written.
+        """Return the step by which each block is written, [B or 1, blocks].
 
-        A block that is cut short has fewer steps.
+        A shorter block has fewer steps.
         """
         sizes = torch.zeros(
             len(blocks.ids), blocks.count, dtype=torch.long, device=blocks.ids.device
@@ -93,9 +94,9 @@ class Quota:
 
 
 def quotas(step: Step, ends: Tensor, *, down: bool = False) -> Tensor:
-    """[B]: open positions over the steps left to their block, rounded up (or down).
+    """Return open positions divided by the steps left to their block, rounded up (or down), [B].
 
-    A sample that has run ahead keeps the steps it saved.
+    A sample that is ahead keeps the steps it has saved.
     """
     block = step.blocks.current.clamp(max=ends.shape[1] - 1)[:, None]
     left = (ends.expand(len(block), -1).gather(1, block)[:, 0] - step.index).clamp(min=1)
@@ -105,25 +106,28 @@ def quotas(step: Step, ends: Tensor, *, down: bool = False) -> Tensor:
 
 
 def select(score: Tensor, quota: Tensor | int, step: Step, alarm: Alarm) -> Tensor:
-    """[B, L]: the `quota` ([B], or the same for all) best open positions (lowest position on ties),
-    and every +inf of a parallel policy.
+    """Select the `quota` best open positions, and every +inf of a parallel policy, as [B, L] bool.
+
+    `quota` is [B] or the same for all samples. Ties go to the lowest position.
     """
-    if score.shape != step.open.shape:
+    expected = tuple(step.open.shape)
+    if score.shape != expected:
         raise ValueError(
-            f"policy returned scores of shape {tuple(score.shape)}, expected {tuple(step.open.shape)}"
+            f"policy returned scores of shape {tuple(score.shape)}, expected {expected}"
         )
     alarm.check(score.isnan() & step.open, score, _describe)
     score = score.double()
     among = score.clamp(min=torch.finfo(score.dtype).min).masked_fill(~step.open, -torch.inf)
     ranked = among.sort(dim=1, descending=True, stable=True).indices
-    best = torch.arange(score.shape[1], device=score.device) < (
-        quota if isinstance(quota, int) else quota[:, None]
-    )
+    limit = quota if isinstance(quota, int) else quota[:, None]
+    best = torch.arange(score.shape[1], device=score.device) < limit
     commit = torch.zeros_like(step.open).scatter(1, ranked, best.expand_as(ranked))
     if step.parallel:
         commit = commit | score.isposinf()
     return commit & step.open
 
 
-def _describe(row: int, position: int, value: float) -> str:
-    return f"score is NaN at sample {row}, position {position}: does the guide return NaN logits?"
+def _describe(sample: int, position: int, value: float) -> str:
+    return (
+        f"score is NaN at sample {sample}, position {position}: does the guide return NaN logits?"
+    )

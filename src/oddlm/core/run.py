@@ -1,15 +1,14 @@
-"""A run of the reverse diffusion, as a value.
+"""A run of the reverse diffusion, as an immutable value.
 
-    state = begin(...)                                # checks, canvas, blocks, seeds, backend:
-    everything that is decided once while (query := state.query) is not None:         # what the run
-    wants to know
-        logits = session(query)                       # the only call of a network, and not made
-        here state, event = advance(state, logits)         # push, choose, commit
+    state = begin(...)                          # checks, canvas, blocks, seeds, backend
+    while (query := state.query) is not None:   # the logits that the run needs next
+        logits = session(query)                 # the only network call, made by the caller
+        state, event = advance(state, logits)   # push, choose, commit
     result = state.result
 
-A `State` never changes. It can be pickled between two steps and continued elsewhere, and two calls
-of `advance` with the same state and logits give the same. (On a GPU bad logits are found out some
-steps later, as to look at once is to wait.)
+A `State` can be pickled between two steps and continued elsewhere, and two calls of `advance` with
+the same state and logits give the same result. (On a GPU, bad logits are reported some steps late,
+because checking them at once would make the CPU wait.)
 """
 
 import uuid
@@ -46,22 +45,21 @@ from .step import (
     StepEvent,
 )
 
-VERSION = 1  # of a State: raise it with every change of what one holds
+VERSION = 1  # of a pickled State: raise it whenever its fields change
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is decided once."""
+    """Everything that is decided once per run."""
 
-    run: str
+    run: str  # id of the run
     settings: Settings
     info: ModelInfo
     quota: Quota
-    total: int  # steps at most
-    counts: (
-        tuple[int, ...] | None
-    )  # masked positions of every sample before each step, where that is known
-    ends: Tensor  # the step before which each block of each sample is written
+    total: int  # the most steps
+    # Masked positions of every sample before each step; None if not known in advance.
+    counts: tuple[int, ...] | None
+    ends: Tensor  # the step by which each block of each sample is written
     policy: Policy
     parallel: bool
     process: Process
@@ -75,7 +73,7 @@ class Plan:
     prompt_lengths: Tensor  # [B]
     given: Tensor | None  # [B, L] bool: tokens of a template
     never: tuple[int, ...]  # ids that are never written
-    late: Tensor  # ids that are written late
+    late: Tensor  # ids that are committed late
     made_with: Mapping[str, Any]
 
     @property
@@ -102,34 +100,35 @@ class Plan:
 
 @dataclass(frozen=True)
 class State:
-    """A run between two steps."""
+    """A run between two steps. It is immutable and can be pickled."""
 
     plan: Plan
-    index: int  # the next step
+    index: int  # of the next step
     tokens: Tensor  # [B, L]
     blocks: Blocks
-    commit_step: Tensor  # [B, L] int64; -1 where nothing was written
-    confidence: (
-        Tensor | None
-    )  # [B, L] float64: of each token when it was written, where it may be taken back
-    nfe: Tensor  # [B] int64
-    live: Tensor | None  # [R]: the samples that still need the network; None: all
+    commit_step: Tensor  # [B, L] int64: the step that wrote each token; -1 if none did
+    confidence: Tensor | None
+    """[B, L] float64: confidence of each token when it was written; None unless a policy remasks."""
+    nfe: Tensor  # [B] int64: network evaluations of each sample
+    live: Tensor | None  # [R]: indices of the samples that still need the network; None means all
     done: bool
-    memory: Memory | None  # what the guide remembers
-    alarms: tuple[Pending, ...] = ()  # numbers nobody has looked at yet
+    memory: Memory | None  # the guide's memory
+    alarms: tuple[Pending, ...] = ()  # checks of logits that have not been read back yet
     version: int = field(default=VERSION, init=False)
 
     @property
     def backend(self) -> Backend:
+        """The implementation that computes this run."""
         return self.plan.backend
 
     @property
     def masked(self) -> Tensor:
+        """[B, L] bool: not yet committed."""
         return self.blocks.masked
 
     @cached_property
     def step(self) -> Step:
-        """The next step, as policies and guides see it."""
+        """The next step as policies and guides see it."""
         plan = self.plan
         step = Step(
             index=self.index,
@@ -156,19 +155,17 @@ class State:
 
     @cached_property
     def answered(self) -> Tensor:
-        """[B, L]: the positions whose logits are read: all that are masked where a guide looks at
-        them, else the open ones.
+        """[B, L]: positions whose logits are read: all masked ones.
+
+        A selective model without a guide only needs the open ones.
         """
-        return (
-            self.blocks.open
-            if self.plan.info.selective and self.plan.guide is None
-            else self.masked
-        )
+        open_only = self.plan.info.selective and self.plan.guide is None
+        return self.blocks.open if open_only else self.masked
 
     @cached_property
     @torch.no_grad()
     def query(self) -> Query | None:
-        """What the run wants to know next; None when it is finished."""
+        """The logits that the run needs next; None when it is finished."""
         if self.done:
             return None
         plan, live = self.plan, self.live
@@ -177,37 +174,25 @@ class State:
             assert plan.info.embedding is not None
             scale, embedding = plan.settings.prompt_noise, plan.info.embedding
             nudge = prompt_nudge(plan.prompts, plan.prompt_lengths, self.step, scale, embedding)
-        tokens, lengths, blocks = (
-            torch.cat([plan.prompts, self.tokens], dim=1),
-            plan.prompt_lengths,
-            self.blocks,
-        )
+        tokens = torch.cat([plan.prompts, self.tokens], dim=1)
+        lengths, blocks = plan.prompt_lengths, self.blocks
         if live is not None:
             tokens, lengths, blocks = tokens[live], lengths[live], blocks[live]
             positions, nudge = (None if x is None else x[live] for x in (positions, nudge))
-        return Query(
-            plan.run,
-            self.index,
-            tokens,
-            plan.prompts.shape[1],
-            lengths,
-            live,
-            positions,
-            nudge,
-            blocks,
-        )
+        start = plan.prompts.shape[1]
+        return Query(plan.run, self.index, tokens, start, lengths, live, positions, nudge, blocks)
 
     def _positions(self) -> Tensor | None:
-        """[B, m]: the answered positions, in ascending order; of a sample that has fewer, others
-        fill up the m. None: all.
+        """Return the answered positions [B, m], ascending, or None for all.
+
+        A sample with fewer than m of them is filled up with other positions.
         """
         plan = self.plan
         if not plan.info.selective:
             return None
         if plan.counts is None:
-            m = int(
-                self.answered.sum(dim=1).max()
-            )  # waits for a GPU, which is less than a head on all positions
+            # Waits for a GPU, which costs less than the output head at all positions.
+            m = int(self.answered.sum(dim=1).max())
         else:
             m = plan.counts[self.index]
             m -= 0 if plan.guide is not None else plan.quota.behind(self.index)
@@ -217,7 +202,7 @@ class State:
 
     @property
     def result(self) -> Denoised:
-        """The finished batch."""
+        """The finished batch; ValueError before the end of the run."""
         if not self.done:
             raise ValueError(
                 f"the run is not finished: step {self.index} of at most {self.plan.total} is next"
@@ -229,8 +214,9 @@ class State:
         )
 
     def to(self, device: str | torch.device) -> "State":
-        """The same run elsewhere; with the same logits it writes the same tokens, but for rounding
-        in the guide.
+        """Return the run on another device.
+
+        With the same logits it writes the same tokens, apart from rounding in the guide.
         """
         Alarm(patient=False, pending=list(self.alarms)).sound()
         place = torch.device(device)
@@ -250,9 +236,7 @@ class State:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Tensors travel on the CPU; a state comes back to the device it was on, where there is
-        one.
-        """
+        """Pickle tensors on the CPU; unpickling returns them to their device, if it exists."""
         here = self.to("cpu")
         held = {f.name: getattr(here, f.name) for f in fields(here) if f.init}
         return _restore, (VERSION, str(self.tokens.device), held)
@@ -261,7 +245,8 @@ class State:
 def _restore(version: int, device: str, held: dict[str, Any]) -> State:
     if version != VERSION:
         raise ValueError(
-            f"a state of version {version}, and this oddlm reads version {VERSION}: finish it where it was made"
+            f"the state has version {version}, but this oddlm reads version {VERSION}: finish the "
+            "run with the oddlm that began it"
         )
     state = State(**held)
     there = torch.device(device).type != "cuda" or torch.cuda.is_available()
@@ -278,12 +263,20 @@ def begin(
     history: History | None = None,
     templates: Sequence[Template] | None = None,
 ) -> State:
-    """A run at its start. ValueError for whatever does not fit.
+    """Begin a run and return its first state.
 
-    prompts: token ids, of any lengths; each gets settings.n samples.
-    guide: what moves the logits at every step. history: of a Denoised with the same prompts and
-    settings; the samples go on from there, n more per prompt. templates: for each prompt `length`
-    tokens, None where one is to be written.
+    Args:
+        prompts: Token ids of each prompt, of any lengths; each gets settings.n samples.
+        settings: How the samples are drawn.
+        info: The model that will answer the queries.
+        backend: The implementation that computes the run.
+        guide: Changes the logits at every step.
+        history: That of a `Denoised` with the same prompts and settings, to continue from it with
+            n more samples per prompt.
+        templates: For each prompt `length` tokens, with None for each token to be written.
+
+    Raises:
+        ValueError: Arguments that do not fit each other or the model.
     """
     settings.check(info)
     policy = POLICIES.build(settings.policy)
@@ -317,20 +310,20 @@ def begin(
     memory = None if running is None else running.memory
     if parallel and memory is not None:
         raise ValueError(
-            "a parallel policy ends at steps of its own: there is no history to remember"
+            "guide cannot remember a history with a parallel policy: samples end at different steps"
         )
     if settings.stop_at_end and memory is not None:
         raise ValueError(
-            "stop_at_end ends samples at steps of their own: there is no history to remember"
+            "guide cannot remember a history with stop_at_end: samples end at different steps"
         )
-    never = tuple(
-        sorted({*settings.suppress} | ({info.mask_id} if info.mask_id is not None else set()))
-    )
+    masks = set() if info.mask_id is None else {info.mask_id}
+    never = tuple(sorted({*settings.suppress} | masks))
     confidence = "sampled" if settings.sampled(info) else "full"
     plan = Plan(
         run=uuid.uuid4().hex,
         settings=settings,
-        info=info if settings.prompt_noise else replace(info, embedding=None),  # a state is light
+        # A state is pickled, so it holds the embedding only if it needs it.
+        info=info if settings.prompt_noise else replace(info, embedding=None),
         quota=quota,
         total=quota.steps if aligned else int(ends[:, -1].max()),
         counts=None
@@ -380,27 +373,32 @@ def begin(
 
 @torch.no_grad()
 def advance(state: State, logits: Tensor, *, query: Query | None = None) -> tuple[State, StepEvent]:
-    """Take one step with the answer to `state.query`: [R, m, V], or [R, L, V] where it asks for all
-    positions.
+    """Take one step with the answer to `state.query`, and return the new state and what happened.
 
-    query: the one that was answered, to be told where it is not the current one. Nothing of the old
-    state changes.
+    The old state is not changed.
+
+    Args:
+        state: The run before the step.
+        logits: [R, m, V] for the m positions of the query, or [R, L, V] if it asks for all.
+        query: The query that the logits answer; if given, it must be the current one.
+
+    Raises:
+        ValueError: The run is finished, or the logits do not answer its current query.
     """
-    plan, asked = state.plan, state.query
-    if asked is None:
+    plan, current = state.plan, state.query
+    if current is None:
         raise ValueError("the run is finished: there is no query to answer")
-    if query is not None and (query.run, query.number) != (asked.run, asked.number):
-        whose = (
-            f"query {query.number} of this run"
-            if query.run == asked.run
-            else "a query of another run"
+    if query is not None and (query.run, query.number) != (current.run, current.number):
+        same_run = query.run == current.run
+        given = f"query {query.number} of this run" if same_run else "a query of another run"
+        raise ValueError(
+            f"the logits answer {given}, but query {current.number} is the current one"
         )
-        raise ValueError(f"this answers {whose}, and query {asked.number} is the current one")
-    check_answer(logits, asked, plan.info)
+    check_answer(logits, current, plan.info)
     alarm = Alarm(state.tokens.is_cuda, list(state.alarms))
     step = state.step
-    answer, positions = logits, asked.positions
-    if state.live is not None:  # of the others nothing is read
+    answer, positions = logits, current.positions
+    if state.live is not None:  # nothing is read of the other samples
         place = torch.zeros(len(step.tokens), dtype=torch.long, device=logits.device)
         place[state.live] = torch.arange(len(logits), device=logits.device)
         answer, positions = logits[place], None if positions is None else positions[place]
@@ -420,14 +418,10 @@ def advance(state: State, logits: Tensor, *, query: Query | None = None) -> tupl
         prediction, decision = propose(outlook)
         plain = None if outlook.pushed is None else partial(propose, outlook.without_guide())
     event = StepEvent(step, prediction, decision, outlook, plain)
-    tokens, masked = (
-        torch.where(decision.commit, prediction.tokens, step.tokens),
-        step.masked & ~decision.commit,
-    )
-    commit_step, confidence = (
-        state.commit_step.masked_fill(decision.commit, state.index),
-        state.confidence,
-    )
+    tokens = torch.where(decision.commit, prediction.tokens, step.tokens)
+    masked = step.masked & ~decision.commit
+    commit_step = state.commit_step.masked_fill(decision.commit, state.index)
+    confidence = state.confidence
     if decision.remask is not None:
         masked, commit_step = masked | decision.remask, commit_step.masked_fill(decision.remask, -1)
     if confidence is not None:
@@ -455,20 +449,17 @@ def advance(state: State, logits: Tensor, *, query: Query | None = None) -> tupl
 
 
 def check_answer(logits: Any, query: Query, info: ModelInfo) -> None:
-    """ValueError for logits that cannot be the answer to this query."""
+    """Raise ValueError for logits that cannot be the answer to this query."""
     if not isinstance(logits, Tensor):
         raise ValueError(f"the model returned {type(logits).__name__}, not a tensor of logits")
     R, T = query.tokens.shape
-    expected = (
-        R,
-        T - query.start if query.positions is None else query.positions.shape[1],
-        info.vocab_size,
-    )
+    m = T - query.start if query.positions is None else query.positions.shape[1]
+    expected = (R, m, info.vocab_size)
     if logits.shape != expected:
         raise ValueError(f"model returned logits {tuple(logits.shape)}, expected {expected}")
     if logits.device != query.tokens.device:
         raise ValueError(
-            f"model returned logits on {logits.device}, and the run is on {query.tokens.device}"
+            f"model returned logits on {logits.device}, but the run is on {query.tokens.device}"
         )
     if not logits.is_floating_point() or (info.dtype is not None and logits.dtype != info.dtype):
         wanted = "floating-point numbers" if info.dtype is None else str(info.dtype)
@@ -476,49 +467,49 @@ def check_answer(logits: Any, query: Query, info: ModelInfo) -> None:
 
 
 def _propose(plan: Plan, step: Step, outlook: Outlook) -> tuple[Prediction, Decision]:
-    """What a step writes with these logits, and where."""
+    """Return the tokens that a step proposes with these logits, and where it writes them."""
     settings, prediction = plan.settings, plan.predict(outlook)
     quota = _quota(plan, step)
-    said = plan.policy(delay(prediction, plan.late), step)
-    score, remask = (said.score, said.remask) if isinstance(said, Proposal) else (said, None)
+    answer = plan.policy(delay(prediction, plan.late), step)
+    score, remask = (
+        (answer.score, answer.remask) if isinstance(answer, Proposal) else (answer, None)
+    )
     if settings.order_temperature > 0:
         score = score + order_noise(step, settings.order_temperature)
     if remask is not None:
         if step.revisable is None:
             raise ValueError(
-                "a policy that takes tokens back must say so: @oddlm.policy(remasks=True)"
+                "a policy that remasks tokens must be declared with @oddlm.policy(remasks=True)"
             )
         assert step.target is not None
         remask = remask & step.revisable
-        remask = remask & (
-            remask.cumsum(dim=1) <= step.target[:, None]
-        )  # as many as there are masks to take their place
+        # At most as many as may be masked after this step.
+        remask = remask & (remask.cumsum(dim=1) <= step.target[:, None])
         quota = quota + remask.sum(dim=1)
     return prediction, Decision(select(score, quota, step, outlook.alarm), remask)
 
 
 def _quota(plan: Plan, step: Step) -> Tensor | int:
-    """How many positions a step commits, or would in place of a fork."""
+    """Return how many positions a step commits, or would commit without a fork."""
     if plan.counts is not None and not (plan.settings.fork and step.index == 0):
         return plan.counts[step.index] - plan.counts[step.index + 1]
     return quotas(step, plan.ends, down=plan.quota.steps_per_block > plan.quota.block_length)
 
 
 def _fork(plan: Plan, outlook: Outlook) -> tuple[Prediction, Decision]:
-    """The first step of a fork: it writes one token of each sample, all different."""
+    """Take the first step of a fork: it writes one token in each sample, all different."""
     tokens, commit = fork_cells(outlook.base, outlook.step, plan.settings.fork_temperature)
     prediction = plan.predict(outlook)
     tokens = torch.where(commit, tokens, prediction.tokens)
     confidence = torch.where(
         commit, probability(outlook.pushed_logits, tokens, commit), prediction.confidence
     )
-    return replace(prediction, tokens=tokens, confidence=confidence, logprobs=None), Decision(
-        commit
-    )
+    prediction = replace(prediction, tokens=tokens, confidence=confidence, logprobs=None)
+    return prediction, Decision(commit)
 
 
 def _blanked(state: State) -> State:
-    """With what stands where nothing is written."""
+    """Fill the masked positions with the process's blank tokens (MASK or noise)."""
     if state.done or (state.index and not state.plan.process.renews):
         return state
     blank = state.plan.process.blank(state.step)
@@ -526,9 +517,9 @@ def _blanked(state: State) -> State:
 
 
 def _settled(state: State) -> State:
-    """Who still needs the network, and whether anybody does.
+    """Update which samples still need the network, and whether the run is done.
 
-    It waits for a GPU only where that cannot be known beforehand.
+    This waits for a GPU only if the answer cannot be known in advance.
     """
     plan = state.plan
     if state.index >= plan.total:
@@ -544,14 +535,12 @@ def _settled(state: State) -> State:
 
 
 def _stopped(state: State) -> State:
-    """Samples whose text has ended, up to the end of a block, are filled with the token that ends
-    it.
-    """
+    """Fill the samples whose text ended in a finished block with the token that ended it."""
     plan, blocks = state.plan, state.blocks
     ends = torch.isin(state.tokens, torch.tensor(plan.info.end_ids, device=state.tokens.device))
     ends &= (state.commit_step >= 0) & (blocks.ids < blocks.current[:, None])
     stopped = ends.any(dim=1)
-    if plan.guide is not None:  # who is still pushed away from a sample needs its logits
+    if plan.guide is not None:  # samples that are pushed away from this one need its logits
         later = stopped.view(-1, plan.settings.n).flip(1).long().cumprod(dim=1).flip(1).bool()
         stopped = (
             later if plan.guide.looks_back else later.all(dim=1, keepdim=True).expand_as(later)
@@ -574,12 +563,12 @@ def _process(info: ModelInfo, never: tuple[int, ...], remasks: bool) -> Process:
 
 
 def _check_blocks(info: ModelInfo, quota: Quota) -> None:
-    """A network that is causal over blocks cannot write across the border of two."""
-    own, asked = info.block_length, quota.block_length
-    if own is not None and own % asked and (asked < quota.length or asked > own):
+    """Raise ValueError if a block to be written crosses a block boundary of the network."""
+    own, used = info.block_length, quota.block_length
+    if own is not None and own % used and (used < quota.length or used > own):
         raise ValueError(
-            f"{info.identity} is block-causal, in blocks of {own} tokens, and {asked} were to be written as one block: "
-            f"give block_length={own} or a divisor of it"
+            f"{info.identity} is block-causal, in blocks of {own} tokens, which block_length "
+            f"{used} does not divide: give block_length={own} or a divisor of it"
         )
 
 
@@ -588,7 +577,7 @@ def _check_history(history: History | None, made_with: Mapping[str, Any], parall
         return
     if parallel:
         raise ValueError(
-            "a parallel policy ends at steps of its own: it cannot go on from a history"
+            "a parallel policy cannot continue from a history: samples end at different steps"
         )
     for name, value in made_with.items():
         if (was := history.made_with[name]) != value:

@@ -1,4 +1,4 @@
-"""How the samples of a run are drawn: every setting with its check."""
+"""The settings of a run, with their checks."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,40 +11,44 @@ from .model import ModelInfo
 from .policies import POLICIES
 from .step import Policy
 
-HOTTEST = 1000.0  # beyond, Gumbel noise would overflow where it matters
+HOTTEST = 1000.0  # Gumbel noise scaled by a higher temperature could overflow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """How the samples of a run are drawn.
 
-    n, length: samples per prompt, tokens per sample.
-    steps: network evaluations; they divide evenly over the blocks. Parallel policies may need
-    fewer.
-    temperature: of the Gumbel-max choice; 0 is the argmax.
-    policy: which positions to commit (`core.policies`): a name, {"name": ..., option: ...}, a
-    dotted path or a function.
-    confidence: what the policy's confidence, margin or entropy is taken from. "full": the pushed
-    distribution, before filters
-        and temperature. "sampled": the one that tokens are drawn from, which then is Dream's,
-        temperature before filters, all in the precision of the logits. None: the model's own
-        (Dream's is "sampled", all others' "full"), or "full" for a parallel policy, whose bounds a
-        sampled distribution would pass everywhere.
-    seed: one for all (each prompt derives its own, the first keeps it) or one per prompt.
-    block_length: decode blocks of this length from left to right; None is one block.
-    top_k, top_p: filters on the pushed distribution, before temperature (after it where confidence
-    is "sampled").
-    suppress: ids that are never written (MASK never is). suppress_confidence: ids that are written
-    late.
-    order_temperature: Gumbel noise on the log-score that picks positions.
-    fork: step 0 commits one cell per sample, the j-th likeliest (position, token) for sample j.
-    fork_temperature: of the fork: its cells are drawn without replacement, not ranked.
-    prompt_noise: noise on the embeddings of the prompt, as a share of their length, that fades over
-    the steps.
-    stop_at_end: ask no more about a sample once an end token is written and everything up to the
-    end of its block; the rest
-        is filled with that token. The tokens before it are the same. `LM.generate` has it on where
-        blocks are decoded.
+    Args:
+        n: Samples per prompt.
+        length: Tokens per sample.
+        steps: Network evaluations, divided evenly over the blocks. Parallel policies may need
+            fewer.
+        temperature: Temperature of the Gumbel-max choice; 0 is the argmax.
+        policy: Which positions to commit (`core.policies`): a name, {"name": ..., option: ...}, a
+            dotted path or a function.
+        confidence: The distribution from which the policy's confidence, margin or entropy is
+            computed. "full" is the pushed distribution before filters and temperature. "sampled" is
+            the one that tokens are drawn from; as in Dream, temperature then comes before the
+            filters, all in the precision of the logits. None is the model's own rule ("sampled" for
+            Dream, "full" for all others), or "full" for a parallel policy, whose thresholds a
+            sampled distribution would pass everywhere.
+        seed: One for all prompts (the first uses it, the others derive theirs) or one per prompt.
+        block_length: Decode blocks of this length from left to right; None is one block.
+        top_k: Filter on the pushed distribution, before temperature (after it if confidence is
+            "sampled").
+        top_p: Like top_k.
+        suppress: Ids that are never written (MASK never is).
+        suppress_confidence: Ids that are committed late.
+        order_temperature: Gumbel noise on the log-score that ranks the positions.
+        fork: Step 0 commits one token per sample: the j-th most likely (position, token) pair for
+            sample j.
+        fork_temperature: Draw the pairs of the fork without replacement at this temperature
+            instead of ranking them.
+        prompt_noise: Noise on the prompt's embeddings, relative to their norm, that fades over the
+            steps.
+        stop_at_end: Stop computing a sample once it has an end token and everything up to the end
+            of its block is written; the rest is filled with that token. The tokens before it are
+            the same. `LM.generate` enables it when decoding in blocks.
     """
 
     n: int
@@ -77,27 +81,27 @@ class Settings:
             one_of("confidence", self.confidence, CONFIDENCES)
 
     def check(self, info: ModelInfo) -> None:
-        """ValueError for what this model cannot do."""
+        """Raise ValueError for settings that this model does not support."""
         V, masks = info.vocab_size, () if info.mask_id is None else (info.mask_id,)
         ids("mask_id", masks, V)
         ids("end_ids", info.end_ids, V)
         ids("protected_ids", info.protected, V)
         ids("suppress_confidence", self.suppress_confidence, V)
         if len({*masks, *ids("suppress", self.suppress, V)}) == V:
-            raise ValueError("suppress holds the whole vocabulary: nothing is left to write")
+            raise ValueError("suppress holds the whole vocabulary: no token is left to write")
         if self.prompt_noise and not (info.nudges and info.embedding is not None):
             raise ValueError(
-                "prompt_noise needs a model whose prompt embeddings can be nudged: mini, toy, or a checkpoint, loaded "
-                f"without a cache, not {info.name}"
+                "prompt_noise needs a model that takes noise on its prompt embeddings (mini, toy, "
+                f"or a checkpoint, loaded without a cache), not {info.name}"
             )
 
     def sampled(self, info: ModelInfo) -> bool:
-        """Is confidence that of the sampled distribution?"""
+        """Whether confidence is computed from the sampled distribution."""
         if self.confidence is None:
             parallel = getattr(POLICIES.build(self.policy), "parallel", False)
             return info.confidence == "sampled" and not parallel
         return self.confidence == "sampled"
 
     def filtered(self, info: ModelInfo) -> bool:
-        """Is anything done to the distribution before tokens are drawn from it?"""
+        """Whether the distribution is changed before tokens are drawn from it."""
         return self.top_k is not None or self.top_p is not None or self.sampled(info)

@@ -1,7 +1,7 @@
-"""What the pieces of a step see: a step itself, what is predicted, what is decided, and what an
-observer is told.
+"""The data of a step: the step itself, its prediction and decision, and the event for observers.
 
-B = groups x n samples (those of one prompt are neighbours), L generated positions, V vocabulary.
+Shapes: B = G * n samples of G prompts (those of one prompt are neighbours), L generated positions,
+V tokens in the vocabulary.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,37 +15,32 @@ from torch import Tensor
 from .blocks import Blocks
 from .noise import Purpose, key
 
-LONGEST = 80  # characters of a text that a line has room for
-ABSENT = -1  # in place of a token: a position that a guide neither pushes nor counts
+LONGEST = 80  # characters of a text in a repr
+ABSENT = -1  # stands for a token at positions that a guide neither pushes nor counts
 
 
 @dataclass(frozen=True)
 class Step:
-    """All that an extension may look at."""
+    """The state of a run that policies, guides and observers see at one step."""
 
-    index: int
+    index: int  # counts from 0
     total: int  # planned steps; a run may end earlier
-    tokens: Tensor  # [B, L] int64; MASK, or noise, where masked. A guide may find ABSENT
+    tokens: Tensor  # [B, L] int64; MASK or noise if masked; guides see ABSENT at given tokens
     blocks: Blocks
-    n: int
-    first_sample: int  # how many samples of each group came before this batch
+    n: int  # samples per prompt
+    first_sample: int  # number of samples of each prompt before this batch
     seeds: Tensor  # [G] int64
     parallel: bool = False  # the policy may commit more than its quota
-    protected: tuple[int, ...] = ()
-    never: tuple[int, ...] = ()  # ids that are never written: MASK, and what is suppressed
-    confidence: Tensor | None = (
-        None  # [B, L] float64: of each token when it was written; where tokens may be taken back
-    )
-    revisable: Tensor | None = (
-        None  # [B, L] bool: written tokens of the open block, which a policy may take back
-    )
-    target: Tensor | None = (
-        None  # [B]: positions of the open block that are to be masked after this step
-    )
+    protected: tuple[int, ...] = ()  # ids that are never pushed
+    never: tuple[int, ...] = ()  # ids that are never written: MASK and suppressed ids
+    confidence: Tensor | None = None
+    """[B, L] float64: confidence of each token when it was written; only if a policy remasks."""
+    revisable: Tensor | None = None  # [B, L] bool: written tokens that a policy may remask
+    target: Tensor | None = None  # [B]: positions of the open block to be masked after this step
 
     @property
     def masked(self) -> Tensor:
-        """[B, L] bool."""
+        """[B, L] bool: not yet committed."""
         return self.blocks.masked
 
     @property
@@ -55,9 +50,7 @@ class Step:
 
     @property
     def time_left(self) -> Tensor:
-        """[B]: from 1 down. Steps left of a fixed schedule; the masked share of each sample where
-        the end is not known.
-        """
+        """[B], falling from 1: the share of steps left, or of masked positions if parallel."""
         if self.parallel:
             return self.masked.double().mean(dim=1)
         return torch.full(
@@ -68,14 +61,15 @@ class Step:
         )
 
     def address(self) -> tuple[Tensor, Tensor]:
-        """(seeds, samples), each [B]: what a sample's noise depends on besides step, purpose and
-        position.
+        """Return (seeds, sample indices), each [B].
+
+        A sample's noise depends on these and on step, purpose and position.
         """
         samples = torch.arange(self.n, device=self.seeds.device) + self.first_sample
         return self.seeds.repeat_interleave(self.n), samples.repeat(len(self.seeds))
 
     def keys(self, purpose: Purpose, positions: int) -> Tensor:
-        """[B, positions] int64: where the noise of every sample and position comes from."""
+        """Return the noise keys of every sample and position, [B, positions] int64."""
         seeds, samples = self.address()
         return key(
             seeds[:, None],
@@ -88,47 +82,45 @@ class Step:
 
 @lru_cache(maxsize=64)
 def id_tensor(ids: tuple[int, ...], device: torch.device) -> Tensor:
-    """[p] int64: sent to the device once, since sending waits for it."""
+    """Return the ids as an int64 tensor [p], cached because a transfer waits for the device."""
     return torch.tensor(ids, dtype=torch.long, device=device)
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """What the network would write at every open position; elsewhere the tokens as they are, and
-    zeros.
-    """
+    """The tokens proposed at the open positions; elsewhere the present tokens, and zeros."""
 
     tokens: Tensor  # [B, L] int64
-    # [B, L] float64: probability of the chosen token, in the full or the sampled distribution
     confidence: Tensor
-    margin: Tensor | None = None  # [B, L] likeliest minus second likeliest
-    entropy: Tensor | None = None  # [B, L] nats
-    logits: Tensor | None = None  # [B, L, V] pushed; None where a fused kernel never writes them
-    logprobs: tuple[Tensor, Tensor] | None = (
-        None  # [B, L] base and pushed, of the tokens; where a fused kernel knows them
-    )
+    """[B, L] float64: probability of the token in the full or the sampled distribution."""
+    margin: Tensor | None = None  # [B, L]: highest minus second highest probability
+    entropy: Tensor | None = None  # [B, L], in nats
+    logits: Tensor | None = None  # [B, L, V] pushed; None if a fused kernel never writes them
+    logprobs: tuple[Tensor, Tensor] | None = None
+    """[B, L] each: base and pushed log-probabilities of the tokens, if a fused kernel has them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """What a policy that also takes tokens back returns, in place of its scores alone."""
+    """The return value of a policy that also remasks; other policies return the score alone."""
 
-    score: Tensor  # [B, L]: of the open positions, higher is sooner
-    remask: Tensor  # [B, L] bool: written tokens to be masked again
+    score: Tensor  # [B, L]: priority of the open positions, higher is sooner
+    remask: Tensor  # [B, L] bool: written tokens to mask again
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a step does to the canvas."""
+    """The positions that a step commits or remasks."""
 
     commit: Tensor  # [B, L] bool: write the predicted token
-    remask: Tensor | None = None  # [B, L] bool: take a written one back
+    remask: Tensor | None = None  # [B, L] bool: mask a written token again
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A proposal for one step, with the probability of its tokens before and after guidance (0
-    where not open).
+    """The tokens and commits of one step, with probabilities before and after the push.
+
+    Probabilities are 0 at positions that are not open.
     """
 
     tokens: Tensor  # [B, L]
@@ -139,7 +131,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Top:
-    """The likeliest tokens of a position under the pushed distribution, likeliest first."""
+    """The five most likely tokens of each position after the push, most likely first."""
 
     tokens: Tensor  # [B, L, 5]
     base_probability: Tensor
@@ -147,66 +139,65 @@ class Top:
 
 
 class StepLogits(Protocol):
-    """[B, L, V], suppressed: as the network gave them, and after the guide (the same object where
-    there was none). Undefined at committed positions.
-    """
+    """The logits [B, L, V] of a step, with suppressed ids at -inf; undefined where committed."""
 
     @property
-    def base(self) -> Tensor: ...
+    def base(self) -> Tensor:
+        """The network's logits."""
 
     @property
-    def pushed_logits(self) -> Tensor: ...
+    def pushed_logits(self) -> Tensor:
+        """The logits after the guide; the same object as `base` without one."""
 
 
 @dataclass(frozen=True)
 class StepEvent:
-    """What an observer sees after each step.
-
-    The properties are computed when first read, and only then.
-    """
+    """The record of a step that observers receive; its properties are computed when first read."""
 
     step: Step
     prediction: Prediction
     decision: Decision
     logits: StepLogits
-    propose: (
-        Callable[[], tuple[Prediction, Decision]] | None
-    )  # what plain sampling would do here; None: the same
+    propose: Callable[[], tuple[Prediction, Decision]] | None
+    """Computes the step that plain sampling would take here; None if it is the same."""
 
     @property
     def commit(self) -> Tensor:
-        """[B, L] bool: where it writes."""
+        """[B, L] bool: the positions that this step commits."""
         return self.decision.commit
 
     @property
     def base_logits(self) -> Tensor:
-        """[B, L, V] suppressed, not pushed; undefined at committed positions."""
+        """[B, L, V]: logits before the push, suppressed ids at -inf; undefined where committed."""
         return self.logits.base
 
     @property
     def pushed_logits(self) -> Tensor:
+        """[B, L, V]: logits after the push; undefined where committed."""
         return self.logits.pushed_logits
 
     @cached_property
     def logprobs(self) -> tuple[Tensor, Tensor]:
-        """[B, L] float64, base and pushed: log-probability of each token that this step commits, 0
-        elsewhere.
+        """Base and pushed log-probabilities of the tokens that this step commits, 0 elsewhere.
+
+        Each is [B, L] float64.
         """
         if self.prediction.logprobs is not None:
             base, pushed = (x.where(self.commit, 0.0) for x in self.prediction.logprobs)
             return base, pushed
         base = self._logprobs(self.base_logits)
-        return base, base if self.pushed_logits is self.base_logits else self._logprobs(
-            self.pushed_logits
-        )
+        if self.pushed_logits is self.base_logits:
+            return base, base
+        return base, self._logprobs(self.pushed_logits)
 
     @cached_property
     def chosen(self) -> Choice:
+        """The tokens and commits of this step."""
         return self._choice(self.prediction.tokens, self.commit)
 
     @cached_property
     def plain(self) -> Choice:
-        """What plain sampling, without guide and fork, would have done here, with the same noise."""
+        """The step that plain sampling (no guide, no fork) would take with the same noise."""
         if self.propose is None:
             return self.chosen
         prediction, decision = self.propose()
@@ -214,24 +205,22 @@ class StepEvent:
 
     @cached_property
     def top(self) -> Top:
+        """The five most likely tokens of each position after the push."""
         ranked = self._pushed.sort(dim=-1, descending=True, stable=True)
         tokens = ranked.indices[..., :5]
         return Top(tokens, self._base.gather(-1, tokens), ranked.values[..., :5])
 
     @cached_property
     def entropy(self) -> Tensor:
-        """[B, L] nats, of the pushed distribution at open positions."""
+        """[B, L]: entropy of the pushed distribution at open positions, in nats."""
         entropy: Tensor = torch.special.entr(self._pushed).sum(dim=-1)
         return entropy
 
     @cached_property
     def force(self) -> Tensor:
-        """[B, L]: Euclidean size of the push on a position's logits, over everything that is
-        masked.
-        """
-        push: Tensor = (self.pushed_logits - self.base_logits).nan_to_num(
-            nan=0.0
-        )  # -inf stays -inf: no push
+        """[B, L]: Euclidean norm of the push on the logits of each masked position."""
+        # -inf minus -inf is nan: a suppressed id is not pushed.
+        push: Tensor = (self.pushed_logits - self.base_logits).nan_to_num(nan=0.0)
         force: Tensor = push.double().norm(dim=-1)
         return force.where(self.step.masked, 0.0)
 
@@ -268,48 +257,49 @@ class Tokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One answer. The log-probabilities are those of each token at the step that wrote it, at
-    temperature 1 and without
-    filters: under the network (base) and after guidance (pushed).
+    """One sample of a prompt.
 
-    Of a template, `text` is what was written into its holes, and `filled` the whole of it.
+    The log-probability of a token is that of the step that wrote it, at temperature 1 and without
+    filters: under the network (base) and after the push (pushed).
     """
 
-    prompt: int  # which prompt it answers
-    index: int  # which of its samples it is
-    text: str
+    prompt: int  # index of its prompt
+    index: int  # index among the samples of its prompt
+    text: str  # without the end token; of a template, the text of its holes
     tokens: tuple[int, ...]  # all `length` of them
-    commit_steps: tuple[int, ...]
-    base_logprobs: tuple[float, ...]
-    pushed_logprobs: tuple[float, ...]
+    commit_steps: tuple[int, ...]  # the step that wrote each token; -1 if no step did
+    base_logprobs: tuple[float, ...]  # of each token, before the push
+    pushed_logprobs: tuple[float, ...]  # of each token, after the push
     seed: int  # of the prompt: the same seed and index give the same sample
-    finish_reason: Literal["stop", "length"]  # an end token was written, or not
-    nfe: int  # network evaluations of its own; what a pool cost beside it is not in it
+    finish_reason: Literal["stop", "length"]  # "stop" if an end token was written
+    nfe: int  # network evaluations of this sample, without the rest of a pool
     holes: tuple[str, ...] = ()  # of a template: the text of each hole
     filled: str = ""  # of a template: given text and holes together
 
     def __repr__(self) -> str:
         text = repr(self.text)
-        return f"Sample({self.index}, {text if len(text) <= LONGEST else text[: LONGEST - 3] + '...'}, {self.finish_reason})"
+        if len(text) > LONGEST:
+            text = text[: LONGEST - 3] + "..."
+        return f"Sample({self.index}, {text}, {self.finish_reason})"
 
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What earlier samples of the same prompts have done, for a batch that goes on from there."""
+    """A record of earlier samples, from which a second batch of the same prompts continues."""
 
-    samples: int  # per prompt
-    made_with: Mapping[str, Any]  # what a continuation must share
-    memory: "Memory | None"  # what the guide remembers; None where it does not
+    samples: int  # samples per prompt so far
+    made_with: Mapping[str, Any]  # settings that a continuation must share
+    memory: "Memory | None"  # the guide's memory; None if it keeps none
 
     def take(self, groups: Sequence[int]) -> "History":
-        """The history of some of the prompts."""
+        """Return the history of some of the prompts."""
         chosen = {key: [self.made_with[key][g] for g in groups] for key in ("prompts", "seed")}
         memory = None if self.memory is None else self.memory.take(groups)
         return History(self.samples, {**self.made_with, **chosen}, memory)
 
 
 class Memory(Protocol):
-    """What a guide keeps of each step of a run, by prompt."""
+    """The memory of a guide, for each step and prompt of a run."""
 
     def take(self, groups: Sequence[int]) -> "Memory": ...
 
@@ -318,19 +308,18 @@ class Memory(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Denoised:
-    """A finished batch: [g * n, (g + 1) * n) are the samples of prompt g."""
+    """A finished batch: the samples of prompt g are tokens[g * n : (g + 1) * n]."""
 
     tokens: Tensor  # [B, L]
-    # [B, L] int64: the step at which each token was written; -1 of what was given, or is behind the
-    # end
     commit_step: Tensor
-    evaluations: Tensor  # [B] int64: of the network, for each sample
+    """[B, L] int64: the step that wrote each token; -1 for given tokens and those past the end."""
+    evaluations: Tensor  # [B] int64: network evaluations of each sample
     seeds: Tensor  # [G]
-    n: int
+    n: int  # samples per prompt
     history: History  # for `denoise(..., history=...)`
 
     def to(self, device: str) -> "Denoised":
-        """The same batch elsewhere; its history stays where it is."""
+        """Return the batch on another device; its history is not moved."""
         moved = {
             name: getattr(self, name).to(device)
             for name in ("tokens", "commit_step", "evaluations", "seeds")
@@ -339,15 +328,14 @@ class Denoised:
 
     @property
     def nfe(self) -> int:
-        """Network evaluations of the whole run."""
+        """Network evaluations of the whole run: the most of any sample."""
         return int(self.evaluations.max())
 
     def groups(self) -> Iterator[Tensor]:
-        """The samples of each prompt, [n, L]."""
+        """Iterate over the prompts: the tokens [n, L] of the samples of each."""
         return iter(self.tokens.split(self.n))
 
 
-Policy = Callable[
-    [Prediction, Step], Tensor | Proposal
-]  # -> score [B, L]: higher is sooner, +inf (parallel policies) is now
+Policy = Callable[[Prediction, Step], Tensor | Proposal]
+"""Returns a score [B, L]: higher is sooner, and +inf (in parallel policies) is now."""
 Observer = Callable[[StepEvent], None]

@@ -1,4 +1,4 @@
-"""`diversify`: the push by itself, for anybody's own loop."""
+"""`diversify`: repulsion as a single function, for sampling loops of your own."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -44,16 +44,33 @@ def diversify(
     history: Explored | None = None,
     record: Explored | None = None,
 ) -> Tensor:
-    """Push the samples of a batch apart: the one line to add to a sampling loop of your own, before
-    it picks tokens.
+    """Push the samples of a batch apart: one line in your own sampling loop, before it picks tokens.
 
-    logits [B, S, V] of the generated positions, tokens [B, S] as they stand, masked [B, S] bool. B
-    = groups x n, the samples of one prompt being neighbours (n=None: one group). alpha is used as
-    it is: multiply it with a schedule of your own. Where a duplicate is broken the direction
-    depends on seed (one, or one per group) and step. `protected` ids (EOS, PAD) are never pushed.
-    To go on in a second batch, give the first one `record=Explored()` and the second the same
-    object as `history`. The other arguments are those of `Repulsion`. Returns new logits of the
-    same dtype; committed positions and all other inputs stay as they are.
+    The batch holds the samples of one or several prompts, B = groups * n; the samples of one prompt
+    are neighbours.
+
+    Args:
+        logits: [B, S, V], of the generated positions.
+        tokens: [B, S], the current tokens of those positions.
+        masked: [B, S] bool, True if a position is not yet committed.
+        alpha: Strength of the push at this step; apply your own schedule to it.
+        objective: As in `Repulsion`.
+        feature: As in `Repulsion`.
+        n: Samples per prompt; by default all B belong to one prompt.
+        protected: Ids that are never pushed, such as EOS and PAD.
+        duplicates: As in `Repulsion`.
+        tolerance: As in `Repulsion`.
+        gradient: As in `Repulsion`.
+        seed: One, or one per prompt. With `step` it determines the random directions of duplicates.
+        step: Index of the step.
+        embedding: As in `Repulsion`.
+        arithmetic: As in `Repulsion`.
+        backend: As in `Repulsion`.
+        history: The `record` of an earlier batch of the same prompts, to continue from it.
+        record: An `Explored()` that collects the directions of this batch.
+
+    Returns:
+        New logits of the same dtype. Committed positions and all inputs are unchanged.
     """
     finite("alpha", alpha)
     guide = Repulsion(
@@ -115,7 +132,7 @@ def _check_batch(
         raise ValueError(f"masked must be bool, not {masked.dtype}")
     n = B if n is None else whole("n", n)
     if B % n:
-        raise ValueError(f"n must divide the batch of {B} rows, not {n}")
+        raise ValueError(f"n must divide the batch of {B} samples, not {n}")
     committed = tokens[~masked]
     if committed.numel() and not 0 <= int(committed.min()) <= int(committed.max()) < V:
         raise ValueError(f"tokens holds a committed id outside the vocabulary 0..{V - 1}")

@@ -1,12 +1,12 @@
-"""What earlier samples have explored, kept step by step, so that a second batch can go on from
-there.
+"""Memory of the directions that earlier samples explored, so that a second batch can continue.
 
-`exact` keeps every direction in float64: n * D * 8 bytes per step and prompt, 16 MB at n = 16 and D
-= 126464, and 16 + 16 samples are those of a batch of 32. `sparse` keeps the largest entries of each
-direction in float32, as many as it takes to lose at most LOST of its length; it never takes more
-than half of `exact`, and far less where the network is sure of itself. Half precision would be
-simpler, but its rounding (1e-3) is as large as the residual below which a sample counts as a
-duplicate (also 1e-3), so duplicates of remembered samples would pass for new; LOST stays below it.
+`exact` keeps every direction in float64: n * D * 8 bytes per step and prompt, which is 16 MB at
+n = 16 and D = 126464. Batches of 16 + 16 samples then equal one batch of 32. `sparse` keeps the
+largest entries of each direction in float32, as many as it takes to lose at most LOST of its norm.
+It never takes more than half the memory of `exact`, and far less if the network is confident. Half
+precision would be simpler, but its rounding (1e-3) is as large as the residual below which a sample
+counts as a duplicate (also 1e-3), so duplicates of remembered samples would pass for new. LOST is
+below that.
 """
 
 from collections.abc import Sequence
@@ -24,8 +24,9 @@ LOST = 3e-4
 
 @dataclass(frozen=True, slots=True)
 class Sparse:
-    """Orthonormal rows [h, D], zero rows among them, by their largest entries; all entries where
-    that is shorter.
+    """Orthonormal or zero rows [h, D], stored by their largest entries.
+
+    All entries are stored if that takes less memory.
     """
 
     shape: tuple[int, int]
@@ -38,7 +39,7 @@ class Sparse:
         h, D = rows.shape
         ranked = rows.abs().sort(dim=1, descending=True)
         power = ranked.values.square()
-        left = power.flip(1).cumsum(dim=1).flip(1)  # of this entry and all smaller ones
+        left = power.flip(1).cumsum(dim=1).flip(1)  # power of this entry and all smaller ones
         keep = left > LOST**2
         counts = keep.sum(dim=1).int()
         if int(counts.sum()) * 8 >= h * D * 4:
@@ -66,31 +67,31 @@ class Sparse:
 
     @property
     def nbytes(self) -> int:
-        return (
-            self.counts.nbytes
-            + self.values.nbytes
-            + (0 if self.columns is None else self.columns.nbytes)
-        )
+        columns = 0 if self.columns is None else self.columns.nbytes
+        return self.counts.nbytes + self.values.nbytes + columns
 
 
 @dataclass(slots=True)
 class Explored:
-    """Directions [h, D] of the samples of each prompt, by step: filled by one run, read by those
-    that go on from it.
+    """The directions that the samples of each prompt explored, by step.
+
+    One run fills it, and later runs continue from it.
     """
 
-    form: Form = "exact"
-    feature: str | None = (
-        None  # what the directions are directions of; set by the first that are added
-    )
+    form: Form = "exact"  # "exact" keeps float64; "sparse" keeps the largest entries in float32
+    feature: str | None = None  # the feature of the directions; set when the first are added
     steps: dict[int, list[Tensor | Sparse]] = field(default_factory=dict)
+    """For each step, the directions [h, D] of every prompt."""
 
     def __post_init__(self) -> None:
         if self.form not in get_args(Form):
             raise ValueError(f"form must be one of {', '.join(get_args(Form))}, not {self.form!r}")
 
     def rows(self, index: int, feature: str, groups: int) -> Tensor:
-        """[G, h, D] of one step, for somebody who measures the same feature on the same prompts."""
+        """Return the directions [G, h, D] of one step.
+
+        Raises ValueError if they were recorded for another feature or number of prompts.
+        """
         self.samples_at(index)
         if self.feature != feature:
             raise ValueError(f"history was made with feature {self.feature}, not {feature}")
@@ -101,35 +102,31 @@ class Explored:
         return torch.stack([x if isinstance(x, Tensor) else x.unpack() for x in self.steps[index]])
 
     def with_step(self, index: int, feature: str, rows: Tensor) -> "Explored":
-        """The same, and the rows [G, h, D] of a step."""
+        """Return a copy with the rows [G, h, D] of one more step."""
         kept: list[Tensor | Sparse] = [
             Sparse.pack(r) if self.form == "sparse" else r.clone() for r in rows
         ]
         return Explored(self.form, feature, {**self.steps, index: kept})
 
     def take(self, groups: Sequence[int]) -> "Explored":
-        return Explored(
-            self.form,
-            self.feature,
-            {i: [rows[g] for g in groups] for i, rows in self.steps.items()},
-        )
+        """Return the directions of some of the prompts."""
+        steps = {i: [rows[g] for g in groups] for i, rows in self.steps.items()}
+        return Explored(self.form, self.feature, steps)
 
     def to(self, device: torch.device) -> "Explored":
-        return Explored(
-            self.form,
-            self.feature,
-            {i: [x.to(device) for x in rows] for i, rows in self.steps.items()},
-        )
+        """Return a copy on another device."""
+        steps = {i: [x.to(device) for x in rows] for i, rows in self.steps.items()}
+        return Explored(self.form, self.feature, steps)
 
     def samples_at(self, index: int) -> int:
-        """How many samples of each prompt are remembered of a step."""
+        """Return how many samples of each prompt are remembered at a step."""
         if index not in self.steps:
             raise ValueError(f"history has no step {index}; it holds {len(self.steps)} steps")
         return len(self.steps[index][0])
 
     @property
     def nbytes(self) -> int:
-        """Of all steps and prompts together."""
+        """Bytes of all steps and prompts together."""
         return sum(x.nbytes for rows in self.steps.values() for x in rows)
 
 

@@ -1,4 +1,4 @@
-"""`Repulsion`, the guide that makes samples differ."""
+"""`Repulsion`, the guide that pushes the samples of a prompt apart."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
@@ -39,24 +39,31 @@ Gradient = Literal["normalized", "raw"]
 
 @dataclass(frozen=True, slots=True)
 class Repulsion:
-    """A guide: `denoise(..., guide=Repulsion(alpha=16))`.
+    """The guide that pushes samples apart: `denoise(..., guide=Repulsion(alpha=16))`.
 
-    objective (default {"name": "odd", "enough": 0.5}): odd, odd_sequential, dpp, random_probe or
-    none;
-    feature: max_pool (default), mean_pool, positional or ngrams; both also as {"name": ..., option:
-    ...}, a dotted path, or a function. alpha (default 4): how far the most moved position of a
-    sample moves (with gradient="raw": the bare step size).
-    alpha_schedule (default linear): how alpha falls over the steps. duplicates: what
-    happens to a sample whose unit feature lies within `tolerance` (default 1e-3) of the span of the
-    earlier ones: "break" (default) pushes it along a seeded random direction, "skip" leaves it.
-    protected ids and the embedding come from the model unless given here.
-    arithmetic="published" is that of the paper's code: the precision of the logits, residuals up to
-    1e-6 skipped.
-    backend: "auto" does without autograd in all features and objectives of ours (for max_pool as
-    fused Triton kernels on a GPU), and with it for functions of your own; "triton", "closed_form"
-    and "reference" can be asked for by name.
-    remember: keep what the batch explores, so that `denoise(..., history=first.history)` goes on
-    from there: "exact", or "sparse" for large vocabularies (see `oddlm.diversity.memory`).
+    Args:
+        objective: What is maximized: odd (default, with `enough=0.5`), odd_sequential, dpp,
+            random_probe or none. Also {"name": ..., option: ...}, a dotted path, or a function.
+        feature: What is compared between samples: max_pool (default), mean_pool, positional or
+            ngrams. Also with options, as a dotted path, or a function.
+        alpha: The distance in logits by which the most moved position of a sample moves (default
+            4); with `gradient="raw"` a plain step size.
+        alpha_schedule: How alpha falls over the steps; default linear.
+        duplicates: What happens to a sample whose unit feature lies within `tolerance` of the span
+            of the earlier ones. "break" (default) pushes it along a seeded random direction, "skip"
+            leaves it.
+        tolerance: Residual up to which a sample is a duplicate; default 1e-3.
+        gradient: "normalized" (default) or "raw"; see alpha.
+        protected: Ids that are never pushed; by default the model's.
+        embedding: Embedding matrix [V, H] for features in embedding space; by default the model's.
+        arithmetic: "published" computes as the paper's code does: in the precision of the logits,
+            skipping residuals up to 1e-6. The default is "exact".
+        backend: "auto" uses closed forms without autograd for all built-in features and objectives
+            (for max_pool on a GPU as fused Triton kernels), and autograd for your own functions.
+            "triton", "closed_form" and "reference" request one of them.
+        remember: Keep the directions that the batch explores, so that
+            `denoise(..., history=first.history)` continues from them: "exact", or "sparse" for
+            large vocabularies (see `oddlm.diversity.memory`).
     """
 
     objective: str | Mapping[str, Any] | Objective = field(default_factory=lambda: dict(OBJECTIVE))
@@ -74,17 +81,17 @@ class Repulsion:
 
     @classmethod
     def preset(cls, name: PresetName, **settings: Any) -> "Repulsion":
-        """The guide that a preset stands for, with other settings beside it:
-        `Repulsion.preset("paper", alpha=16)`.
+        """Make the guide of a preset, with some settings replaced.
+
+        For example `Repulsion.preset("paper", alpha=16)`.
         """
         one_of("preset", name, tuple(PRESETS))
-        own = {
-            key: value for key, value in PRESETS[name].items() if key != "fork"
-        }  # the sampler's, not the guide's
+        # The fork belongs to the sampler, not to the guide.
+        own = {key: value for key, value in PRESETS[name].items() if key != "fork"}
         return cls(**{**own, **settings})
 
     def __post_init__(self) -> None:
-        """Refuse bad settings at once, not at the first step."""
+        """Raise ValueError for bad settings here rather than at the first step."""
         build_objective(self.objective)
         build_feature(self.feature)
         ALPHA_SCHEDULES.build(self.alpha_schedule)
@@ -103,36 +110,41 @@ class Repulsion:
             raise ValueError(f"tolerance must lie in [0, 1), not {self.tolerance!r}")
         if self.backend == "closed_form" and len(self.forms) == 1:
             raise ValueError(
-                f"backend 'closed_form' needs a feature with a trace ({', '.join(_traced())}), an objective with a slope "
-                f"({', '.join(_having(slope_of))}), arithmetic 'exact'"
+                f"backend 'closed_form' needs a feature with a trace ({', '.join(_traced())}), "
+                f"an objective with a slope ({', '.join(_having(slope_of))}) "
+                "and arithmetic 'exact'"
             )
         if self.backend == "triton" and "triton" not in self.forms:
             raise ValueError(
-                "backend 'triton' needs feature max_pool over probs without top_k, an objective with a slope in "
-                f"coordinates ({', '.join(_having(weigh_of))}), arithmetic 'exact'"
+                "backend 'triton' needs feature max_pool over probs without top_k, an objective "
+                f"with a slope in coordinates ({', '.join(_having(weigh_of))}) "
+                "and arithmetic 'exact'"
             )
         if self.remember is not None:
             self.check_memory()
 
     def check_memory(self) -> None:
-        """Refuse settings under which a batch cannot go on from an earlier one."""
+        """Raise ValueError if, with these settings, a batch cannot continue from an earlier one."""
         if getattr(OBJECTIVES.build(self.objective), "coupled", False):
             raise ValueError(
-                f"objective {self.objective!r} couples all samples of a batch: none goes on from another"
+                f"objective {self.objective!r} couples all samples of a batch, so it cannot "
+                "continue from a history"
             )
         if self.arithmetic == "published":
             raise ValueError("arithmetic 'published' has no memory of earlier batches")
 
     @property
     def idle(self) -> bool:
-        """Is this plain sampling?"""
+        """Whether this is plain sampling."""
         return self.alpha == 0 or OBJECTIVES.build(self.objective) is OBJECTIVES.find("none")
 
     @property
     def forms(self) -> tuple[dispatch.Form, ...]:
-        """The backends that can compute it: without autograd where feature and objective know their
-        derivatives, tile by tile for max-pooled probabilities, fused where the objective knows its
-        slope in coordinates.
+        """The backends that can compute it, fastest first.
+
+        Closed forms without autograd need the derivatives of feature and objective. They run tile
+        by tile for max-pooled probabilities, and fused if the objective also has its slope in
+        coordinates.
         """
         objective, feature = OBJECTIVES.build(self.objective), build_feature(self.feature)
         if not feature.traced or slope_of(objective) is None or self.arithmetic == "published":
@@ -145,6 +157,7 @@ class Repulsion:
 
     @property
     def duplicate_rule(self) -> Duplicates:
+        """`duplicates` and `tolerance` with their defaults filled in."""
         if self.arithmetic == "published":
             return Duplicates("skip", tolerance=1e-6, native=True)
         return Duplicates(
@@ -154,15 +167,16 @@ class Repulsion:
     def begin(
         self, info: ModelInfo, backend: Backend, history: Memory | None, *, resumes: bool
     ) -> "Repelling | None":
-        """The guide of one run with this model: one that reads what earlier batches explored, and
-        remembers what it adds, where it is to; None for plain sampling.
+        """Return the guide of one run with this model, or None for plain sampling.
+
+        It avoids the directions that earlier batches explored, and remembers its own if requested.
         """
         return None if self.idle else self.resolve(info, backend, history, resumes=resumes)
 
     def resolve(
         self, info: ModelInfo, backend: Backend, history: Memory | None, *, resumes: bool
     ) -> "Repelling":
-        """`begin`, also where the push is nothing and only what is explored counts."""
+        """Like `begin`, but also for plain sampling, if only the explored directions matter."""
         feature = build_feature(self.feature)
         embedding = info.embedding if self.embedding is None else self.embedding
         feature.check(info.vocab_size, embedding)
@@ -173,7 +187,8 @@ class Repulsion:
             self.check_memory()
             if resumes and not isinstance(history, Explored):
                 raise ValueError(
-                    "history holds no directions: make the first batch with Repulsion(..., remember='exact')"
+                    "history holds no directions: make the first batch with "
+                    "Repulsion(..., remember='exact')"
                 )
             memory = Explored(
                 self.remember or (history.form if isinstance(history, Explored) else "exact")
@@ -185,8 +200,9 @@ class Repulsion:
 
     @torch.no_grad()
     def __call__(self, logits: Tensor, step: Step) -> Tensor:
-        """The pushed logits of one step by itself; the input is not changed, and comes back itself
-        where there is nothing to do.
+        """Return the pushed logits of a single step.
+
+        The input is not changed; it is returned itself if there is nothing to push.
         """
         info = ModelInfo(logits.shape[-1], None, step.protected, embedding=self.embedding)
         backend = dispatch.choose(logits.device, logits.dtype, asked=self.backend, forms=self.forms)
@@ -199,7 +215,7 @@ def _traced() -> list[str]:
 
 
 def _having(form: Callable[[Objective], Any]) -> list[str]:
-    """The objectives that have one, save the one that pushes nothing."""
+    """Names of the objectives that have this form, without `none`."""
     return [
         name
         for name in OBJECTIVES.names
@@ -209,12 +225,12 @@ def _having(form: Callable[[Objective], Any]) -> list[str]:
 
 @dataclass(frozen=True)
 class Repelling:
-    """A Repulsion during one run: feature, objective and kernel are resolved once."""
+    """A Repulsion during one run; feature, objective and kernel are resolved once."""
 
     repulsion: Repulsion
     backend: dispatch.Backend
-    earlier: Explored | None  # what earlier batches explored
-    memory: Explored | None  # what this one remembers at its start; None where it does not
+    earlier: Explored | None  # directions that earlier batches explored
+    memory: Explored | None  # this batch's memory at its start; None if it keeps none
 
     @property
     def fused(self) -> bool:
@@ -241,7 +257,7 @@ class Repelling:
         )
 
     def pushed_logits(self, logits: Tensor, step: Step, record: Explored | None = None) -> Tensor:
-        """The pushed logits [B, S, V] themselves; what is explored goes into `record`, too."""
+        """Return the pushed logits [B, S, V], and add the explored directions to `record`."""
         result, memory = self._run(self._kernel.repel, logits, step, record)
         if record is not None and memory is not None:
             record.feature, record.steps = memory.feature, memory.steps
@@ -266,7 +282,7 @@ class Repelling:
     def _run(
         self, call: Callable[..., Any], logits: Tensor, step: Step, memory: Explored | None
     ) -> tuple[Any, Explored | None]:
-        """What `call` of the kernel makes of these logits, and the memory with what it explored."""
+        """Return the result of the kernel's `call`, and the memory with the explored directions."""
         keys_of = getattr(self._kernel, "keys_of", Step.keys)
         keys = keys_of(step, noise.Purpose.DIRECTION, 1).view(-1, step.n)
         how = replace(self._how, keys=keys, remember=memory is not None)
@@ -300,7 +316,7 @@ class Repelling:
 
     @cached_property
     def _how(self) -> Repel:
-        """All of the push but what changes with the step."""
+        """The parts of the push that do not change with the step."""
         repulsion, feature, objective = self.repulsion, self._feature, self._objective
         return Repel(
             extract=partial(feature.extract, embedding=repulsion.embedding),
