@@ -310,16 +310,10 @@ def test_a_wrapped_network_gives_the_logits_of_our_own(tmp_path):
 
 def test_what_cannot_be_wrapped(tmp_path):
     network, tokenizer = bert(tmp_path)
-    with pytest.raises(
-        ValueError,
-        match="LlamaForCausalLM is autoregressive: its positions do not hear those after them",
-    ):
+    with pytest.raises(ValueError, match="LlamaForCausalLM is autoregressive"):
         oddlm.wrap(layout.llama(), tokenizer)
     with pytest.raises(ValueError, match="mask_id holds 320, outside the vocabulary"):
         oddlm.wrap(network, tokenizer, mask_id=320)
     tokenizer.mask_token = None
-    with pytest.raises(
-        ValueError,
-        match=r"the tokenizer has no mask token: say which token is the mask, wrap\(\.\.\., mask_id=",
-    ):
+    with pytest.raises(ValueError, match=r"no mask token.*mask_id="):
         oddlm.wrap(network, tokenizer)
