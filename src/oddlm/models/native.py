@@ -57,8 +57,8 @@ class Native:
             )
         if compiled and cache is not None:
             raise ValueError(
-                f"compiled={compiled!r} cannot be combined with cache={cache!r}: compiled blocks do "
-                "not keep keys and values"
+                f"compiled={compiled!r} cannot be combined with cache={cache!r}: compiled blocks "
+                "do not keep keys and values"
             )
         if compiled and is_quantized(network):
             raise ValueError(
