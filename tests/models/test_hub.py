@@ -1,6 +1,4 @@
-"""Loading from the hub: the real client library against a real server, in a process of its own as a
-user has it.
-"""
+"""Loading from the hub: the real client library against a local server, in a fresh process."""
 
 import ast
 import os
@@ -18,9 +16,9 @@ NAME = "GSAI-ML/LLaDA-tiny"
 ROOT = Path(__file__).parents[2]
 
 # A process that has imported the slow parts, but not the client library, which reads its settings
-# when it is imported. It forks for every question: (settings, code, arguments) in, what the code
-# prints out.
-ASKED = """
+# when it is imported. For every request (settings, code, arguments) it forks a child, which runs
+# the code and returns its output.
+FORK_SERVER = """
 import io, os, sys, traceback
 import oddlm, oddlm.store, oddlm.experiments.run
 oddlm.load(sys.argv[1], device="cpu")
@@ -49,20 +47,20 @@ except ValueError as error:
 
 
 @pytest.fixture(scope="module")
-def asked(checkpoint):
+def fork_server(checkpoint):
     clean = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
     env = {**clean, "OMP_NUM_THREADS": "1", "HF_HUB_DISABLE_XET": "1", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-W", "error", "-c", ASKED, str(checkpoint)]
+    command = [sys.executable, "-W", "error", "-c", FORK_SERVER, str(checkpoint)]
     with subprocess.Popen(
         command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as process:
 
-        def ask(*question):
-            process.stdin.write(f"{question!r}\n")
+        def request(*values):
+            process.stdin.write(f"{values!r}\n")
             process.stdin.flush()
             return ast.literal_eval(process.stdout.readline())
 
-        yield ask
+        yield request
         process.stdin.close()
 
 
@@ -78,12 +76,12 @@ def hub(checkpoint):
 
 
 @pytest.fixture
-def load(asked, hub, tmp_path):
-    """Loads as in a fresh process, with a cache of its own, and says what came of it."""
+def load(fork_server, hub, tmp_path):
+    """Run `oddlm.load` in a fresh process with a new cache, and return its output."""
 
     def call(name=NAME, code=LOAD, env=None, **options):
         settings = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "home"), **(env or {})}
-        return asked(settings, code, [name, repr(options)]).strip()
+        return fork_server(settings, code, [name, repr(options)]).strip()
 
     return call
 
@@ -120,12 +118,10 @@ def test_offline_and_not_in_the_cache(load, tmp_path, env):
     assert words.startswith(
         f"refused: {NAME} is not complete in the cache, and the hub cannot be reached ("
     )
-    assert (
-        "Missing: config.json, tokenizer.json, tokenizer_config.json, model.safetensors (or model.safetensors.index.json"
-        in words
-    )
+    missing = "config.json, tokenizer.json, tokenizer_config.json, model.safetensors (or"
+    assert f"Missing: {missing} model.safetensors.index.json" in words
     assert f"`hf download {NAME}`" in words
-    assert f"copy them to {tmp_path}/home/hub/models--GSAI-ML--LLaDA-tiny/snapshots/" in words
+    assert f"copy the files to {tmp_path}/home/hub/models--GSAI-ML--LLaDA-tiny/snapshots/" in words
 
 
 def test_offline_and_half_in_the_cache(load, tmp_path):
@@ -133,12 +129,12 @@ def test_offline_and_half_in_the_cache(load, tmp_path):
     (lost,) = (tmp_path / "home").rglob("snapshots/*/model-00002*")
     lost.unlink()
     words = load(env={"HF_HUB_OFFLINE": "1"})
-    assert "Missing: model-00002-of-00002.safetensors. With a network" in words
-    assert f"copy them to {lost.parent}, or" in words
+    assert "Missing: model-00002-of-00002.safetensors. With" in words
+    assert f"copy the files to {lost.parent}, or" in words
     assert "Missing: model-00002-of-00002.safetensors. With" in load(local_files_only=True)
 
 
-# The client waits a second before it tries again, and writes ten megabytes at a time.
+# The client waits a second before it retries, and writes ten megabytes at a time.
 NO_WAITING = """
 import time
 from huggingface_hub import constants
@@ -162,8 +158,7 @@ def test_a_dropped_connection_is_taken_up_where_it_was(hub, load):
 def test_an_interrupted_download_goes_on(hub, load):
     hub.drops = {SECOND: [0] * 100}
     words = load(code=NO_WAITING + LOAD)
-    assert words.startswith(f"refused: the download of {NAME} broke off (RemoteProtocolError")
-    assert words.endswith("complete files are kept, and the same command goes on")
+    assert words.startswith(f"refused: the download of {NAME} failed (RemoteProtocolError")
     hub.drops = {}
     hub.requests.clear()
     assert load() == f"{NAME}@{COMMIT}, fp32"
@@ -181,17 +176,14 @@ def test_a_disk_too_small_is_seen_before_the_download(hub, load, tmp_path):
 def test_what_the_hub_refuses(hub, load):
     hub.gated.add(NAME)
     page = f"{hub.url}/{NAME}"
-    assert (
-        load()
-        == f"refused: {NAME} is gated: accept its terms at {page}, then `hf auth login` (or set HF_TOKEN)"
-    )
+    words = load()
+    assert words.startswith(f"refused: {NAME} is gated: accept its terms at {page}, then")
+    assert "HF_TOKEN" in words
     words = load("GSAI-ML/LLaDA-tyny")
-    assert (
-        words
-        == "refused: the hub has no model GSAI-ML/LLaDA-tyny; if it is private, `hf auth login` (or set HF_TOKEN)"
-    )
+    assert words.startswith("refused: the hub has no model GSAI-ML/LLaDA-tyny; ")
+    assert "HF_TOKEN" in words
     assert load(revision="v9") == f"refused: {NAME} has no revision 'v9' on the hub"
-    assert load("a/..b").startswith("refused: 'a/..b' is no model of the hub: ")
+    assert load("a/..b").startswith("refused: 'a/..b' is not a model on the hub: ")
 
 
 def test_other_models_are_refused_before_their_weights_are_fetched(hub, load, tmp_path, checkpoint):
@@ -200,24 +192,23 @@ def test_other_models_are_refused_before_their_weights_are_fetched(hub, load, tm
         other / "config.json", {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
     )
     hub.repos["meta/Llama"] = other
-    assert "describes LlamaForCausalLM: an autoregressive model" in load("meta/Llama")
+    assert "describes LlamaForCausalLM, an autoregressive model" in load("meta/Llama")
     pickled = shutil.copytree(checkpoint, tmp_path / "pickled")
     (pickled / "model.safetensors.index.json").unlink()
     for file in pickled.glob("*.safetensors"):
         file.rename(file.with_suffix(".bin"))
     hub.repos["old/pickled"] = pickled
     words = load("old/pickled")
-    assert (
-        words
-        == "refused: old/pickled has no model.safetensors on the hub (weights are read from safetensors only)"
-    )
+    assert words.startswith("refused: old/pickled has no model.safetensors on the hub")
     assert not any(name.endswith((".safetensors", ".bin")) for name in fetched(hub))
 
 
 CLI = """
 import sys
 from oddlm.cli import main
-sys.argv = ["oddlm", "sample", "the " * 300, "--model", sys.argv[1], "--length", "8", "--store", eval(sys.argv[2])["store"]]
+store = eval(sys.argv[2])["store"]
+line = ["sample", "the " * 300, "--model", sys.argv[1], "--length", "8", "--store", store]
+sys.argv = ["oddlm", *line]
 try:
     main()
 except SystemExit:
@@ -236,9 +227,9 @@ def test_prompts_that_do_not_fit_are_refused_before_the_download(hub, load, tmp_
 
 def test_without_the_client_library(load):
     code = "import sys\nsys.modules['huggingface_hub'] = None\n" + LOAD
-    assert load(code=code).startswith(
-        f"refused: {NAME} from the hub needs the extra 'hub': pip install 'oddlm[hub]'"
-    )
+    words = load(code=code)
+    assert words.startswith(f"refused: loading {NAME}")
+    assert "pip install 'oddlm[hub]'" in words
 
 
 DIGEST = """
@@ -252,13 +243,13 @@ except ValueError as error:
 SPEC = """
 import sys
 from oddlm.experiments.run import identified
-from oddlm.params import RunSpec
+from oddlm.spec import RunSpec
 print(identified(RunSpec(model=sys.argv[1])).model_dump_json())
 """
 WORKER = """
 import sys
 from oddlm.experiments.work import Bench, Options
-from oddlm.params import RunSpec
+from oddlm.spec import RunSpec
 spec = RunSpec.model_validate_json(eval(sys.argv[2])["spec"])
 lm, about = Bench(Options(device="cpu"))._lm(spec)
 print(lm.model.name, about["model_digest"] == spec.model_digest)
@@ -293,22 +284,25 @@ SWEEP = """
 import sys
 from pathlib import Path
 from oddlm.cli import main
-folder = Path(eval(sys.argv[2])["folder"])
+options = eval(sys.argv[2])
+folder = Path(options["folder"])
 task = '{ name = "countdown", limit = 2, params = { length = 8 } }'
-(folder / "grid.toml").write_text(f'model = "{sys.argv[1]}"\\ntask = {task}\\nn = 2\\n[params]\\nalpha = [0, 8]\\n')
+grid = f'model = "{sys.argv[1]}"\\ntask = {task}\\nn = 2\\n[params]\\nalpha = [0, 8]\\n'
+(folder / "grid.toml").write_text(grid)
 sys.stderr = sys.stdout
-sys.argv = ["oddlm", "sweep", str(folder / "grid.toml"), "--store", str(folder / "runs"), *eval(sys.argv[2])["words"]]
+line = ["sweep", str(folder / "grid.toml"), "--store", str(folder / "runs"), *options["words"]]
+sys.argv = ["oddlm", *line]
 main()
 """
 
 
 def test_a_dry_run_needs_no_model_within_reach(load, tmp_path):
-    told = load(
+    printed = load(
         code=SWEEP, env=UNREACHABLE, folder=str(tmp_path), words=["--dry-run", "--no-calibration"]
     )
-    assert "2 runs on 2 problems (countdown): 4 groups, 8 samples" in told
-    assert "not counted" in told
-    assert f"{NAME} is not complete in the cache" in told
+    assert "2 runs on 2 problems (countdown): 4 groups, 8 samples" in printed
+    assert "not counted" in printed
+    assert f"{NAME} is not complete in the cache" in printed
     refused = load(code=SWEEP, env=UNREACHABLE, folder=str(tmp_path), words=[])
     assert f"oddlm: {NAME} is not complete in the cache" in refused
     assert not (tmp_path / "runs").exists()

@@ -1,4 +1,4 @@
-"""The model in the package: it loads, it solves its tasks, and a broken copy says so."""
+"""The model in the package loads, solves its tasks, and reports a damaged copy."""
 
 import json
 import shutil
@@ -45,7 +45,7 @@ def test_it_solves_countdown():
 
 @pytest.fixture(scope="module")
 def by_looking_ahead():
-    """The tokenizer that looks to the end of a number at every group: plainly right, and quadratic."""
+    """A tokenizer that looks ahead to the end of the number at every group: simple but quadratic."""
     from tokenizers import Tokenizer
 
     content = json.loads((HERE / "tokenizer.json").read_text())
@@ -104,9 +104,7 @@ def test_a_copy_elsewhere_is_the_same_model(tmp_path):
 def test_truncated_weights(tmp_path, cut):
     path = copy_of_the_checkpoint(tmp_path) / "model.safetensors"
     path.write_bytes(path.read_bytes()[:cut])
-    with pytest.raises(
-        ValueError, match=r"checkpoint in .* cannot be read .*install or copy it anew"
-    ):
+    with pytest.raises(ValueError, match=r"checkpoint in .* cannot be read"):
         Mini(tmp_path)
 
 
@@ -123,7 +121,7 @@ def test_corrupt_header(tmp_path):
         ({"width": 128}, "do not fit its config.json"),
         ({"layers": 8}, "do not fit its config.json"),
         ({"wings": 2}, "cannot be read"),
-        ({"vocab_size": 1800}, "holds a network of 1800 tokens and a tokenizer of 1799"),
+        ({"vocab_size": 1800}, "1800 tokens, but the tokenizer has 1799"),
     ],
 )
 def test_a_config_of_another_network(tmp_path, changes, message):
@@ -145,14 +143,14 @@ def test_wrong_tokenizers(tmp_path):
 
     path = copy_of_the_checkpoint(tmp_path) / "tokenizer.json"
     path.write_text("{}")
-    with pytest.raises(ValueError, match=r"tokenizer .* cannot be read .*install or copy it anew"):
+    with pytest.raises(ValueError, match=r"tokenizer .* cannot be read"):
         Mini(tmp_path)
     Tokenizer(models.WordLevel({"a": 0}, unk_token="a")).save(str(path))
     with pytest.raises(ValueError, match="has no token <pad>: it belongs to another model"):
         Mini(tmp_path)
     vocabulary = {"<pad>": 0, "<eos>": 1, "<mask>": 2, "a": 3}
     Tokenizer(models.WordLevel(vocabulary, unk_token="a")).save(str(path))
-    with pytest.raises(ValueError, match="holds a network of 1799 tokens and a tokenizer of 4"):
+    with pytest.raises(ValueError, match="1799 tokens, but the tokenizer has 4"):
         Mini(tmp_path)
 
 
@@ -204,9 +202,7 @@ def test_texts_come_back_as_they_were():
 
 
 def test_prompts_end_with_the_line_break_that_the_model_knows():
-    """As tasks and chats have it: a prompt that ends so stays what it is, raw leaves all as they
-    are, ids are ids.
-    """
+    """As in tasks and chats. A prompt that has one stays as it is, and so do raw prompts and ids."""
     lm = oddlm.load("mini")
 
     def encoded(*prompts, raw=False):
@@ -217,8 +213,8 @@ def test_prompts_end_with_the_line_break_that_the_model_knows():
     assert encoded("1\n\n") == [TOKENIZER.encode("1\n\n")]
     bare = TOKENIZER.encode("73,32,7,19,28")
     assert encoded("73,32,7,19,28", raw=True) == [bare] != [ended]
-    said = [{"role": "user", "content": "1,2"}, {"role": "assistant", "content": "3\n"}]
-    assert TOKENIZER.chat(said) == TOKENIZER.encode("1,2\n3\n")
+    messages = [{"role": "user", "content": "1,2"}, {"role": "assistant", "content": "3\n"}]
+    assert TOKENIZER.chat(messages) == TOKENIZER.encode("1,2\n3\n")
     with pytest.raises(ValueError, match=r"prompts\[0\] is empty"):
         encoded("")
     shape = {"length": 24, "steps": 12, "alpha": 0, "temperature": 0}

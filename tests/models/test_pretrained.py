@@ -1,6 +1,4 @@
-"""A checkpoint as a user has it: load, generate, sample, evaluate; and other people's networks,
-wrapped.
-"""
+"""Checkpoints from a user's view: load, generate, sample, evaluate, and wrap other networks."""
 
 import inspect
 import json
@@ -90,26 +88,25 @@ def test_a_cached_and_a_quantised_checkpoint(folders):
     pair = torch.stack(
         [m(tokens, start, lengths).double().flatten() for m in (plain.model, small.model)]
     )
-    assert torch.corrcoef(pair)[0, 1] > 0.8, (
-        "large random weights: little is left of them in 4 bits"
-    )
+    # large random weights lose much of their precision in 4 bits
+    assert torch.corrcoef(pair)[0, 1] > 0.8
     assert len(small.generate("the", 2, **SHAPE)[0]) == 2
 
 
 def test_what_cannot_be_loaded_says_so(folders, tmp_path):
     for name, message in {
         "no/such/folder": "there is no folder 'no/such/folder'",
-        str(tmp_path): r"holds no config\.json: a checkpoint is",
+        str(tmp_path): r"has no config\.json",
     }.items():
         with pytest.raises(ValueError, match=message):
             oddlm.load(name)
     with pytest.raises(ValueError, match="quantize must be one of nf4, int8, not 'int3'"):
         oddlm.load(folders["llada"], quantize="int3")
-    with pytest.raises(ValueError, match="give one of them"):
+    with pytest.raises(ValueError, match="device='cpu' .* device_map='auto'"):
         oddlm.load(folders["llada"], device="cpu", device_map="auto")
     if not torch.cuda.is_available():
         for everywhere in ({"device_map": "auto"}, {"device": "auto"}):
-            with pytest.raises(ValueError, match="and there is none: use device='cpu'"):
+            with pytest.raises(ValueError, match="device_map='auto' .*use device='cpu'"):
                 oddlm.load(folders["llada"], **everywhere)
     with pytest.raises(ValueError, match="max_batch must be an integer >= 1, not 0"):
         oddlm.load(folders["llada"], max_batch=0)
@@ -237,7 +234,7 @@ def test_prompts_that_do_not_fit_are_seen_before_the_weights(command, folders, t
     assert "length 8 that exceeds the model's context of 256" in err
     code, _, err = command("sample", "the", "--model", str(bare), "--length", "8")
     assert "is incomplete: model-00001-of-00003.safetensors" in err, (
-        "and else the weights are what is missing"
+        "a prompt that fits gets as far as the weights"
     )
 
 
@@ -275,12 +272,15 @@ def test_wrapped_masked_language_models(tmp_path):
     assert set(lm.tokenizer.encode("<|mdm_mask|>")).isdisjoint(tokenizer.all_special_ids)
     groups = lm.generate(["the end", "in the inn, a longer one"], 3, **SHAPE)
     alone = lm.generate("the end", 3, seeds=[groups[0][0].seed], **SHAPE)
-    assert [s.tokens for s in alone[0]] == [s.tokens for s in groups[0]], "padding is never shown"
+    assert [s.tokens for s in alone[0]] == [s.tokens for s in groups[0]], (
+        "the network never sees padding"
+    )
 
 
 def test_a_wrapped_network_gives_the_logits_of_our_own(tmp_path):
-    """The same weights, once native and once as transformers' network that listens both ways,
-    shifted and not.
+    """The same weights, once native and once in a bidirectional transformers network.
+
+    Once with a shift and once without.
     """
     for write, make, shift in (
         (layout.write_llada, layout.llama, False),
@@ -291,7 +291,7 @@ def test_a_wrapped_network_gives_the_logits_of_our_own(tmp_path):
         model = load_model(str(folder), dtype="fp64", device="cpu")
         forward = network.forward
 
-        def listening(input_ids, logits_to_keep=0, forward=forward):
+        def bidirectional(input_ids, logits_to_keep=0, forward=forward):
             T = input_ids.shape[1]
             full = torch.zeros(len(input_ids), 1, T, T, dtype=torch.float64)
             with layout.nothing_narrower():
@@ -299,7 +299,7 @@ def test_a_wrapped_network_gives_the_logits_of_our_own(tmp_path):
                     input_ids=input_ids, attention_mask=full, logits_to_keep=logits_to_keep
                 )
 
-        network.forward = listening
+        network.forward = bidirectional
         wrapped = oddlm.wrap(network, model.tokenizer, mask_id=model.mask_id, shift=shift).model
         tokens = torch.randint(
             layout.VOCABULARY, (4, 11), generator=torch.Generator().manual_seed(0)
@@ -310,16 +310,10 @@ def test_a_wrapped_network_gives_the_logits_of_our_own(tmp_path):
 
 def test_what_cannot_be_wrapped(tmp_path):
     network, tokenizer = bert(tmp_path)
-    with pytest.raises(
-        ValueError,
-        match="LlamaForCausalLM is autoregressive: its positions do not hear those after them",
-    ):
+    with pytest.raises(ValueError, match="LlamaForCausalLM is autoregressive"):
         oddlm.wrap(layout.llama(), tokenizer)
     with pytest.raises(ValueError, match="mask_id holds 320, outside the vocabulary"):
         oddlm.wrap(network, tokenizer, mask_id=320)
     tokenizer.mask_token = None
-    with pytest.raises(
-        ValueError,
-        match=r"the tokenizer has no mask token: say which token is the mask, wrap\(\.\.\., mask_id=",
-    ):
+    with pytest.raises(ValueError, match=r"no mask token.*mask_id="):
         oddlm.wrap(network, tokenizer)

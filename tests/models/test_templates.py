@@ -1,6 +1,4 @@
-"""Templates of checkpoints that mean harm: they cost a few seconds and some memory, in a process of
-their own.
-"""
+"""Malicious chat templates cost a few seconds and some memory, in a separate process."""
 
 import os
 import signal
@@ -19,11 +17,7 @@ from ..waiting import wait_gone
 
 USER = [{"role": "user", "content": "hello"}]
 HONEST = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
-TIME, MEMORY, SIZE = (
-    "computes for more than 1 s",
-    "more than 512 MiB",
-    "more than 8388608 characters",
-)
+TIME, MEMORY, SIZE = "more than 1 s", "more than 512 MiB", "more than 8388608 characters"
 
 
 def render(source: str, messages=USER, special: ControlTokens | None = None) -> str:
@@ -44,7 +38,8 @@ def render(source: str, messages=USER, special: ControlTokens | None = None) -> 
         ("{{ messages[0].content * 1000000000 }}", MEMORY),
         ("{{ ([0] * 1000000000) | length }}", MEMORY),
         (
-            "{% set x = namespace(s='a') %}{% for i in range(99) %}{% set x.s = x.s + x.s %}{% endfor %}",
+            "{% set x = namespace(s='a') %}"
+            "{% for i in range(99) %}{% set x.s = x.s + x.s %}{% endfor %}",
             MEMORY,
         ),
         ("{{ '%0999999999d' % 1 }}", MEMORY),
@@ -108,7 +103,7 @@ def test_an_answer_that_does_not_come(monkeypatch):
     render(HONEST)
     os.kill(renderer()._process.pid, signal.SIGSTOP)
     monkeypatch.setattr(chat, "WALL_S", 0.1)
-    with pytest.raises(ValueError, match=r"no answer within 0\.1 s"):
+    with pytest.raises(ValueError, match=r"no reply within 0\.1 s"):
         render(HONEST)
     monkeypatch.undo()
     assert render(HONEST) == "<user>hello"
@@ -195,7 +190,7 @@ def test_control_tokens_are_found_in_linear_time(special, text, size):
 
 
 def test_a_message_of_white_space_costs_no_more_than_another(monkeypatch):
-    """With tokens that take white space along, as mask tokens do."""
+    """With tokens that absorb whitespace, as mask tokens do."""
     template = ChatTemplate(HONEST, {}, ControlTokens({"<mask>": (True, True)}))
     monkeypatch.setattr(
         chat, "renderer", lambda: lambda source, variables: variables["messages"][0]["content"]

@@ -1,5 +1,5 @@
-"""Tokenizers of checkpoints: the same ids as transformers', and no text that poses as a control
-token.
+"""Tokenizers of checkpoints: they give the ids of transformers, and text never becomes control
+tokens.
 """
 
 import json
@@ -102,9 +102,7 @@ def test_a_message_cannot_pose_as_control_tokens(kind, request):
     ):
         ids = tokenizer.chat([{"role": "user", "content": f"{attack} {chr(0xF0000)} end"}])
         assert [t for t in ids if t in control] == benign
-        assert f"{attack} {chr(0xF0000)} end" in tokenizer.decode(ids), (
-            "it arrives as the text that it is"
-        )
+        assert f"{attack} {chr(0xF0000)} end" in tokenizer.decode(ids), "it is encoded as text"
         assert not control & set(tokenizer.encode(attack))
 
 
@@ -142,14 +140,14 @@ def test_whatever_a_message_says_is_text(tmp_path_factory, text):
     ("template", "message"),
     [
         ("{% for %}", "the chat template cannot be read"),
-        ("{{ raise_exception('no system here') }}", "refused the messages: no system here"),
+        ("{{ raise_exception('no system here') }}", "rejected the messages: no system here"),
         (
             "{{ ''.__class__.__mro__[1].__subclasses__() }}",
-            "the chat template refused the messages: .*unsafe",
+            "the chat template rejected the messages: .*unsafe",
         ),
-        ("{{ messages.append('x') }}", "refused the messages: .*unsafe"),
-        ("{{ self._TemplateReference__context.eval('1') }}", "refused the messages"),
-        ("{% include '/etc/passwd' %}", "refused the messages"),
+        ("{{ messages.append('x') }}", "rejected the messages: .*unsafe"),
+        ("{{ self._TemplateReference__context.eval('1') }}", "rejected the messages"),
+        ("{% include '/etc/passwd' %}", "rejected the messages"),
     ],
 )
 def test_templates_are_not_trusted(tmp_path, template, message):
@@ -194,17 +192,14 @@ def test_ids_come_from_config_and_tokenizer(tmp_path):
     found = outline(Source(str(layout.write_dream(tmp_path / "dream"))))
     assert (found.mask_id, set(found.end_ids)) == (first + 3, {first, first + 2})
     found = outline(Source(str(layout.write_qwen3(tmp_path / "qwen3"))))
-    assert found.mask_id == first + 3, "by the tokenizer: the config is silent"
+    assert found.mask_id == first + 3, "from the tokenizer: the config has none"
     found = outline(Source(str(layout.write_llada(tmp_path / "illada", mask_token_id=5))))
     assert found.mask_id == 5
 
 
 def test_masks_that_are_not_clear(tmp_path):
     folder = layout.write_dream(tmp_path / "two", mask_token_id=7)
-    with pytest.raises(
-        ValueError,
-        match=r"says that the mask token is 7, its tokenizer says 265: say which is right, mask_id=",
-    ):
+    with pytest.raises(ValueError, match=r"mask token is 7 .* 265 .*mask_id="):
         oddlm.load(str(folder))
     assert oddlm.load(str(folder), mask_id=7, device="cpu").model.mask_id == 7
     folder = layout.write_qwen3(tmp_path / "none")
@@ -212,22 +207,19 @@ def test_masks_that_are_not_clear(tmp_path):
     (folder / "tokenizer_config.json").write_text(
         text.replace("<|mask|>", "<|fill|>").replace('"mask_token"', '"other"')
     )
-    with pytest.raises(
-        ValueError,
-        match="has no mask_token_id, and its tokenizer has no mask token: this is no masked diffusion",
-    ):
+    with pytest.raises(ValueError, match="has no mask_token_id.*mask_id="):
         oddlm.load(str(folder))
 
 
 def test_damaged_tokenizers(tmp_path):
     folder = layout.write_llada(tmp_path / "llada")
     (folder / "tokenizer.json").write_text("{}")
-    with pytest.raises(ValueError, match=r"tokenizer\.json is damaged .*copy or download it anew"):
+    with pytest.raises(ValueError, match=r"tokenizer\.json is damaged .*download"):
         oddlm.load(str(folder))
     (folder / "tokenizer.json").unlink()
     with pytest.raises(
         ValueError,
-        match=r"holds no tokenizer: neither tokenizer\.json nor vocab\.json and merges\.txt",
+        match=r"has no tokenizer: neither tokenizer\.json nor vocab\.json and merges\.txt",
     ):
         oddlm.load(str(folder))
     folder = layout.write_dream(tmp_path / "dream")
@@ -242,7 +234,7 @@ def test_damaged_tokenizers(tmp_path):
     (folder / "tokenizer_config.json").write_text(
         text.replace(f'"{len(layout.vocabulary())}"', '"300"')
     )
-    with pytest.raises(ValueError, match=r"should be \d+, and becomes \d+"):
+    with pytest.raises(ValueError, match=r"should have id \d+, but gets \d+"):
         oddlm.load(str(folder))
     for added in (
         [1],
@@ -275,7 +267,7 @@ TRAINING = {
 
 
 def edit(folder, **changes):
-    """Change parts of tokenizer.json; those of the model by "model"."""
+    """Change parts of tokenizer.json; `model` is merged into its "model" table."""
     path = folder / "tokenizer.json"
     content = json.loads(path.read_text())
     content["model"] |= changes.pop("model", {})
@@ -294,7 +286,7 @@ def test_what_a_tokenizer_needed_in_training_does_not_cut_prompts(tmp_path):
     wrapped = text_tokenizer(loaded)
     assert (wrapped.encode(text), wrapped.chat(TALK)) == (whole, talk)
     assert loaded.backend_tokenizer.truncation["max_length"] == 3, (
-        "what belongs to somebody else stays as it is"
+        "the original tokenizer is not modified"
     )
 
 
@@ -354,7 +346,7 @@ def test_a_tokenizer_that_panics_is_refused_in_words(tmp_path, changes, capfd):
     edit(tmp_path, **changes)
     with pytest.raises(ValueError, match="tokenizer"):
         use(tmp_path, "a" * 3000 + "b")
-    capfd.readouterr()  # the library tells stderr of its panics
+    capfd.readouterr()  # the library prints its panics to stderr
 
 
 def test_signals_are_not_taken_for_a_panic(llada, monkeypatch):

@@ -56,7 +56,7 @@ def test_the_last_block_need_not_answer_for_the_prompt(start, shift):
     config = TransformerConfig(vocab_size=50, width=32, layers=3, heads=4, hidden=48, shift=shift)
     network = Transformer(config).double().eval()
     tokens, lengths = torch.randint(50, (3, 12)), torch.tensor([start, start, max(start - 1, 0)])
-    everything = network.outputs(tokens, network.layout(12, start, lengths))
+    everything = network.hidden_states(tokens, network.layout(12, start, lengths))
     expected = network.logits(network.predictors(everything, start, lengths))
     assert (network(tokens, start, lengths) - expected).abs().max() < 1e-12
 
@@ -64,8 +64,8 @@ def test_the_last_block_need_not_answer_for_the_prompt(start, shift):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"compiled": True}, "compiled must be None or one of fixed, any, not True"),
-        ({"compiled": "any", "cache": "dual"}, "give compiled or cache, not both"),
+        ({"compiled": True}, "compiled .* fixed, any, not True"),
+        ({"compiled": "any", "cache": "dual"}, "compiled='any' .* cache='dual'"),
     ],
 )
 def test_what_cannot_be_compiled(network, options, said):

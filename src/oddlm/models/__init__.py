@@ -1,4 +1,4 @@
-"""Networks that predict tokens, one file each, and wrappers around them."""
+"""Models: networks that predict tokens, loaders for checkpoints, and wrappers."""
 
 import inspect
 import re
@@ -18,8 +18,10 @@ HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
 def load_model(name: str, **options: Any) -> Model:
-    """A known model, a checkpoint (a folder, or a name on the hub), or the dotted path of
-    somebody's own class or function.
+    """Load a model by name.
+
+    name: a known model, a checkpoint (a folder or a name on the hub), or the dotted path of a
+        class or function.
     """
     from .loading.device import named_dtype
 
@@ -33,8 +35,9 @@ def load_model(name: str, **options: Any) -> Model:
 
 
 def outline_model(name: str, **options: Any) -> "Outline | None":
-    """What is known of a checkpoint before its weights are read or even downloaded; None for what
-    is no checkpoint.
+    """Describe a checkpoint without reading or downloading its weights.
+
+    Return None if the model is not a checkpoint.
     """
     check_model(name, **options)
     if not _is_checkpoint(name):
@@ -50,10 +53,10 @@ def outline_model(name: str, **options: Any) -> "Outline | None":
 
 
 def model_digest(name: str, *, revision: str | None = None) -> str:
-    """What tells the model from one with other weights, wherever it lies
-    (`oddlm.models.loading.weights`); nothing is loaded.
+    """Return a digest of the model's weights that does not depend on their location.
 
-    ValueError for a model that there is not.
+    See `oddlm.models.loading.weights`. Nothing is loaded. Raise ValueError if there is no such
+    model.
     """
     from .loading import weights
 
@@ -70,20 +73,18 @@ def model_digest(name: str, *, revision: str | None = None) -> str:
         return weights.files_digest(mini_files(HERE if name == "mini" else Path(name)))
     try:
         source = inspect.getsourcefile(inspect.unwrap(factory))
-    except TypeError:  # it is built in
+    except TypeError:  # built-in objects have no source
         source = None
     return weights.NAME + name if source is None else weights.source_digest(Path(source))
 
 
 def check_model(name: str, **options: Any) -> None:
-    """ValueError for a model that there is not, or an option that it does not have; nothing is
-    loaded.
-    """
+    """Raise ValueError if the model or one of its options does not exist; nothing is loaded."""
     _check_options(name, find_model(name), options)
 
 
 def find_model(name: str) -> Callable[..., Any]:
-    """What makes the model; nothing is loaded yet."""
+    """Return the callable that creates the model; nothing is loaded yet."""
     if _is_checkpoint(name):
         from .loading.pretrained import load_pretrained
 
@@ -91,7 +92,7 @@ def find_model(name: str) -> Callable[..., Any]:
     if name not in KNOWN and Path(name).is_dir():
         from .mini import Mini
 
-        return partial(Mini, name)  # what `oddlm train` makes
+        return partial(Mini, name)  # written by `oddlm train`
     if "/" in name or "\\" in name:
         raise ValueError(
             f"there is no folder {name!r}, and a name on the hub has the form organisation/model"
@@ -100,14 +101,14 @@ def find_model(name: str) -> Callable[..., Any]:
     if not is_dotted(path):
         known = ", ".join(KNOWN)
         raise ValueError(
-            f"unknown model {name!r}; known: {known}, or the dotted path of a class or function, or a checkpoint: a folder, "
-            "or a name on the hub (organisation/model)"
+            f"unknown model {name!r}; known: {known}, or the dotted path of a class or function, "
+            "or a checkpoint: a folder or a name on the hub (organisation/model)"
         )
     return cast("Callable[..., Any]", find_dotted("model", path))
 
 
 def _is_checkpoint(name: str) -> bool:
-    """A folder in the published layout, or a name on the hub."""
+    """Return whether the name is a folder in a published layout, or a name on the hub."""
     if name in KNOWN:
         return False
     if not Path(name).is_dir():
@@ -121,7 +122,7 @@ def _is_checkpoint(name: str) -> bool:
 def _check_options(name: str, factory: Callable[..., Any], options: dict[str, Any]) -> None:
     try:
         parameters = inspect.signature(factory).parameters.values()
-    except ValueError:  # some built-in classes have none
+    except ValueError:  # some built-in classes have no signature
         return
     known = [p.name for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
     unknown = [option for option in options if option not in known]

@@ -1,4 +1,4 @@
-"""What all networks of our own share: a transformer, and what the sampler wants to know of it."""
+"""The model class for all networks that run on our own `Transformer`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,13 +20,14 @@ COMPILED = ("fixed", "any")
 class Native:
     """A model around a `Transformer`.
 
-    cache: None, "prefix" or "dual": which keys and values a run reuses between steps
-    (`oddlm.models.cache`); an approximation.
-    refresh: recompute them at least every so many steps, besides at block borders.
-    confidence: what a run takes confidence from unless it says so itself (`oddlm.denoise_steps`).
-    compiled: torch.compile the blocks, "fixed" anew for every shape, which is fastest (torch gives
-    up after some shapes), "any"
-        once for all shapes; None does not. Not with a cache or quantised weights.
+    cache: which keys and values a run reuses between steps: None, "prefix" or "dual"
+        (`oddlm.models.cache`). This is an approximation.
+    refresh: recompute the cached keys and values at least every `refresh` steps, in addition to
+        block borders.
+    confidence: the default confidence of a run (`oddlm.denoise_steps`).
+    compiled: apply torch.compile to the blocks. "fixed" compiles for every new shape, which is
+        fastest (torch gives up after some shapes); "any" compiles once for all shapes. Cannot be
+        combined with a cache or quantised weights.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class Native:
             raise ValueError(f"cache must be None or one of {', '.join(CACHES)}, not {cache!r}")
         if refresh is not None and cache is None:
             raise ValueError(
-                f"refresh is an option of a cache: give cache one of {', '.join(CACHES)} too"
+                f"refresh={refresh!r} needs a cache: set cache to one of {', '.join(CACHES)}"
             )
         if compiled not in (None, *COMPILED):
             raise ValueError(
@@ -56,30 +57,26 @@ class Native:
             )
         if compiled and cache is not None:
             raise ValueError(
-                "compiled blocks keep no keys and values: give compiled or cache, not both"
+                f"compiled={compiled!r} cannot be combined with cache={cache!r}: compiled blocks "
+                "do not keep keys and values"
             )
         if compiled and is_quantized(network):
             raise ValueError(
-                "compiled is for weights as they are: give compiled or quantize, not both"
+                f"compiled={compiled!r} cannot be combined with quantize: quantised blocks are not "
+                "compiled"
             )
         self.network = network.eval()
         self.compiled = compiled
-        for block in network.blocks if compiled else ():  # all of them share their code
+        for block in network.blocks if compiled else ():  # the blocks share one compiled function
             block.compile(dynamic=compiled == "any")
         self.cache, self.refresh = cache, None if refresh is None else whole("refresh", refresh)
-        self.name = (
-            name
-            if cache is None
-            else f"{name}, {cache} cache" + (f", refresh {refresh}" if refresh else "")
-        )
+        self.name = name
+        if cache is not None:
+            self.name += f", {cache} cache" + (f", refresh {refresh}" if refresh else "")
         self.mask_id, self.end_ids = mask_id, tuple(end_ids)
         self.vocab_size = network.config.vocab_size
-        self.context, self.tokenizer, self.weights, self.confidence = (
-            context,
-            tokenizer,
-            weights,
-            confidence,
-        )
+        self.context, self.tokenizer = context, tokenizer
+        self.weights, self.confidence = weights, confidence
         self.device = network.device
         self.embedding = network.embed.weight.detach()
 
@@ -97,10 +94,10 @@ class Native:
             dtype=self.embedding.dtype,
             embedding=self.embedding,
             confidence=self.confidence,  # type: ignore[arg-type]
-            nudges=self.cache is None,  # what was kept would answer to the nudge of an earlier step
+            nudges=self.cache is None,  # cached keys would carry the nudge of an earlier step
             selective=True,
-            position_bytes=(3 * config.hidden + 2 * config.width)
-            * item,  # the feed-forward part and the stream, twice
+            # the MLP, and the residual stream twice
+            position_bytes=(3 * config.hidden + 2 * config.width) * item,
         )
 
     @torch.no_grad()
@@ -111,7 +108,7 @@ class Native:
         return logits
 
     def session(self, query: Query) -> Session:
-        """The model for the run that begins with this query."""
+        """Open a session for the run that begins with this query."""
         if self.cache is None:
             return PlainSession(self.network, query)
         return CachedSession(self.network, query, self.cache, self.refresh)

@@ -1,4 +1,4 @@
-"""Our networks during one run, without a cache: what stays the same between steps is computed once."""
+"""Sessions without a cache: whatever stays the same between steps is computed once."""
 
 import torch
 from torch import Tensor
@@ -8,7 +8,7 @@ from .transformer import Layout, Transformer
 
 
 class RunSession:
-    """What every session of ours begins with.
+    """The common part of all sessions of a `Transformer`.
 
     `computed` counts the positions that went through the network.
     """
@@ -25,30 +25,28 @@ class RunSession:
         self._layout = layout if padded else layout.unpadded()
 
     def check(self, query: Query) -> None:
-        """Refuse the queries of another run, and those out of order."""
+        """Raise ValueError if the query belongs to another run or is out of order."""
         if query.run != self.run:
             raise ValueError("this session belongs to another run: open one for each run")
         if query.number != self.next:
             raise ValueError(
-                f"this session waits for query {self.next} of its run, not {query.number}"
+                f"this session expects query {self.next} of its run, not {query.number}"
             )
 
-    def places(self, query: Query) -> Tensor | None:
-        """[R]: where these samples stand among those of the first query; None: they are the same.
+    def indices(self, query: Query) -> Tensor | None:
+        """Return the indices [R] of these samples among those of the first query; None if equal.
 
-        Samples only ever leave.
+        Samples may leave a run but never join it.
         """
         if len(query.tokens) == len(self.prompt_lengths):
             return None
         assert query.samples is not None
-        return (
-            query.samples
-            if self.samples is None
-            else torch.searchsorted(self.samples, query.samples)
-        )
+        if self.samples is None:
+            return query.samples
+        return torch.searchsorted(self.samples, query.samples)
 
-    def layout(self, places: Tensor | None) -> Layout:
-        return self._layout if places is None else self._layout.take(places)
+    def layout(self, indices: Tensor | None) -> Layout:
+        return self._layout if indices is None else self._layout.take(indices)
 
 
 class PlainSession(RunSession):
@@ -56,9 +54,9 @@ class PlainSession(RunSession):
     def __call__(self, query: Query) -> Tensor:
         self.check(query)
         self.computed += query.tokens.numel()
-        layout = self.layout(self.places(query))
+        layout = self.layout(self.indices(query))
         logits = self.network.predict(
             query.tokens, self.start, query.prompt_lengths, layout, query.nudge, query.positions
         )
-        self.next += 1  # what failed may be asked again
+        self.next += 1  # only now, so that a failed query can be repeated
         return logits

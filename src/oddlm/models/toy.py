@@ -1,7 +1,4 @@
-"""A network without training: random, small, deterministic.
-
-For tests and for seeing the machinery move; it knows nothing.
-"""
+"""A small, random, deterministic network without training, for tests and demonstrations."""
 
 from collections.abc import Sequence
 from typing import Literal
@@ -13,14 +10,14 @@ from ..core.model import ModelInfo
 from .loading.weights import CODE, of_text
 from .transformer import nudged
 
-VERSION = 1  # raise it with every change of what the network says
+VERSION = 1  # increment it with every change of the logits
 
 
 class ToyTokenizer:
-    """Words `t0`, `t1`, ... are the tokens; any other word is one of them by its length."""
+    """The words `t0`, `t1`, ... are the tokens; other words map to a token by their length."""
 
     def __init__(self, vocab_size: int) -> None:
-        self._words = vocab_size - 4  # behind the special ids, before MASK
+        self._words = vocab_size - 4  # after the special ids, before MASK
 
     def encode(self, text: str) -> list[int]:
         return [self._token(word) for word in text.split()]
@@ -30,20 +27,17 @@ class ToyTokenizer:
 
     def _token(self, word: str) -> int:
         number = word.removeprefix("t")
-        return (
-            3
-            + (int(number) - 3 if number.isdecimal() and len(number) < 9 else len(word))
-            % self._words
-        )
+        index = int(number) - 3 if number.isdecimal() and len(number) < 9 else len(word)
+        return 3 + index % self._words
 
 
 class Toy:
-    """Every position listens to its neighbours through random matrices.
+    """A network in which every position mixes its neighbours through random matrices.
 
-    process: what it takes what is not written yet to be, MASK or random tokens; it says something
-    in either case. It honours the whole model protocol: positions count from the first real token
-    and padding is not heard, so a prompt gives the same logits alone and in a batch with longer
-    ones.
+    It follows the whole model protocol: positions are counted from the first real token and
+    padding is ignored, so a prompt has the same logits alone and in a batch with longer ones.
+
+    process: what stands at positions not written yet: MASK tokens or random ones.
     """
 
     EOS, PAD = 1, 2
@@ -72,10 +66,10 @@ class Toy:
         self.context = 1024
         self.process = process
         self.embedding = draw(vocab_size, width)  # [V, H]
-        self.embedding[self.mask_id] *= 0.25  # a mask says little
+        self.embedding[self.mask_id] *= 0.25  # a mask carries little information
         self._weight = draw(2 * reach + 1, width) / (2 * reach + 1) ** 0.5  # by relative distance
         self._head = draw(width, vocab_size) * sharpness / width**0.5
-        self._place = draw(64, width)
+        self._position = draw(64, width)
         self._reach = reach
 
     @property
@@ -97,15 +91,16 @@ class Toy:
         self, tokens: Tensor, start: int, prompt_lengths: Tensor, nudge: Tensor | None = None
     ) -> Tensor:
         T = tokens.shape[1]
-        place = torch.arange(T) - (start - prompt_lengths)[:, None]  # [B, T], negative on padding
-        said = self.embedding[tokens] if nudge is None else nudged(self.embedding[tokens], nudge)
-        heard = said * (place >= 0)[..., None]
-        padded = torch.nn.functional.pad(heard, (0, 0, self._reach, self._reach))
+        position_ids = torch.arange(T) - (start - prompt_lengths)[:, None]  # [B, T], < 0: padding
+        embedded = self.embedding[tokens]
+        if nudge is not None:
+            embedded = nudged(embedded, nudge)
+        embedded = embedded * (position_ids >= 0)[..., None]
+        padded = torch.nn.functional.pad(embedded, (0, 0, self._reach, self._reach))
         context = sum(
             weight * padded[:, offset : offset + T] for offset, weight in enumerate(self._weight)
         )
-        hidden = (
-            torch.as_tensor(context)[:, start:] + self._place[place[:, start:] % len(self._place)]
-        )
+        position = self._position[position_ids[:, start:] % len(self._position)]
+        hidden = torch.as_tensor(context)[:, start:] + position
         logits: Tensor = hidden.tanh() @ self._head
         return logits

@@ -1,5 +1,6 @@
-"""A bidirectional transformer in one file: RMSNorm, rotary positions, SwiGLU; its config covers
-LLaDA, Dream and Qwen3 too.
+"""A bidirectional transformer with RMSNorm, rotary positions and SwiGLU.
+
+Its config also covers LLaDA, Dream and Qwen3.
 """
 
 from collections.abc import Callable
@@ -17,17 +18,17 @@ class TransformerConfig:
     width: int
     layers: int
     heads: int
-    hidden: int  # of the feed-forward part
+    hidden: int  # width of the MLP
     rope_theta: float = 10_000.0
     norm_eps: float = 1e-5
-    kv_heads: int | None = None  # fewer than heads: each serves several of them
-    head_size: int | None = None  # where it is not width / heads
+    kv_heads: int | None = None  # fewer than heads: grouped-query attention
+    head_size: int | None = None  # None: width / heads
     qkv_bias: bool = False
-    qk_norm: bool = False  # RMSNorm on every head's queries and keys
-    tied: bool = True  # the embedding is the output head
-    wide_rotary: bool = False  # rotate in float32, whatever the network's type
+    qk_norm: bool = False  # RMSNorm on the queries and keys of every head
+    tied: bool = True  # the output head shares the embedding matrix
+    wide_rotary: bool = False  # apply RoPE in float32, whatever the dtype of the network
     logit_scale: float = 1.0
-    shift: bool = False  # position j is predicted by the output of position j - 1
+    shift: bool = False  # position j is predicted by the hidden state of position j - 1
 
     @property
     def head(self) -> int:
@@ -50,43 +51,40 @@ class RMSNorm(nn.Module):
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where the tokens of a canvas stand: what attention needs to know besides the tokens."""
+    """The rotary angles and the padding mask of a batch: all attention needs besides the tokens."""
 
-    cos: Tensor  # [B, 1, T, head]; a single row where it serves all
+    cos: Tensor  # [B, 1, T, head], or [1, 1, T, head] if all samples share it
     sin: Tensor
-    mask: Tensor | None  # [B, 1, 1, T]: nobody listens to padding; None where there is none
+    mask: Tensor | None  # [B, 1, 1, T]: False on padding; None without padding
 
     def to(self, device: torch.device) -> "Layout":
         if self.cos.device == device:
             return self
-        return Layout(
-            self.cos.to(device),
-            self.sin.to(device),
-            None if self.mask is None else self.mask.to(device),
-        )
+        mask = None if self.mask is None else self.mask.to(device)
+        return Layout(self.cos.to(device), self.sin.to(device), mask)
 
     def window(self, low: int, high: int) -> "Layout":
-        """Some of the positions ask; all are heard."""
+        """Restrict the queries to positions low to high - 1; the keys still cover all positions."""
         return Layout(self.cos[:, :, low:high], self.sin[:, :, low:high], self.mask)
 
-    def gather(self, rows: Tensor, positions: Tensor) -> "Layout":
-        """Some samples, each with positions [R, W] of its own that ask."""
-        mask = None if self.mask is None else self.mask[rows]
-        cos, sin = (x if len(x) == 1 else x[rows] for x in (self.cos, self.sin))
-        where = positions[:, None, :, None].expand(-1, 1, -1, cos.shape[3])
-        cos, sin = (x.expand(len(positions), -1, -1, -1).gather(2, where) for x in (cos, sin))
+    def gather(self, samples: Tensor, positions: Tensor) -> "Layout":
+        """Select samples [R], each with its own query positions [R, W]."""
+        mask = None if self.mask is None else self.mask[samples]
+        cos, sin = (x if len(x) == 1 else x[samples] for x in (self.cos, self.sin))
+        index = positions[:, None, :, None].expand(-1, 1, -1, cos.shape[3])
+        cos, sin = (x.expand(len(positions), -1, -1, -1).gather(2, index) for x in (cos, sin))
         return Layout(cos, sin, mask)
 
     def unpadded(self) -> "Layout":
         return Layout(self.cos, self.sin, None)
 
-    def take(self, rows: Tensor) -> "Layout":
-        return (
-            self if self.mask is None else Layout(self.cos[rows], self.sin[rows], self.mask[rows])
-        )
+    def take(self, samples: Tensor) -> "Layout":
+        if self.mask is None:
+            return self
+        return Layout(self.cos[samples], self.sin[samples], self.mask[samples])
 
 
-Pair = tuple[Tensor, Tensor]  # keys and values, [B, key heads, T, head]
+KV = tuple[Tensor, Tensor]  # keys and values, [B, key heads, T, head]
 
 
 class Block(nn.Module):
@@ -112,46 +110,50 @@ class Block(nn.Module):
         self,
         x: Tensor,
         layout: Layout,
-        recall: Callable[[Tensor, Tensor], Pair] | None = None,
-        asked: int = 0,
-        fed: bool = True,
+        update_kv: Callable[[Tensor, Tensor], KV] | None = None,
+        query_start: int = 0,
+        run_mlp: bool = True,
     ) -> Tensor:
-        """asked: only the positions from there on answer; all are heard. fed: False leaves `feed`
-        to the caller.
-        """
-        q, k, v = self.heard(x, layout)
-        if recall is not None:
-            k, v = recall(k, v)
-        x = x[:, asked:] + self.attend(q[:, :, asked:], k, v, layout.mask)
-        return self.feed(x) if fed else x
+        """Return the hidden states of the positions from `query_start` on.
 
-    def feed(self, x: Tensor) -> Tensor:
-        """The part that looks at each position alone."""
+        update_kv: takes the keys and values of x and returns those to attend to.
+        query_start: earlier positions contribute keys and values only.
+        run_mlp: False leaves `mlp` to the caller.
+        """
+        q, k, v = self.project_qkv(x, layout)
+        if update_kv is not None:
+            k, v = update_kv(k, v)
+        x = x[:, query_start:] + self.attend(q[:, :, query_start:], k, v, layout.mask)
+        return self.mlp(x) if run_mlp else x
+
+    def mlp(self, x: Tensor) -> Tensor:
+        """Add the MLP branch to the residual stream; every position is computed independently."""
         gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)
         result: Tensor = x + self.down(F.silu(gate) * up)
         return result
 
-    def heard(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values, [B, heads, T, head], positions applied."""
+    def project_qkv(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values, [B, heads, T, head], with RoPE applied."""
         q, k, v = (
             part.unflatten(-1, (-1, self.head)).transpose(1, 2)
             for part in self.qkv(self.attention_norm(x)).split(self.sizes, -1)
         )
-        return self.turn(self.q_norm(q), layout), self.turn(self.k_norm(k), layout), v
+        return self.apply_rope(self.q_norm(q), layout), self.apply_rope(self.k_norm(k), layout), v
 
-    def turn(self, x: Tensor, layout: Layout) -> Tensor:
+    def apply_rope(self, x: Tensor, layout: Layout) -> Tensor:
         wide = x.to(layout.cos.dtype) if self.wide_rotary else x
         return rotate(wide, layout.cos, layout.sin).to(x.dtype)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        heard = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=self.shared)
-        result: Tensor = self.attention_out(heard.transpose(1, 2).flatten(2))
+        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=self.shared)
+        result: Tensor = self.attention_out(attended.transpose(1, 2).flatten(2))
         return result
 
 
 class Transformer(nn.Module):
-    """logits[:, j] predicts tokens[:, start + j]; the head runs on those positions alone, or on
-    some of them.
+    """A masked diffusion network: logits[:, j] predicts tokens[:, start + j].
+
+    The output head runs only on the positions from `start` on, or on the requested ones.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -163,27 +165,21 @@ class Transformer(nn.Module):
         self.norm = RMSNorm(config.width, config.norm_eps)
         self.head = None if config.tied else nn.Linear(config.width, config.vocab_size, bias=False)
         self.apply(_initialise)
-        for (
-            block
-        ) in blocks:  # residual branches start small, so that depth does not blow up the stream
+        # residual branches start small, so that the stream does not grow with depth
+        for block in blocks:
             for part in (block.attention_out, block.down):
                 nn.init.normal_(part.weight, std=0.02 / (2 * config.layers) ** 0.5)
 
     @property
     def device(self) -> torch.device:
-        """Where logits come out."""
+        """The device of the logits."""
         return self.norm.weight.device
 
     def forward(
         self, tokens: Tensor, start: int, prompt_lengths: Tensor, nudge: Tensor | None = None
     ) -> Tensor:
-        return self.predict(
-            tokens,
-            start,
-            prompt_lengths,
-            self.layout(tokens.shape[1], start, prompt_lengths),
-            nudge,
-        )
+        layout = self.layout(tokens.shape[1], start, prompt_lengths)
+        return self.predict(tokens, start, prompt_lengths, layout, nudge)
 
     def predict(
         self,
@@ -194,42 +190,44 @@ class Transformer(nn.Module):
         nudge: Tensor | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """`forward`, with a layout that is known already; positions [B, m], counted from `start`:
-        for these alone.
+        """Run `forward` with a precomputed layout.
+
+        positions [B, m], counted from `start`: return logits for these only.
         """
-        asked = start - 1 if self.config.shift and start > 0 else start
-        x = self.outputs(tokens, layout, asked=asked, fed=False, nudge=nudge)
-        return self.finish(x, start - asked, prompt_lengths, positions)
+        first = start - 1 if self.config.shift and start > 0 else start
+        x = self.hidden_states(tokens, layout, query_start=first, last_mlp=False, nudge=nudge)
+        return self.finish(x, start - first, prompt_lengths, positions)
 
     def finish(
         self, x: Tensor, first: int, before: Tensor, positions: Tensor | None = None
     ) -> Tensor:
-        """Logits from what the last block says before its `feed`, of the positions from `first` on,
-        or of some of them.
+        """Return the logits of the positions from `first` on, or of `positions` among them.
 
-        before [B]: real tokens left of `first`. positions [B, m], counted from `first`.
+        x: hidden states of the last block before its MLP.
+        before [B]: number of real tokens left of `first`.
+        positions [B, m]: counted from `first`.
         """
         x = self.predictors(x, first, before)
         if positions is not None:
             x = x.gather(1, positions[..., None].expand(-1, -1, x.shape[2]))
         last: Block = self.blocks[-1]  # type: ignore[assignment]
-        fed = last.feed(x.to(next(last.parameters()).device))
-        return self.logits(fed.to(self.device))
+        x = last.mlp(x.to(next(last.parameters()).device))
+        return self.logits(x.to(self.device))
 
-    def outputs(
+    def hidden_states(
         self,
         tokens: Tensor,
         layout: Layout,
-        recall: Callable[[int, Tensor, Tensor], Pair] | None = None,
-        asked: int = 0,
-        fed: bool = True,
+        update_kv: Callable[[int, Tensor, Tensor], KV] | None = None,
+        query_start: int = 0,
+        last_mlp: bool = True,
         nudge: Tensor | None = None,
     ) -> Tensor:
-        """What the last block says of the positions from `asked` on, [B, T - asked, width]; fed:
-        after its `feed`.
+        """Return the hidden states of the positions from `query_start` on after the last block.
 
-        recall: (layer, keys, values) of these tokens -> the keys and values that they listen to, if
-        not to each other's.
+        The result has shape [B, T - query_start, width].
+        update_kv: maps (layer, keys, values) of these tokens to the keys and values to attend to.
+        last_mlp: False leaves the MLP of the last block to the caller.
         nudge: added to the embeddings of the first tokens.
         """
         x: Tensor = self.embed(tokens.to(self.embed.weight.device))
@@ -237,29 +235,30 @@ class Transformer(nn.Module):
         for i, block in enumerate(self.blocks):
             here = next(block.parameters()).device  # blocks may live on several devices
             x, layout = x.to(here), layout.to(here)
-            last = i == len(self.blocks) - 1  # of the others every position is heard by the next
+            last = i == len(self.blocks) - 1  # earlier blocks feed keys and values to the next one
             x = block(
                 x,
                 layout,
-                None if recall is None else partial(recall, i),
-                asked if last else 0,
-                fed or not last,
+                None if update_kv is None else partial(update_kv, i),
+                query_start if last else 0,
+                last_mlp or not last,
             )
         return x.to(self.device)
 
     def layout(self, T: int, start: int, prompt_lengths: Tensor) -> Layout:
-        place = (
-            torch.arange(T, device=prompt_lengths.device) - (start - prompt_lengths)[:, None]
-        )  # [B, T], negative on padding
+        index = torch.arange(T, device=prompt_lengths.device)
+        position_ids = index - (start - prompt_lengths)[:, None]  # [B, T], negative on padding
         dtype = self.embed.weight.dtype
         wide = torch.promote_types(dtype, torch.float32) if self.config.wide_rotary else dtype
-        cos, sin = rotary(place.clamp(min=0), self.config.head, self.config.rope_theta, wide)
-        return Layout(cos, sin, (place >= 0)[:, None, None])
+        cos, sin = rope_cos_sin(
+            position_ids.clamp(min=0), self.config.head, self.config.rope_theta, wide
+        )
+        return Layout(cos, sin, (position_ids >= 0)[:, None, None])
 
     def predictors(self, x: Tensor, first: int, before: Tensor) -> Tensor:
-        """The outputs from which the positions from `first` on are predicted.
+        """Return the hidden states that predict the positions from `first` on.
 
-        before [B]: real tokens left of `first`; where there is none, that position predicts itself.
+        before [B]: number of real tokens left of `first`; if 0, that position predicts itself.
         """
         if not self.config.shift:
             return x[:, first:]
@@ -277,16 +276,21 @@ class Transformer(nn.Module):
 
 
 def nudged(x: Tensor, nudge: Tensor) -> Tensor:
-    """x [B, T, H] with `nudge` [B, start, H] added to the first positions."""
+    """Add `nudge` [B, start, H] to the first positions of x [B, T, H]."""
     start = nudge.shape[1]
     return torch.cat([x[:, :start] + nudge.to(x.device, x.dtype), x[:, start:]], dim=1)
 
 
-def rotary(place: Tensor, head: int, theta: float, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """cos and sin, [B, 1, T, head], for rotate-half rotary positions; angles in float32 at least."""
+def rope_cos_sin(
+    position_ids: Tensor, head: int, theta: float, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Return cos and sin, [B, 1, T, head], for rotate-half RoPE.
+
+    Angles are computed in float32 or wider.
+    """
     wide = torch.promote_types(dtype, torch.float32)
-    frequency = theta ** (-torch.arange(0, head, 2, device=place.device, dtype=wide) / head)
-    angle = place[:, None, :, None].to(wide) * frequency
+    frequency = theta ** (-torch.arange(0, head, 2, device=position_ids.device, dtype=wide) / head)
+    angle = position_ids[:, None, :, None].to(wide) * frequency
     angle = torch.cat([angle, angle], dim=-1)
     return angle.cos().to(dtype), angle.sin().to(dtype)
 

@@ -1,4 +1,4 @@
-"""Models around models. The sampler sees one model and does not know."""
+"""Wrappers that add batching or guidance to a model; the sampler sees an ordinary model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ from ..core.model import Model, ModelInfo, Query, Session, info_of, open_session
 
 
 class Wrapper:
-    """Everything the wrapped model says of itself, said again."""
+    """Forwards every attribute of the wrapped model."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
@@ -22,13 +22,13 @@ class Wrapper:
         return info_of(self.model)
 
     def __getattr__(self, name: str) -> Any:
-        if name == "model":  # not set yet, as while unpickling
+        if name == "model":  # not set yet, e.g. while unpickling
             raise AttributeError(name)
         return getattr(self.model, name)
 
 
 class MicroBatch(Wrapper):
-    """Show the network at most `max_batch` samples at a time; a guide still sees the whole batch."""
+    """Run the network on at most `max_batch` samples at a time; a guide still sees all of them."""
 
     def __init__(self, model: Model, max_batch: int) -> None:
         super().__init__(model)
@@ -39,19 +39,19 @@ class MicroBatch(Wrapper):
         return replace(super().info, max_batch=self.max_batch)
 
     def __call__(
-        self, tokens: Tensor, start: int, prompt_lengths: Tensor, **aside: Tensor
+        self, tokens: Tensor, start: int, prompt_lengths: Tensor, **options: Tensor
     ) -> Tensor:
-        by_row = (x.split(self.max_batch) for x in (tokens, prompt_lengths, *aside.values()))
-        parts = zip(*by_row, strict=True)
+        split = (x.split(self.max_batch) for x in (tokens, prompt_lengths, *options.values()))
+        parts = zip(*split, strict=True)
         return torch.cat(
             [
-                self.model(some, start, lengths, **dict(zip(aside, rest, strict=True)))
-                for some, lengths, *rest in parts
+                self.model(part, start, lengths, **dict(zip(options, rest, strict=True)))
+                for part, lengths, *rest in parts
             ]
         )
 
     def session(self, query: Query) -> Session:
-        """Each part of the samples is a run of its own; so it stays where some of them are done."""
+        """Open one session per part; samples stay in their part when others are done."""
         query = _numbered(query)
         parts = [
             query.take(slice(i, i + self.max_batch))
@@ -86,8 +86,9 @@ class _Parts:
 
 
 class ClassifierFree(Wrapper):
-    """Classifier-free guidance: extrapolate from the logits without the prompt to those with it, by
-    1 + scale.
+    """Classifier-free guidance: extrapolate from the logits without the prompt to those with it.
+
+    The factor is 1 + scale.
     """
 
     def __init__(self, model: Model, scale: float) -> None:
@@ -96,7 +97,8 @@ class ClassifierFree(Wrapper):
         mask_id = info_of(model).mask_id
         if mask_id is None:
             raise ValueError(
-                "classifier-free guidance hides the prompt behind MASK, and this model has none"
+                "classifier-free guidance replaces the prompt by MASK tokens, but this model has "
+                "none"
             )
         self._mask_id = mask_id
 
@@ -106,41 +108,42 @@ class ClassifierFree(Wrapper):
         return replace(own, name=f"{own.name} with cfg_scale {self.scale:g}", passes=2 * own.passes)
 
     def __call__(
-        self, tokens: Tensor, start: int, prompt_lengths: Tensor, **aside: Tensor
+        self, tokens: Tensor, start: int, prompt_lengths: Tensor, **options: Tensor
     ) -> Tensor:
-        given = self.model(tokens, start, prompt_lengths, **aside)
-        return self.extrapolate(
-            given, self.model(self._hidden(tokens, start), start, prompt_lengths)
-        )
+        conditional = self.model(tokens, start, prompt_lengths, **options)
+        unconditional = self.model(self._hide_prompt(tokens, start), start, prompt_lengths)
+        return self.extrapolate(conditional, unconditional)
 
     def session(self, query: Query) -> Session:
-        """With the prompt and without are two runs."""
-        return _Twice(
-            self, open_session(self.model, query), open_session(self.model, self.blind(query))
+        """Open two sessions, one with the prompt and one without."""
+        return _GuidedSession(
+            self,
+            open_session(self.model, query),
+            open_session(self.model, self.unconditional(query)),
         )
 
-    def blind(self, query: Query) -> Query:
-        """The same question without the prompt."""
-        return replace(query, tokens=self._hidden(query.tokens, query.start), nudge=None)
+    def unconditional(self, query: Query) -> Query:
+        """Return the same query without the prompt."""
+        return replace(query, tokens=self._hide_prompt(query.tokens, query.start), nudge=None)
 
-    def _hidden(self, tokens: Tensor, start: int) -> Tensor:
+    def _hide_prompt(self, tokens: Tensor, start: int) -> Tensor:
         return torch.cat(
             [torch.full_like(tokens[:, :start], self._mask_id), tokens[:, start:]], dim=1
         )
 
-    def extrapolate(self, given: Tensor, without: Tensor) -> Tensor:
-        """The guided logits, from those with the prompt and those without."""
-        guided = without + (1 + self.scale) * (given - without)
-        return torch.where(
-            guided.isfinite(), guided, given
-        )  # where one of the two is -inf there is nothing to extrapolate
+    def extrapolate(self, conditional: Tensor, unconditional: Tensor) -> Tensor:
+        """Return the guided logits, from those with the prompt and those without."""
+        guided = unconditional + (1 + self.scale) * (conditional - unconditional)
+        return torch.where(guided.isfinite(), guided, conditional)  # either of them may be -inf
 
 
 @dataclass(frozen=True, slots=True)
-class _Twice:
+class _GuidedSession:
     model: ClassifierFree
-    seeing: Session
-    blind: Session
+    conditional: Session
+    unconditional: Session
 
     def __call__(self, query: Query) -> Tensor:
-        return self.model.extrapolate(self.seeing(query), self.blind(self.model.blind(query)))
+        return self.model.extrapolate(
+            self.conditional(query), self.unconditional(self.model.unconditional(query))
+        )

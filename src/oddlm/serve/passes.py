@@ -51,7 +51,7 @@ class Ask:
 
     @property
     def queries(self) -> tuple[Query, ...]:
-        return (self.query,) if self.cfg is None else (self.query, self.cfg.blind(self.query))
+        return (self.query,) if self.cfg is None else (self.query, self.cfg.unconditional(self.query))
 
 
 class Shape(NamedTuple):
@@ -148,7 +148,9 @@ class Body:
 
     def forward(self, rows: Rows, shape: Shape) -> Tensor:
         layout = self.model.network.layout(shape.width, shape.start, rows.lengths)
-        return self.model.network.outputs(rows.tokens, layout, asked=0, fed=False, nudge=rows.nudge)
+        return self.model.network.hidden_states(
+            rows.tokens, layout, last_mlp=False, nudge=rows.nudge
+        )
 
     def finish(self, parts: Sequence[Tensor], query: Query, shape: Shape) -> Tensor:
         network = self.model.network

@@ -1,1 +1,1 @@
-"""Networks that somebody else has loaded, as models of ours."""
+"""Adapters that turn networks loaded by other libraries into oddlm models."""

@@ -1,5 +1,6 @@
-"""Published architectures, one file each: a file here that holds an `Architecture` is found without
-being listed.
+"""Published architectures, one file each.
+
+Every `Architecture` defined in a file of this folder is found without being listed.
 """
 
 from functools import cache
@@ -11,7 +12,7 @@ from ..loading.architecture import Architecture
 
 @cache
 def architectures() -> tuple[Architecture, ...]:
-    """All of them, in the order of their files."""
+    """Return all architectures, in the order of their files."""
     modules = [import_module(f".{module.name}", __name__) for module in iter_modules(__path__)]
     found = [
         value

@@ -1,9 +1,8 @@
-"""Dream (v0 Base and Instruct, Dream-Coder, DiffuCoder): Ye et al. 2025, arXiv:2508.15487. Qwen2's
-layout, heard both ways.
+"""Dream (v0 Base and Instruct, Dream-Coder, DiffuCoder): Ye et al. 2025, arXiv:2508.15487.
 
-Dream was made from an autoregressive network and predicts position j from the output of position j
-- 1. Its published sampler takes confidence from the distribution that tokens are drawn from, after
-temperature and filters.
+It has Qwen2's layout with bidirectional attention. Dream was initialised from an autoregressive
+network and predicts position j from the hidden state of position j - 1. Its published sampler takes
+confidence from the distribution that tokens are drawn from, after temperature and filters.
 """
 
 from ..loading.architecture import MOST_LAYERS, Architecture, Keys, checked_shape
@@ -28,9 +27,12 @@ BLOCK = {
 def qwen_config(
     keys: Keys, *, qkv_bias: bool, qk_norm: bool, tied: bool, shift: bool
 ) -> TransformerConfig:
-    """What the Qwen family shares. `tied`: where the config does not say."""
+    """Read the config keys shared by the Qwen family.
+
+    tied: the default of tie_word_embeddings.
+    """
     keys.only(hidden_act="silu", use_sliding_window=False, rope_scaling=None)
-    rotary = keys.table("rope_parameters")  # where newer libraries write it
+    rotary = keys.table("rope_parameters")  # used by newer versions of transformers
     rotary.only(rope_type="default")
     heads = keys.whole("num_attention_heads")
     ours = TransformerConfig(

@@ -1,6 +1,6 @@
 """LLaDA (8B Base and Instruct, 1.5, iLLaDA): Nie et al. 2025, arXiv:2502.09992.
 
-Keys and tensor names as in its model code.
+Config keys and tensor names are those of its model code.
 """
 
 from ..loading.architecture import MOST_LAYERS, Architecture, Keys, checked_shape

@@ -1,31 +1,29 @@
-"""What is known of the published checkpoints from documentation and reports alone: the one table of
-assumptions.
+"""Assumptions about the published checkpoints, from documentation and reports only.
 
-Names of tensors and of config keys were read in public model code and stand in `llada`, `dream` and
-`qwen3`. What is here could not be checked against the files themselves. Where a checkpoint says
-otherwise, the checkpoint is right: these values serve where it says nothing, and give benchmarks
-their shapes.
+Tensor names and config keys come from public model code and are in `llada`, `dream` and `qwen3`.
+The values here could not be checked against the files themselves. A checkpoint always takes
+precedence: these values are defaults for what it does not specify, and the shapes of benchmarks.
 """
 
 from typing import Any
 
-# Texts of the mask token, tried in this order where neither config.json nor the tokenizer's
-# settings name one.
+# Texts of the mask token, tried in this order if neither config.json nor the tokenizer's settings
+# name one.
 MASK_TEXTS = ("<|mdm_mask|>", "<|mask|>", "<mask>", "[MASK]")
 
-# Tokens that end an answer or a turn, beside the eos and pad ids: LLaDA's EOT (126348), Dream's and
-# Qwen's.
+# Tokens that end an answer or a turn, in addition to the eos and pad ids: LLaDA's EOT (126348),
+# Dream's and Qwen's.
 END_TEXTS = ("<|eot_id|>", "<|im_end|>", "<|endoftext|>")
 
-# Tokenizers that come as vocab.json and merges.txt and cut text like Qwen2.
+# Tokenizers stored as vocab.json and merges.txt that split text like Qwen2.
 QWEN2_TOKENIZERS = ("DreamTokenizer", "Qwen2Tokenizer", "Qwen2TokenizerFast")
 
-# How the authors of the Dream family sample, as their scripts and READMEs have it: Dream-Instruct's
-# evaluation, Dream-Base's on maths, and the examples of the others; always a step per token.
-# Nothing takes these by itself, but the whole family takes confidence from the sampled distribution
-# (`families.dream`): at these settings it is 1 nearly everywhere, so that they write from left to
-# right. (Their first step writes nothing and their last one two tokens, where ours writes one at
-# each.)
+# How the authors of the Dream family sample, according to their scripts and READMEs: the evaluation
+# of Dream-Instruct, that of Dream-Base on maths, and the examples of the others; always one step
+# per token. These settings are not applied automatically, but the whole family takes confidence
+# from the sampled distribution (`families.dream`). At these settings it is 1 almost everywhere, so
+# text is written from left to right. (Their first step writes no token and their last step two;
+# ours writes one in each step.)
 SAMPLING: dict[str, dict[str, Any]] = {
     "Dream-org/Dream-v0-Instruct-7B": {"policy": "entropy", "temperature": 0.1, "top_p": 0.9},
     "Dream-org/Dream-v0-Base-7B": {"policy": "entropy", "temperature": 0.0, "top_p": 0.95},
@@ -39,7 +37,7 @@ SAMPLING: dict[str, dict[str, Any]] = {
 }
 
 # config.json of the published sizes. iLLaDA-8B has LLaDA's layout and mask id 5; Dream-Coder and
-# DiffuCoder are Dream's size.
+# DiffuCoder have Dream's size.
 LLADA_8B: dict[str, Any] = {
     "architectures": ["LLaDAModelLM"],
     "model_type": "llada",

@@ -1,5 +1,6 @@
-"""Qwen3 turned into a masked diffusion model (dllm-hub/Qwen3-0.6B-diffusion-mdlm-v0.1): Qwen3's
-layout, heard both ways.
+"""Qwen3 as a masked diffusion model (dllm-hub/Qwen3-0.6B-diffusion-mdlm-v0.1).
+
+It has Qwen3's layout with bidirectional attention.
 """
 
 from ..loading.architecture import Architecture, Keys
@@ -9,7 +10,7 @@ from .dream import BLOCK, OUTER, prefix, qwen_config
 
 def config(keys: Keys) -> TransformerConfig:
     keys.only(attention_bias=False)
-    keys.whole("head_dim")  # Qwen3's heads need not be width / heads
+    keys.whole("head_dim")  # required: Qwen3's head size need not be width / heads
     return qwen_config(keys, qkv_bias=False, qk_norm=True, tied=False, shift=False)
 
 

@@ -1,4 +1,4 @@
-"""From the files of a checkpoint to a network and its tokenizer.
+"""Loading a network and its tokenizer from the files of a checkpoint.
 
-Nothing in them is ever executed.
+No code from a checkpoint is ever executed.
 """

@@ -1,6 +1,6 @@
-"""How a published checkpoint is read: its config.json as ours, its tensors as ours.
+"""The description of a published architecture: how its config and tensors map to ours.
 
-One file per architecture uses this.
+Each file in `families` defines one.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,32 +11,29 @@ from ...checks import whole
 from ..transformer import TransformerConfig
 
 MOST_LAYERS = 1000
-MOST_WEIGHTS = (
-    1 << 42
-)  # of one matrix: larger ones do not exist, and sizes beyond 64 bits cannot be computed with
+# elements of one matrix: larger ones do not exist, and torch cannot handle sizes beyond 64 bits
+MOST_WEIGHTS = 1 << 42
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """Tensors are named by templates: our parameter -> the checkpoint's tensors that are stacked in
-    it.
+    """How to read the checkpoints of one architecture.
+
+    `outer` and `block` map each of our parameters to the checkpoint tensors stacked in it.
     """
 
     name: str
-    model_types: tuple[str, ...]  # as config.json says it
+    model_types: tuple[str, ...]  # values of model_type in config.json
     config: Callable[["Keys"], TransformerConfig]
-    context: str  # the key of the longest sequence
+    context: str  # the config key of the maximum sequence length
     outer: Mapping[str, tuple[str, ...]]
-    block: Mapping[
-        str, tuple[str, ...]
-    ]  # behind `blocks.{i}.`, and behind the prefix in the checkpoint
-    prefix: Callable[["Keys", int], str]  # of a block's tensors
-    confidence: str = (
-        "full"  # what its authors' sampler takes confidence from (`oddlm.denoise_steps`)
-    )
+    # without `blocks.{i}.` in our names, and without the prefix in the checkpoint's
+    block: Mapping[str, tuple[str, ...]]
+    prefix: Callable[["Keys", int], str]  # of the tensors of block i
+    confidence: str = "full"  # as in the authors' sampler (`oddlm.denoise_steps`)
 
     def sources(self, keys: "Keys", parameter: str) -> tuple[str, ...]:
-        """The checkpoint's tensors that make one of our parameters."""
+        """Return the names of the checkpoint tensors that make up one of our parameters."""
         if not parameter.startswith("blocks."):
             return self.outer[parameter]
         _, number, name = parameter.split(".", 2)
@@ -46,7 +43,7 @@ class Architecture:
 
 @dataclass(frozen=True)
 class Keys:
-    """config.json, read with care: what is missing or cannot be honoured is named."""
+    """Checked access to config.json; errors name the key that is missing or not supported."""
 
     where: str
     values: Mapping[str, Any]
@@ -87,8 +84,9 @@ class Keys:
         return default if value is None else value
 
     def only(self, **allowed: Any) -> None:
-        """Keys that change the network: any value but the one given (or null) is refused, not
-        ignored.
+        """Raise ValueError if a key has any value other than the given one or null.
+
+        This is for keys that change the network and must not be ignored.
         """
         for key, value in allowed.items():
             if (found := self.get(key, value)) != value:
@@ -98,22 +96,21 @@ class Keys:
 
 
 def checked_shape(keys: Keys, config: TransformerConfig) -> TransformerConfig:
-    """The sizes fit each other."""
+    """Return the config; raise ValueError if its sizes contradict each other."""
     if config.head_size is None and config.width % config.heads:
         raise ValueError(
-            f"{keys.where}: {config.heads} heads do not divide a width of {config.width}"
+            f"{keys.where}: a width of {config.width} is not divisible by {config.heads} heads"
         )
     if config.heads % config.key_heads:
         raise ValueError(
-            f"{keys.where}: {config.key_heads} heads of keys do not divide {config.heads} of queries"
+            f"{keys.where}: {config.heads} query heads cannot be divided among "
+            f"{config.key_heads} key heads"
         )
     if config.head % 2:
-        raise ValueError(
-            f"{keys.where}: a head of {config.head} cannot be rotated, its size must be even"
-        )
+        raise ValueError(f"{keys.where}: the head size must be even for RoPE, not {config.head}")
     rows = max(config.vocab_size, 2 * config.hidden, 3 * config.heads * config.head)
     if rows * config.width > MOST_WEIGHTS:
         raise ValueError(
-            f"{keys.where} describes a matrix of {rows} x {config.width}, which no machine can hold"
+            f"{keys.where} describes a matrix of {rows} x {config.width}, which is too large"
         )
     return config

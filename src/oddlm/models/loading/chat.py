@@ -1,5 +1,6 @@
-"""Chat templates, run where they can do nothing but write text, on messages that cannot pose as
-control tokens.
+"""Chat templates, rendered in a sandboxed process.
+
+Text inside a message is never taken for a control token.
 """
 
 import atexit
@@ -23,20 +24,16 @@ from . import rendering
 
 ROLES = ("system", "user", "assistant")
 PRIVATE = range(0xF0000, 0xFFFFE)  # code points that no text uses
-WALL_S = (
-    60.0  # for an answer of the process that renders; its own limit is on the time that it computes
-)
-MOST_BYTES = (
-    12 * rendering.MOST_CHARACTERS + 4096
-)  # of an answer: JSON takes up to twelve for a character
+WALL_S = 60.0  # for one reply of the rendering process, which limits its own CPU time
+MOST_BYTES = 12 * rendering.MOST_CHARACTERS + 4096  # of a reply: JSON takes up to 12 per character
 LONGEST_TOKEN = 128  # characters of a control token
 _SPACE = re.compile(r"\s*")
 
 
 class ChatTemplate:
-    """A template as a checkpoint brings it.
+    """The chat template of a checkpoint.
 
-    Whatever it does, it costs no more than the limits in `rendering`.
+    Rendering never costs more than the limits in `rendering`.
     """
 
     def __init__(
@@ -55,15 +52,16 @@ class ChatTemplate:
     def segments(
         self, messages: Sequence[Mapping[str, str]], *, answer: bool = True
     ) -> list[tuple[str, bool]]:
-        """The rendered conversation in parts, each with whether it is a control token.
+        """Return the rendered conversation as (text, whether it is a control token) pairs.
 
-        Control tokens are those that the template itself writes: the same texts inside a message
-        are marked before the template runs, and unmarked after the control tokens have been cut
-        out. answer: end where the model's turn begins.
+        Only text written by the template itself can be a control token: the same text inside a
+        message is marked before the template runs, and unmarked after the split.
+
+        answer: add the generation prompt, so that the text ends where the model's reply begins.
         """
         contents = [_message(i, message) for i, message in enumerate(messages)]
         if not contents:
-            raise ValueError("messages is empty: give at least one")
+            raise ValueError("messages is empty: pass at least one message")
         places = [[place for place, _ in self._special.find(content)] for _, content in contents]
         marks = _marks([content for _, content in contents], places)
         shielded = [
@@ -82,15 +80,14 @@ class ChatTemplate:
         try:
             return renderer()(self._source, variables)
         except ValueError as error:
-            raise ValueError(f"the chat template refused the messages: {error}") from error
+            raise ValueError(f"the chat template rejected the messages: {error}") from error
 
 
 class ControlTokens:
-    """The texts of control tokens, each with whether it takes the white space before it and behind
-    it along.
+    """The texts of control tokens; `strips` tells whether each absorbs whitespace (left, right).
 
-    They come from checkpoints and texts from anybody, so no pattern is made of them: finding them
-    takes time that grows with the text, whatever they are.
+    Both the tokens and the texts are untrusted, so the tokens are not compiled into a regular
+    expression: searching takes time linear in the text.
     """
 
     def __init__(self, strips: Mapping[str, tuple[bool, bool]]) -> None:
@@ -98,15 +95,16 @@ class ControlTokens:
         for text in strips:
             if not 0 < len(text) <= LONGEST_TOKEN:
                 raise ValueError(
-                    f"a control token has 1 to {LONGEST_TOKEN} characters, not {len(text)}: {text!r:.60}"
+                    f"a control token must have 1 to {LONGEST_TOKEN} characters, not {len(text)}: "
+                    f"{text!r:.60}"
                 )
             lengths.setdefault(text[0], set()).add(len(text))
         self._strips = strips
-        self._lengths = {first: sorted(some, reverse=True) for first, some in lengths.items()}
+        self._lengths = {first: sorted(sizes, reverse=True) for first, sizes in lengths.items()}
         self._first = re.compile(f"[{''.join(map(re.escape, lengths))}]" if lengths else "(?!)")
 
     def find(self, text: str) -> Iterator[tuple[int, str]]:
-        """(where it begins, its text), the longest at every place; overlapping ones too."""
+        """Yield (position, token): the longest match at each position, overlaps included."""
         for match in self._first.finditer(text):
             place = match.start()
             for length in self._lengths[match[0]]:
@@ -115,26 +113,28 @@ class ControlTokens:
                     break
 
     def cut(self, text: str) -> list[tuple[str, bool]]:
-        """The text in parts, each with whether it is a control token; white space that belongs to
-        those is left out.
+        """Split the text into (part, whether it is a control token) pairs.
+
+        Whitespace that a token absorbs is dropped.
         """
         parts: list[tuple[str, bool]] = []
         end = 0
         for place, token in self.find(text):
             if place < end:
                 continue
-            before, behind = self._strips[token]
+            left, right = self._strips[token]
             between = text[end:place]
-            parts += [(between.rstrip() if before else between, False), (token, True)]
+            parts += [(between.rstrip() if left else between, False), (token, True)]
             end = place + len(token)
-            if behind:
+            if right:
                 end = _SPACE.match(text, end).end()  # type: ignore[union-attr]
         return [*parts, (text[end:], False)]
 
 
 class Renderer:
-    """The process that renders (`rendering`), one for all templates; started when first needed, and
-    again when it has ended.
+    """A client of the rendering process (`rendering`), which all templates share.
+
+    The process is started on first use, and again after it has ended.
     """
 
     _process: "subprocess.Popen[bytes] | None"
@@ -143,14 +143,13 @@ class Renderer:
     def __init__(self) -> None:
         self._forget()
         atexit.register(self._end)
-        os.register_at_fork(
-            after_in_child=self._forget
-        )  # a fork must not use the pipes of its parent
+        # a forked child must not use its parent's pipes
+        os.register_at_fork(after_in_child=self._forget)
 
     def __call__(self, source: str, variables: Mapping[str, Any] | None) -> str:
-        """What a template writes; without variables it is only read.
+        """Return the rendered template; with variables None, only check its syntax.
 
-        ValueError says what is wrong with it.
+        Raise ValueError if the template fails.
         """
         with self._lock:
             try:
@@ -160,10 +159,8 @@ class Renderer:
                 answer = _receive(process)
             except (OSError, EOFError) as error:
                 raise ValueError(_cause(self._end(), error)) from error
-            except (
-                BaseException
-            ):  # an answer that nobody waited for would be taken for the next one
-                self._end()
+            except BaseException:
+                self._end()  # or the late reply would be taken for that of the next request
                 raise
         if "text" not in answer:
             raise ValueError(str(answer.get("error")))
@@ -174,7 +171,7 @@ class Renderer:
         self._lock = Lock()
 
     def _end(self) -> int | None:
-        """Kill the process, if there is one; how it ended."""
+        """Kill the process, if there is one, and return its exit status."""
         process, self._process = self._process, None
         if process is None:
             return None
@@ -200,7 +197,7 @@ def _start() -> "subprocess.Popen[bytes]":
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C is for us
+        start_new_session=True,  # Ctrl-C must not reach it
     )
 
 
@@ -214,7 +211,7 @@ def _receive(process: "subprocess.Popen[bytes]") -> dict[str, Any]:
         content = bytearray()
         while len(content) < size:
             if not poll.poll(max(0.0, end - time.monotonic()) * 1000):
-                raise TimeoutError(f"no answer within {WALL_S:g} s")
+                raise TimeoutError(f"no reply within {WALL_S:g} s")
             chunk = os.read(file, min(size - len(content), 1 << 20))
             if not chunk:
                 raise EOFError
@@ -223,7 +220,7 @@ def _receive(process: "subprocess.Popen[bytes]") -> dict[str, Any]:
 
     (size,) = rendering.HEADER.unpack(read(rendering.HEADER.size))
     if size > MOST_BYTES:
-        raise EOFError(f"an answer of {size} bytes")
+        raise EOFError(f"a reply of {size} bytes")
     answer: dict[str, Any] = json.loads(read(size))
     return answer
 
@@ -235,20 +232,20 @@ def _pipe(pipe: IO[bytes] | None) -> Any:
 
 def _cause(status: int | None, error: BaseException) -> str:
     if status == -signal.SIGXCPU:
-        return f"it computes for more than {rendering.CPU_S} s"
+        return f"it takes more than {rendering.CPU_S} s of CPU time"
     return f"its process ended ({str(error) or f'status {status}'})"
 
 
 def _marks(texts: Sequence[str], places: Sequence[Sequence[int]]) -> dict[str, str]:
-    """A private character for the first character of every control token found in a message."""
-    found = {text[place] for text, some in zip(texts, places, strict=True) for place in some}
+    """Map the first character of every control token found in a message to a private one."""
+    found = {text[place] for text, own in zip(texts, places, strict=True) for place in own}
     taken = set("".join(texts))
     free = (chr(code) for code in PRIVATE if chr(code) not in taken)
     return {char: next(free) for char in sorted(found)}
 
 
 def _shielded(text: str, places: Sequence[int], marks: Mapping[str, str]) -> str:
-    """A control token without its first character is plain text."""
+    """Replace the first characters of control tokens, which makes them plain text."""
     chars = list(text)
     for place in places:
         chars[place] = marks[text[place]]
@@ -259,6 +256,7 @@ def _message(i: int, message: Mapping[str, str]) -> tuple[str, str]:
     role, content = message.get("role"), message.get("content")
     if role not in ROLES or not isinstance(content, str):
         raise ValueError(
-            f"messages[{i}] needs a role ({', '.join(ROLES)}) and a content that is text, not {dict(message)!r:.100}"
+            f"messages[{i}] must have a role ({', '.join(ROLES)}) and a string as content, "
+            f"not {dict(message)!r:.100}"
         )
     return role, content

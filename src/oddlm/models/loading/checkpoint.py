@@ -1,10 +1,8 @@
-"""Checkpoints in the published layout: config.json and safetensors, whole or in shards. Nothing in
-them is ever executed.
+"""Checkpoints in a published layout: config.json and safetensors, in one file or in shards.
 
-What a checkpoint is and whether it is complete is read from its headers. The weights then go one
-tensor at a time to where they
-belong: the network is made without memory, and a file is mapped only while one tensor is copied out
-of it.
+Nothing in them is ever executed. The architecture and the completeness of a checkpoint are checked
+from its headers. The weights are then loaded one tensor at a time: the network is created on the
+meta device, and a file is memory-mapped only while one tensor is copied out of it.
 """
 
 import json
@@ -29,7 +27,7 @@ IGNORED = "rotary_emb.inv_freq"  # a constant that old versions of the model cod
 
 @dataclass(frozen=True)
 class Description:
-    """What config.json says."""
+    """The contents of config.json."""
 
     folder: Path
     keys: Keys
@@ -43,7 +41,7 @@ class Description:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A tensor of the checkpoint, and the rows of our parameter that it fills."""
+    """A tensor of the checkpoint, and the rows of our parameter it fills."""
 
     source: str
     file: Path
@@ -57,18 +55,19 @@ def read_json(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise ValueError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is damaged ({error}): copy or download it anew") from error
+        raise ValueError(f"{path} is damaged ({error}): copy or download it again") from error
     if not isinstance(content, dict):
-        raise ValueError(f"{path} is damaged (not a JSON object): copy or download it anew")
+        raise ValueError(f"{path} is damaged (not a JSON object): copy or download it again")
     return content
 
 
 def describe(folder: Path) -> Description:
-    """Read config.json; ValueError where it is of no network that can be loaded."""
+    """Read config.json; raise ValueError if it describes a network that cannot be loaded."""
     path = folder / CONFIG
     if not path.is_file():
         raise ValueError(
-            f"{folder} holds no {CONFIG}: a checkpoint is config.json, safetensors and tokenizer files"
+            f"{folder} has no {CONFIG}: a checkpoint consists of config.json, safetensors and "
+            "tokenizer files"
         )
     keys = Keys(str(path), read_json(path))
     architecture = _architecture(keys)
@@ -76,7 +75,7 @@ def describe(folder: Path) -> Description:
 
 
 def find_architecture(model_type: Any) -> Architecture | None:
-    """By what config.json calls it."""
+    """Return the architecture with this model_type, or None."""
     return next((known for known in architectures() if model_type in known.model_types), None)
 
 
@@ -85,23 +84,25 @@ def _architecture(keys: Keys) -> Architecture:
     names = [str(name) for name in classes] if isinstance(classes, list) else []
     if (architecture := find_architecture(kind)) is not None:
         return architecture
-    told = ", ".join(names) or repr(kind)
+    shown = ", ".join(names) or repr(kind)
     if any(
         name.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")) for name in names
     ):
         raise ValueError(
-            f"{keys.where} describes {told}: an autoregressive model, which cannot fill masks. If it was trained to, "
-            "load it with transformers and give it to oddlm.wrap(model, tokenizer, mask_id=...)"
+            f"{keys.where} describes {shown}, an autoregressive model, which cannot fill masks. If "
+            "it was trained to, load it with transformers and pass it to "
+            "oddlm.wrap(model, tokenizer, mask_id=...)"
         )
     known = ", ".join(f"{a.name} ({a.model_types[0]})" for a in architectures())
     raise ValueError(
-        f"{keys.where}: unknown architecture {told} (model_type {kind!r}); known: {known}. Any other masked diffusion model: "
-        "load it with transformers and give it to oddlm.wrap(model, tokenizer, mask_id=...)"
+        f"{keys.where}: unknown architecture {shown} (model_type {kind!r}); known: {known}. Load "
+        "any other masked diffusion model with transformers and pass it to "
+        "oddlm.wrap(model, tokenizer, mask_id=...)"
     )
 
 
 def weight_files(folder: Path) -> list[str]:
-    """The names of the files that hold the weights, there or not."""
+    """Return the names of the weight files, whether or not they exist."""
     if (folder / WHOLE).is_file() or not (folder / INDEX).is_file():
         return [WHOLE]
     found = read_json(folder / INDEX).get("weight_map")
@@ -110,18 +111,20 @@ def weight_files(folder: Path) -> list[str]:
         Path(name).name != name or not name.endswith(".safetensors") for name in names
     ):
         raise ValueError(
-            f"{folder / INDEX} is damaged (no names of safetensors files in it): copy or download it anew"
+            f"{folder / INDEX} is damaged (it does not list safetensors files): copy or download "
+            "it again"
         )
     return names
 
 
 def whole_weights(folder: Path) -> dict[str, Path]:
-    """By name, the files that hold the weights; ValueError where one is missing."""
+    """Return the weight files by name; raise ValueError if one is missing."""
     names = weight_files(folder)
     if missing := [name for name in names if not (folder / name).is_file()]:
         pickled = ", ".join(sorted(path.name for path in folder.glob("*.bin")))
         also = (
-            f"; {pickled} there is pickle, which can run code and is not read: convert it to safetensors"
+            f"; {pickled} is in pickle format, which can run code and is not read: convert it to "
+            "safetensors"
             if pickled
             else ""
         )
@@ -132,7 +135,7 @@ def whole_weights(folder: Path) -> dict[str, Path]:
 
 
 def find_tensors(folder: Path) -> dict[str, Path]:
-    """The file of every tensor, from the files' own headers."""
+    """Return the file of every tensor, as listed in the headers of the files."""
     return {tensor: path for path in whole_weights(folder).values() for tensor in _header(path)}
 
 
@@ -147,13 +150,13 @@ def _opened(path: Path, device: str = "cpu") -> Any:
     try:
         return safe_open(path, framework="pt", device=device)
     except (OSError, SafetensorError) as error:
-        raise ValueError(f"{path} is damaged ({error}): copy or download it anew") from error
+        raise ValueError(f"{path} is damaged ({error}): copy or download it again") from error
 
 
 def plan(described: Description, network: Transformer) -> dict[str, list[Piece]]:
-    """Which tensors make which parameter.
+    """Return the tensors that make up each parameter.
 
-    Every tensor is there, fits, and is used: else ValueError, before any is read.
+    Raise ValueError, before any tensor is read, if one is missing, unexpected or does not fit.
     """
     files = find_tensors(described.folder)
     pieces: dict[str, list[Piece]] = {}
@@ -184,7 +187,7 @@ def plan(described: Description, network: Transformer) -> dict[str, list[Piece]]
 
 
 def _sizes(network: Transformer, name: str, parts: int) -> Sequence[int]:
-    """Rows of each tensor stacked in a parameter."""
+    """Return the number of rows of each tensor stacked in a parameter."""
     rows = network.get_parameter(name).shape[0]
     if ".qkv." in name:
         block = network.get_submodule(name.split(".qkv.")[0])
@@ -198,12 +201,16 @@ def _misfit(path: Path, source: str, shape: tuple[int, ...]) -> Iterator[str]:
         if tuple(found.get_shape()) != shape:
             yield f"{source}: {list(found.get_shape())} in {path.name}, not {list(shape)}"
         elif found.get_dtype() not in FLOATS:
-            yield f"{source}: {found.get_dtype()} in {path.name}, which is no floating-point type of a plain checkpoint"
+            yield (
+                f"{source}: {found.get_dtype()} in {path.name}, which is not a floating-point type "
+                "of an unquantised checkpoint"
+            )
 
 
 def _spare(described: Description, files: Mapping[str, Path]) -> set[str]:
-    """Tensors that need not be read: constants, and a tied head that was stored all the same (it
-    must be the embedding).
+    """Return the tensors that need not be read: constants, and a redundant copy of a tied head.
+
+    Raise ValueError if that copy differs from the embedding.
     """
     spare = {name for name in files if name.endswith(IGNORED)}
     (embedding,), (head,) = (
@@ -213,14 +220,15 @@ def _spare(described: Description, files: Mapping[str, Path]) -> set[str]:
     if described.config.tied and head in files and embedding in files:
         if not torch.equal(_read(files[head], head), _read(files[embedding], embedding)):
             raise ValueError(
-                f"{described.keys.where} ties the head to the embedding, but {head} is not {embedding}"
+                f"{described.keys.where} ties the head to the embedding, but {head} differs from "
+                f"{embedding}"
             )
         spare.add(head)
     return spare
 
 
 def _read(path: Path, source: str) -> Tensor:
-    """One tensor, mapped from its file: memory belongs to the file and goes with the tensor."""
+    """Memory-map one tensor from its file; the memory is released with the tensor."""
     with _opened(path) as file:
         tensor: Tensor = file.get_tensor(source)
         return tensor
@@ -234,7 +242,7 @@ def load_network(
     quantize: str | None = None,
     device_map: str | None = None,
 ) -> Transformer:
-    """The network with its weights on the device, or spread over several (`device_map`)."""
+    """Load the network onto one device, or spread it over several (`device_map`)."""
     from rich.console import Console
     from rich.progress import Progress
 

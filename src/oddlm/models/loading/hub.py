@@ -1,4 +1,4 @@
-"""Checkpoints from the Hugging Face hub, through its own cache."""
+"""Checkpoints from the Hugging Face hub, stored in the cache of its client library."""
 
 import errno
 import re
@@ -17,9 +17,9 @@ T = TypeVar("T")
 
 
 class Repo:
-    """A model on the hub, or what of it is in the cache.
+    """A model on the hub, or its files in the cache.
 
-    `revision`: a branch, a tag or a commit.
+    revision: a branch, a tag or a commit.
     """
 
     def __init__(
@@ -34,33 +34,29 @@ class Repo:
             from huggingface_hub import constants
         except ImportError as error:
             raise ValueError(
-                f"{name} from the hub needs the extra 'hub': pip install 'oddlm[hub]'; or give a folder that holds it"
+                f"loading {name} from the hub needs the extra 'hub': pip install 'oddlm[hub]', or "
+                "pass a local folder"
             ) from error
-        self.name, self.revision, self.local_files_only = (
-            name,
-            revision or constants.DEFAULT_REVISION,
-            local_files_only,
-        )
+        self.name, self.local_files_only = name, local_files_only
+        self.revision = revision or constants.DEFAULT_REVISION
         self.cache = Path(cache_dir or constants.HF_HUB_CACHE).expanduser()
 
     def small_files(self) -> Path:
-        """The folder with config and tokenizer: all that is needed to know whether the weights are
-        wanted.
-        """
-        folder = Path(self._asked(lambda: self._download(SMALL, self.revision)))
+        """Download config and tokenizer, enough to check the model, and return their folder."""
+        folder = Path(self._call(lambda: self._download(SMALL, self.revision)))
         self._check_complete(folder, [name for name in _needed(folder) if name in SMALL])
         return folder
 
     def commit(self) -> str:
-        """What the revision stands for now."""
+        """Return the commit that the revision currently points to."""
         return self.revision if COMMIT.fullmatch(self.revision) else self.small_files().name
 
     def weights(self, folder: Path) -> None:
-        """Put the weights into the folder that `small_files` gave: they are of the same commit."""
+        """Download the weights of the same commit into the folder returned by `small_files`."""
         files = weight_files(folder)
         if any(not (folder / name).exists() for name in files):
             self._check_space(files, folder.name)
-            self._asked(lambda: self._download(files, folder.name))
+            self._call(lambda: self._download(files, folder.name))
         self._check_complete(folder, files)
 
     def _download(self, files: Sequence[str], revision: str, **options: Any) -> Any:
@@ -88,28 +84,30 @@ class Repo:
         if self.local_files_only:
             return
         try:
-            found = self._asked(lambda: self._download(files, commit, dry_run=True))
-        except DryRunError:  # the hub cannot be reached: nothing will be downloaded
+            found = self._call(lambda: self._download(files, commit, dry_run=True))
+        except DryRunError:  # the hub is unreachable, so nothing will be downloaded
             return
-        needed = sum(one.file_size or 0 for one in found if one.will_download)
+        needed = sum(file.file_size or 0 for file in found if file.will_download)
         free = shutil.disk_usage(self._folder).free
         if needed > free:
             raise ValueError(
-                f"{self.name} needs {needed / 1e9:.2f} GB more, and {free / 1e9:.2f} GB are free. {self._room}"
+                f"{self.name} needs {needed / 1e9:.2f} GB of disk space, but only "
+                f"{free / 1e9:.2f} GB are free. {self._make_room}"
             )
 
     def _check_complete(self, folder: Path, files: Sequence[str]) -> None:
-        """All files are there; if not, is the hub to blame or the cache?"""
+        """Raise ValueError if a file is missing, either on the hub or only in the cache."""
         missing = [name for name in files if not (folder / name).exists()]
         if not missing:
             return
         if not self.local_files_only:
             from huggingface_hub import HfApi
 
-            listed = self._asked(lambda: HfApi().list_repo_files(self.name, revision=folder.name))
+            listed = self._call(lambda: HfApi().list_repo_files(self.name, revision=folder.name))
             if absent := [name for name in missing if name not in listed]:
                 raise ValueError(
-                    f"{self.name} has no {', '.join(absent)} on the hub (weights are read from safetensors only)"
+                    f"{self.name} has no {', '.join(absent)} on the hub (weights are read from "
+                    "safetensors only)"
                 )
         raise self._incomplete(folder, missing)
 
@@ -118,12 +116,13 @@ class Repo:
     ) -> ValueError:
         where = folder or self._folder / "snapshots" / "COMMIT"
         return ValueError(
-            f"{self.name} is not complete in the cache{reason}. Missing: {', '.join(missing)}. With a network, run "
-            f"`hf download {self.name}`; without, copy them to {where}, or give the folder of a whole copy as the model"
+            f"{self.name} is not complete in the cache{reason}. Missing: {', '.join(missing)}. "
+            f"With a network connection, run `hf download {self.name}`; without one, copy the "
+            f"files to {where}, or pass the folder of a complete copy as the model"
         )
 
     def _cached(self) -> Path | None:
-        """The folder of this revision in the cache."""
+        """Return the folder of this revision in the cache, if there is one."""
         ref = self._folder / "refs" / self.revision
         folder = self._folder / "snapshots" / (ref.read_text() if ref.is_file() else self.revision)
         return folder if folder.is_dir() else None
@@ -133,18 +132,18 @@ class Repo:
         return self.cache / f"models--{self.name.replace('/', '--')}"
 
     @property
-    def _room(self) -> str:
-        return f"Make room in {self.cache}, or set HF_HUB_CACHE to a folder on a larger disk; files that are complete are kept"
+    def _make_room(self) -> str:
+        return (
+            f"Make room in {self.cache}, or set HF_HUB_CACHE to a folder on a larger disk; "
+            "complete files are kept"
+        )
 
-    def _asked(self, call: Callable[[], T]) -> T:
-        """What the hub answers; what can go wrong, in words that say what to do."""
+    def _call(self, call: Callable[[], T]) -> T:
+        """Call the hub; turn its errors into ValueErrors that say what to do."""
         from huggingface_hub import constants, errors
 
         name = self.name
-        broken: Any = (
-            OSError,
-            *errors.HfHubHTTPError.__bases__,
-        )  # the HTTP library's own errors, too
+        broken: Any = (OSError, *errors.HfHubHTTPError.__bases__)  # also the HTTP library's errors
         try:
             return call()
         except errors.DryRunError:
@@ -152,11 +151,13 @@ class Repo:
         except errors.GatedRepoError as error:
             page = f"{constants.ENDPOINT}/{name}"
             raise ValueError(
-                f"{name} is gated: accept its terms at {page}, then `hf auth login` (or set HF_TOKEN)"
+                f"{name} is gated: accept its terms at {page}, then run `hf auth login` or set "
+                "HF_TOKEN"
             ) from error
         except errors.RepositoryNotFoundError as error:
             raise ValueError(
-                f"the hub has no model {name}; if it is private, `hf auth login` (or set HF_TOKEN)"
+                f"the hub has no model {name}; if it is private, run `hf auth login` or set "
+                "HF_TOKEN"
             ) from error
         except errors.RevisionNotFoundError as error:
             raise ValueError(f"{name} has no revision {self.revision!r} on the hub") from error
@@ -172,17 +173,18 @@ class Repo:
             )
             raise self._incomplete(folder, missing, reason) from error
         except errors.HFValidationError as error:
-            raise ValueError(f"{name!r} is no model of the hub: {error}") from error
+            raise ValueError(f"{name!r} is not a model on the hub: {error}") from error
         except broken as error:
             if getattr(error, "errno", None) == errno.ENOSPC:
-                raise ValueError(f"the disk is full. {self._room}") from error
+                raise ValueError(f"the disk is full. {self._make_room}") from error
             raise ValueError(
-                f"the download of {name} broke off ({_cause(error)}); complete files are kept, and the same command goes on"
+                f"the download of {name} failed ({_cause(error)}); complete files are kept: run "
+                "the same command to resume"
             ) from error
 
 
 def _needed(folder: Path | None) -> list[str]:
-    """The files of a checkpoint, as far as they are known."""
+    """Return the files of a checkpoint, as far as they are known."""
     if folder is None or not (folder / CONFIG).exists():
         return [CONFIG, FILE, SETTINGS, f"{WHOLE} (or {INDEX} and its shards)"]
     merges = (folder / VOCABULARY).exists() and (folder / MERGES).exists()
@@ -190,7 +192,7 @@ def _needed(folder: Path | None) -> list[str]:
 
 
 def _cause(error: BaseException) -> str:
-    """The first of a chain of errors, in one line."""
+    """Return the root cause of an error in one line."""
     while error.__cause__ is not None:
         error = error.__cause__
     return f"{type(error).__name__}: {error}".split("\n")[0]

@@ -1,9 +1,10 @@
-"""Which device holds which part of a network: blocks in order, the embedding with the first, the
-head with the last.
+"""Placement of a network on several devices.
 
-Logits come out on the last device, and the sampler works there: between devices only hidden states
-travel. The network itself moves them (`Transformer.outputs`), by where it finds its blocks. For a
-loader: `place` once, then `home` for every parameter.
+Blocks are placed in order, with the embedding before the first and the head after the last. Logits
+are computed on the last device, and the sampler works there, so only hidden states move between
+devices. `Transformer.hidden_states` moves them to the device of each block.
+
+A loader calls `place` once, then `home` for every parameter.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,9 +15,9 @@ import torch
 from ..transformer import TransformerConfig
 from .quant import QUANTIZATIONS, Footprint, footprint
 
-SPARE = 0.1  # of a device's free memory is left to activations and logits
+SPARE = 0.1  # share of a device's free memory left for activations and logits
 
-Placement = Mapping[str, torch.device]  # part (embed, blocks.0, ..., norm, head) -> where it lives
+Placement = Mapping[str, torch.device]  # embed, blocks.0, ..., norm, head -> device
 
 
 def place(
@@ -27,23 +28,23 @@ def place(
     dtype: torch.dtype = torch.bfloat16,
     room: Mapping[str, int] | None = None,
 ) -> Placement:
-    """Spread a network over devices so that the fullest is as empty as can be.
+    """Spread a network over devices so that the fullest device is as empty as possible.
 
-    room: the bytes that each device has for weights; default: most of what is free on every visible
-    GPU.
+    room: bytes available for weights on each device; default: most of the free memory of every
+        visible GPU.
     """
     if device_map != "auto":
         raise ValueError(f"device_map must be 'auto' or None, not {device_map!r}")
     room = free_memory() if room is None else room
     if not room:
         raise ValueError(
-            "device_map='auto' spreads a network over GPUs, and there is none: use device='cpu'"
+            "device_map='auto' needs a GPU, and none is visible to torch: use device='cpu'"
         )
     size, budget = footprint(config, quantize, dtype), list(room.values())
     counts = spread(size, budget, tied=config.tied)
     if not _fit(size, counts, budget, tied=config.tied):
         raise ValueError(
-            _complaint(config, quantize, dtype, room, loads(size, counts, tied=config.tied))
+            _shortage(config, quantize, dtype, room, loads(size, counts, tied=config.tied))
         )
     devices = [torch.device(name) for name in room]
     homes = [device for device, count in zip(devices, counts, strict=True) for _ in range(count)]
@@ -57,7 +58,7 @@ def place(
 
 
 def home(placement: Placement, parameter: str) -> torch.device:
-    """Where a parameter lives, by its name in the network."""
+    """Return the device of a parameter, given its name in the network."""
     parts = parameter.split(".")
     return placement[".".join(parts[:2]) if parts[0] == "blocks" else parts[0]]
 
@@ -68,9 +69,7 @@ def free_memory() -> dict[str, int]:
 
 
 def spread(size: Footprint, room: Sequence[int], *, tied: bool) -> list[int]:
-    """Blocks per device, such that the largest filled share of a device's room is as small as can
-    be.
-    """
+    """Return the number of blocks per device that minimises the largest filled share."""
     fixed = loads(size, [0] * len(room), tied=tied)
     pairs = [(own, max(have, 1)) for own, have in zip(fixed, room, strict=True)]
     shares = {
@@ -87,7 +86,7 @@ def spread(size: Footprint, room: Sequence[int], *, tied: bool) -> list[int]:
 
 
 def loads(size: Footprint, counts: Sequence[int], *, tied: bool) -> list[int]:
-    """Bytes per device. A tied embedding is the head, and lives where the head does."""
+    """Return the bytes per device. A tied embedding is on the device of the head."""
     held = [count * size.block for count in counts]
     held[-1 if tied else 0] += size.embed
     held[-1] += size.head
@@ -100,18 +99,18 @@ def _fit(size: Footprint, counts: Sequence[int], room: Sequence[int], *, tied: b
     )
 
 
-def _complaint(
+def _shortage(
     config: TransformerConfig,
     quantize: str | None,
     dtype: torch.dtype,
     room: Mapping[str, int],
     needs: Sequence[int],
 ) -> str:
-    """What each device would need and has, and which quantisations fit."""
+    """Return a message with what each device needs and has, and which quantisations fit."""
     budget = list(room.values())
     sizes = {other: footprint(config, other, dtype) for other in QUANTIZATIONS if other != quantize}
     fitting = [
-        f"quantize={other!r} ({_gib(size.total)} in all)"
+        f"quantize={other!r} ({_gib(size.total)} in total)"
         for other, size in sizes.items()
         if _fit(size, spread(size, budget, tied=config.tied), budget, tied=config.tied)
     ]
@@ -119,7 +118,8 @@ def _complaint(
         f"{name}: {_gib(need)} of {_gib(room[name])}"
         for name, need in zip(room, needs, strict=True)
     )
-    return f"the weights need more memory than there is ({each}); what would fit: {', '.join(fitting) or 'no quantisation'}"
+    fits = ", ".join(fitting) or "no quantisation"
+    return f"the weights need more memory than is free ({each}); what would fit: {fits}"
 
 
 def _gib(size: int) -> str:

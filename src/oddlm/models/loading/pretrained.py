@@ -1,4 +1,4 @@
-"""A published checkpoint, from the hub or a folder, as a model with its tokenizer."""
+"""Published checkpoints, from the hub or a folder, as models with their tokenizers."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ from .weights import COMMIT, files_digest, of_files, of_text
 
 @dataclass(frozen=True)
 class Source:
-    """Where a checkpoint comes from: a folder, or a name on the hub with a branch, tag or commit."""
+    """The source of a checkpoint: a folder, or a name on the hub with a branch, tag or commit."""
 
     name: str
     revision: str | None = None
@@ -33,13 +33,16 @@ class Source:
                 cache_dir=self.cache_dir,
             )
         if self.revision is not None:
-            raise ValueError(f"{self.name} is a folder: a revision is for models of the hub")
+            raise ValueError(
+                f"{self.name} is a folder, which has no revision {self.revision!r}: revisions are "
+                "for models on the hub"
+            )
         return None
 
 
 @dataclass(frozen=True)
 class Outline:
-    """All that is known of a checkpoint without its weights."""
+    """A checkpoint without its weights."""
 
     name: str
     described: Description
@@ -66,15 +69,15 @@ def outline(source: Source, mask_id: int | None = None) -> Outline:
 
 
 def checkpoint_files(folder: Path) -> dict[str, Path]:
-    """Everything that the model in a folder depends on; ValueError where it is not complete."""
+    """Return all files the model in a folder depends on; raise ValueError if one is missing."""
     small = {name: folder / name for name in SMALL if name != INDEX and (folder / name).is_file()}
     return {**small, **whole_weights(folder)}
 
 
 def source_digest(source: Source) -> str:
-    """What tells the weights of a checkpoint from others. Of one on the hub it is the commit;
-    nothing of it is downloaded but config and tokenizer, and nothing at all where `revision` is a
-    commit.
+    """Return a digest of the weights of a checkpoint; for a model on the hub, its commit.
+
+    Only config and tokenizer are downloaded, and nothing at all if `revision` is a commit.
     """
     repo = source.repo
     if repo is None:
@@ -97,20 +100,22 @@ def load_pretrained(
     refresh: int | None = None,
     compiled: str | None = None,
 ) -> Native:
-    """The checkpoint in a folder, or of a name on the hub (`GSAI-ML/LLaDA-8B-Instruct`).
+    """Load a checkpoint from a folder, or by its name on the hub (`GSAI-ML/LLaDA-8B-Instruct`).
 
-    device: default a GPU where there is one. dtype: bf16 (default on a GPU), fp16, fp32 (default on
-    a CPU) or fp64.
-    revision, local_files_only, cache_dir: as in the hub's own library. mask_id: where the
-    checkpoint is silent or wrong.
-    quantize: nf4 or int8. device_map or device "auto" spreads the layers over all GPUs. cache,
-    refresh, compiled: see `Native`.
+    revision, local_files_only, cache_dir: as in huggingface_hub.
+    device: default: a GPU if available. "auto" spreads the layers over all GPUs.
+    dtype: bf16 (default on a GPU), fp16, fp32 (default on a CPU) or fp64.
+    quantize: nf4 or int8.
+    device_map: "auto" spreads the layers over all GPUs.
+    mask_id: overrides a mask token that the checkpoint does not name or names wrongly.
+    cache, refresh, compiled: see `Native`.
     """
     if device == "auto" and device_map is None:
         device, device_map = None, "auto"
     if device is not None and device_map is not None:
         raise ValueError(
-            "device puts a network on one device, device_map spreads it over several: give one of them"
+            f"device={str(device)!r} puts the network on one device, device_map={device_map!r} "
+            "spreads it over several: use only one of them"
         )
     place = chosen_device(device)
     number = chosen_dtype(dtype, place)

@@ -1,10 +1,10 @@
-"""Linear layers in 4 or 8 bits, by bitsandbytes.
+"""Linear layers in 4 or 8 bits, with bitsandbytes.
 
-For a loader: make the network on the meta device, `prepare(network, quantize)`, then hand every
-parameter, complete and on the device where it is to live, to `assign(module, attribute, tensor)`. A
-matrix is quantised as it arrives, so that one at a time exists in full. What a block multiplies
-with is quantised; embedding, norms, biases and head stay as they are (transformers leaves the head
-out too, for numerical stability).
+A loader creates the network on the meta device, calls `prepare(network, quantize)`, then passes
+every complete parameter, on its final device, to `assign(module, attribute, tensor)`. A matrix is
+quantised when it is assigned, so only one at a time exists in full precision. The linear layers of
+the blocks are quantised; embedding, norms, biases and head are not (transformers excludes the head
+too, for numerical stability).
 """
 
 from collections.abc import Callable
@@ -21,14 +21,15 @@ from ..transformer import Transformer, TransformerConfig
 Quantize = Literal["nf4", "int8"]
 QUANTIZATIONS = get_args(Quantize)
 Quantizer = Callable[[Any, Tensor], nn.Parameter]
-OUTLIERS = 6.0  # int8: input features beyond this are multiplied in 16 bits (LLM.int8's threshold)
+OUTLIERS = 6.0  # int8: larger input features are multiplied in 16 bits (LLM.int8's threshold)
 NF4_BLOCK, NF4_NESTED_BLOCK = 64, 256  # weights per scale, scales per scale of scales
 NF4_TABLES = 4 * (16 + 256 + 1)  # bytes per matrix: the two codes and the offset, float32
 
 
 def prepare(network: Transformer, quantize: str | None) -> Transformer:
-    """Put quantised layers, still without weights, in place of the linear layers of the blocks of a
-    network on meta.
+    """Replace the linear layers of the blocks by quantised ones, still without weights.
+
+    The network must be on the meta device.
     """
     if quantize is None:
         return network
@@ -45,7 +46,7 @@ def is_quantized(network: Transformer) -> bool:
 
 
 def assign(module: nn.Module, attribute: str, tensor: Tensor) -> None:
-    """module.attribute = tensor, quantised where the module wants it so."""
+    """Set module.attribute to the tensor, quantised if it is the weight of a quantised layer."""
     quantizer: Quantizer | None = (
         getattr(module, "quantizer", None) if attribute == "weight" else None
     )
@@ -58,11 +59,11 @@ def assign(module: nn.Module, attribute: str, tensor: Tensor) -> None:
 
 
 def _nf4(module: Any, weight: Tensor) -> nn.Parameter:
-    """4 bits a weight, a scale for every 64 of them, and the scales in 8 bits themselves (double
+    """Quantise to 4 bits with a scale per 64 weights, and the scales to 8 bits (double
     quantisation).
     """
-    kept: Any = type(module.weight)
-    parameter = kept(
+    Parameter: Any = type(module.weight)
+    parameter = Parameter(
         weight, quant_type="nf4", blocksize=NF4_BLOCK, compress_statistics=True, module=module
     )
     quantised: nn.Parameter = parameter.to(weight.device)
@@ -70,12 +71,12 @@ def _nf4(module: Any, weight: Tensor) -> nn.Parameter:
 
 
 def _int8(module: Any, weight: Tensor) -> nn.Parameter:
-    """8 bits a weight, a scale for every row."""
+    """Quantise to 8 bits with a scale per row."""
     from bitsandbytes.functional import int8_vectorwise_quant
 
     values, scales, _ = int8_vectorwise_quant(weight.half())
-    kept: Any = type(module.weight)
-    parameter: nn.Parameter = kept(values, requires_grad=False, CB=values, SCB=scales)
+    Parameter: Any = type(module.weight)
+    parameter: nn.Parameter = Parameter(values, requires_grad=False, CB=values, SCB=scales)
     return parameter
 
 
@@ -110,12 +111,12 @@ def _bitsandbytes(quantize: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Footprint:
-    """The bytes of a network's weights."""
+    """The size of a network's weights in bytes."""
 
     embed: int
-    block: int  # each
+    block: int  # per block
     layers: int
-    head: int  # and the last norm
+    head: int  # including the last norm
 
     @property
     def total(self) -> int:
@@ -125,7 +126,7 @@ class Footprint:
 def footprint(
     config: TransformerConfig, quantize: str | None = None, dtype: torch.dtype = torch.bfloat16
 ) -> Footprint:
-    """What the weights will take, from their shapes alone: nothing is allocated."""
+    """Return the size of the weights, computed from their shapes; nothing is allocated."""
     if quantize is not None:
         one_of("quantize", quantize, QUANTIZATIONS)
     with torch.device("meta"):

@@ -1,10 +1,9 @@
-"""The process in which chat templates run: a program of its own, with limits, that reads requests
-and writes answers.
+"""The process that renders chat templates: it reads requests, writes replies, and has limits.
 
-Templates come from checkpoints, which nobody vouches for. jinja2's sandbox keeps them from
-everything but their variables; time and memory it does not bound, and nothing inside a process can.
-`chat.Renderer` starts this, and starts it again when a template has used up its time. Nothing of
-the package is imported here.
+Templates come from untrusted checkpoints. The sandbox of jinja2 restricts them to their variables,
+but it cannot limit time or memory; only process limits can. `chat.Renderer` starts this program,
+and restarts it after a template has exceeded its CPU time. Nothing from the package is imported
+here.
 """
 
 import json
@@ -17,10 +16,10 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any, BinaryIO, NoReturn
 
-CPU_S = 5  # of one request; templates of real models take milliseconds
+CPU_S = 5  # per request; templates of real models take milliseconds
 MEMORY_BYTES = 512 << 20  # address space
-MOST_CHARACTERS = 1 << 23  # that a template may write
-MOST_SOURCE = 1 << 20  # characters of a template
+MOST_CHARACTERS = 1 << 23  # of rendered text
+MOST_SOURCE = 1 << 20  # characters of a template's source
 HEADER = struct.Struct(">Q")
 
 
@@ -35,17 +34,18 @@ def main() -> None:
         request = json.loads(sys.stdin.buffer.read(*HEADER.unpack(header)))
         _limit(request.pop("cpu_s"))
         try:
-            answer = {"text": _answer(**request)}
+            reply = {"text": _render(**request)}
         except MemoryError:
-            answer = {"error": f"it needs more than {MEMORY_BYTES >> 20} MiB of memory"}
-        except Exception as error:  # whatever a template of unknown making raises
-            answer = {"error": f"{error}"[:1000] or type(error).__name__}
-        send(sys.stdout.buffer, answer)
+            reply = {"error": f"it needs more than {MEMORY_BYTES >> 20} MiB of memory"}
+        except Exception as error:  # an untrusted template may raise anything
+            reply = {"error": f"{error}"[:1000] or type(error).__name__}
+        send(sys.stdout.buffer, reply)
 
 
 def _limit(cpu_s: int) -> None:
-    """So much memory for good, and so much time from now on; where a system knows no such limits
-    there is `chat.WALL_S`.
+    """Limit the memory of the process, and its CPU time from now on.
+
+    On systems without such limits, only `chat.WALL_S` applies.
     """
     with suppress(ImportError, OSError, ValueError):
         import resource
@@ -57,8 +57,8 @@ def _limit(cpu_s: int) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
 
 
-def _answer(source: str, variables: Mapping[str, Any] | None) -> str:
-    """What a template writes; without variables it is only read."""
+def _render(source: str, variables: Mapping[str, Any] | None) -> str:
+    """Return the rendered template; with variables None, only check its syntax."""
     template = _compiled(source)
     parts, room = [], MOST_CHARACTERS
     for part in template.generate(**variables) if variables is not None else ():
@@ -83,7 +83,7 @@ def _compiled(source: str) -> Any:
     )
     environment.filters["tojson"] = _tojson
     environment.globals |= {
-        "raise_exception": _refuse,
+        "raise_exception": _raise,
         "strftime_now": lambda pattern: datetime.now().strftime(pattern),
     }
     return environment.from_string(source)
@@ -93,10 +93,10 @@ def _tojson(value: Any, indent: int | None = None) -> str:
     return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
-def _refuse(message: str) -> NoReturn:
+def _raise(message: str) -> NoReturn:
     raise ValueError(message)
 
 
 if __name__ == "__main__":
-    sys.path += sys.argv[1:]  # where jinja2 is; nothing else is looked for
+    sys.path += sys.argv[1:]  # only the folders of jinja2 and markupsafe
     main()

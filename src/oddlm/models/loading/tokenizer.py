@@ -1,4 +1,4 @@
-"""Tokenizers of checkpoints, from their files alone."""
+"""Tokenizers of checkpoints, built from their files only."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,22 +22,32 @@ FILE, VOCABULARY, MERGES, SETTINGS = (
 )
 TEMPLATE, SPECIAL, ADDED = "chat_template.jinja", "special_tokens_map.json", "added_tokens.json"
 NAMES = ("bos_token", "eos_token", "pad_token", "mask_token", "unk_token")
-AGAIN = ": copy or download it anew"
-# How Qwen2 cuts text before merging: contractions, words, single digits, punctuation with line
-# ends, spaces.
-QWEN2_WORDS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+AGAIN = ": copy or download it again"
+# How Qwen2 splits text before merging.
+QWEN2_WORDS = "|".join(
+    (
+        r"(?i:'s|'t|'re|'ve|'m|'ll|'d)",  # contractions
+        r"[^\r\n\p{L}\p{N}]?\p{L}+",  # words
+        r"\p{N}",  # single digits
+        r" ?[^\s\p{L}\p{N}]+[\r\n]*",  # punctuation with line ends
+        r"\s*[\r\n]+",
+        r"\s+(?!\S)",
+        r"\s+",
+    )
+)
 
 
 class TextTokenizer:
-    """`encode` and `chat` never make control tokens out of what a text says; `template` is None
-    where there is none.
+    """A tokenizer that never turns text into control tokens, neither in `encode` nor in `chat`.
+
+    `template` is None if the checkpoint has no chat template.
     """
 
     def __init__(
         self, backend: "Tokenizer", settings: Mapping[str, Any], template: str | None
     ) -> None:
         self._backend = backend
-        # tokenizers that were saved in training carry what was needed there, and would cut prompts
+        # tokenizers saved during training may truncate, pad or drop merges
         backend.no_truncation()
         backend.no_padding()
         if getattr(backend.model, "dropout", None):
@@ -56,7 +66,7 @@ class TextTokenizer:
         self.size: int = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
     def encode(self, text: str) -> list[int]:
-        """With what the tokenizer itself puts around a text, if anything."""
+        """Encode a text, including any special tokens the tokenizer adds around it."""
         return self._ids(text, whole=True)
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -65,16 +75,16 @@ class TextTokenizer:
         return text
 
     def chat(self, messages: Sequence[Mapping[str, str]], *, answer: bool = True) -> list[int]:
-        """The conversation as the checkpoint's template writes it, up to where the model answers."""
+        """Encode a conversation with the chat template; `answer` adds the generation prompt."""
         if self.template is None:
-            raise ValueError("this checkpoint has no chat template: give the prompt as it is (raw)")
+            raise ValueError("this checkpoint has no chat template: pass a raw prompt (raw=True)")
         found: list[int] = []
         for part, control in self.template.segments(messages, answer=answer):
             found += [self.special[part]] if control else self._ids(part, whole=False)
         return found
 
     def _ids(self, text: str, *, whole: bool) -> list[int]:
-        """whole: with what the tokenizer puts around a text."""
+        """Encode a text; `whole` includes special tokens the tokenizer adds around it."""
         with _refusing("the tokenizer cannot encode this text"):
             found: list[int] = self._backend.encode(text, add_special_tokens=whole).ids
         return found
@@ -85,7 +95,7 @@ class TextTokenizer:
 
 
 def read_tokenizer(folder: Path) -> TextTokenizer:
-    """From tokenizer.json, or vocab.json and merges.txt, with the settings beside them."""
+    """Read tokenizer.json, or vocab.json and merges.txt, and the settings next to them."""
     settings = {**_optional(folder / SPECIAL), **_optional(folder / SETTINGS)}
     template = _template(folder, settings)
     with _refusing(f"the tokenizer in {folder} is damaged", AGAIN):
@@ -95,12 +105,14 @@ def read_tokenizer(folder: Path) -> TextTokenizer:
 def special_ids(
     keys: Keys, tokenizer: TextTokenizer, vocab_size: int, mask_id: int | None = None
 ) -> tuple[int, tuple[int, ...]]:
-    """(mask id, ids that end an answer), from config.json and the tokenizer; `mask_id` has the last
-    word.
+    """Return the mask id and the ids that end an answer, from config.json and the tokenizer.
+
+    mask_id: overrides the mask id found there.
     """
     if tokenizer.size > vocab_size:
         raise ValueError(
-            f"{keys.where} is of a network of {vocab_size} tokens, and its tokenizer has {tokenizer.size}"
+            f"{keys.where} has a vocabulary of {vocab_size} tokens, but its tokenizer has "
+            f"{tokenizer.size}"
         )
     mask = mask_id if mask_id is not None else _mask_id(keys, tokenizer)
     ends = [
@@ -117,17 +129,20 @@ def special_ids(
 
 
 def _mask_id(keys: Keys, tokenizer: TextTokenizer) -> int:
-    said, named = keys.get("mask_token_id"), tokenizer.id_of(tokenizer.tokens["mask_token"])
-    if said is not None and named is not None and said != named:
+    configured = keys.get("mask_token_id")
+    named = tokenizer.id_of(tokenizer.tokens["mask_token"])
+    if configured is not None and named is not None and configured != named:
         raise ValueError(
-            f"{keys.where} says that the mask token is {said!r}, its tokenizer says {named}: say which is right, mask_id="
+            f"the mask token is {configured!r} in {keys.where} but {named} in its tokenizer: pass "
+            "the right one as mask_id="
         )
-    for found in (said, named, *map(tokenizer.special.get, MASK_TEXTS)):
+    for found in (configured, named, *map(tokenizer.special.get, MASK_TEXTS)):
         if found is not None:
             return found  # type: ignore[no-any-return]
     raise ValueError(
-        f"{keys.where} has no mask_token_id, and its tokenizer has no mask token: this is no masked diffusion model; "
-        "if it is, say which token is the mask: mask_id="
+        f"{keys.where} has no mask_token_id, and its tokenizer has no mask token: this does not "
+        "look like a masked diffusion model; if it is one, pass the id of its mask token as "
+        "mask_id="
     )
 
 
@@ -142,7 +157,7 @@ def _backend(folder: Path, settings: Mapping[str, Any]) -> "Tokenizer":
     if path.is_file() and (folder / MERGES).is_file():
         with _refusing(f"{path} is damaged", AGAIN):
             return _from_merges(folder, settings)
-    raise ValueError(f"{folder} holds no tokenizer: neither {FILE} nor {VOCABULARY} and {MERGES}")
+    raise ValueError(f"{folder} has no tokenizer: neither {FILE} nor {VOCABULARY} and {MERGES}")
 
 
 def _from_merges(folder: Path, settings: Mapping[str, Any]) -> "Tokenizer":
@@ -159,7 +174,8 @@ def _from_merges(folder: Path, settings: Mapping[str, Any]) -> "Tokenizer":
     kind = settings.get("tokenizer_class")
     if kind not in QWEN2_TOKENIZERS:
         raise ValueError(
-            f"{folder}: a {kind} without {FILE} cannot be read; known: {', '.join(QWEN2_TOKENIZERS)}"
+            f"{folder}: a {kind} without {FILE} cannot be read; known: "
+            f"{', '.join(QWEN2_TOKENIZERS)}"
         )
     backend = Tokenizer(models.BPE.from_file(str(folder / VOCABULARY), str(folder / MERGES)))
     backend.normalizer = normalizers.NFC()
@@ -178,15 +194,16 @@ def _from_merges(folder: Path, settings: Mapping[str, Any]) -> "Tokenizer":
         (backend.add_special_tokens if special else backend.add_tokens)(
             [AddedToken(content, special=special, **flags)]
         )
-        if backend.token_to_id(content) != number:
+        if (assigned := backend.token_to_id(content)) != number:
             raise ValueError(
-                f"{folder / SETTINGS}: token {content!r} should be {number}, and becomes {backend.token_to_id(content)}"
+                f"{folder / SETTINGS}: token {content!r} should have id {number}, but gets "
+                f"{assigned}"
             )
     return backend
 
 
 def _added(folder: Path, settings: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
-    """Tokens beside the vocabulary, by their ids."""
+    """Return the tokens added to the vocabulary, by id."""
     try:
         old = {
             int(number): {"content": text, "special": True}
@@ -200,7 +217,8 @@ def _added(folder: Path, settings: Mapping[str, Any]) -> dict[int, dict[str, Any
             token["content"].encode()
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise ValueError(
-            f"the added tokens in {folder} ({SETTINGS}, {ADDED}) are damaged ({error}): copy or download them anew"
+            f"the added tokens in {folder} ({SETTINGS}, {ADDED}) are damaged ({error}): copy or "
+            "download them again"
         ) from error
     return {**old, **added}
 
@@ -211,21 +229,15 @@ def _template(folder: Path, settings: Mapping[str, Any]) -> str | None:
             return (folder / TEMPLATE).read_text()
         except UnicodeDecodeError as error:
             raise ValueError(
-                f"{folder / TEMPLATE} is damaged ({error}): copy or download it anew"
+                f"{folder / TEMPLATE} is damaged ({error}): copy or download it again"
             ) from error
     found = settings.get("chat_template")
-    if isinstance(found, list):  # several, by name
-        found = next(
-            (
-                one.get("template")
-                for one in found
-                if isinstance(one, dict) and one.get("name") == "default"
-            ),
-            None,
-        )
+    if isinstance(found, list):  # several named templates
+        entries = (entry for entry in found if isinstance(entry, dict))
+        found = next((e.get("template") for e in entries if e.get("name") == "default"), None)
     if found is not None and not isinstance(found, str):
         raise ValueError(
-            f"{folder / SETTINGS}: chat_template must be text, not {type(found).__name__}"
+            f"{folder / SETTINGS}: chat_template must be a string, not {type(found).__name__}"
         )
     return found
 
@@ -235,7 +247,7 @@ def _optional(path: Path) -> dict[str, Any]:
 
 
 def _text(token: Any) -> str | None:
-    """A token as the settings give it: its text, or an object that has it."""
+    """Return the text of a token, which the settings give as a string or as an object."""
     found = token.get("content") if isinstance(token, Mapping) else token
     return found if isinstance(found, str) else None
 
@@ -252,8 +264,9 @@ def _control(added: Any) -> ControlTokens:
 
 @contextmanager
 def _refusing(what: str, advice: str = "") -> Iterator[None]:
-    """What the library raises has no class of its own, and panics of its Rust side are no
-    Exceptions: ValueError for both.
+    """Turn errors of the tokenizers library into ValueErrors.
+
+    It raises plain Exceptions, and panics of its Rust code are not even Exceptions.
     """
     try:
         yield

@@ -1,10 +1,13 @@
-"""What tells the weights of a model from others: a digest of every file that decides which tokens
-it writes.
+"""Digests that identify the weights of a model.
 
-A digest says of what it is: "sha256:..." of files, "commit:..." of a repository on the hub,
-"code:..." of a model that is code. Of somebody's own model, a dotted path, it is "source:..." of
-the file that holds its code, which says nothing of what that code reads, or "name:..." where there
-is no such file.
+A digest covers every file that affects which tokens the model writes. Its prefix names its kind:
+
+- "sha256:" the contents of files
+- "commit:" a commit of a repository on the hub
+- "code:" a model that is defined by code in this package
+- "source:" the source file of a model given by a dotted path; files which that code reads are not
+  covered
+- "name:" the dotted path itself, if there is no source file
 """
 
 import hashlib
@@ -18,16 +21,18 @@ from functools import cached_property, partial
 from pathlib import Path
 
 SHA256, COMMIT, CODE, SOURCE, NAME = "sha256:", "commit:", "code:", "source:", "name:"
-QUICK = 1 << 28  # bytes of a model that are hashed at once, in a quarter of a second
-LARGE = 1 << 26  # bytes of a file whose digest is kept
-RACY_S = 2.0  # a file this young may change again without a new time
+QUICK = 1 << 28  # models up to this many bytes are hashed on loading, in a quarter of a second
+LARGE = 1 << 26  # digests of files from this many bytes on are cached
+RACY_S = 2.0  # a file younger than this may change again without a new mtime
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Of a loaded model. `identity`: by which a history knows them again, known at once; `find`
-    gives the digest.
+    """The weights of a loaded model.
+
+    identity: identifies the weights in a history; available immediately.
+    find: computes the digest.
     """
 
     identity: str
@@ -39,8 +44,9 @@ class Weights:
 
 
 def of_files(files: Mapping[str, Path]) -> Weights:
-    """Of a model that is about to be loaded from these files: large ones go by their dates until
-    the digest is asked for.
+    """Return the `Weights` of a model about to be loaded from these files.
+
+    Large models are identified by size and timestamps; their digest is computed when needed.
     """
     before = _stamp(files)
     quick = sum(path.stat().st_size for path in files.values()) <= QUICK
@@ -50,7 +56,7 @@ def of_files(files: Mapping[str, Path]) -> Weights:
 
 
 def of_text(digest: str) -> Weights:
-    """Where the digest is known without reading anything."""
+    """Return `Weights` with a digest that is already known."""
     return Weights(digest, partial(str, digest))
 
 
@@ -65,7 +71,7 @@ def _unchanged(files: Mapping[str, Path], before: str) -> str:
 
 
 def files_digest(files: Mapping[str, Path]) -> str:
-    """Of names and contents; where the files lie does not count."""
+    """Return a digest of the names and contents of the files; their location does not matter."""
     try:
         with ThreadPoolExecutor(4) as pool:
             found = dict(zip(files, pool.map(_sha256, files.values()), strict=True))
@@ -76,27 +82,29 @@ def files_digest(files: Mapping[str, Path]) -> str:
 
 
 def source_digest(path: Path) -> str:
-    """Of the file that holds the code of somebody's own model."""
+    """Return a digest of the source file of a user-defined model."""
     return SOURCE + files_digest({path.name: path}).removeprefix(SHA256)
 
 
 def _stamp(files: Mapping[str, Path]) -> str:
-    """Changes where a file does, and elsewhere."""
+    """Return a string that changes whenever a file does, and may change without."""
     try:
-        told = "".join(f"{name} {_state(path)}\n" for name, path in sorted(files.items()))
+        states = "".join(f"{name} {_state(path)}\n" for name, path in sorted(files.items()))
     except OSError as error:
         raise ValueError(f"cannot read {error.filename}: {error.strerror}") from error
-    return "files:" + hashlib.sha256(told.encode()).hexdigest()
+    return "files:" + hashlib.sha256(states.encode()).hexdigest()
 
 
 def _state(path: Path) -> str:
-    now = path.stat()
-    return f"{path.resolve()}\0{now.st_size}\0{now.st_mtime_ns}\0{now.st_ctime_ns}\0{now.st_ino}\0{now.st_dev}"
+    stat = path.stat()
+    times = f"{stat.st_mtime_ns}\0{stat.st_ctime_ns}"
+    return f"{path.resolve()}\0{stat.st_size}\0{times}\0{stat.st_ino}\0{stat.st_dev}"
 
 
 def _sha256(path: Path) -> str:
-    """Of a file's content: the name of its blob in the hub's cache, or what was found the last
-    time, or read whole.
+    """Return the hash of a file's content.
+
+    It is the name of the file's blob in the hub's cache, or a cached digest, or computed.
     """
     real = path.resolve()
     if path.is_symlink() and real.parent.name == "blobs" and _DIGEST.fullmatch(real.name):
@@ -104,15 +112,15 @@ def _sha256(path: Path) -> str:
     if path.stat().st_size < LARGE:
         return _read(path)
     state = _state(path)
-    kept = _kept(state)
+    entry = _cache_path(state)
     try:
-        if kept is not None and _DIGEST.fullmatch(found := kept.read_text()):
+        if entry is not None and _DIGEST.fullmatch(found := entry.read_text()):
             return found
     except OSError:
-        pass  # not there yet, or not to be read
+        pass  # missing or unreadable
     found = _read(path)
-    if kept is not None and _state(path) == state and time.time() - path.stat().st_mtime > RACY_S:
-        _keep(kept, found)
+    if entry is not None and _state(path) == state and time.time() - path.stat().st_mtime > RACY_S:
+        _store(entry, found)
     return found
 
 
@@ -121,20 +129,20 @@ def _read(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _kept(state: str) -> Path | None:
-    """Where the digest of a file in this state is kept; None where nothing can be."""
+def _cache_path(state: str) -> Path | None:
+    """Return where the digest of a file in this state is cached; None without a home folder."""
     try:
         cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    except RuntimeError:  # nobody's process
+    except RuntimeError:  # the user has no home folder
         return None
     return cache / "oddlm" / "digests" / hashlib.sha256(state.encode()).hexdigest()
 
 
-def _keep(path: Path, digest: str) -> None:
+def _store(path: Path, digest: str) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         new = path.with_suffix(f".{os.getpid()}")
         new.write_text(digest)
         new.replace(path)
     except OSError:
-        pass  # it will be computed again
+        pass  # it will be computed again next time

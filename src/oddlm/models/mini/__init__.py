@@ -1,4 +1,4 @@
-"""The mini model: a small diffusion language model inside the package, for countdown and minicode."""
+"""The mini model: a small diffusion language model in the package, for countdown and minicode."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -19,8 +19,10 @@ CONFIG, WHOLE, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 
 
 class MiniTokenizer:
-    """Numbers as single tokens (groups of three digits from the right), the language of minicode by
-    BPE, the rest by bytes.
+    """The tokenizer of the mini model.
+
+    Numbers are split into groups of three digits from the right, one token each. The vocabulary
+    of minicode is covered by BPE, everything else by bytes.
     """
 
     def __init__(self, path: Path = HERE / TOKENIZER) -> None:
@@ -28,15 +30,15 @@ class MiniTokenizer:
 
         try:
             self._tokenizer = Tokenizer.from_file(str(path))
-        except Exception as error:  # what the library raises has no class of its own
+        except Exception as error:  # the library raises plain Exceptions
             raise ValueError(
-                f"the tokenizer {path} cannot be read ({error}): install or copy it anew"
+                f"the tokenizer {path} cannot be read ({error}): reinstall or copy it again"
             ) from error
         self.pad_id, self.eos_id, self.mask_id = (
             self._special(t) for t in ("<pad>", "<eos>", "<mask>")
         )
         self.size: int = self._tokenizer.get_vocab_size()
-        self._tokenizer.encode_special_tokens = True  # "<mask>" in a text is text
+        self._tokenizer.encode_special_tokens = True  # "<mask>" in a text is plain text
 
     def _special(self, token: str) -> int:
         number = self._tokenizer.token_to_id(token)
@@ -49,9 +51,7 @@ class MiniTokenizer:
         return ids
 
     def chat(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """The messages as they are, each ended by a line break, after which the model has learnt to
-        answer.
-        """
+        """Encode the messages unchanged, each followed by a line break as in training."""
         return self.encode(
             "".join(message["content"].removesuffix("\n") + "\n" for message in messages)
         )
@@ -62,9 +62,9 @@ class MiniTokenizer:
 
 
 class Mini(Native):
-    """The network of the package, or one of its recipe in a folder.
+    """The network in the package, or a folder with one trained by the same recipe.
 
-    `cache`, `refresh`, `compiled`: see `Native`.
+    cache, refresh, compiled: see `Native`.
     """
 
     def __init__(
@@ -95,8 +95,9 @@ class Mini(Native):
 
 
 def mini_files(folder: Path) -> dict[str, Path]:
-    """Everything that the model in a folder depends on; a folder without a tokenizer of its own has
-    the package's.
+    """Return all files the model in a folder depends on.
+
+    A folder without a tokenizer uses the one in the package.
     """
     own = folder / TOKENIZER
     found = {
@@ -107,13 +108,14 @@ def mini_files(folder: Path) -> dict[str, Path]:
     for path in found.values():
         if not path.is_file():
             raise ValueError(
-                f"the checkpoint in {folder} cannot be read (no {path.name}): install or copy it anew"
+                f"the checkpoint in {folder} cannot be read (no {path.name}): reinstall or copy it "
+                "again"
             )
     return found
 
 
 def save_checkpoint(network: Transformer, folder: Path) -> None:
-    """config.json, and the weights in bfloat16."""
+    """Write config.json, and the weights in bfloat16."""
     from safetensors.torch import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -134,11 +136,12 @@ def load_checkpoint(folder: Path, vocab_size: int) -> Transformer:
         weights = load_file(folder / WHOLE)
     except (OSError, TypeError, ValueError, SafetensorError) as error:
         raise ValueError(
-            f"the checkpoint in {folder} cannot be read ({error}): install or copy it anew"
+            f"the checkpoint in {folder} cannot be read ({error}): reinstall or copy it again"
         ) from error
     if config.vocab_size != vocab_size:
         raise ValueError(
-            f"{folder} holds a network of {config.vocab_size} tokens and a tokenizer of {vocab_size}"
+            f"the network in {folder} has a vocabulary of {config.vocab_size} tokens, but the "
+            f"tokenizer has {vocab_size}"
         )
     network = Transformer(config)
     try:
