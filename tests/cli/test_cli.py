@@ -171,7 +171,7 @@ def test_answers_are_scored(tmp_path):
             "cannot read nowhere.jsonl: No such file",
         ),
         (["problems", "own.jsonl"], "there is no file own.jsonl"),
-        (["problems", "countdown", "--scorer", "exact"], "a scorer goes with a JSONL of your own"),
+        (["problems", "countdown", "--scorer", "exact"], "scorer 'exact' is for a .jsonl file"),
         (["problems", "countdown", "--limit", "0"], "limit must be at least 1, not 0"),
     ],
 )
@@ -194,7 +194,9 @@ def test_a_limit_beyond_the_data_is_said_and_all_are_used():
     done = run("problems", "countdown", "--limit", "501")
     assert done.returncode == 0
     assert done.stdout.count("target: ") == 500
-    assert done.stderr == "oddlm: limit 501 is more than the 500 problems to be had; using all\n"
+    assert done.stderr.startswith("oddlm: limit 501 ")
+    assert "500 problems" in done.stderr
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Everything about one problem's batch, in one dict."""
+"""All metrics of one problem's batch, in one dict."""
 
 import random
 import time
@@ -69,12 +69,13 @@ def test_by_hand():
 def test_what_cannot_be_said_is_left_out():
     one = batch_diversity(["word"], [EMPTY], [False])
     assert set(BATCH_METRICS) - set(one) == {
-        "distinct_2", "self_bleu", "vendi_embedding", "embedding_diversity", "novelty", "new_texts", "novelty_embedding",
-        "distinct_answers", "answer_distance", "end_share",
+        "distinct_2", "self_bleu", "vendi_embedding", "embedding_diversity", "novelty", "new_texts",
+        "novelty_embedding", "distinct_answers", "answer_distance", "end_share",
     }  # fmt: skip
     more = batch_diversity(["a b"], [WHOLE], [True], answers=["b"], embed=lambda t: np.ones((1, 2)))
     assert set(BATCH_METRICS) - set(more) == {
-        "self_bleu", "embedding_diversity", "novelty", "new_texts", "novelty_embedding", "answer_distance",
+        "self_bleu", "embedding_diversity", "novelty", "new_texts", "novelty_embedding",
+        "answer_distance",
     }  # fmt: skip
     assert np.isfinite(list(one.values())).all()
 
@@ -86,7 +87,7 @@ def test_what_cannot_be_said_is_left_out():
         (["7", "8"], 2, 1),
         (["7", None], 1, 1),
         ([None, None], 0, 0),
-        (["", None], 1, 1),  # nothing was read, or nothing stood there
+        (["", None], 1, 1),  # an empty answer is not a missing one
         (["", ""], 1, 0),
         (["a b c d", "a b c"], 2, 1 / 4),
         (["7", "7", "8", None], 2, 5 / 6),
@@ -192,9 +193,7 @@ def measure_large(plain=True):
 
 
 def count_words() -> float:
-    """Seconds to count 100 000 words, the least that statistics of texts can do: about 25 ms where
-    a batch takes 35.
-    """
+    """Return the seconds that counting 100 000 words takes: about 25 ms if a batch takes 35."""
     start = time.process_time()
     found: dict[str, int] = {}
     for i in range(100_000):
@@ -203,7 +202,7 @@ def count_words() -> float:
 
 
 def test_fast_enough():
-    """Meant to take 50 ms at most, on a machine that counts 100 000 words in half of that."""
+    """A batch should take at most 50 ms on a machine that counts 100 000 words in half of that."""
     assert min(measure_large() for _ in range(5)) < 4 * min(count_words() for _ in range(5))
 
 
@@ -230,32 +229,32 @@ def test_hostile_texts():
     ("change", "says"),
     [
         ({"texts": [], "lengths": [], "correct": []}, "the batch is empty"),
-        ({"lengths": [WHOLE]}, "there are 4 texts, but 1 lengths"),
-        ({"lengths": [[1, 2, 3]] * 4}, r"Lengths of whole numbers, not \[1, 2, 3\]"),
-        ({"lengths": [Lengths(1.5, 2, 0)] * 4}, "Lengths of whole numbers"),
-        ({"lengths": [Lengths(-1, 2, 1)] * 4}, "cannot be"),
-        ({"lengths": [Lengths(3, 2, 0)] * 4}, "cannot be"),
-        ({"lengths": [Lengths(2, 4, 3)] * 4}, "cannot be"),
-        ({"lengths": [Lengths(2, 4, 0)] * 4}, "cannot be"),
-        ({"lengths": [Lengths(2, 2, 1)] * 4}, "cannot be"),
-        ({"lengths": [Lengths(-1, -1, 0)] * 4}, "cannot be"),
-        ({"correct": [True]}, "there are 4 texts, but 1 correct"),
-        ({"answers": ["x"]}, "there are 4 texts, but 1 answers"),
-        ({"plain": []}, "the plain batch is empty"),
-        ({"texts": "abcd"}, "texts must be a list of strings"),
-        ({"texts": ["a", None, "b", "c"]}, "texts must be a list of strings"),
-        ({"plain": [3]}, "plain must be a list of strings"),
-        ({"plain": "abc"}, "plain must be a list of strings"),
-        ({"answers": ["a", 3, None, "b"]}, "answers must be a list of strings"),
-        ({"correct": [1, 0, 2, 0]}, "nothing but True and False"),
-        ({"correct": [float("nan")] * 4}, "nothing but True and False"),
-        ({"correct": ["yes"] * 4}, "nothing but True and False"),
-        ({"correct": [None] * 4}, "nothing but True and False"),
-        ({"embed": lambda texts: np.ones(4)}, r"embed gave \[4\] for 4 texts, not \[4, d\]"),
-        ({"embed": lambda texts: np.ones((3, 2))}, r"embed gave \[3, 2\] for 4 texts"),
+        ({"lengths": [WHOLE]}, "4 texts.* 1 lengths"),
+        ({"lengths": [[1, 2, 3]] * 4}, r"lengths .*\[1, 2, 3\]"),
+        ({"lengths": [Lengths(1.5, 2, 0)] * 4}, r"lengths .*Lengths\(text=1\.5"),
+        ({"lengths": [Lengths(-1, 2, 1)] * 4}, r"Lengths\(text=-1, all=2, ends=1\)"),
+        ({"lengths": [Lengths(3, 2, 0)] * 4}, r"Lengths\(text=3, all=2, ends=0\)"),
+        ({"lengths": [Lengths(2, 4, 3)] * 4}, r"Lengths\(text=2, all=4, ends=3\)"),
+        ({"lengths": [Lengths(2, 4, 0)] * 4}, r"Lengths\(text=2, all=4, ends=0\)"),
+        ({"lengths": [Lengths(2, 2, 1)] * 4}, r"Lengths\(text=2, all=2, ends=1\)"),
+        ({"lengths": [Lengths(-1, -1, 0)] * 4}, r"Lengths\(text=-1, all=-1, ends=0\)"),
+        ({"correct": [True]}, "4 texts.* 1 correct"),
+        ({"answers": ["x"]}, "4 texts.* 1 answers"),
+        ({"plain": []}, "`plain`"),
+        ({"texts": "abcd"}, "texts must"),
+        ({"texts": ["a", None, "b", "c"]}, "texts must"),
+        ({"plain": [3]}, "plain must"),
+        ({"plain": "abc"}, "plain must"),
+        ({"answers": ["a", 3, None, "b"]}, "answers must"),
+        ({"correct": [1, 0, 2, 0]}, "correct must .*True"),
+        ({"correct": [float("nan")] * 4}, "correct must .*True"),
+        ({"correct": ["yes"] * 4}, "correct must .*True"),
+        ({"correct": [None] * 4}, "correct must .*True"),
+        ({"embed": lambda texts: np.ones(4)}, r"embed .*\[4\].* 4 texts.*\[4, d\]"),
+        ({"embed": lambda texts: np.ones((3, 2))}, r"embed .*\[3, 2\].* 4 texts"),
         ({"embed": lambda texts: np.full((4, 2), np.nan)}, "finite"),
-        ({"embed": lambda texts: np.zeros((4, 2))}, "a vector of zeros"),
-        ({"threshold": 2}, "threshold must be"),
+        ({"embed": lambda texts: np.zeros((4, 2))}, "vector of zeros"),
+        ({"threshold": 2}, "threshold .*2"),
     ],
 )
 def test_bad_input(change, says):

@@ -24,9 +24,8 @@ def test_mean_se_by_hand():
 
 def test_interval_by_brute_force():
     a, b = np.array([0.9, 0.1, 0.5, 0.7]), np.array([0.2, 0.3, 0.4, 0.1])
-    every = np.array(
-        [np.mean(draw) for draw in product(a - b, repeat=4)]
-    )  # all 256 resamples, equally likely
+    # All 256 resamples, equally likely.
+    every = np.array([np.mean(draw) for draw in product(a - b, repeat=4)])
     low, high = np.quantile(every, [0.1, 0.9])
     found = paired_interval(a, b, resamples=200_000, level=0.8)
     assert found.difference == pytest.approx(0.3, abs=EXACT)
@@ -78,14 +77,15 @@ def covered(trials, problems, truth, draw):
 
 
 def binary(rng, problems):
-    """Solved or not, by settings that share the difficulty of a problem: 0.1 apart."""
+    """Solved or not under two settings 0.1 apart that share the difficulty of each problem."""
     difficulty = rng.uniform(0.1, 0.9, problems)
     return [(rng.random(problems) < difficulty + shift).astype(float) for shift in (0.1, 0.0)]
 
 
 def seeds(rng, problems):
-    """[setting, seed, problem]: shares c/16 over 3 seeds, where problems answer differently to the
-    setting; 0.1 apart.
+    """Shares c/16 as [setting, seed, problem], 3 seeds, two settings 0.1 apart on average.
+
+    Problems react differently to the setting.
     """
     base = rng.uniform(0.2, 0.6, problems)
     effect = 0.1 + rng.uniform(-0.2, 0.2, problems)
@@ -103,7 +103,7 @@ def test_covers_the_truth_95_times_in_100(draw):
 
 
 def test_problems_not_seeds_are_the_unit():
-    """Problem and seed resampled as if independent: too sure of itself."""
+    """Resampling (problem, seed) pairs as if they were independent gives too narrow intervals."""
     assert covered(600, 80, 0.1, lambda rng, problems: seeds(rng, problems).reshape(2, -1)) < 0.9
 
 
@@ -118,19 +118,19 @@ def test_one_problem_has_no_interval():
     [[], [[1.0, 2.0]], 3.0, [1.0, float("nan")], [1.0, float("inf")], [[1.0], [1.0, 2.0]], ["x"]],
 )
 def test_bad_values(bad):
-    with pytest.raises(ValueError, match=r"values must be a list of|values holds nan or infinity"):
+    with pytest.raises(ValueError, match=r"^values (must|holds)"):
         mean_se(bad)
-    with pytest.raises(ValueError, match=r"a must be a list of|a holds nan or infinity"):
+    with pytest.raises(ValueError, match=r"^a (must|holds)"):
         paired_interval(bad, [1.0, 2.0])
-    with pytest.raises(ValueError, match=r"b must be a list of|b holds nan or infinity"):
+    with pytest.raises(ValueError, match=r"^b (must|holds)"):
         paired_interval([1.0, 2.0], bad)
 
 
 def test_bad_settings():
-    with pytest.raises(ValueError, match="same problems, but have 2 and 3 values"):
+    with pytest.raises(ValueError, match=r"a and b .* 2 and 3"):
         paired_interval([1, 2], [1, 2, 3])
     for level in (0, 1, 95, float("nan")):
-        with pytest.raises(ValueError, match="level must lie between 0 and 1"):
+        with pytest.raises(ValueError, match=rf"level .*{level}"):
             paired_interval([1, 2], [1, 2], level=level)
-    with pytest.raises(ValueError, match="resamples must be at least 1"):
+    with pytest.raises(ValueError, match=r"resamples .*0"):
         paired_interval([1, 2], [1, 2], resamples=0)

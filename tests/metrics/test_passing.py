@@ -106,10 +106,10 @@ def test_solutions_against_pass_at_k(classes):
 @pytest.mark.parametrize(
     ("classes", "says"),
     [
-        ([], r"\[problems, n\] with at least one of each, not of shape \[0\]"),
-        ([[], []], r"not of shape \[2, 0\]"),
-        ([0, None], r"not of shape \[2\]"),
-        ([[0], [0, None]], r"same number of samples, but they have \[1, 2\]"),
+        ([], r"classes .*\[problems, n\].* \[0\]"),
+        ([[], []], r"classes .* \[2, 0\]"),
+        ([0, None], r"classes .* \[2\]"),
+        ([[0], [0, None]], r"number of samples.* \[1, 2\]"),
         ([[0, 1.0]], "not 1.0"),
         ([[True, None]], "not True"),
         ([[0, -1]], "not -1"),
@@ -124,9 +124,7 @@ def test_bad_classes(classes, says):
 
 
 def test_coupled_samples_warn():
-    with pytest.warns(
-        UserWarning, match="independent samples; of coupled ones .* use Pass@k of the first k"
-    ):
+    with pytest.warns(UserWarning, match="coupled .*pass_at_k"):
         pass_at_k_unbiased(HAND, 2, coupled=True)
     with pytest.raises(TypeError, match="coupled"):
         pass_at_k_unbiased(HAND, 2)
@@ -143,16 +141,16 @@ def test_input_is_left_alone():
 @pytest.mark.parametrize(
     ("correct", "says"),
     [
-        ([], r"\[problems, n\] with at least one of each, not of shape \[0\]"),
-        ([[], []], r"not of shape \[2, 0\]"),
-        (np.zeros((0, 4), dtype=bool), r"not of shape \[0, 4\]"),
-        ([True, False], r"not of shape \[2\]"),
-        ([[True], [True, False]], r"same number of samples, but they have \[1, 2\]"),
-        ([[True], True], "same number of samples"),
-        ([[float("nan"), 1.0]], "nothing but True and False"),
-        ([[0, 2]], "nothing but True and False"),
-        ([["yes", "no"]], "nothing but True and False"),
-        ([[None, True]], "nothing but True and False"),
+        ([], r"correct .*\[problems, n\].* \[0\]"),
+        ([[], []], r"correct .* \[2, 0\]"),
+        (np.zeros((0, 4), dtype=bool), r"correct .* \[0, 4\]"),
+        ([True, False], r"correct .* \[2\]"),
+        ([[True], [True, False]], r"number of samples.* \[1, 2\]"),
+        ([[True], True], "number of samples"),
+        ([[float("nan"), 1.0]], "correct must .*True"),
+        ([[0, 2]], "correct must .*True"),
+        ([["yes", "no"]], "correct must .*True"),
+        ([[None, True]], "correct must .*True"),
     ],
 )
 def test_bad_verdicts(correct, says):
@@ -169,9 +167,7 @@ def test_bad_k(k):
         lambda: solutions_at_k(CLASSES, k),
         lambda: summarise(HAND, [k]),
     ):
-        with pytest.raises(
-            ValueError, match="k must be an integer from 1 to the 4 samples of a problem"
-        ):
+        with pytest.raises(ValueError, match=rf"k must .* 4, not {k!r}"):
             call()
 
 
@@ -180,5 +176,5 @@ def test_bad_settings():
         summarise(HAND, [])
     with pytest.raises(ValueError, match="at least one setting"):
         coverage([])
-    with pytest.raises(ValueError, match=r"same problems, but have \[3, 2\]"):
+    with pytest.raises(ValueError, match=r"same problems.* \[3, 2\]"):
         coverage([HAND, HAND[:2]])

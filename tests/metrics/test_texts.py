@@ -73,20 +73,8 @@ def slow_bleu(text, others):
 
 
 def test_words():
-    assert split_words("x_1 = f(3.5)\n# naïve 東京!") == (
-        "x_1",
-        "=",
-        "f",
-        "(",
-        "3",
-        ".",
-        "5",
-        ")",
-        "#",
-        "naïve",
-        "東京",
-        "!",
-    )
+    words = split_words("x_1 = f(3.5)\n# naïve 東京!")
+    assert " ".join(words) == "x_1 = f ( 3 . 5 ) # naïve 東京 !"
     assert split_words(" \n\t") == ()
     assert len(split_words("a " * 10_000)) == MOST_WORDS
 
@@ -114,7 +102,7 @@ def test_edit_distances(a, b):
     )
 )
 def test_edit_distances_of_long_texts(texts):
-    """Longer than a machine word."""
+    """The texts have more words than a machine word has bits."""
     close = [*texts, (*texts[0][:50], "new", *texts[0][52:]), texts[1][1:]]
     assert edit_distances(close, close).tolist() == [
         [slow_edit_distance(x, y) for y in close] for x in close
@@ -159,7 +147,7 @@ HOSTILE = [
     "measure", [text_diversity, solution_classes, lambda texts: solution_classes(texts, code=True)]
 )
 def test_measures_on_hostile_texts(make, measure):
-    """They compare all words with all words, in a cap of words; nothing makes more of it."""
+    """Comparing all words with all words is quadratic up to the cap; nothing costs more."""
     texts = lambda n: [make(n), make(n)[::-1], make(n // 2)]  # noqa: E731
     assert growth(measure, texts, MOST_WORDS // 8, 8) < QUADRATIC
 
@@ -171,17 +159,15 @@ def test_word_distances_by_hand():
         np.array([[3 / 7, 0, 1]])
     )
     assert word_distances([()], [()]).tolist() == [[0]]
-    assert [edit_distances(*some).shape for some in (([], [kitten]), ([kitten], []), ([], []))] == [
-        (0, 1),
-        (1, 0),
-        (0, 0),
-    ]
+    assert edit_distances([], [kitten]).shape == (0, 1)
+    assert edit_distances([kitten], []).shape == (1, 0)
+    assert edit_distances([], []).shape == (0, 0)
 
 
 def test_distinct_2_by_hand():
     assert distinct_2([tuple("aba"), tuple("ab"), ("a",), ()]) == 2 / 3  # ab, ba, ab
     assert distinct_2([tuple("abcd")]) == 1
-    with pytest.raises(ValueError, match="a text of two words"):
+    with pytest.raises(ValueError, match="two words"):
         distinct_2([("a",), ()])
 
 
@@ -285,23 +271,23 @@ def test_a_repeated_text_makes_a_batch_less_diverse():
     "bad", [np.ones((2, 3)), np.ones(3), np.zeros((0, 0)), [[1, np.nan], [np.nan, 1]]]
 )
 def test_not_a_kernel(bad):
-    with pytest.raises(ValueError, match=r"a kernel is a finite matrix \[n, n\]"):
+    with pytest.raises(ValueError, match=r"kernel .*\[n, n\]"):
         vendi_score(bad)
 
 
 def test_bad_input():
     for bad in ([[1, 0.5], [0.2, 1]], [[2, 0], [0, 2]]):
-        with pytest.raises(ValueError, match="symmetric, with ones on its diagonal"):
+        with pytest.raises(ValueError, match="symmetric"):
             vendi_score(bad)
-    with pytest.raises(ValueError, match="a vector of zeros has no direction"):
+    with pytest.raises(ValueError, match="vector of zeros"):
         cosine_kernel([[1, 2], [0, 0]])
     for bad in ([1, 2], [[np.nan, 1]], [[np.inf, 1]]):
-        with pytest.raises(ValueError, match="vectors must be finite numbers"):
+        with pytest.raises(ValueError, match=r"vectors .*finite"):
             cosine_kernel(bad)
-    with pytest.raises(ValueError, match="needs two of them"):
+    with pytest.raises(ValueError, match="at least two, not 1"):
         self_bleu(CATS[:1])
-    with pytest.raises(ValueError, match="needs two of them"):
+    with pytest.raises(ValueError, match="at least two, not 1"):
         mean_dissimilarity(np.ones((1, 1)))
     for texts, plain in (([], CATS), (CATS, [])):
-        with pytest.raises(ValueError, match="at least one text on either side"):
+        with pytest.raises(ValueError, match=r"novelty"):
             novelty(texts, plain)

@@ -1,11 +1,11 @@
-"""A program, tests for it, and how the two meet."""
+"""A program, its tests, and how to run the two."""
 
 import ast
 from dataclasses import dataclass
 
 from oddlm.sandbox import Limits, Verdict, read_tests, run_python
 
-# For programs that forge an answer: the number of the question they are asked.
+# For programs that forge an answer: finds the number of the question being asked.
 NUMBER = """
 import sys
 def number():

@@ -1,5 +1,6 @@
-"""Programs that must not pass, and programs that must: data for test_cases.py and
-benchmarks/verdicts.py.
+"""Programs that must not pass, and programs that must.
+
+These are data for test_cases.py and benchmarks/verdicts.py.
 """
 
 from .case import NUMBER, Case

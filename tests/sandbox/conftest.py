@@ -1,4 +1,4 @@
-"""Every test here ends with nothing left running."""
+"""Checks that no test here leaves a process running."""
 
 import ctypes
 import time
@@ -17,7 +17,7 @@ def children() -> list[str]:
 
 
 def read(path: Path) -> str:
-    """Empty where the thread or process has ended meanwhile."""
+    """The result is empty if the thread or process has ended meanwhile."""
     try:
         return path.read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -30,7 +30,7 @@ def set_subreaper(on: bool) -> None:
 
 @pytest.fixture(autouse=True)
 def nothing_left_running() -> Iterator[None]:
-    """As subreaper, this process inherits whatever a sandbox leaves behind, zombies too."""
+    """As a subreaper, this process inherits whatever a sandbox leaves behind, even zombies."""
     set_subreaper(True)
     before = set(children())
     yield

@@ -1,11 +1,11 @@
-"""Further cases: programs that fooled an earlier judge or plain Python, and right programs that an
-earlier judge failed.
+"""More cases: programs that fool plain Python or fooled an earlier judge, and false failures.
+
+False failures are right programs that an earlier judge failed.
 """
 
 from .case import NUMBER, Case
 
-# Methods of plain values, as fields of a named tuple: what the tests call would be the program's
-# own.
+# Methods of plain values as fields of a named tuple: the tests would call the program's own code.
 FIELDS = {
     "startswith": "assert f(1).startswith('yes')",
     "isdigit": "assert f(12).isdigit()",

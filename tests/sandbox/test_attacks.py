@@ -1,6 +1,6 @@
 """One attack, one test.
 
-Where an attack has to speak to be seen, it does so through what it returns.
+An attack that has to report something does so through its result.
 """
 
 import os
@@ -27,9 +27,7 @@ ALLOW_ALL = b"\x06\x00\x00\x00\x00\x00\xff\x7f"  # one BPF instruction
 
 @pytest.fixture
 def no_filter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
-    """Takes the system-call filter away and the limit on processes, to see that the other walls
-    hold by themselves.
-    """
+    """Remove the system-call filter and the limit on processes, to test the other walls alone."""
     package = tmp_path / "inside"
     shutil.copytree(jail.PACKAGE, package)
     strict = (package / "confine.py").read_text()
@@ -47,14 +45,17 @@ def attack(source: str, tests: str = "assert f(1) == 41", limits: Limits | None 
 
 
 def report(source: str, expected: object, limits: Limits | None = None) -> None:
-    """The attack reports what it saw: f(1) returns exactly this."""
+    """Assert that the attack reports exactly this: it is what f(1) returns."""
     verdict = attack(source, f"got = f(1)\nassert got == {expected!r}", limits)
     assert verdict.passed, verdict.detail
 
 
 def test_fork_bomb() -> None:
     report(
-        "import os\ndef f(x):\n    try:\n        while True: os.fork()\n    except OSError as e: return e.errno",
+        (
+            "import os\ndef f(x):\n    try:\n        while True: os.fork()\n"
+            "    except OSError as e: return e.errno"
+        ),
         1,
     )
 
@@ -87,7 +88,10 @@ def f(x):
 
 def test_exec_of_another_program_starts_no_process() -> None:
     report(
-        "import subprocess\ndef f(x):\n    try: subprocess.run(['/bin/true'])\n    except OSError as e: return e.errno",
+        (
+            "import subprocess\ndef f(x):\n    try: subprocess.run(['/bin/true'])\n"
+            "    except OSError as e: return e.errno"
+        ),
         1,
     )
 
@@ -118,7 +122,7 @@ def f(x):
 
 
 def test_memory_behind_the_limits_back() -> None:
-    """Shared memory and memory files outlive their mapping, so RLIMIT_AS would not count them."""
+    """Shared memory and memory files outlive their mapping, so RLIMIT_AS does not count them."""
     source = """
 import ctypes, os
 def f(x):
@@ -158,7 +162,8 @@ def test_loopback_listener_hears_nothing_even_without_the_filter() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         report(
-            f"import socket\ndef f(x):\n    try: socket.create_connection(('127.0.0.1', {port}), 1)\n"
+            "import socket\ndef f(x):\n"
+            f"    try: socket.create_connection(('127.0.0.1', {port}), 1)\n"
             "    except OSError as e: return type(e).__name__",
             "ConnectionRefusedError",
         )
@@ -181,9 +186,7 @@ def test_abstract_unix_socket_is_out_of_reach_even_without_the_filter() -> None:
 
 
 def test_there_is_no_socket_of_any_family() -> None:
-    """A network namespace does not hold them all: AF_VSOCK (40) reaches the host of a virtual
-    machine.
-    """
+    """A network namespace does not contain all: AF_VSOCK (40) reaches a virtual machine's host."""
     source = """
 import socket
 def f(x):
@@ -199,14 +202,15 @@ def f(x):
 
 
 def test_socket_pairs_stay_within_the_process() -> None:
-    """asyncio wakes itself with one."""
+    """asyncio wakes itself with a socket pair."""
     source = """
 import ctypes, socket
 def f(x):
     one, two = socket.socketpair()
     one.send(b"hello")
     libc = ctypes.CDLL(None, use_errno=True)
-    others = [libc.socketpair(family, 1, 0, (ctypes.c_int * 2)()) for family in range(46) if family != 1]
+    pair = (ctypes.c_int * 2)()
+    others = [libc.socketpair(family, 1, 0, pair) for family in range(46) if family != 1]
     return two.recv(5), set(others), ctypes.get_errno()
 """
     report(source, (b"hello", {-1}, 1))
@@ -220,7 +224,9 @@ CALLS = {
     "io_setup": "libc.syscall(206 if X86 else 0, 100000, ctypes.byref(ctypes.c_long(0)))",
     "memfd_create": "libc.memfd_create(b'x', 0)",
     "personality": "libc.personality(0x40000)",
-    "name_to_handle_at": "libc.name_to_handle_at(-100, b'/tmp', ctypes.create_string_buffer(200), 0, 0)",
+    "name_to_handle_at": (
+        "libc.name_to_handle_at(-100, b'/tmp', ctypes.create_string_buffer(200), 0, 0)"
+    ),
     "open_by_handle_at": "libc.open_by_handle_at(-100, ctypes.create_string_buffer(200), 0)",
     "fsopen": "libc.syscall(430, b'tmpfs', 0)",
     "open_tree": "libc.syscall(428, -100, b'/tmp', 1)",
@@ -275,7 +281,7 @@ def f(x):
 
 @pytest.mark.skipif(walls().cgroup is None, reason="this machine offers no memory cgroup")
 def test_kernel_memory_is_bounded_by_a_cgroup(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Inodes are memory of the kernel's, which no limit of the process counts."""
+    """Inodes are kernel memory, which no limit of the process counts."""
     source = """
 import os
 def f(x):
@@ -308,7 +314,10 @@ def test_home_directory_is_not_there(tmp_path: Path) -> None:
         "/proc/self/environ",
     ):
         report(
-            f"def f(x):\n    try: return open({path!r}).read()\n    except OSError as e: return type(e).__name__",
+            (
+                f"def f(x):\n    try: return open({path!r}).read()\n"
+                "    except OSError as e: return type(e).__name__"
+            ),
             "FileNotFoundError",
         )
 
@@ -341,7 +350,10 @@ def test_writing_outside_its_tmp(tmp_path: Path) -> None:
         "/home",
     ):
         verdict = attack(
-            f"def f(x):\n    try: open('{folder}/planted', 'w')\n    except OSError as e: return e.errno",
+            (
+                f"def f(x):\n    try: open('{folder}/planted', 'w')\n"
+                "    except OSError as e: return e.errno"
+            ),
             "assert f(1) in (2, 13, 30)",  # not there, not allowed, read-only
         )
         assert verdict.passed, (folder, verdict.detail)
@@ -457,7 +469,7 @@ def test_running_in_many_threads_leaves_no_descriptor_open() -> None:
 
 @pytest.mark.parametrize("so_far", [1, 2, 3, 4])
 def test_killing_our_process_takes_the_sandbox_with_it(tmp_path: Path, so_far: int) -> None:
-    """Two sides of two processes each; also where the last of them has only just begun."""
+    """Each of the two sides has two processes; the last may have only just started."""
     script = tmp_path / "parent.py"
     script.write_text(
         "from oddlm.sandbox import run_python, Limits\n"
@@ -470,7 +482,7 @@ def test_killing_our_process_takes_the_sandbox_with_it(tmp_path: Path, so_far: i
     parent.wait()
 
     def left() -> set[int]:
-        """Orphans come to this process, which has made itself their reaper."""
+        """Orphans become children of this process, which has made itself a subreaper."""
         found = set(_descendants(os.getpid())) - before
         for pid in found:
             if _never_began(pid):
@@ -483,9 +495,10 @@ def test_killing_our_process_takes_the_sandbox_with_it(tmp_path: Path, so_far: i
 
 
 def _never_began(pid: int) -> bool:
-    """Bubblewrap's child waits, before it does anything, for a number of its parent in an eventfd.
-    A parent that is killed before it has written one leaves it asleep there for good (bubblewrap
-    0.8): a process more, but nothing that runs.
+    """Return whether a process is a child of bubblewrap that waits for its parent in an eventfd.
+
+    If the parent is killed before it has written there, the child sleeps forever (bubblewrap 0.8):
+    one more process, but nothing runs.
     """
     with suppress(OSError, ValueError, IndexError):
         fd = int(

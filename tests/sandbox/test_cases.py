@@ -22,7 +22,7 @@ def test_every_right_program_passes(case: Case) -> None:
 
 
 def test_no_test_excuses_an_exception_that_it_has_not_seen() -> None:
-    """The same tests pass where they do see it."""
+    """The same tests pass if they do see it."""
     tests = "try:\n    assert all(map(f, [1]))\nexcept StopIteration:\n    pass"
     assert not run_python("def f(x): raise StopIteration", tests).passed
     assert run_python(

@@ -1,4 +1,4 @@
-"""A wrong program stays wrong, whatever it does to look right. One way of lying, one test."""
+"""A wrong program fails, whatever it does to look right. One forgery, one test."""
 
 import pytest
 
@@ -24,38 +24,46 @@ def test_the_honest_program_passes() -> None:
 
 
 def test_object_that_equals_everything() -> None:
-    source = "class E:\n    def __eq__(s, o): return True\n    def __ne__(s, o): return True\ndef f(x): return E()"
+    source = (
+        "class E:\n    def __eq__(s, o): return True\n"
+        "    def __ne__(s, o): return True\ndef f(x): return E()"
+    )
     assert lie(source).detail == "not so: f(1) == 41; f(1) returned <E>"
 
 
 def test_number_that_equals_everything() -> None:
     lie(
-        "class E(int):\n    def __eq__(s, o): return True\n    def __ne__(s, o): return True\ndef f(x): return E(7)"
+        "class E(int):\n    def __eq__(s, o): return True\n"
+        "    def __ne__(s, o): return True\ndef f(x): return E(7)"
     )
 
 
 def test_text_that_equals_everything() -> None:
     lie(
-        "class E(str):\n    def __eq__(s, o): return True\n    def __ne__(s, o): return True\ndef f(x): return E('x')"
+        "class E(str):\n    def __eq__(s, o): return True\n"
+        "    def __ne__(s, o): return True\ndef f(x): return E('x')"
     )
 
 
 def test_list_that_equals_everything() -> None:
     lie(
-        "class E(list):\n    def __eq__(s, o): return True\n    def __ne__(s, o): return True\ndef f(x): return E([1])"
+        "class E(list):\n    def __eq__(s, o): return True\n"
+        "    def __ne__(s, o): return True\ndef f(x): return E([1])"
     )
 
 
 def test_patched_builtins() -> None:
     names = ("AssertionError", "isinstance", "len", "repr", "exec", "compile", "abs")
     lie(
-        f"import builtins\nfor n in {names}: setattr(builtins, n, lambda *a, **k: True)\ndef f(x): return 0"
+        f"import builtins\nfor n in {names}: setattr(builtins, n, lambda *a, **k: True)\n"
+        "def f(x): return 0"
     )
 
 
 def test_patched_protocol() -> None:
     lie(
-        "import sys\nwire = sys.modules['inside.wire']\nwire.encode = lambda v, m=0: b't'\ndef f(x): return 0"
+        "import sys\nwire = sys.modules['inside.wire']\n"
+        "wire.encode = lambda v, m=0: b't'\ndef f(x): return 0"
     )
 
 
@@ -87,7 +95,8 @@ def test_exit_from_an_atexit_hook() -> None:
 
 def test_printed_verdict() -> None:
     lie(
-        "print('passed', True, flush=True)\ndef f(x):\n    print((True, 'passed'), flush=True)\n    return 0"
+        "print('passed', True, flush=True)\ndef f(x):\n"
+        "    print((True, 'passed'), flush=True)\n    return 0"
     )
 
 
@@ -105,8 +114,9 @@ def f(x):
 
 
 def test_nonce_or_expected_value_read_from_memory() -> None:
-    """Nothing that the tests expect is anywhere in the candidate's process: not in objects, frames,
-    descriptors or files.
+    """The expected results are nowhere in the candidate's process.
+
+    They are not in objects, frames, descriptors or files.
     """
     source = """
 import gc, os, sys
@@ -135,7 +145,7 @@ def f(x):
 
 
 def test_answers_sent_in_advance() -> None:
-    """An answer to a call that was not yet made is out of turn."""
+    """An answer to a call that has not been made yet is out of turn."""
     source = (
         NUMBER
         + """
@@ -153,7 +163,7 @@ def f(x):
     "given", ["(), ()", "(41,), ()", "{'f': 41, 'len': 0}, {}", "(41, 41), ()", "None, None"]
 )
 def test_loading_said_twice(given: str) -> None:
-    """Neither can a program say early what it defines, nor define what nobody asked for."""
+    """A program cannot announce its definitions early, nor define names that were not requested."""
     reply = f"((), 'reply', number(), 'loaded', {given}, False, b'')"
     source = (
         f"{NUMBER}sys.modules['inside.wire'].send(int(sys.argv[2]), {reply})\ndef f(x): return 41"
@@ -240,7 +250,7 @@ def test_message_that_cannot_be_read() -> None:
 
 @pytest.mark.parametrize("kind", ["raised", "not plain"])
 def test_endless_message(kind: str) -> None:
-    """The reason stays a reason when the program writes a megabyte into it."""
+    """The reason stays readable even if the program writes a megabyte into it."""
     rest = (
         "({'names': (('m', 'E'),), 'text': 'm' * 999_000}, None)"
         if kind == "raised"

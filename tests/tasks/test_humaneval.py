@@ -1,6 +1,4 @@
-"""HumanEval: every canonical solution passes, mutants do not, and answers are read in whatever
-shape they come.
-"""
+"""HumanEval: canonical solutions pass, mutants do not, and answers may have any shape."""
 
 import importlib.util
 import random
@@ -64,9 +62,7 @@ def test_canonical_solutions_pass_under_the_paper_protocol(problems: list[Proble
 def test_helpers_of_the_prompt_serve_the_tests_but_cannot_be_replaced(
     problems: list[Problem],
 ) -> None:
-    """32, 38 and 50 test against a helper of the prompt; a program's own version of it stays in its
-    own process.
-    """
+    """The tests of 32, 38 and 50 use a helper of the prompt, which a program cannot replace."""
     helpers = {
         "HumanEval/32": "poly",
         "HumanEval/38": "encode_cyclic",
@@ -75,7 +71,10 @@ def test_helpers_of_the_prompt_serve_the_tests_but_cannot_be_replaced(
     for problem in problems:
         if problem.id in helpers:
             tests = problem.target
-            forged = f"def {helpers[problem.id]}(*a): return 0\n\ndef {tests.entry_point}(*a): return 0\n"
+            forged = (
+                f"def {helpers[problem.id]}(*a): return 0\n\n"
+                f"def {tests.entry_point}(*a): return 0\n"
+            )
             assert not TASK.score(problem, forged).correct
             assert TASK.score(problem, tests.canonical_solution).correct
 
@@ -98,9 +97,7 @@ def test_a_sample_of_mutants_fails_with_reasons(problems: list[Problem]) -> None
 
 @pytest.mark.soak
 def test_nine_of_ten_mutants_fail_and_no_survivor_is_ours(problems: list[Problem]) -> None:
-    """A survivor passes in HumanEval's own way of testing too: program and tests in one plain
-    process.
-    """
+    """A surviving mutant also passes HumanEval's own harness: program and tests in one process."""
     script = load_mutants()
     chosen = [mutant for problem in problems for mutant in script.mutants(problem)]
     with ThreadPoolExecutor(2) as pool:
@@ -118,42 +115,72 @@ SHAPES = {
     "leading newline": "\n    return x + y",
     "whole function": "def add(x: int, y: int):\n    return x + y",
     "indented function": "    def add(x, y):\n        return x + y\n",
-    "fenced function": "Sure!\n```python\ndef add(x: int, y: int):\n    return x + y\n```\nHope it helps.",
+    "fenced function": (
+        "Sure!\n```python\ndef add(x: int, y: int):\n    return x + y\n```\nHope it helps."
+    ),
     "fenced body": "```python\n    return x + y\n```",
     "fence without a language": "```\ndef add(x, y):\n    return x + y\n```",
     "unterminated fence": "Here:\n```python\ndef add(x, y):\n    return x + y\n",
     "fence of py": "```py\ndef add(x, y):\n    return x + y\n```",
-    "second block ignored": "```python\ndef add(x, y):\n    return x + y\n```\n```python\nadd(1, 2) == boom\n```",
+    "second block ignored": (
+        "```python\ndef add(x, y):\n    return x + y\n```\n```python\nadd(1, 2) == boom\n```"
+    ),
     "closing fence only": "    return x + y\n```\nThis adds the numbers.",
     "trailing prose": "    return x + y\n\nThis function adds the two numbers.",
     "trailing prose that parses": "def add(x, y):\n    return x + y\n\nDone\nNote: simple",
-    "trailing demonstration": "def add(x, y):\n    return x + y\n\nif __name__ == '__main__':\n    print(boom)",
+    "trailing demonstration": (
+        "def add(x, y):\n    return x + y\n\nif __name__ == '__main__':\n    print(boom)"
+    ),
     "leading prose": "Here is the function:\n\ndef add(x, y):\n    return x + y",
     "import inside": "    import operator\n    return operator.add(x, y)",
-    "import before": "```python\nfrom operator import add as plus\n\ndef add(x, y):\n    return plus(x, y)\n```",
-    "repeated docstring": 'def add(x: int, y: int):\n    """Add\n    >>> add(2, 3)\n    5\n    """\n    return x + y',
+    "import before": (
+        "```python\nfrom operator import add as plus\n\ndef add(x, y):\n    return plus(x, y)\n```"
+    ),
+    "repeated docstring": (
+        'def add(x: int, y: int):\n    """Add\n    >>> add(2, 3)\n    5\n    """\n    return x + y'
+    ),
     "helper": "    return plus(x, y)\n\n\ndef plus(x, y):\n    return x + y\n",
     "cut short after the answer": "def add(x, y):\n    return x + y\n\ndef sub(x, y):\n    retu(",
     "windows lines": "def add(x, y):\r\n    return x + y\r\n",
     "bound to a lambda": "add = lambda x, y: x + y",
     "fenced lambda": "```python\nadd = lambda x, y: x + y\n```",
     "bound with an annotation": "from typing import Callable\nadd: Callable = lambda x, y: x + y",
-    "bound to a method": "class Solution:\n    def add(self, x, y):\n        return x + y\n\nadd = Solution().add",
+    "bound to a method": (
+        "class Solution:\n    def add(self, x, y):\n        return x + y\n\nadd = Solution().add"
+    ),
     "bound by an import": "from operator import add",
-    "bound in a condition": "try:\n    from operator import add\nexcept ImportError:\n    add = None",
-    "comprehension with an effect": "    return T[x] + y\n\nT = {}\n[T.update({k: k}) for k in range(-1000, 1001)]",
+    "bound in a condition": (
+        "try:\n    from operator import add\nexcept ImportError:\n    add = None"
+    ),
+    "comprehension with an effect": (
+        "    return T[x] + y\n\nT = {}\n[T.update({k: k}) for k in range(-1000, 1001)]"
+    ),
     "two calls on a line": "    return T[0] + x + y\n\nT = []\nT.append(0), T.append(1)",
     "call behind an `or`": "    return T['a'] + x + y\n\nT = {}\nT or T.update(a=0)",
     "assignment expression": "    return K + x + y\n\n(K := 0)",
     "conditional call": "    return len(T) - 1 + x + y\n\nT = []\nT.append(0) if not T else None",
-    "subscript with an effect": "    return len(D) + x + y - 1\n\nfrom collections import *\nD = defaultdict(int)\nD[1]",
+    "subscript with an effect": (
+        "    return len(D) + x + y - 1\n\nfrom collections import *\nD = defaultdict(int)\nD[1]"
+    ),
     "prose that names a call": "def add(x, y):\n    return x + y\n\nUsage(see_above)\nEnjoy",
-    "shell block first": "```bash\npip install nothing\n```\n\n```python\ndef add(x, y):\n    return x + y\n```",
-    "output block first": "It gives\n```\n>>> add(1, 2)\n3\n```\nwith\n```python\ndef add(x, y):\n    return x + y\n```",
+    "shell block first": (
+        "```bash\npip install nothing\n```\n\n```python\ndef add(x, y):\n    return x + y\n```"
+    ),
+    "output block first": (
+        "It gives\n```\n>>> add(1, 2)\n3\n```\nwith\n"
+        "```python\ndef add(x, y):\n    return x + y\n```"
+    ),
     "json block first": '```json\n{"a": 1}\n```\n```python\ndef add(x, y):\n    return x + y\n```',
-    "fence in a docstring": 'def add(x, y):\n    """Add.\n\n    ```\n    add(1, 2)\n    ```\n    """\n    return x + y',
-    "fence in a fenced docstring": '```py\ndef add(x, y):\n    """Add.\n    ```\n    add(1)\n    ```"""\n    return x + y\n```',
-    "helper in a block before": "```\ndef plus(x, y):\n    return x + y\n```\n```\ndef add(x, y):\n    return plus(x, y)\n```",
+    "fence in a docstring": (
+        'def add(x, y):\n    """Add.\n\n    ```\n    add(1, 2)\n    ```\n    """\n    return x + y'
+    ),
+    "fence in a fenced docstring": (
+        '```py\ndef add(x, y):\n    """Add.\n    ```\n    add(1)\n    ```"""\n    return x + y\n```'
+    ),
+    "helper in a block before": (
+        "```\ndef plus(x, y):\n    return x + y\n```\n"
+        "```\ndef add(x, y):\n    return plus(x, y)\n```"
+    ),
     "odd quote in prose": 'Mind the """ there.\n```python\ndef add(x, y):\n    return x + y\n```',
     "capital language": "```Python\ndef add(x, y):\n    return x + y\n```",
 }
@@ -232,11 +259,9 @@ def test_prompts(add: Problem) -> None:
 
 def test_limit(add: Problem) -> None:
     assert [problem.id for problem in TASK.load(limit=2)] == ["HumanEval/0", "HumanEval/1"]
-    with pytest.warns(
-        UserWarning, match="limit 200 is more than the 164 problems to be had; using all"
-    ):
+    with pytest.warns(UserWarning, match=r"limit 200 .*164 problems"):
         assert len(TASK.load(limit=200)) == 164
-    with pytest.raises(ValueError, match="limit must be at least 1, not 0"):
+    with pytest.raises(ValueError, match=r"limit .*not 0"):
         TASK.load(limit=0)
 
 
@@ -245,7 +270,7 @@ def test_bad_file(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="cannot read"):
         TASK.load(data=path)
     path.write_text('{"task_id": "a"}\n')
-    with pytest.raises(ValueError, match=r"line 1: wanted an object .* missing: prompt"):
+    with pytest.raises(ValueError, match=r"line 1: .*missing: prompt"):
         TASK.load(data=path)
     path.write_bytes(b"\x1f\x8bnot gzip")
     with pytest.raises(ValueError, match="cannot read"):
@@ -256,7 +281,7 @@ def test_refuses_to_score_without_a_sandbox(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(jail.shutil, "which", lambda _: None)
     with pytest.raises(SandboxError, match="apt-get install bubblewrap"):
         check_scoring(TASK, unsafe=False)
-    assert len(TASK.load(limit=2)) == 2, "to draw needs none"
+    assert len(TASK.load(limit=2)) == 2, "drawing samples needs no sandbox"
     problem = TASK.load(unsafe=True, limit=1)[0]
     with pytest.warns(RuntimeWarning, match="WITHOUT a sandbox"):
         score = TASK.score(problem, problem.target.canonical_solution)

@@ -1,6 +1,4 @@
-"""Every task of the package, found by looking: a new file in `oddlm/tasks` is tested here without
-being listed.
-"""
+"""Every task of the package: a new file in `oddlm/tasks` is tested here without being listed."""
 
 import pkgutil
 import shutil
@@ -91,7 +89,7 @@ def test_every_task_is_whole(name: str) -> None:
 @pytest.mark.parametrize("name", task_names())
 def test_every_task_reads_any_text(name: str) -> None:
     task = find_task(name)
-    copies = sorted(DATA.glob(f"**/{name}*.jsonl"))  # of data sets that are not in the package
+    copies = sorted(DATA.glob(f"**/{name}*.jsonl"))  # of datasets that are not in the package
     try:
         problems = task.problems(limit=2, **({"data": copies[0]} if copies else {}))
     except ValueError as error:

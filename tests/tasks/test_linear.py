@@ -1,5 +1,6 @@
-"""Reading answers takes time in proportion to their length: texts come from models, and over HTTP
-from anybody.
+"""Reading an answer takes time proportional to its length.
+
+Texts come from models, and over HTTP from anybody.
 """
 
 import pytest
@@ -12,8 +13,8 @@ from ..growth import LINEAR, growth
 
 SIZE = 10_000  # characters
 PROBLEM = Problem("p", "86,28,13,31,96", 96)
-# What stands before, what is repeated, what stands behind: runs that a quantifier takes and gives
-# back, lines that a loop looks at, and what ends both.
+# (prefix, repeated part, suffix): runs that a quantifier consumes and gives back, lines that a loop
+# looks at, and the ends of both.
 TEXTS = [
     ("", " ", "x"),
     ("", "\t", "x"),

@@ -33,7 +33,7 @@ def write(path: Path, *rows: Any) -> Path:
     return path
 
 
-# Solutions with classes, exceptions, effects, and results that are no plain data.
+# Solutions with classes, exceptions, effects, and results that are not plain data.
 UNUSUAL = {f"mbpp/{number}" for number in (126, 367, 533, 596, 601, 927)}
 
 
@@ -42,7 +42,7 @@ UNUSUAL = {f"mbpp/{number}" for number in (126, 367, 533, 596, 601, 927)}
 def test_every_reference_solution_passes(
     name: str, count: int, step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All of them take minutes: see `make soak`, and `benchmarks/verdicts.py`."""
+    """A selection; all solutions take minutes: see `make soak` and `benchmarks/verdicts.py`."""
     monkeypatch.setattr(
         mbpp, "TIMEOUT_S", 120.0
     )  # some solutions search for seconds; a busy machine takes longer
@@ -96,9 +96,7 @@ def test_prompt_shows_the_tests(tmp_path: Path) -> None:
 
 
 def test_names_come_from_the_published_solution(tmp_path: Path) -> None:
-    """A function may be called like a built-in one, and a class of the solution is used by
-    reference.
-    """
+    """A function may shadow a builtin, and a class of the solution is used by reference."""
     code = "class Node:\n    def __init__(self, x): self.x = x\ndef sum(node): return node.x + 1"
     row = {
         **ROW,
@@ -150,7 +148,7 @@ def test_refuses_to_score_without_a_sandbox(
     monkeypatch.setattr(jail.shutil, "which", lambda _: None)
     with pytest.raises(SandboxError, match="bubblewrap"):
         check_scoring(TASK, unsafe=False)
-    assert len(TASK.load(data=path)) == 1, "to draw needs none"
+    assert len(TASK.load(data=path)) == 1, "drawing samples needs no sandbox"
     (problem,) = TASK.load(data=path, unsafe=True)
     with pytest.warns(RuntimeWarning, match="WITHOUT a sandbox"):
         assert TASK.score(problem, ROW["code"]).correct

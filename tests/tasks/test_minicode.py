@@ -26,7 +26,7 @@ def problems() -> list[Problem]:
 
 
 def function_of(program: str) -> Callable[[Any], Any]:
-    """Only ever called on text of our own making."""
+    """Run a program and return its f; only called on trusted programs."""
     names: dict[str, Any] = {}
     exec(compile(program, "<canonical>", "exec"), names)
     return names["f"]
@@ -254,34 +254,35 @@ def test_so_many_operations(operations: int) -> None:
 
 
 def test_bad_options() -> None:
-    with pytest.raises(
-        ValueError, match="operations must be one of 1, 2, 3, or None for all, not 4"
-    ):
+    with pytest.raises(ValueError, match=r"operations .*1, 2, 3.*not 4"):
         load(operations=4)
-    with pytest.raises(
-        ValueError,
-        match="only 10 problems with 1 operation were found on the test side; asked for 200",
-    ):
+    with pytest.raises(ValueError, match=r"10 problems with 1 operation on the test side.* 200"):
         load(operations=1)
-    with pytest.raises(ValueError, match="unknown split 'dev'; known: train, tune, test"):
+    with pytest.raises(ValueError, match=r"split 'dev'; known: train, tune, test"):
         load(split="dev")
-    with pytest.raises(ValueError, match="unknown split 'dev'"):
+    with pytest.raises(ValueError, match="split 'dev'"):
         next(stream(split="dev"))
-    with pytest.raises(ValueError, match="count must be 1 to 1000, not 0"):
+    with pytest.raises(ValueError, match=r"count .*1000, not 0"):
         load(count=0)
-    with pytest.raises(ValueError, match="limit must be at least 1"):
+    with pytest.raises(ValueError, match=r"limit .*not 0"):
         load(limit=0)
-    with pytest.warns(UserWarning, match="limit 9 is more than the 3 problems"):
+    with pytest.warns(UserWarning, match=r"limit 9 .*3 problems"):
         assert len(load(count=3, limit=9)) == 3
 
 
-PROMPT = 'def f(xs: list[int]) -> int:\n    """Keep the even numbers. Add 3 to each number. Find the sum."""\n'
+PROMPT = (
+    "def f(xs: list[int]) -> int:\n"
+    '    """Keep the even numbers. Add 3 to each number. Find the sum."""\n'
+)
 BODY = "    xs = [x for x in xs if x % 2 == 0]\n    xs = [x + 3 for x in xs]\n    return sum(xs)\n"
 LOOP = "    t = 0\n    for x in xs:\n        if x % 2 == 0:\n            t += x + 3\n    return t\n"
 FLAT = "xs = [x for x in xs if x % 2 == 0]\nxs = [x + 3 for x in xs]\nreturn sum(xs)\n"
 FLAT_LOOP = "t = 0\nfor x in xs:\n    if x % 2 == 0:\n        t += x + 3\nreturn t\n"
 LONG = "    return sum(\n        x + 3\n        for x in xs\n        if x % 2 == 0\n    )\n"
-OWN = "def f(vs):\n    total = 0\n    for v in vs:\n        if v % 2 == 0:\n            total += v + 3\n    return total\n"
+OWN = (
+    "def f(vs):\n    total = 0\n    for v in vs:\n        if v % 2 == 0:\n"
+    "            total += v + 3\n    return total\n"
+)
 HELPED = "import math\n\ndef even(x):\n    return math.fmod(x, 2) == 0\n\n" + OWN.replace(
     "v % 2 == 0", "even(v)"
 )

@@ -44,7 +44,9 @@ HOSTILE = {
     "endless": "    while True: pass",
     "exit": "    raise SystemExit(0)",
     "hard exit": "    import os\n    os._exit(0)",
-    "equals all": "    class Same:\n        def __eq__(self, other): return True\n    return Same()",
+    "equals all": (
+        "    class Same:\n        def __eq__(self, other): return True\n    return Same()"
+    ),
     "huge": "    return [[]] * 10 ** 9",
     "itself": "    return f",
 }

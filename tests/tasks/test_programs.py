@@ -1,4 +1,4 @@
-"""From an answer to a program: every shape is judged as the program that its author meant."""
+"""From an answer to a program: every shape of answer is read as the program its author meant."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,10 @@ def own_task(folder: Path, prompt: str, tests: str, **fields: Any) -> tuple[Task
 
 
 PLAIN = "def double(x):\n"
-IMPORTS = "import math\nfrom typing import List\n\nPI = 3\n\n\ndef triple(x):\n    return 3 * x\n\n\ndef double(x: List[int]):\n"
+IMPORTS = (
+    "import math\nfrom typing import List\n\nPI = 3\n\n\n"
+    "def triple(x):\n    return 3 * x\n\n\ndef double(x: List[int]):\n"
+)
 OPEN = "Write double(x).\n\n```python\n"
 BEGUN = "Complete this function.\n\n```python\nimport math\n\ndef double(x):\n"
 WHOLE = "def double(x):\n    return 2 * x\n"
@@ -121,7 +124,10 @@ SHAPES = {  # a prompt and an answer to it
     "open fence, a word before": (BEGUN, f"Sure:\n```python\n{WHOLE}```\nBye."),
     "open fence, an indented body, prose": (
         BEGUN,
-        "    import operator as o\n\n    def g(y):\n        return o.add(y, y)\n    return g(x)\n\nIt works.",
+        (
+            "    import operator as o\n\n    def g(y):\n"
+            "        return o.add(y, y)\n    return g(x)\n\nIt works."
+        ),
     ),
     "open fence, a body": (BEGUN, "    return math.floor(2 * x)\n```\nIt doubles."),
     "open fence, a flush body": (BEGUN, "y = math.floor(x)\nreturn y + x\n```\n"),
@@ -162,9 +168,13 @@ def test_a_flush_body_of_a_method(tmp_path: Path) -> None:
 NO_BODY = {
     "another function": "def other(x):\n    return 2 * x",
     "another function, indented": "    def other(x):\n        return 2 * x",
-    "another function with its imports": "import math\n\ndef other(x):\n    return math.floor(2 * x)",
+    "another function with its imports": (
+        "import math\n\ndef other(x):\n    return math.floor(2 * x)"
+    ),
     "a class": "class Solution:\n    def nothing(self, x):\n        return None",
-    "a thought that does not end": "<think>\nMaybe this?\n```python\ndef nothing(x):\n    return None\n```",
+    "a thought that does not end": (
+        "<think>\nMaybe this?\n```python\ndef nothing(x):\n    return None\n```"
+    ),
 }
 
 
@@ -175,7 +185,7 @@ NO_BODY = {
     ids=["bare", "documented"],
 )
 def test_definitions_alone_are_no_body(tmp_path: Path, prompt: str, answer: str) -> None:
-    """The tests ask for None, which a function without a body returns as well."""
+    """The tests expect None, which a function without a body returns as well."""
     task, problem = own_task(tmp_path, prompt, "assert nothing(1) is None")
     score = task.score(problem, answer)
     assert not score.correct
@@ -218,7 +228,10 @@ GIVEN = {  # a prompt, tests that need what it gives, a right answer
         "def f(x): return 2 * x",
     ),
     "an import in words": (
-        "Write f(x), which doubles. You may use\n\nimport math as m\nfrom fractions import Fraction\n\nif you like.",
+        (
+            "Write f(x), which doubles. You may use\n\nimport math as m\n"
+            "from fractions import Fraction\n\nif you like."
+        ),
         "assert f(m.inf) == m.inf and f(Fraction(1, 2)) == Fraction(1)",
         "def f(x): return 2 * x",
     ),
@@ -267,8 +280,9 @@ def test_humaneval_prompts_need_no_docstring(tmp_path: Path, answer: str) -> Non
 
 
 def test_what_the_program_has_to_define_is_not_taken_from_the_prompt(tmp_path: Path) -> None:
-    """A name that the prompt imports and then defines is the program's; what would have to be run
-    is not given.
+    """A name that the prompt imports and then defines belongs to the program.
+
+    Values that only running code would produce are not given to the tests.
     """
     prompt = "import json\nfrom math import gcd\nLIMIT = max(3, 4)\nEXAMPLE = 1\n\ndef gcd(a, b):\n"
     _, problem = own_task(tmp_path, prompt, "assert gcd(4, 6) == 2 and LIMIT == 4")

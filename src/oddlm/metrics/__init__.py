@@ -1,5 +1,7 @@
-"""Numbers to publish: Pass@k, intervals, diversity. numpy and rapidfuzz only; sentence embeddings
-are apart, in `embedding`.
+"""The numbers to publish: Pass@k, intervals, diversity.
+
+This package needs numpy and rapidfuzz only. Sentence embeddings are in `embedding`, which is not
+imported here.
 """
 
 from .batch import (

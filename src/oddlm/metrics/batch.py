@@ -1,4 +1,4 @@
-"""Everything that can be said of the samples of one problem."""
+"""All metrics of the samples of one problem."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -21,26 +21,32 @@ from .words import split_words, word_distances
 
 Embed = Callable[[Sequence[str]], NDArray[np.floating]]  # n texts -> [n, d]
 
-# What `batch_diversity` gives. A comment says what a key needs; where that is missing, so is the
-# key.
+# The keys of `batch_diversity`. The comment above a key names what it needs; if that is missing,
+# the key is left out.
 BATCH_METRICS = {
     "samples": "samples in the batch",
     "correct": "samples that are right",
-    "correct_different": "samples that are right and different from each other: by words, or for code by normal form",
-    "distinct_texts": "texts that are not the same to the letter",
-    "distinct_answers": "different answers that were read out of the texts",  # answers
+    "correct_different": (
+        "right samples that differ from each other: by words, or for code by normal form"
+    ),
+    "distinct_texts": "texts that are not identical",
+    # answers
+    "distinct_answers": "different answers extracted from the texts",
     # answers, two samples
-    "answer_distance": "mean share of the words of an answer to change before it is another sample's",
+    "answer_distance": "mean share of words to change to turn one sample's answer into another's",
     # a text of two words
     "distinct_2": "different pairs of neighbouring words as a share of all pairs",
-    "self_bleu": "mean BLEU-4 of each text against the others; 1 is all the same",  # two samples
+    # two samples
+    "self_bleu": "mean BLEU-4 of each text against the others; 1 if all are the same",
     "vendi_ngram": "effective number of different texts, from 1 to n, by words and pairs of words",
     # embed
     "vendi_embedding": "effective number of different texts, from 1 to n, by sentence embeddings",
     # embed, two samples
     "embedding_diversity": "1 - mean cosine of the sentence embeddings of two texts",
-    "novelty": "mean share of words to change before a text is one of the plain batch",  # plain
-    "new_texts": "different texts that the plain batch does not hold",  # plain
+    # plain
+    "novelty": "mean share of words to change to turn a text into the nearest of the plain batch",
+    # plain
+    "new_texts": "different texts that are not in the plain batch",
     # plain, embed
     "novelty_embedding": "mean of 1 - cosine to the nearest text of the plain batch",
     "length_mean": "mean tokens before the first end token",
@@ -49,28 +55,26 @@ BATCH_METRICS = {
     "length_median": "median of the tokens before the first end token",
     "length_max": "most tokens before the first end token",
     "ended": "share of the samples with an end token",
-    "end_share": "share of all tokens that are end tokens",  # a token
+    # a token
+    "end_share": "share of all tokens that are end tokens",
 }
-BESIDE = (
-    "novelty",
-    "new_texts",
-    "novelty_embedding",
-    "vendi_embedding",
-    "embedding_diversity",
-)  # no part of a stored record
+# Not part of a stored record: computed beside it.
+BESIDE = ("novelty", "new_texts", "novelty_embedding", "vendi_embedding", "embedding_diversity")
 METRICS = {
     "pass@1": "share of the samples that are right, c/n",
-    "pass@k": "share of the problems with a right one among the first k samples",
-    "pass@k_unbiased": "the mean of Pass@k over all choices of k samples; for independent samples only",
-    "solutions@k": "different right solutions among the first k samples, a mean over the problems",
-    "coverage": "share of the problems that some setting solves",
+    "pass@k": "share of the problems with a right sample among the first k",
+    "pass@k_unbiased": (
+        "mean of Pass@k over all choices of k samples; for independent samples only"
+    ),
+    "solutions@k": "different right solutions among the first k samples, mean over the problems",
+    "coverage": "share of the problems that at least one setting solves",
     "nfe": "network evaluations per sample",
     **BATCH_METRICS,
 }
 
 
 def describe_metric(name: str) -> str:
-    """What a metric means; pass@4 is a pass@k."""
+    """Return what a metric means; pass@4 is described as pass@k."""
     family = name if name in METRICS else re.sub(r"^(pass|solutions)@[1-9][0-9]*", r"\1@k", name)
     if family not in METRICS:
         raise ValueError(f"unknown metric {name!r}; known: {', '.join(METRICS)}")
@@ -78,11 +82,11 @@ def describe_metric(name: str) -> str:
 
 
 class Lengths(NamedTuple):
-    """Of one sample, in tokens."""
+    """The lengths of one sample, in tokens."""
 
     text: int  # before the first end token
     all: int
-    ends: int  # end tokens
+    ends: int  # end tokens among all
 
 
 def batch_diversity(
@@ -96,18 +100,18 @@ def batch_diversity(
     plain: Sequence[str] | None = None,
     threshold: float = THRESHOLD,
 ) -> dict[str, float]:
-    """The metrics of BATCH_METRICS for one problem; those that cannot be said are left out.
+    """Return the metrics of BATCH_METRICS for one problem, without those that are undefined.
 
-    code: right texts are told apart as Python programs.
-    answers: what was read out of each text, None where nothing was; with `code`, programs.
-    plain: the texts of the same problem without repulsion. With equal seeds the first sample is in
-    both.
-    threshold: share of the words that must change before two right texts, not programs, are
+    code: compare right texts as Python programs.
+    answers: what was extracted from each text, None if nothing was; with `code`, programs.
+    plain: the texts of the same problem without repulsion. With equal seeds both batches share
+    their first sample.
+    threshold: share of the words that must change before two right texts (not programs) count as
     different.
     """
     _check(texts, correct, answers)
     if plain is not None and len(plain) == 0:
-        raise ValueError("the plain batch is empty: leave `plain` out where there is none")
+        raise ValueError("the plain batch is empty: leave `plain` out if there is none")
     _check_strings("plain", plain or ())
     _check_lengths(lengths, len(texts))
     classes = right_classes(texts, correct, code=code, answers=answers, threshold=threshold)
@@ -129,10 +133,9 @@ def right_classes(
     answers: Sequence[str | None] | None = None,
     threshold: float = THRESHOLD,
 ) -> list[int | None]:
-    """For each sample the number of its class of right solutions (`solution_classes`), None for a
-    wrong one.
+    """Return each sample's class of right solutions (`solution_classes`), None for a wrong sample.
 
-    With `code`, the program that was read out of a text stands for it where there is one.
+    With `code`, the program extracted from a text is compared in its place, if there is one.
     """
     _check(texts, correct, answers)
     right = [i for i, verdict in enumerate(correct) if verdict]
@@ -148,7 +151,7 @@ def right_classes(
 def diversity_beside(
     texts: Sequence[str], *, plain: Sequence[str] | None = None, embed: Embed | None = None
 ) -> dict[str, float]:
-    """The metrics of BESIDE: they need the plain batch or an embedding, and are left out without."""
+    """Return the metrics of BESIDE for which the plain batch or an embedding is given."""
     found: dict[str, float] = {}
     if plain is not None:
         found["novelty"] = novelty(
@@ -161,7 +164,7 @@ def diversity_beside(
 
 
 def text_diversity(texts: Sequence[str]) -> dict[str, float]:
-    """What can be said of the texts alone."""
+    """Return the metrics that need the texts alone."""
     words = [split_words(text) for text in texts]
     found: dict[str, float] = {
         "samples": len(texts),
@@ -200,9 +203,8 @@ def _answered(answers: Sequence[str | None]) -> dict[str, float]:
     if n > 1:
         words = [split_words(answer or "") for answer in answers]
         missing = np.array([answer is None for answer in answers])
-        distances = np.where(
-            missing[:, None] != missing, 1.0, word_distances(words, words)
-        )  # [n, n]
+        one_missing = missing[:, None] != missing  # [n, n]
+        distances = np.where(one_missing, 1.0, word_distances(words, words))  # [n, n]
         found["answer_distance"] = float(distances.sum()) / (n * (n - 1))
     return found
 
@@ -227,7 +229,7 @@ def _check(
     texts: Sequence[str], correct: Sequence[bool], answers: Sequence[str | None] | None
 ) -> None:
     if len(texts) == 0:
-        raise ValueError("the batch is empty: there must be at least one sample")
+        raise ValueError("the batch is empty: give at least one sample")
     for name, given in (("correct", correct), ("answers", answers)):
         if given is not None and len(given) != len(texts):
             raise ValueError(f"there are {len(texts)} texts, but {len(given)} {name}")
@@ -236,7 +238,7 @@ def _check(
     if not all(
         isinstance(verdict, bool | np.bool_ | int) and verdict in (0, 1) for verdict in correct
     ):
-        raise ValueError("correct must hold nothing but True and False")
+        raise ValueError("correct must hold only True and False")
 
 
 def _check_strings(name: str, strings: Sequence[str]) -> None:
@@ -251,11 +253,10 @@ def _check_lengths(lengths: Sequence[Lengths], samples: int) -> None:
         if not isinstance(length, Lengths) or not all(
             isinstance(size, int | np.integer) for size in length
         ):
-            raise ValueError(
-                f"lengths must hold nothing but Lengths of whole numbers, not {length!r}"
-            )
+            raise ValueError(f"lengths must hold only Lengths of integers, not {length!r}")
         text, total, ends = length
         if not (0 <= text == total and ends == 0) and not (0 <= text < text + ends <= total):
             raise ValueError(
-                f"{length} cannot be: the text is all of it, or ends before the first of the end tokens"
+                f"{length} is impossible: either text equals all and there are no end tokens, "
+                "or end tokens follow the text"
             )

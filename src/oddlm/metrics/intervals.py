@@ -1,4 +1,4 @@
-"""How sure a number is: mean and standard error over seeds, and intervals of means and differences."""
+"""Uncertainty: standard errors over seeds, confidence intervals of means and differences."""
 
 import math
 import sys
@@ -12,7 +12,7 @@ BLOCK = 1 << 22  # resampled values held at a time
 
 
 class Interval(NamedTuple):
-    """A difference and the bounds that hold it; the bounds of one problem alone are nan."""
+    """A mean or difference with its bounds; the bounds are nan if there is only one problem."""
 
     difference: float
     low: float
@@ -20,8 +20,9 @@ class Interval(NamedTuple):
 
 
 def mean_se(values: ArrayLike) -> tuple[float, float]:
-    """Mean and standard error (with n - 1) of independent values, one per seed; the error of a
-    single one is nan.
+    """Return mean and standard error (with n - 1) of independent values, one per seed.
+
+    The error of a single value is nan.
     """
     numbers = _numbers("values", values)
     with np.errstate(over="ignore"):
@@ -32,19 +33,18 @@ def mean_se(values: ArrayLike) -> tuple[float, float]:
 def paired_interval(
     a: ArrayLike, b: ArrayLike, *, seed: int = 0, resamples: int = 10_000, level: float = 0.95
 ) -> Interval:
-    """mean(a) - mean(b), with its percentile bootstrap interval. a[i] and b[i] are values of the
-    same problem i.
+    """Return mean(a) - mean(b) with its percentile bootstrap interval, paired by problem.
 
-    Problems are what is resampled, both settings together: they are what differs from one benchmark
-    to the next, and pairing removes their difficulty. Where there are several seeds, give each
-    problem's mean over them. Samples and seeds are not resampled by themselves: those of one
-    problem share its difficulty, and their noise is in the spread between problems already. (Efron
-    & Tibshirani 1993, chapters 8 and 13.)
+    a[i] and b[i] are values of the same problem i. The bootstrap resamples problems, for both
+    settings together: problems are what differs from one benchmark to the next, and pairing removes
+    their difficulty. With several seeds, give each problem's mean over them. Samples and seeds are
+    not resampled separately: those of one problem share its difficulty, and their noise is already
+    in the spread between problems. (Efron & Tibshirani 1993, chapters 8 and 13.)
     """
     first, second = _numbers("a", a), _numbers("b", b)
     if len(first) != len(second):
         raise ValueError(
-            f"a and b must be of the same problems, but have {len(first)} and {len(second)} values"
+            f"a and b must cover the same problems, but have {len(first)} and {len(second)} values"
         )
     return mean_intervals((first - second)[:, None], seed=seed, resamples=resamples, level=level)[0]
 
@@ -52,13 +52,15 @@ def paired_interval(
 def mean_intervals(
     values: ArrayLike, *, seed: int = 0, resamples: int = 10_000, level: float = 0.95
 ) -> list[Interval]:
-    """The mean of each column of [problems, m], with its percentile bootstrap interval; all columns
-    share the resampling.
+    """Return the mean of each column of [problems, m] with its percentile bootstrap interval.
+
+    All columns share the resampling.
     """
     table = np.asarray(values, dtype=np.float64)
     if table.ndim != 2 or not len(table) or not np.isfinite(table).all():
         raise ValueError(
-            f"values must be finite numbers of shape [problems, m], not of shape {list(table.shape)} or with nan"
+            "values must be finite numbers of shape [problems, m], "
+            f"not of shape {list(table.shape)} or with nan"
         )
     if resamples < 1:
         raise ValueError(f"resamples must be at least 1, not {resamples}")
@@ -77,13 +79,11 @@ def mean_intervals(
 def run_interval(
     groups: Sequence[ArrayLike], weights: Sequence[float], *, level: float = 0.95
 ) -> Interval:
-    """The weighted sum of the groups' means with Welch's t interval, for runs whose problems are
-    not known.
+    """Return the weighted sum of the groups' means with Welch's t interval (Satterthwaite 1946).
 
-    A group holds a value per independent run; weights 1 and -1 give a difference.
-
-    It says what other seeds would give on the same problems, and nothing about other problems.
-    (Satterthwaite 1946.)
+    This is for runs whose values per problem are not known. A group holds one value per independent
+    run; weights 1 and -1 give a difference. The interval covers other seeds on the same problems,
+    not other problems.
     """
     values = [_numbers(f"group {i}", group) for i, group in enumerate(groups)]
     centre = float(
@@ -98,9 +98,8 @@ def run_interval(
         ]
     if not sum(variances):
         return Interval(centre, centre, centre)
-    if (
-        not math.isfinite(sum(variances)) or sum(variances) > sys.float_info.max**0.5
-    ):  # the square is needed, too
+    # The square of the sum must be finite, too.
+    if not math.isfinite(sum(variances)) or sum(variances) > sys.float_info.max**0.5:
         return Interval(centre, np.nan, np.nan)
     degrees = sum(variances) ** 2 / sum(
         v**2 / (len(group) - 1) for v, group in zip(variances, values, strict=True)
@@ -110,12 +109,13 @@ def run_interval(
 
 
 def student_quantile(share: float, degrees: float) -> float:
-    """Of Student's t, for shares from 0.5 to 1: the substitution t = sqrt(d) tan(x) makes the
-    density a power of a cosine.
+    """Return the quantile of Student's t for a share from 0.5 to below 1.
+
+    The substitution t = sqrt(d) tan(x) makes the density a power of a cosine.
     """
     if not 0.5 <= share < 1 or not degrees >= 1:
         raise ValueError(
-            f"a share from 0.5 to below 1 and at least one degree of freedom, not {share} and {degrees}"
+            f"share must be from 0.5 to below 1 and degrees at least 1, not {share} and {degrees}"
         )
     angles = np.linspace(0.0, np.pi / 2, 20_001)
     density = np.cos(angles) ** (degrees - 1)
@@ -127,8 +127,9 @@ def student_quantile(share: float, degrees: float) -> float:
 def _resampled_means(
     values: NDArray[np.float64], resamples: int, rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    """[resamples, m], in blocks that fit in memory: how often a resample holds each problem, times
-    the values.
+    """Return the means [resamples, m], computed in blocks that fit in memory.
+
+    A mean is the number of times that its resample holds each problem, times the values.
     """
     size = len(values)
     step = max(1, BLOCK // size)

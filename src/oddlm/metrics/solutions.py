@@ -1,6 +1,6 @@
 """How many correct and different solutions a batch holds.
 
-Solutions are hostile text; nothing of them is run.
+Solutions are hostile text: they are parsed, never run.
 """
 
 import ast
@@ -31,12 +31,12 @@ UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError, OverflowErro
 def solution_classes(
     solutions: Sequence[str], *, code: bool = False, threshold: float = THRESHOLD
 ) -> list[int]:
-    """For each solution the number of its class: 0, 1, ... in order of first appearance.
+    """Return the class of each solution: 0, 1, ... in order of first appearance.
 
-    A solution that differs from the first of every class begins a class; else it joins the first
-    class whose first it is like. Two solutions differ if more than `threshold` of the words of the
-    longer one would have to change. Two programs differ if their normal forms do (`normal_form`); a
-    program that cannot be read is compared by its words.
+    A solution is compared with the first member of each class. It joins the first class that it
+    does not differ from, or else starts a new one. Two solutions differ if more than `threshold` of
+    the words of the longer one would have to change. Two programs differ if their normal forms do
+    (`normal_form`); a program that cannot be parsed is compared by its words.
     """
     if not 0 <= threshold < 1:
         raise ValueError(f"threshold must be at least 0 and below 1, not {threshold}")
@@ -60,21 +60,21 @@ def solution_classes(
 
 
 def normal_form(program: str) -> str | None:
-    """A Python program without formatting, comments, docstrings, annotations of arguments and its
-    own choice of names; None where it cannot be read. It may be a whole program or the body of a
-    function.
+    """Return a form of a Python program that does not depend on layout or choice of names.
 
-    Names are numbered where the program itself binds them; what others give meaning to stays:
-    builtins, attributes, names of class members, names used as keyword arguments. Two programs of
-    one form differ in names alone. The reverse does not hold: a name used for two things and two
-    names for them are different forms.
+    The program may be a whole program or the body of a function; the result is None if it cannot be
+    parsed. Formatting, comments, docstrings and annotations of arguments and results are dropped.
+    Names that the program itself binds are numbered; names with a meaning elsewhere stay: builtins,
+    attributes, class members, keyword arguments. Two programs with equal forms differ in names
+    alone. The reverse does not hold: using one name for two things and using two names give
+    different forms.
     """
     if len(program) > LONGEST_PROGRAM:
         return None
     for read in (_whole, _body):
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # "\d" in a string is the program's affair
+                warnings.simplefilter("ignore")  # such as "\d" in a string of the program
                 tree = read(program)
             _strip(tree)
             _rename(tree)
@@ -89,7 +89,7 @@ def _whole(program: str) -> ast.Module:
 
 
 def _body(program: str) -> ast.Module:
-    """The body of a function whose first line has lost its indentation, and what follows it."""
+    """Parse the body of a function whose first line has lost its indentation, and what follows."""
     tree = parse("def _():\n    " + program.lstrip())
     function, *rest = tree.body
     return ast.Module([*getattr(function, "body", ()), *rest], tree.type_ignores)
@@ -139,7 +139,7 @@ def _bound(node: ast.AST) -> Iterator[str]:
 
 
 def _seen_outside(node: ast.AST) -> Iterator[str]:
-    """Names that mean something beyond their own scope: keywords, modules, members of a class."""
+    """Yield names with a meaning beyond their own scope: keywords, modules, class members."""
     if isinstance(node, ast.keyword) and node.arg:
         yield node.arg
     if isinstance(node, ast.alias) and not node.asname:

@@ -9,22 +9,25 @@ from .words import Words, count_ngrams, word_distances
 
 Floats = NDArray[np.float64]
 BLEU_ORDER = 4
-NO_MATCH = 0.1  # counts for an order without a match: NLTK's smoothing method 1
+NO_MATCH = 0.1  # the count of an order without a match: NLTK's smoothing method 1
 
 
 def distinct_2(texts: Sequence[Words]) -> float:
-    """Different pairs of neighbouring words, as a share of all (Li et al. 2016, arXiv:1510.03055)."""
+    """Return the share of different pairs among all pairs of neighbouring words.
+
+    (Li et al. 2016, arXiv:1510.03055.)
+    """
     total = sum(max(len(text) - 1, 0) for text in texts)
     if total == 0:
-        raise ValueError("distinct-2 needs a text of two words")
+        raise ValueError("distinct-2 needs a text of at least two words")
     return int(count_ngrams(texts, 2).shape[1]) / total
 
 
 def self_bleu(texts: Sequence[Words]) -> float:
-    """Mean BLEU of each text against all others (Zhu et al. 2018, arXiv:1802.01886): 1 where all
-    are the same.
+    """Return the mean BLEU of each text against all others; 1 if all are the same.
 
-    Orders 1 to 4, or to the length of a shorter text, so that equal texts of any length score 1.
+    (Zhu et al. 2018, arXiv:1802.01886.) The orders are 1 to 4, or up to the length of a shorter
+    text, so that equal texts of any length score 1.
     """
     _need_two(texts)
     lengths = np.array([len(text) for text in texts])
@@ -41,14 +44,14 @@ def self_bleu(texts: Sequence[Words]) -> float:
         logs += np.where(size <= orders, np.log(share), 0.0)
     scores = np.exp(logs / np.maximum(orders, 1)) * _brevity(lengths)
     empty = lengths == 0
-    return float(
-        np.where(empty, empty.sum() > 1, scores * shared).mean()
-    )  # an empty text is equal to empty ones alone
+    # An empty text is equal to other empty texts only.
+    return float(np.where(empty, empty.sum() > 1, scores * shared).mean())
 
 
 def _brevity(lengths: NDArray[np.int64]) -> Floats:
-    """[n]: the brevity penalty of each text against the other one that is closest in length, the
-    shorter of two.
+    """Return the brevity penalty [n] of each text against the other text closest in length.
+
+    Of two equally close texts, the shorter counts.
     """
     gaps = np.abs(lengths[:, None] - lengths) * 2 + (lengths > lengths[:, None])
     np.fill_diagonal(gaps, np.iinfo(gaps.dtype).max)
@@ -58,8 +61,9 @@ def _brevity(lengths: NDArray[np.int64]) -> Floats:
 
 
 def ngram_kernel(texts: Sequence[Words]) -> Floats:
-    """[n, n]: cosine of the counts of single words and of pairs, averaged; texts without any are
-    like each other alone.
+    """Return [n, n]: the cosine of word counts and the cosine of pair counts, averaged.
+
+    Texts without words (or pairs) have similarity 1 to each other and 0 to all others.
     """
     kernels = []
     for size in (1, 2):
@@ -70,11 +74,12 @@ def ngram_kernel(texts: Sequence[Words]) -> Floats:
 
 
 def cosine_kernel(vectors: ArrayLike) -> Floats:
-    """[n, d] -> [n, n]."""
+    """Return the cosines [n, n] of vectors [n, d]."""
     table = np.asarray(vectors, dtype=np.float64)
     if table.ndim != 2 or not np.isfinite(table).all():
         raise ValueError(
-            f"vectors must be finite numbers of shape [n, d], not of shape {list(table.shape)} or with nan"
+            "vectors must be finite numbers of shape [n, d], "
+            f"not of shape {list(table.shape)} or with nan"
         )
     norms = np.linalg.norm(table, axis=1, keepdims=True)
     if not norms.all():
@@ -85,10 +90,10 @@ def cosine_kernel(vectors: ArrayLike) -> Floats:
 
 
 def vendi_score(kernel: ArrayLike) -> float:
-    """The effective number of different items: exp of the entropy of the eigenvalues of K/n
-    (Friedman & Dieng 2023,
-    arXiv:2210.02410). 1 where all are the same, n where none is like another. The kernel's diagonal
-    is 1.
+    """Return the effective number of different items: exp of the eigenvalue entropy of K/n.
+
+    (Friedman & Dieng 2023, arXiv:2210.02410.) It is 1 if all items are the same and n if no two are
+    alike. The kernel must have ones on its diagonal.
     """
     matrix = np.asarray(kernel, dtype=np.float64)
     if (
@@ -103,26 +108,27 @@ def vendi_score(kernel: ArrayLike) -> float:
     if not np.allclose(matrix, matrix.T) or not np.allclose(matrix.diagonal(), 1):
         raise ValueError("a kernel is symmetric, with ones on its diagonal")
     values = np.linalg.eigvalsh(matrix / len(matrix))
-    values = values[values > 1e-12]  # rounding leaves tiny ones of either sign
+    values = values[values > 1e-12]  # rounding leaves tiny values of either sign
     return float(np.exp(-(values * np.log(values)).sum()))
 
 
 def mean_dissimilarity(kernel: Floats) -> float:
-    """1 - the mean of the kernel over all pairs of different items."""
+    """Return 1 - the mean of the kernel over all pairs of different items."""
     _need_two(kernel)
     n = len(kernel)
     return float(1 - (kernel.sum() - np.trace(kernel)) / (n * (n - 1)))
 
 
 def novelty(texts: Sequence[Words], plain: Sequence[Words]) -> float:
-    """Mean distance of each text to the nearest of the plain batch: 0 where each stands there
-    already.
+    """Return the mean distance of each text to its nearest text of the plain batch.
+
+    It is 0 if the plain batch already holds every text.
     """
     if not texts or not plain:
-        raise ValueError("novelty needs at least one text on either side")
+        raise ValueError("novelty needs at least one text in each batch")
     return float(word_distances(texts, plain).min(axis=1).mean())
 
 
 def _need_two(items: Sequence[object] | Floats) -> None:
     if len(items) < 2:
-        raise ValueError("comparing the texts of a batch needs two of them")
+        raise ValueError(f"comparing the texts of a batch needs at least two, not {len(items)}")

@@ -1,6 +1,7 @@
-"""Texts as words and counts of n-grams: what the diversity of texts is measured on.
+"""Texts as words and n-gram counts, the basis of text diversity.
 
-Words, not a model's tokens: models with different tokenizers compare, and padding does not count.
+Metrics use words, not a model's tokens, so that models with different tokenizers can be compared
+and padding does not count.
 """
 
 import re
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from rapidfuzz.distance import LCSseq, Levenshtein
 from rapidfuzz.process import cdist
 
-# of a text; what follows is not looked at, so that a hostile text costs no more than a long one
+# Words read from a text; the rest is ignored, so that a hostile text costs no more than a long one.
 MOST_WORDS = 4096
 
 _WORD = re.compile(r"\w+|[^\w\s]")
@@ -20,23 +21,23 @@ Words = tuple[str, ...]
 
 
 def split_words(text: str) -> Words:
-    """Runs of letters, digits and underscores, and every other sign by itself; white space only
-    separates.
+    """Split a text into runs of letters, digits and underscores, and single other characters.
+
+    White space only separates words.
     """
     return tuple(match[0] for match in islice(_WORD.finditer(text), MOST_WORDS))
 
 
 def count_ngrams(texts: Sequence[Words], size: int) -> NDArray[np.int32]:
-    """[texts, different n-grams of this size among them all]."""
+    """Return the counts [texts, g] of the g different n-grams of this size in all texts."""
     ids: dict[str, int] = {}
     words = np.array(
         [ids.setdefault(word, len(ids)) for word in chain.from_iterable(texts)], dtype=np.int64
     )
     lengths = [len(text) for text in texts]
     owner = np.repeat(np.arange(len(texts)), lengths)
-    left = np.repeat(np.cumsum(lengths), lengths) - np.arange(
-        len(words)
-    )  # words from here to the end of the text
+    ends = np.repeat(np.cumsum(lengths), lengths)
+    left = ends - np.arange(len(words))  # words from here to the end of the text
     grams = words
     for more in range(1, size):
         longer = grams[:-1] * (len(ids) or 1) + words[more:]
@@ -49,9 +50,7 @@ def count_ngrams(texts: Sequence[Words], size: int) -> NDArray[np.int32]:
 
 
 def edit_distances(a: Sequence[Words], b: Sequence[Words]) -> NDArray[np.int64]:
-    """[a, b]: fewest insertions, deletions and replacements of words that make one text of the
-    other.
-    """
+    """Return [a, b]: the word-level Levenshtein distances between the texts of a and b."""
     if not a or not b:
         return np.zeros((len(a), len(b)), dtype=np.int64)
     numbered = _numbered([*a, *b])
@@ -63,9 +62,7 @@ def edit_distances(a: Sequence[Words], b: Sequence[Words]) -> NDArray[np.int64]:
 
 
 def in_common(text: Words, other: Words) -> list[bool]:
-    """For each word, whether it belongs to a longest sequence of words that both texts have in this
-    order.
-    """
+    """Return for each word of `text` whether it is in a longest common subsequence with `other`."""
     kept = [True] * len(text)
     for edit in LCSseq.editops(*_numbered([text, other])):
         if edit.tag == "delete":
@@ -74,16 +71,18 @@ def in_common(text: Words, other: Words) -> list[bool]:
 
 
 def _numbered(texts: Sequence[Words]) -> list[list[int]]:
-    """A number for each different word: rapidfuzz compares hashes, and those of small numbers never
-    collide.
+    """Replace each different word by a number.
+
+    rapidfuzz compares hashes, and the hashes of small numbers never collide.
     """
     numbers: dict[str, int] = {}
     return [[numbers.setdefault(word, len(numbers)) for word in text] for text in texts]
 
 
 def word_distances(a: Sequence[Words], b: Sequence[Words]) -> NDArray[np.float64]:
-    """[a, b]: the edit distance over the longer length; 0 for the same words, 1 where none can
-    stay.
+    """Return [a, b]: the edit distance divided by the longer length, from 0 to 1.
+
+    It is 0 for the same words and 1 if no word can stay.
     """
     longest = np.maximum.outer([len(text) for text in a], [len(text) for text in b])
     distances: NDArray[np.float64] = edit_distances(a, b) / np.maximum(longest, 1)

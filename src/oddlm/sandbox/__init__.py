@@ -1,17 +1,19 @@
-"""Untrusted Python, run so that it can neither harm nor lie; fails closed.
+"""Run untrusted Python so that it can do no harm and cannot fake a verdict; fails closed.
 
-run_python(source, tests) starts two fresh processes, each in a bubblewrap of its own:
+run_python(source, tests) starts two fresh processes, each in its own bubblewrap:
 
-    candidate   runs the program and answers for what it defines          inside/candidate.py
-    judge       runs the tests; using a name of the program asks across   inside/judge.py
+    candidate   runs the program and answers requests for what it defines        inside/candidate.py
+    judge       runs the tests; using a name of the program asks the candidate   inside/judge.py
 
 Values cross as bytes (inside/wire.py, inside/library.py), exceptions as descriptions
-(inside/errors.py), and what is no value stays where it is behind a stand-in (inside/peer.py,
-inside/proxies.py). What the tests expect stays with the judge, and so does the verdict, which
-reaches us through a pipe that the candidate does not have. So a program can pass only by answering
-right: there is nothing else that it could say. trial.py reads tests beforehand, jail.py builds the
-walls, with seccomp.py and cgroup.py, inside/start.py is the first code behind them, and threads.py
-ends what runs. docs/sandbox.md says what can be judged.
+(inside/errors.py). Everything else stays in its process, and a stand-in represents it in the other
+(inside/peer.py, inside/proxies.py). The expected results stay with the judge. So does the verdict,
+which reaches us through a pipe that the candidate does not have. A program can therefore pass only
+by giving right answers.
+
+trial.py analyses tests beforehand. jail.py builds the isolation, with seccomp.py and cgroup.py;
+inside/start.py is the first code that runs in it. threads.py stops running sandboxes.
+docs/sandbox.md says what can be judged.
 """
 
 from .jail import Limits, SandboxError, Walls, require_sandbox, walls

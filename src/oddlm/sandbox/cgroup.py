@@ -1,9 +1,8 @@
-"""A memory cgroup for each sandbox, where the machine offers one.
+"""A memory cgroup for each sandbox, if the machine offers cgroups.
 
 Unlike an rlimit, a cgroup also counts memory that the kernel holds for a process (inodes, pipes,
-sockets). Version 2 needs a parent that distributes memory to its children and that we may write to:
-root's, or a slice that systemd has delegated to the user. Version 1 takes any folder of the memory
-hierarchy.
+sockets). Version 2 needs a writable parent that distributes memory to its children: root's, or a
+slice that systemd has delegated to the user. Version 1 works in any folder of the memory hierarchy.
 """
 
 import functools
@@ -16,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 SLACK = 64 << 20  # for the interpreter's own pages, page tables and pipes
-BUSY_S = 2.0  # how long the last process of a cgroup may take to be gone from it
+BUSY_S = 2.0  # how long the last process of a cgroup may take to leave it
 _numbers = itertools.count()
 
 
 @dataclass(frozen=True, slots=True)
 class Cgroup:
-    """The place of one sandbox. A process joins by writing its id to `join`."""
+    """The cgroup of one sandbox. A process joins by writing its id to `join`."""
 
     folder: Path
 
@@ -36,22 +35,23 @@ class Cgroup:
             with suppress(FileNotFoundError):
                 try:
                     self.folder.rmdir()
-                except OSError:  # busy: the last process is on its way out
+                except OSError:  # busy: the last process is still ending
                     time.sleep(0.005)
                     continue
             return
 
 
 def make(memory_bytes: int, stack: ExitStack) -> Cgroup | None:
-    """A new cgroup with this limit, removed with the stack; None if the machine offers none,
-    OSError if it fails.
+    """Make a cgroup with this limit, removed with the stack; None if the machine offers none.
+
+    Raise OSError if making it fails.
     """
     parent = _parent()
     return None if parent is None else _made(parent, memory_bytes, stack)
 
 
 def where() -> str | None:
-    """The folder in which cgroups are made."""
+    """Return the folder in which cgroups are made, or None."""
     parent = _parent()
     return None if parent is None else str(parent)
 
@@ -66,14 +66,14 @@ def _made(parent: Path, memory_bytes: int, stack: ExitStack) -> Cgroup:
     group.folder.mkdir()
     stack.callback(group.remove)
     for name, value in limits.items():
-        if (group.folder / name).exists():  # one of the two versions
+        if (group.folder / name).exists():  # the names differ between the two versions
             (group.folder / name).write_text(str(value))
     return group
 
 
 @functools.cache
 def _parent() -> Path | None:
-    """The folder to make cgroups in; found by trying, once."""
+    """Return the folder to make cgroups in, found by trying once."""
     for folder in _candidates():
         with suppress(OSError), ExitStack() as stack:
             group = _made(folder, 1 << 20, stack)
@@ -87,8 +87,9 @@ def _parent() -> Path | None:
 
 
 def _can_join(group: Cgroup) -> bool:
-    """Writing the limits does not mean that processes may move there (version 2 asks for rights on
-    the parent of both).
+    """Return whether processes may move to a cgroup.
+
+    Writing its limits is not enough: version 2 requires rights on the common parent.
     """
     return not subprocess.run(
         ["/bin/sh", "-c", 'echo $$ >"$1"', "sh", str(group.join)], stderr=subprocess.DEVNULL
@@ -96,7 +97,7 @@ def _can_join(group: Cgroup) -> bool:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove what killed processes have left behind."""
+    """Remove the cgroups that killed processes have left behind."""
     for left in folder.glob("oddlm-*-*"):
         if not Path("/proc", left.name.split("-")[1]).exists():
             with suppress(OSError):

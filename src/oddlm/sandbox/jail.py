@@ -1,17 +1,18 @@
 """A fresh bubblewrap around one Python process.
 
-The tmpfs that bubblewrap makes cannot bound the number of files, and each takes about a kilobyte of
-kernel memory. So the process first mounts one itself, in a mount namespace of its own, and then
-becomes bubblewrap. On machines that do not allow this, the sandbox has no folder to write to.
+The tmpfs that bubblewrap makes cannot bound the number of files, and each file takes about a
+kilobyte of kernel memory. So the process first mounts a tmpfs itself, in a private mount namespace,
+and then becomes bubblewrap. On machines that do not allow this, the sandbox has no folder to write
+to.
 
-Inside a user namespace a process is nobody, but to the kernel it remains whoever started it, and
-owns the files that they own. Root therefore starts bubblewrap without one, and setpriv makes the
-process nobody before Python starts. Everybody else needs the user namespace.
+Inside a user namespace a process is nobody, but to the kernel it remains the user who started it
+and owns that user's files. Root therefore starts bubblewrap without a user namespace, and setpriv
+makes the process nobody before Python starts. All other users need the user namespace.
 
-Nothing inside may outlive us, so each process has the kernel kill it when its parent dies. The
-kernel does so only if the parent has the right to, and bubblewrap, which gives up its capabilities,
-has none over nobody. For root it is therefore unshare that makes the namespace of processes, whose
-first is bubblewrap: when that dies, all others do.
+Nothing inside may outlive us, so each process asks the kernel to kill it when its parent dies. The
+kernel does so only if the parent has the right to send the signal, and bubblewrap, which drops its
+capabilities, may not signal nobody. For root, unshare therefore makes the PID namespace, whose
+first process is bubblewrap: when that dies, all others do.
 """
 
 import functools
@@ -38,25 +39,20 @@ INSTALL = "apt-get install bubblewrap  (Fedora: dnf install bubblewrap, Arch: pa
 PACKAGE = Path(__file__).parent / "inside"
 NOBODY = "65534"
 SETPRIV_AT = "/oddlm/setpriv"
-BECOME_NOBODY = [
-    SETPRIV_AT,
-    "--reuid",
-    NOBODY,
-    "--regid",
-    NOBODY,
-    "--clear-groups",
-    "--no-new-privs",
-]
-BECOME_NOBODY += ["--inh-caps=-all", "--bounding-set=-all", "--"]
-# Walls that can be felt from inside: a user without privileges, a namespace with nobody else, no
-# /proc of the host.
-PROBE = "import os, resource; os._exit(os.getuid() != 65534 or os.getpid() > 9 or os.path.exists('/proc'))"
-DEATH_S = 10.0  # how long a killed sandbox may take to be gone
-MOUNT_POINT = "/sys"  # nothing of the sandbox comes from there
-# $1: options of the tmpfs, none without one; $2: where to join a cgroup, if anywhere; $3: whether
-# to keep the host's /dev/null from being changed (it can be written to); the rest is the command,
-# both of whose outputs go where one of ours goes: unshare says in the other that its child was
-# killed, and would wait where nobody reads.
+BECOME_NOBODY = [SETPRIV_AT, "--reuid", NOBODY, "--regid", NOBODY, "--clear-groups"]
+BECOME_NOBODY += ["--no-new-privs", "--inh-caps=-all", "--bounding-set=-all", "--"]
+# Checks the isolation from inside: a user without privileges, a PID namespace without other
+# processes, no /proc of the host.
+PROBE = (
+    "import os, resource; "
+    "os._exit(os.getuid() != 65534 or os.getpid() > 9 or os.path.exists('/proc'))"
+)
+DEATH_S = 10.0  # how long a killed sandbox may take to end
+MOUNT_POINT = "/sys"  # the sandbox uses nothing from there
+# $1: options of the tmpfs, empty for none; $2: the file to join a cgroup with, empty for none; $3:
+# if not empty, protect the host's /dev/null from changes (writing to it stays possible). The rest
+# is the command. Its stderr goes to our stdout, so that our stderr need not be a pipe: unshare
+# reports there that its child was killed, and would block on a pipe that nobody reads.
 PREPARE = """
 [ -z "$2" ] || echo $$ >"$2" || exit 81
 [ -z "$1" ] || mount -t tmpfs -o "$1" tmpfs /sys || exit 82
@@ -72,53 +68,52 @@ FAILURES = {
 
 
 class SandboxError(RuntimeError):
-    """The sandbox cannot do its work on this machine."""
+    """The sandbox does not work on this machine, or was stopped."""
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    timeout_s: float = 10.0  # wall clock, process start included
+    timeout_s: float = 10.0  # wall clock, including process start
     memory_bytes: int = 512 << 20  # address space of each of the two processes
     file_bytes: int = 16 << 20  # one file
     tmp_bytes: int = 64 << 20  # all files
-    files: int = 10_000  # and folders and links
+    files: int = 10_000  # including folders and links
     output_bytes: int = 1_000_000  # printed by the program
 
 
 @dataclass(frozen=True, slots=True)
 class Walls:
-    """What the sandbox has on this machine, besides the walls that it has everywhere."""
+    """The isolation that this machine offers beyond what every sandbox has."""
 
-    writable: (
-        bool  # a private /tmp that holds a bounded number of files; otherwise no folder to write to
-    )
-    # nobody to the machine as well; otherwise only in a user namespace, and to the machine whoever
-    # started it
+    # A private /tmp that holds a bounded number of files; otherwise there is no writable folder.
+    writable: bool
+    # The processes are nobody to the machine; otherwise only in a user namespace, and to the
+    # machine they are the user who started them.
     nobody: bool
     cgroup: str | None  # the folder of the memory cgroups that bound kernel memory
 
 
 @dataclass(eq=False, slots=True)
 class Jailed:
-    """A running process and the way to learn that all of it is gone."""
+    """A running sandbox, which can be killed as a whole."""
 
     process: subprocess.Popen[bytes]
-    info: int | None  # bubblewrap writes here when it begins
-    _said: bytes | None = None  # read from there; None: nothing yet
+    info: int | None  # bubblewrap writes to this pipe when it starts
+    _started: bytes | None = None  # what was read from it; None is nothing yet
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def end(self) -> None:
-        """Kill everything inside, without waiting until it is gone."""
+        """Kill everything inside, without waiting until it has ended."""
         with self._lock:
             if (
-                self._said is None
+                self._started is None
                 and self.info is not None
                 and select.select([self.info], [], [], 0.5)[0]
             ):
-                self._said = os.read(self.info, 4096)
+                self._started = os.read(self.info, 4096)
             if self.process.poll() is not None:
                 return
-            init = _open_init(self.process.pid) if self._said else None
+            init = _open_init(self.process.pid) if self._started else None
             with suppress(ProcessLookupError):
                 if init is None:
                     os.killpg(self.process.pid, signal.SIGKILL)
@@ -128,9 +123,9 @@ class Jailed:
                 os.close(init)
 
     def kill(self) -> None:
-        """End everything inside and wait until it is gone.
+        """Kill everything inside and wait until it has ended.
 
-        SandboxError if nothing inside has ever begun.
+        Raise SandboxError if nothing inside has ever started.
         """
         self.end()
         try:
@@ -138,19 +133,18 @@ class Jailed:
         except subprocess.TimeoutExpired:
             os.killpg(self.process.pid, signal.SIGKILL)
             raise SandboxError("a killed sandbox did not end") from None
-        if self._said == b"":  # bubblewrap, or what comes before it, has ended by itself
+        if self._started == b"":  # bubblewrap, or a command before it, has ended by itself
             raise SandboxError(
                 f"a sandbox did not start: {FAILURES.get(status, f'exit status {status}')}"
             )
 
 
 def _open_init(parent: int) -> int | None:
-    """A handle on the init of the sandbox's namespace, the only child of the process that we have
-    started.
+    """Open a pidfd of the init of the sandbox's PID namespace, the only child of our process.
 
-    The kernel ends an init only after every process of its namespace, and the parent ends only
-    after it has reaped it: killing the init and waiting for the parent leaves neither a process nor
-    a zombie.
+    The kernel ends an init only after every other process of its namespace, and the parent ends
+    only after it has reaped the init. So killing the init and waiting for the parent leaves neither
+    a process nor a zombie.
     """
     try:
         init = int(Path(f"/proc/{parent}/task/{parent}/children").read_text().split()[0])
@@ -159,21 +153,20 @@ def _open_init(parent: int) -> int | None:
         return None
     with suppress(OSError):
         status = Path(f"/proc/{init}/stat").read_text()
-        if status.rpartition(")")[2].split()[1] == str(
-            parent
-        ):  # else the number belongs to somebody else by now
+        # Otherwise the number belongs to another process by now.
+        if status.rpartition(")")[2].split()[1] == str(parent):
             return handle
     os.close(handle)
     return None
 
 
 def interpreter() -> Path:
-    """The base interpreter: a virtual environment's packages are not for the sandbox."""
+    """Return the base interpreter: the sandbox has no packages of a virtual environment."""
     return Path(getattr(sys, "_base_executable", sys.executable)).resolve()
 
 
 def libraries() -> list[str]:
-    """Folders with Python, what it links to, and time zones."""
+    """Return the folders with Python, the libraries that it links to, and time zones."""
     prefixes = dict.fromkeys(("/usr", sys.base_prefix, str(interpreter().parents[1])))
     found = [
         *(f"{prefix}/{name}" for prefix in prefixes for name in ("lib", "lib64")),
@@ -185,22 +178,21 @@ def libraries() -> list[str]:
 
 
 def installed(folders: list[str]) -> Iterator[str]:
-    """Where packages are installed in these folders: what else runs on this machine is not the
-    sandbox's business.
-    """
+    """Yield the folders of installed packages in these folders, which the sandbox must not see."""
     for folder in folders:
         for found in itertools.chain(
             Path(folder).glob("python*/site-packages"), Path(folder).glob("python*/dist-packages")
         ):
             real = str(found.resolve()) if found.is_symlink() else str(found)
-            if any(
-                Path(real).is_relative_to(one) for one in folders
-            ):  # else a link to what the sandbox does not see
+            # Otherwise it is a link to a folder that the sandbox does not see.
+            if any(Path(real).is_relative_to(one) for one in folders):
                 yield real
 
 
 def bwrap_command(bwrap: str, *, walls: Walls, filter_fd: int, info_fd: int) -> list[str]:
-    """The walls: empty namespaces, a read-only root with Python and its libraries, a small private
+    """Return the options of bubblewrap.
+
+    They make empty namespaces, a read-only root with Python and its libraries, and a small private
     /tmp.
     """
     command = [bwrap, "--die-with-parent", "--new-session", "--cap-drop", "ALL"]
@@ -215,21 +207,13 @@ def bwrap_command(bwrap: str, *, walls: Walls, filter_fd: int, info_fd: int) -> 
         command += ["--unshare-all", "--as-pid-1", "--uid", NOBODY, "--gid", NOBODY]
     command += ["--hostname", "sandbox", "--clearenv", "--setenv", "HOME", "/tmp"]
     command += ["--bind", MOUNT_POINT, "/tmp"] if walls.writable else ["--dir", "/tmp"]
-    return [
-        *command,
-        *_view(walls.nobody),
-        "--chdir",
-        "/tmp",
-        "--seccomp",
-        str(filter_fd),
-        "--info-fd",
-        str(info_fd),
-    ]
+    command += [*_view(walls.nobody), "--chdir", "/tmp"]
+    return [*command, "--seccomp", str(filter_fd), "--info-fd", str(info_fd)]
 
 
 @functools.cache
 def _view(nobody: bool) -> tuple[str, ...]:
-    """What the sandbox sees of the machine's files."""
+    """Return the options that decide which of the machine's files the sandbox sees."""
     files = {str(interpreter()): str(interpreter()), "/etc/ld.so.cache": "/etc/ld.so.cache"}
     if nobody:
         files[SETPRIV_AT] = str(shutil.which("setpriv"))
@@ -239,9 +223,8 @@ def _view(nobody: bool) -> tuple[str, ...]:
         if not Path(folder).is_symlink() or folder not in ("/lib", "/lib64")
     ]
     above = {parent for path in (*folders, *files, "/dev/null") for parent in Path(path).parents}
-    command = [
-        word for folder in sorted(map(str, above))[1:] for word in ("--dir", folder)
-    ]  # bubblewrap's are for root alone
+    # Parents that bubblewrap makes by itself are accessible to root alone.
+    command = [word for folder in sorted(map(str, above))[1:] for word in ("--dir", folder)]
     for folder in folders:
         command += ["--ro-bind", folder, folder]
     for folder in installed(folders):
@@ -257,31 +240,19 @@ def _view(nobody: bool) -> tuple[str, ...]:
 def jailed_command(
     bwrap: str, command: list[str], *, walls: Walls, tmpfs: str, join: str, fds: tuple[int, int]
 ) -> list[str]:
-    """The command behind walls.
+    """Return the command that runs `command` in the sandbox.
 
-    Each step becomes the next: unshare (which forks for nobody), sh, bubblewrap, setpriv.
+    Each step execs the next: unshare (which forks in the nobody case), sh, bubblewrap, setpriv.
     """
     filter_fd, info_fd = fds
     command = [*(BECOME_NOBODY if walls.nobody else ()), *command]
-    command = [
-        *bwrap_command(bwrap, walls=walls, filter_fd=filter_fd, info_fd=info_fd),
-        "--",
-        *command,
-    ]
+    jail = bwrap_command(bwrap, walls=walls, filter_fd=filter_fd, info_fd=info_fd)
+    command = [*jail, "--", *command]
     root = os.geteuid() == 0
-    null = (
-        "null" if root and walls.writable and not walls.nobody else ""
-    )  # root may change it, nobody may not
-    command = [
-        "/bin/sh",
-        "-c",
-        PREPARE,
-        "sh",
-        tmpfs if walls.writable else "",
-        join,
-        null,
-        *command,
-    ]
+    # Root could change /dev/null, nobody cannot.
+    null = "null" if root and walls.writable and not walls.nobody else ""
+    arguments = [tmpfs if walls.writable else "", join, null]
+    command = ["/bin/sh", "-c", PREPARE, "sh", *arguments, *command]
     unshare = [shutil.which("unshare") or "unshare", *(() if root else ("--map-root-user",))]
     if walls.nobody:
         dying = [str(shutil.which("setpriv")), "--pdeathsig", "KILL", "--"]
@@ -295,7 +266,7 @@ def tmpfs_options(tmp_bytes: int, files: int) -> str:
 
 @functools.cache
 def bundle() -> bytes:
-    """The modules of `inside`, compiled once: {name: code}."""
+    """Return the modules of `inside` as marshalled {name: code}, compiled once."""
     modules = {}
     for path in sorted(PACKAGE.glob("*.py")):
         name = PACKAGE.name if path.stem == "__init__" else f"{PACKAGE.name}.{path.stem}"
@@ -306,7 +277,7 @@ def bundle() -> bytes:
 
 
 def python_command(module: str, argv: list[str]) -> list[str]:
-    """Python that reads the bundle from its standard input and runs a module of it."""
+    """Return the command for Python to read the bundle from stdin and run a module of it."""
     start = f"""
 import marshal, os, sys
 modules = marshal.loads(os.read(0, {len(bundle())}))
@@ -381,7 +352,7 @@ def spawn(
 
 
 def _close(jailed: Jailed, ours: Group) -> None:
-    """Whatever a sandbox has said that was killed from outside, it is no verdict."""
+    """Kill a sandbox; raise SandboxError if it was stopped from outside, as it has no verdict."""
     ours.leave(jailed)
     if ours.stopped:
         with suppress(SandboxError):
@@ -399,7 +370,7 @@ def warn_unsafe() -> None:
 
 
 def require_sandbox(*, unsafe: bool = False) -> str:
-    """The path of a bubblewrap that works here; SandboxError where there is none."""
+    """Return the path of a working bubblewrap; raise SandboxError if there is none."""
     if unsafe:
         return ""
     bwrap = shutil.which("bwrap") if sys.platform == "linux" else None
@@ -410,7 +381,8 @@ def require_sandbox(*, unsafe: bool = False) -> str:
     if platform.machine() not in seccomp.MACHINES:
         known = ", ".join(sorted(seccomp.MACHINES))
         raise SandboxError(
-            f"untrusted programs are not run: no system-call filter for {platform.machine()}; known: {known}"
+            "untrusted programs are not run: "
+            f"no system-call filter for {platform.machine()}; known: {known}"
         )
     _probe(bwrap)
     return bwrap
@@ -422,9 +394,9 @@ def walls() -> Walls:
 
 @functools.cache
 def _probe(bwrap: str) -> Walls:
-    """The best walls that stand here.
+    """Return the best isolation that works on this machine.
 
-    SandboxError if bubblewrap does not even build those that stand everywhere.
+    Raise SandboxError if bubblewrap does not even provide the minimum.
     """
     failure = ""
     root = os.geteuid() == 0 and shutil.which("setpriv") is not None
@@ -434,13 +406,14 @@ def _probe(bwrap: str) -> Walls:
         if not failure:
             return found
     raise SandboxError(
-        f"untrusted programs are not run: bubblewrap does not work here ({failure}). It needs unprivileged user namespaces "
+        f"untrusted programs are not run: bubblewrap does not work here ({failure}). "
+        "It needs unprivileged user namespaces "
         "(sysctl kernel.unprivileged_userns_clone=1, or the AppArmor profile of bwrap on Ubuntu)"
     )
 
 
 def _failure(bwrap: str, walls: Walls) -> str:
-    """Why the walls do not stand; empty if they do."""
+    """Return why the sandbox does not work with these walls; empty if it does."""
     with ExitStack() as stack:
         filter_fd = memory_file(seccomp.program(platform.machine()), stack)
         sink = os.open(os.devnull, os.O_WRONLY)
@@ -461,8 +434,6 @@ def _failure(bwrap: str, walls: Walls) -> str:
             )
         except (OSError, subprocess.TimeoutExpired) as error:
             return str(error)
-    return (
-        ((done.stdout + done.stderr).decode(errors="replace").strip() or "no message")
-        if done.returncode
-        else ""
-    )
+    if not done.returncode:
+        return ""
+    return (done.stdout + done.stderr).decode(errors="replace").strip() or "no message"

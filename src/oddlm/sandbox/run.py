@@ -1,6 +1,4 @@
-"""run_python(): a program of unknown intent against tests of ours, in two processes that share only
-plain data.
-"""
+"""run_python(): test an untrusted program in two processes that share only plain data."""
 
 import functools
 import math
@@ -18,7 +16,7 @@ from .jail import Jailed, Limits, require_sandbox, spawn, warn_unsafe
 from .trial import TestsError, Trial, compiled, read_tests
 
 MAX_SOURCE_BYTES = 8_000_000
-DETAIL = 600
+DETAIL = 600  # characters of a verdict's detail
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +37,17 @@ def run_python(
     limits: Limits | None = None,
     unsafe: bool = False,
 ) -> Verdict:
-    """Run `tests`, which call the `functions` of an untrusted program (None: whatever they use and
-    do not define).
+    """Run `tests` against an untrusted program and return the verdict.
 
-    setup runs on the trusted side before the tests, which see the program's functions in place of
-    its own.
-    by_reference: functions and classes whose results the tests use as objects, at the price of
-    trusting those. With tidy, source may be several readings of the same answer: the first that is
-    a whole program counts, and a broken tail or prose that parses is cut off.
-    A verdict of any program is a Verdict; SandboxError means that this machine has no working
-    sandbox. Tests that no program could pass fail every program; `read_tests` says so beforehand,
-    and what it gives may stand in place of `tests`.
+    functions: what the tests call; None is whatever they use and do not define.
+    setup: runs on the trusted side before the tests. The program's functions replace its own.
+    by_reference: functions and classes whose results the tests use as objects, and therefore trust.
+    tidy: `source` may be several readings of the same answer. The first that is a whole program
+    counts; a broken tail, and prose that happens to parse, is cut off.
+
+    Every program gets a Verdict; SandboxError means that this machine has no working sandbox, or
+    that the sandbox was stopped. Tests that no program could pass fail every program; `read_tests`
+    detects them beforehand, and its result can be given as `tests`.
     """
     limits = limits or Limits()
     if unsafe:
@@ -63,21 +61,16 @@ def run_python(
         return Verdict(False, f"the program is longer than {MAX_SOURCE_BYTES} bytes", 0.0)
     try:
         trial = tests if isinstance(tests, Trial) else _read(tests, functions, setup, by_reference)
-        told = (
-            *compiled(trial),
-            trial.tests,
-            trial.modules,
-            trial.names,
-            trial.by_reference,
-            trial.waiting,
-        )
+        code = compiled(trial)
+        wanted = (trial.modules, trial.names, trial.by_reference, trial.waiting)
+        request = (*code, trial.tests, *wanted)
     except TestsError as error:
         return Verdict(False, _readable(f"the tests fail by themselves: {error}"), 0.0)
-    passed, detail, differs = _try(
-        program, encode((False, *told), MAX_SOURCE_BYTES), limits, unsafe
-    )
-    if passed and differs:  # it has to pass as in plain Python, too
-        passed, detail, _ = _try(program, encode((True, *told), MAX_SOURCE_BYTES), limits, unsafe)
+    copying = encode((False, *request), MAX_SOURCE_BYTES)
+    passed, detail, differs = _try(program, copying, limits, unsafe)
+    if passed and differs:  # it must pass as in plain Python, too
+        plain = encode((True, *request), MAX_SOURCE_BYTES)
+        passed, detail, _ = _try(program, plain, limits, unsafe)
         detail = detail if passed else f"the program changes or returns its arguments: {detail}"
     return Verdict(passed, _readable(detail), time.monotonic() - started)
 
@@ -90,32 +83,24 @@ def _read(
 
 
 def _try(program: bytes, trial: bytes, limits: Limits, unsafe: bool) -> tuple[bool, str, bool]:
-    """Passed or not, why, and whether a call has changed or returned its arguments
-    (inside/judge.py).
+    """Return whether the program passed, why, and whether a call changed or returned its arguments.
+
+    See inside/judge.py for the last.
     """
     deadline = time.monotonic() + limits.timeout_s
     with ExitStack() as stack:
-        with ExitStack() as given:  # an end kept here would hide that the other side is gone
-            asked, ask = _pipe(given, given)
-            answers, answer = _pipe(given, given)
-            verdict, say = _pipe(stack, given)
-            printed, prints = _pipe(stack, given)
+        with ExitStack() as given:  # an end kept open here would hide that the other side is gone
+            request_in, request_out = _pipe(given, given)
+            reply_in, reply_out = _pipe(given, given)
+            verdict_in, verdict_out = _pipe(stack, given)
+            printed_in, printed_out = _pipe(stack, given)
             start = functools.partial(spawn, limits=limits, unsafe=unsafe, stack=stack)
-            candidate = start(
-                "candidate",
-                _argv((asked, answer), limits),
-                stdin=program,
-                output=prints,
-                fds=(asked, answer),
-            )
-            start(
-                "judge",
-                _argv((ask, answers, say), limits),
-                stdin=trial,
-                output=None,
-                fds=(ask, answers, say),
-            )
-        return _await(candidate, verdict, printed, limits, deadline)
+            fds: tuple[int, ...] = (request_in, reply_out)
+            argv = _argv(fds, limits)
+            candidate = start("candidate", argv, stdin=program, output=printed_out, fds=fds)
+            fds = (request_out, reply_in, verdict_out)
+            start("judge", _argv(fds, limits), stdin=trial, output=None, fds=fds)
+        return _await(candidate, verdict_in, printed_in, limits, deadline)
 
 
 def _argv(fds: tuple[int, ...], limits: Limits) -> list[str]:
@@ -156,11 +141,10 @@ def _verdict(fd: int, candidate: Jailed) -> tuple[bool, str, bool]:
     try:
         passed, detail, differs = receive(fd)
     except EOFError:
-        return (
-            False,
-            "the tests ended without a verdict (out of memory or time on what the program returned)",
-            False,
+        detail = (
+            "the tests ended without a verdict (out of memory or time on what the program returned)"
         )
+        return False, detail, False
     if not passed and "the program ended" in detail:
         with suppress(subprocess.TimeoutExpired):
             detail += _cause(candidate.process.wait(timeout=1.0))
@@ -168,9 +152,8 @@ def _verdict(fd: int, candidate: Jailed) -> tuple[bool, str, bool]:
 
 
 def _cause(status: int) -> str:
-    number = (
-        -status if status < 0 else status - 128
-    )  # bubblewrap reports a signal as 128 + its number
+    # bubblewrap reports a signal as 128 + its number.
+    number = -status if status < 0 else status - 128
     try:
         return f" (killed by {signal.Signals(number).name})"
     except ValueError:
@@ -178,6 +161,6 @@ def _cause(status: int) -> str:
 
 
 def _readable(detail: str) -> str:
-    """One line without control characters: part of it was written by the program."""
+    """Return one line without control characters: the program wrote part of it."""
     line = "".join(c if c.isprintable() else " " for c in detail[: 2 * DETAIL])
     return line if len(line) <= DETAIL else line[:DETAIL] + "..."

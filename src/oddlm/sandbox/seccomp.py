@@ -1,12 +1,12 @@
-"""A system-call filter: no new processes or threads, no sockets, no tracing, no namespaces, none of
-the kernel's rarer doors.
+"""A system-call filter against new processes, threads, sockets, tracing and namespaces.
 
-Neither side needs a socket, and a network namespace does not hold all of them (AF_VSOCK reaches a
-virtual machine's host). What asyncio wakes itself with is a socketpair(), which stays, for AF_UNIX
-alone. Calls that came after those listed here do not exist inside (ENOSYS, for which libraries have
-a way round). RLIMIT_NPROC alone does not do: the kernel exempts processes of the real root user,
-also inside a user namespace (copy_process() in kernel/fork.c compares with INIT_USER). Numbers:
-asm/unistd_64.h and asm-generic/unistd.h of Linux.
+It also denies the kernel's rarely used interfaces. Neither side needs a socket, and a network
+namespace does not contain all of them (AF_VSOCK reaches a virtual machine's host). asyncio wakes
+itself through a socketpair(), which stays allowed, but only for AF_UNIX. System calls newer than
+those listed here return ENOSYS, for which libraries have fallbacks. RLIMIT_NPROC alone is not
+enough: the kernel exempts processes of the real root user, even inside a user namespace
+(copy_process() in kernel/fork.c compares with INIT_USER). The numbers are from asm/unistd_64.h and
+asm-generic/unistd.h of Linux.
 """
 
 import errno
@@ -15,18 +15,15 @@ from signal import SIGKILL
 
 _LOAD, _EQUAL, _AT_LEAST, _RETURN = 0x20, 0x15, 0x35, 0x06
 _ALLOW, _KILL, _ERRNO = 0x7FFF0000, 0x80000000, 0x00050000
-_NUMBER_AT, _ARCH_AT, _ARGUMENTS_AT = (
-    0,
-    4,
-    (16, 24),
-)  # offsets in struct seccomp_data; the lower halves of two arguments
+# Offsets in struct seccomp_data; those of the arguments are the lower halves of the first two.
+_NUMBER_AT, _ARCH_AT, _ARGUMENTS_AT = 0, 4, (16, 24)
 _X32 = 0x40000000
-# set_mempolicy_home_node of Linux 5.17, and all that came later: statmount, listmount,
-# open_tree_attr, listns ...
+# set_mempolicy_home_node of Linux 5.17, and all later calls: statmount, listmount, open_tree_attr,
+# listns ...
 _NEW = 450
 _AF_UNIX, _PR_SET_PDEATHSIG, _F_SETLEASE, _F_NOTIFY = 1, 1, 1024, 1026
 
-# system call: its number on x86_64 and on aarch64
+# System call: its number on x86_64 and on aarch64.
 _DENIED: dict[str, tuple[int, int | None]] = {
     "clone": (56, 220),
     "clone3": (435, 435),
@@ -51,10 +48,8 @@ _DENIED: dict[str, tuple[int, int | None]] = {
     "finit_module": (313, 273),
     "kexec_load": (246, 104),
     "socket": (41, 198),
-    "shmget": (
-        29,
-        194,
-    ),  # this and those down to inotify_init1 give memory that no limit of the process counts
+    # From here to inotify_init1: memory that no limit of the process counts.
+    "shmget": (29, 194),
     "semget": (64, 190),
     "msgget": (68, 186),
     "mq_open": (240, 180),
@@ -91,17 +86,14 @@ _DENIED: dict[str, tuple[int, int | None]] = {
     "uselib": (134, None),
 }
 _SOCKETPAIR, _PRCTL, _FCNTL = (53, 199), (157, 167), (72, 25)
-MACHINES = {
-    "x86_64": (0xC000003E, 0),
-    "aarch64": (0xC00000B7, 1),
-}  # audit architecture, column above
-Step = tuple[
-    int, int, int, int
-]  # operation, how many steps to skip if it holds and if not, operand
+# Machine: its audit architecture, and its column above.
+MACHINES = {"x86_64": (0xC000003E, 0), "aarch64": (0xC00000B7, 1)}
+# Operation, number of steps to skip if it holds, number to skip if not, operand.
+Step = tuple[int, int, int, int]
 
 
 def program(machine: str) -> bytes:
-    """The filter as classic BPF, for `bwrap --seccomp`."""
+    """Return the filter as classic BPF, for `bwrap --seccomp`."""
     arch, column = MACHINES[machine]
     numbers = [row[column] for row in _DENIED.values()]
     denied, allowed = (_RETURN, 0, 0, _ERRNO | errno.EPERM), (_RETURN, 0, 0, _ALLOW)
@@ -119,13 +111,13 @@ def program(machine: str) -> bytes:
         steps += [(_AT_LEAST, 0, 1, _X32), (_RETURN, 0, 0, _KILL)]
     steps += [(_AT_LEAST, 0, 1, _NEW), (_RETURN, 0, 0, _ERRNO | errno.ENOSYS)]
     steps += _on(_SOCKETPAIR[column], [first, (_EQUAL, 1, 0, _AF_UNIX), denied, allowed])
-    # Nobody may outlive the one who started them.
+    # A process must not outlive its parent: only SIGKILL may be its parent-death signal.
     end = (_EQUAL, 1, 0, int(SIGKILL))
     steps += _on(
         _PRCTL[column],
         [first, (_EQUAL, 1, 0, _PR_SET_PDEATHSIG), allowed, second, end, denied, allowed],
     )
-    # A lease on a file makes others wait who want to change it.
+    # A lease on a file makes other processes wait that want to change it.
     steps += _on(
         _FCNTL[column],
         [second, (_EQUAL, 1, 0, _F_SETLEASE), (_EQUAL, 0, 1, _F_NOTIFY), denied, allowed],
@@ -134,5 +126,5 @@ def program(machine: str) -> bytes:
 
 
 def _on(number: int, steps: list[Step]) -> list[Step]:
-    """Steps for this system call, the last of which ends; others go on behind them."""
+    """Return steps for one system call, of which the last must return; other calls skip them."""
     return [(_EQUAL, 0, len(steps), number), *steps]

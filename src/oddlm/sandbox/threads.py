@@ -1,6 +1,6 @@
 """Threads that run sandboxes.
 
-Whoever ends the threads ends what they run, instead of waiting for verdicts.
+Stopping the threads kills the sandboxes that they run, instead of waiting for verdicts.
 """
 
 import threading
@@ -14,40 +14,40 @@ class Endable(Protocol):
 
 
 class Group:
-    """Sandboxes that are ended together."""
+    """Sandboxes that are stopped together."""
 
     def __init__(self) -> None:
         self.stopped = False
         self._running: set[Endable] = set()
         self._lock = threading.Lock()
 
-    def enter(self, one: Endable) -> None:
+    def enter(self, sandbox: Endable) -> None:
         with self._lock:
-            self._running.add(one)
+            self._running.add(sandbox)
             stopped = self.stopped
-        if stopped:  # before it was known here
-            one.end()
+        if stopped:  # before the sandbox was registered
+            sandbox.end()
 
-    def leave(self, one: Endable) -> None:
+    def leave(self, sandbox: Endable) -> None:
         with self._lock:
-            self._running.discard(one)
+            self._running.discard(sandbox)
 
     def stop(self) -> None:
-        """Kill all that run; none will start any more."""
+        """Kill all running sandboxes; no more will start."""
         with self._lock:
             self.stopped = True
             running = list(self._running)
-        for one in running:
-            one.end()
+        for sandbox in running:
+            sandbox.end()
 
 
-_everybody = Group()  # of threads that belong to no pool; nobody stops it
+_no_pool = Group()  # of threads that belong to no pool; it is never stopped
 _local = threading.local()
 
 
 def group() -> Group:
-    """The group of the calling thread."""
-    found: Group = getattr(_local, "group", _everybody)
+    """Return the group of the calling thread."""
+    found: Group = getattr(_local, "group", _no_pool)
     return found
 
 
@@ -56,8 +56,9 @@ def _join(group: Group) -> None:
 
 
 class ScoringThreads(ThreadPoolExecutor):
-    """A pool whose sandboxes are killed when its `with` block is left by an exception (Ctrl-C,
-    say), or by stop().
+    """A thread pool whose sandboxes can be killed.
+
+    That happens if an exception (such as Ctrl-C) leaves its `with` block, or on stop().
     """
 
     def __init__(self, workers: int, name: str = "oddlm-score") -> None:
@@ -65,7 +66,7 @@ class ScoringThreads(ThreadPoolExecutor):
         super().__init__(workers, name, initializer=_join, initargs=(self._group,))
 
     def stop(self) -> None:
-        """Kill what runs, forget what waits, and return when all threads have ended."""
+        """Kill the running sandboxes, drop the waiting work, and return when all threads ended."""
         self.shutdown(wait=False, cancel_futures=True)
         self._group.stop()
         self.shutdown()

@@ -1,8 +1,8 @@
-"""Tests, read before they run: what they want of a program, and what no program could give them.
+"""Analyse tests before they run: what they need from a program, and whether any could pass.
 
-The tests are trusted, but this side only parses them. The judge runs a compiled form that calls its
-own functions where an `except` or a `with` may put an end to an exception, and where a call is made
-for its effect.
+The tests are trusted, but this side only parses them. The judge runs a compiled form, with calls of
+its own functions inserted wherever an `except` or a `with` may catch an exception and wherever a
+call is made for its effect.
 """
 
 import ast
@@ -22,39 +22,39 @@ from typing import TypeVar
 from ..syntax import parse
 
 TESTS = "tests"
-CATCHING = {
-    "assertRaises": 1,
-    "assertRaisesRegex": 2,
-}  # where the function to call stands among the arguments
-# Modules of which all names may be imported: to look which there are does nothing else.
+# The position of the function to call among the arguments.
+CATCHING = {"assertRaises": 1, "assertRaisesRegex": 2}
+# Modules of which all names may be imported, because importing them has no side effects.
 _STARRED = """
-    abc bisect cmath collections contextlib copy dataclasses datetime decimal enum fractions functools heapq itertools
-    math numbers operator random re statistics string textwrap time typing unittest
+    abc bisect cmath collections contextlib copy dataclasses datetime decimal enum fractions
+    functools heapq itertools math numbers operator random re statistics string textwrap time typing
+    unittest
 """
 STARRED = frozenset(_STARRED.split())
-# What a program prints, reads and imports is its own: tests that look there see nothing of it.
+# A program's output, input and imports are in its own process: tests cannot capture or patch them.
 APART = {"patch", "redirect_stdout", "redirect_stderr"}
+# Classes whose instances cannot be passed to a program.
 STAYING = {"StringIO", "BytesIO", "memoryview", "MappingProxyType", "UserList", "ChainMap"}
 Block = TypeVar("Block", ast.With, ast.AsyncWith)
 Definition = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 
 class TestsError(ValueError):
-    """Tests that no program could pass; the message begins with the line that is to blame."""
+    """Tests that no program could pass; the message begins with the line at fault."""
 
-    __test__ = False  # pytest
+    __test__ = False  # tells pytest that this is not a test class
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Tests, and what they want of a program (see `read_tests`)."""
+    """Tests, and what they need from a program (see `read_tests`)."""
 
     tests: str
     setup: str
     modules: tuple[str, ...]  # of the standard library, used without being imported
-    names: tuple[str, ...]  # what the program has to define
+    names: tuple[str, ...]  # what the program must define
     by_reference: tuple[str, ...]  # those of `names` that are used as objects
-    waiting: tuple[str, ...]  # test functions and classes that nothing runs, as for pytest
+    waiting: tuple[str, ...]  # test functions and classes that the tests do not run themselves
 
 
 def read_tests(
@@ -65,27 +65,24 @@ def read_tests(
     by_reference: tuple[str, ...] = (),
     defined: tuple[str, ...] = (),
 ) -> Trial:
-    """Find out what tests want of a program. TestsError if they are not Python, or if no program
-    could pass them.
+    """Find out what tests need from a program.
 
-    names: what the program has to define; None is whatever the tests use without defining it.
+    Raise TestsError if they are not Python, or if no program could pass them.
+
+    names: what the program must define; None is whatever the tests use without defining it.
     by_reference: names whose results the tests use as objects (docs/sandbox.md).
-    defined: names that the program is known to define, even if they are built in.
+    defined: names that the program is known to define, even if they are builtins.
     """
     before, tree = parsed(setup, "setup"), parsed(tests, TESTS)
     if names is not None:
         objects = tuple(name for name in by_reference if name in names)
-        return _checked(
-            Trial(
-                tests, setup, modules=(), names=names, by_reference=objects, waiting=_waiting(tree)
-            )
-        )
+        return _checked(Trial(tests, setup, (), names, objects, _waiting(tree)))
     wanted = _unbound((setup, before), (tests, tree), {*defined, *by_reference})
     held = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     loose = {
         node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and id(node) not in held
     }
-    # Where tests run beside a program, its imports serve them.
+    # Tests that run in the program's process could use its imports; here they get their own.
     modules = tuple(
         n for n in wanted if n in sys.stdlib_module_names and n not in loose and n not in defined
     )
@@ -102,13 +99,13 @@ def _checked(trial: Trial) -> Trial:
 
 @lru_cache(maxsize=64)
 def compiled(trial: Trial) -> tuple[bytes, bytes]:
-    """Setup and tests as marshalled code for the judge, which runs the same Python."""
+    """Return setup and tests as marshalled code for the judge, which runs the same Python."""
     return _compiled(trial.setup, "setup", trial.names), _compiled(trial.tests, TESTS, trial.names)
 
 
 @contextmanager
 def _reading(name: str) -> Iterator[None]:
-    """Without warnings (about an invalid escape, say); TestsError for what is not Python."""
+    """Suppress warnings (such as invalid escapes); raise TestsError for code that is not Python."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -147,8 +144,9 @@ def _compiled(code: str, name: str, wanted: Sequence[str]) -> bytes:
 def _unbound(
     setup: tuple[str, ast.Module], tests: tuple[str, ast.Module], wanted: set[str]
 ) -> tuple[str, ...]:
-    """The global names that the code uses and does not bind, in order; built-in ones only if they
-    are `wanted`.
+    """Return the global names that the code uses and does not bind, in order.
+
+    Builtins are included only if they are `wanted`.
     """
     bound: set[str] = set()
     used: set[str] = set()
@@ -177,7 +175,7 @@ def _tables(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
 
 
 def _starred(tree: ast.Module) -> set[str]:
-    """Names from `from module import *`."""
+    """Return the names that `from module import *` binds."""
     found: set[str] = set()
     for node in ast.walk(tree):
         if (
@@ -194,7 +192,7 @@ def _starred(tree: ast.Module) -> set[str]:
 
 
 def _used_first(tree: ast.Module) -> set[str]:
-    """Names that the module uses before it binds them, as in `f = cache(f)`."""
+    """Return the names that the module uses before it binds them, as in `f = cache(f)`."""
     early: set[str] = set()
     bound: set[str] = set()
     for statement in tree.body:
@@ -229,7 +227,7 @@ def _reads(node: ast.Name, statement: ast.stmt) -> bool:
 
 
 def _targets(node: ast.AST) -> list[ast.Name]:
-    """Names that an expression binds for itself."""
+    """Return the names that an expression binds within itself."""
     if isinstance(node, ast.comprehension | ast.NamedExpr):
         return [part for part in ast.walk(node.target) if isinstance(part, ast.Name)]
     if isinstance(node, ast.Lambda):
@@ -242,7 +240,7 @@ def _targets(node: ast.AST) -> list[ast.Name]:
 
 
 def _waiting(tree: ast.Module) -> tuple[str, ...]:
-    """Functions test_... and classes Test... or ...Test of the module that nothing in it uses."""
+    """Return the functions test_... and the classes with tests that nothing in the module uses."""
     used = {
         node.id
         for node in ast.walk(tree)
@@ -264,13 +262,9 @@ def _waiting(tree: ast.Module) -> tuple[str, ...]:
 
 
 def _last_name(node: ast.expr) -> str:
-    return (
-        node.attr
-        if isinstance(node, ast.Attribute)
-        else node.id
-        if isinstance(node, ast.Name)
-        else ""
-    )
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 class _Watched(ast.NodeTransformer):
@@ -338,7 +332,7 @@ def _call(name: str, *args: ast.expr) -> ast.Call:
 def _check(
     setup: ast.Module, tests: ast.Module, functions: Sequence[str], objects: Sequence[str]
 ) -> None:
-    """TestsError for what can be seen, without a program, to fail every program."""
+    """Raise TestsError for tests that can be seen to fail every program."""
     if not functions:
         raise TestsError("line 1: the tests use nothing that a program could define")
     nodes = [*ast.walk(setup), *ast.walk(tests)]
@@ -361,13 +355,13 @@ def _check(
 
 
 def _stays(node: ast.ClassDef) -> bool:
-    """Is an instance of this class something that a program cannot be given?"""
+    """Return whether instances of this class cannot be passed to a program."""
     methods = {part.name for part in node.body if isinstance(part, ast.FunctionDef)}
     return not node.bases and not methods & {"__call__", "__next__"}
 
 
 def _results(nodes: Sequence[ast.AST]) -> dict[str, str]:
-    """Variables that hold nothing but results of one function: their names, and the function's."""
+    """Return {variable: function} for variables that hold only results of one function."""
     made: dict[str, list[str]] = {}
     for node in nodes:
         if isinstance(node, ast.Assign):
@@ -389,41 +383,25 @@ def _called(node: ast.AST) -> str:
     return node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
 
 
-VALUE_METHODS = {
-    name
-    for kind in (
-        int,
-        float,
-        complex,
-        str,
-        bytes,
-        bytearray,
-        list,
-        tuple,
-        dict,
-        set,
-        frozenset,
-        range,
-        type(iter("")),
-    )
-    for name in dir(kind)
-}
-
-
+_VALUE_TYPES = (
+    *(int, float, complex, str, bytes, bytearray, list, tuple, dict, set, frozenset, range),
+    type(iter("")),
+)
+VALUE_METHODS = {name for kind in _VALUE_TYPES for name in dir(kind)}
 FUNCTION_ATTRIBUTES = {"__name__", "__doc__", "__call__"}
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is known of the names in the tests."""
+    """What is known about the names in the tests."""
 
     functions: set[str]  # of the program
     values: set[str]  # those of them that return values
-    classes: set[str]  # of the tests, whose instances cannot be handed over
-    results: dict[str, str]
+    classes: set[str]  # of the tests, whose instances cannot be passed to a program
+    results: dict[str, str]  # variable: the function that its values come from
 
     def objection(self, node: ast.AST, called: set[int]) -> str:
-        """Why no program can pass this; empty if nothing speaks against it."""
+        """Return why no program can pass this; empty if there is no objection."""
         match node:
             case ast.Import() | ast.ImportFrom():
                 return self._import(node)
@@ -453,7 +431,10 @@ class _Known:
                 if (id(node) in called and not _is_value_method(name)) or isinstance(
                     use, ast.Store
                 ):
-                    return f"uses .{name} of what {owner}() returns: give {_hint(owner)} if that is an object"
+                    hint = _hint(owner)
+                    return (
+                        f"uses .{name} of what {owner}() returns: give {hint} if that is an object"
+                    )
             case ast.withitem(context_expr=value) if (owner := self._source(value)) in self.values:
                 return f"enters what {owner}() returns: give {_hint(owner)}"
             case ast.AsyncFor(iter=value) if self._source(value) in self.functions:
@@ -476,7 +457,8 @@ class _Known:
                     else ""
                 )
             case ast.Call(func=func) if _last_name(func) in APART:
-                return f"uses {_last_name(func)}(), but a program's output, input and imports are its own"
+                name = _last_name(func)
+                return f"uses {name}(), but a program's output, input and imports are its own"
         return ""
 
     def _import(self, node: ast.Import | ast.ImportFrom) -> str:
@@ -496,11 +478,11 @@ class _Known:
         return f"imports {found[0]}, but the sandbox has only the standard library" if found else ""
 
     def _made(self, node: ast.AST) -> str:
-        """The class that this is an instance of, as far as the text says."""
+        """Return the class that this is an instance of, as far as the text shows it."""
         return self._source(node) or (_last_name(node.func) if isinstance(node, ast.Call) else "")
 
     def _source(self, node: ast.AST) -> str:
-        """The function or class that this is a result of."""
+        """Return the function or class that this is a result of, or an empty string."""
         return self.results.get(node.id, "") if isinstance(node, ast.Name) else _called(node)
 
 
@@ -519,18 +501,14 @@ def _arguments(call: ast.AST) -> set[str]:
 @lru_cache(maxsize=1)
 def _library_methods() -> set[str]:
     kinds = {
-        "collections": ("Counter", "OrderedDict", "defaultdict", "deque"),
-        "decimal": ("Decimal",),
         "array": ("array",),
-    }
-    kinds |= {
-        "fractions": ("Fraction",),
+        "collections": ("Counter", "OrderedDict", "defaultdict", "deque"),
         "datetime": ("datetime", "date", "time", "timedelta"),
-        "uuid": ("UUID",),
-    }
-    kinds |= {
+        "decimal": ("Decimal",),
+        "fractions": ("Fraction",),
         "pathlib": ("PurePosixPath",),
         "types": ("GeneratorType", "FunctionType", "CoroutineType"),
+        "uuid": ("UUID",),
     }
     found = {
         name

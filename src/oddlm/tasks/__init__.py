@@ -1,4 +1,4 @@
-"""Benchmarks: one file per task, each ending in TASK = Task(...)."""
+"""Benchmarks: one file per task, each defining TASK = Task(...)."""
 
 from .base import Problem, Score, Task, check_scoring, find_task, problem_digest, task_identity
 

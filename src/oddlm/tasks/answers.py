@@ -1,4 +1,4 @@
-"""Answers in files: one JSON object per line, scored in parallel."""
+"""Score a file of answers, one JSON object per line, in parallel."""
 
 import json
 import sys
@@ -16,42 +16,42 @@ from .jsonl import read_jsonl, text_field
 @dataclass(frozen=True, slots=True)
 class Result:
     texts: int
-    correct: int
-    problems: int  # that have an answer
-    solved: int
+    correct: int  # texts
+    problems: int  # with at least one text
+    solved: int  # problems with a correct text
 
 
 def score_file(
     task: Task, problems: Sequence[Problem], answers: Path, out: Path | None, workers: int
 ) -> Result:
-    """Score lines {"id": problem, "text": answer}; `out` gets each with correct, answer and detail."""
+    """Score lines {"id": problem, "text": answer}.
+
+    `out` gets every line with the fields correct, answer and detail added.
+    """
     by_id = {problem.id: problem for problem in problems}
-    rows = [
-        (_problem(by_id, answers, number, row), row)
-        for number, row in read_jsonl(answers, ("id", "text"))
+    entries = [
+        (_problem(by_id, answers, number, record), record)
+        for number, record in read_jsonl(answers, ("id", "text"))
     ]
     with ScoringThreads(workers) as pool:
-        scores = list(
-            _watched(pool.map(lambda pair: task.score(pair[0], pair[1]["text"]), rows), len(rows))
-        )
+        scored = pool.map(lambda entry: task.score(entry[0], entry[1]["text"]), entries)
+        scores = list(_with_progress(scored, len(entries)))
     if out is not None:
-        pairs = zip((row for _, row in rows), scores, strict=True)
-        write_whole(
-            out,
-            "".join(json.dumps({**row, **asdict(score)}) + "\n" for row, score in pairs).encode(),
-        )
-    solved = {problem.id for (problem, _), s in zip(rows, scores, strict=True) if s.correct}
+        pairs = zip((record for _, record in entries), scores, strict=True)
+        lines = [json.dumps({**record, **asdict(score)}) + "\n" for record, score in pairs]
+        write_whole(out, "".join(lines).encode())
+    solved = {problem.id for (problem, _), s in zip(entries, scores, strict=True) if s.correct}
     return Result(
-        len(rows),
-        sum(s.correct for s in scores),
-        len({problem.id for problem, _ in rows}),
-        len(solved),
+        texts=len(entries),
+        correct=sum(s.correct for s in scores),
+        problems=len({problem.id for problem, _ in entries}),
+        solved=len(solved),
     )
 
 
-def _problem(by_id: dict[str, Problem], path: Path, number: int, row: dict[str, Any]) -> Problem:
-    name = text_field(path, number, row, "id")
-    text_field(path, number, row, "text")
+def _problem(by_id: dict[str, Problem], path: Path, number: int, record: dict[str, Any]) -> Problem:
+    name = text_field(path, number, record, "id")
+    text_field(path, number, record, "text")
     if name not in by_id:
         some = ", ".join(list(by_id)[:3])
         raise ValueError(
@@ -60,7 +60,7 @@ def _problem(by_id: dict[str, Problem], path: Path, number: int, row: dict[str, 
     return by_id[name]
 
 
-def _watched(scores: Iterable[Score], total: int) -> Iterable[Score]:
+def _with_progress(scores: Iterable[Score], total: int) -> Iterable[Score]:
     from rich.console import Console
     from rich.progress import track
 

@@ -1,4 +1,4 @@
-"""What a task is: data plus functions."""
+"""A task is data plus functions; how tasks are found and identified."""
 
 import inspect
 import re
@@ -17,15 +17,15 @@ from ..sandbox import require_sandbox
 from ..versions import SCORING
 from .jsonl import digest
 
-_ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # of a function, another one in every process
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")  # in the repr of a function; differs between processes
 _DEFINED = re.compile(r"^TASK\b[^=\n]*=", re.MULTILINE)
 
 
 @cache
 def task_names() -> tuple[str, ...]:
-    """The modules of this package that define TASK.
+    """Return the names of the modules of this package that define TASK.
 
-    Their source is read, not run: some import much.
+    Their source is searched, not imported, because some of them import a lot.
     """
     found = []
     for entry in files(__package__).iterdir():
@@ -40,32 +40,32 @@ def task_names() -> tuple[str, ...]:
 
 
 def describe(name: str) -> str:
-    """The first line of a known task's own description."""
-    return (
-        (import_module(f".{name}", __package__).__doc__ or "").partition("\n")[0].partition(": ")[2]
-    )
+    """Return the one-line description of a known task, from the docstring of its module."""
+    docstring = import_module(f".{name}", __package__).__doc__ or ""
+    return docstring.partition("\n")[0].partition(": ")[2]
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
     id: str
-    prompt: str  # the problem itself; Task.prompt makes of it what the model is shown
+    prompt: str  # the problem itself; Task.prompt turns it into the text for the model
     target: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Score:
     correct: bool
-    answer: str | None  # what was read out of the text
-    detail: str  # why it counts or not, for a person
+    answer: str | None  # what was extracted from the text
+    detail: str  # why the answer counts or not, for a person
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """load(**options) gives the problems, prompt(problem) the text for the model, score(problem,
-    text) the verdict.
+    """A benchmark: problems, prompts and a scorer.
 
-    `protocols` are named variants of the task, each with its own differing fields.
+    load(**options) returns the problems, prompt(problem) the text for the model, and
+    score(problem, text) the verdict. `protocols` are named variants of the task: each maps the
+    fields that differ to their values.
     """
 
     name: str
@@ -73,23 +73,20 @@ class Task:
     prompt: Callable[[Problem], str]
     score: Callable[[Problem, str], Score]
     length: int  # tokens of an answer
-    steps: int | None = None  # network evaluations, where the protocol fixes them
-    template: Callable[[Problem], Sequence[str | int]] | None = (
-        None  # a form to fill in: texts, and holes of so many tokens
-    )
-    ask: Callable[[Problem], str] | None = (
-        None  # the problem in words for a person, where the prompt is not for reading
-    )
-    code: bool = False  # answers are programs, alike when they differ in names and layout alone
-    version: int = 1  # of its problems and prompts: a higher one makes other runs
-    scorer_version: int = 1  # of its verdicts: a higher one scores what was drawn anew
-    outside: bool = (
-        False  # its data come from a package or the hub, so that runs are known by a digest of them
-    )
+    steps: int | None = None  # network evaluations, if the protocol fixes them
+    # A form to fill in: fixed texts, and for each hole its number of tokens.
+    template: Callable[[Problem], Sequence[str | int]] | None = None
+    # The problem in words, for tasks whose prompt is hard for a person to read.
+    ask: Callable[[Problem], str] | None = None
+    code: bool = False  # answers are programs; they are compared regardless of names and layout
+    version: int = 1  # of problems and prompts; raising it makes new runs
+    scorer_version: int = 1  # of verdicts; raising it scores stored samples again
+    # The data come from a package or the hub, so a digest of them is part of a run's spec.
+    outside: bool = False
     protocols: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def under(self, protocol: str | None) -> "Task":
-        """This task under one of its protocols; None is the task itself."""
+        """Return this task under one of its protocols; None is the task itself."""
         if protocol is None:
             return self
         if protocol not in self.protocols:
@@ -98,51 +95,49 @@ class Task:
         return replace(self, **self.protocols[protocol])
 
     def question(self, problem: Problem) -> str:
-        """The problem in words for a person."""
+        """Return the problem in words for a person."""
         return self.prompt(problem).strip() if self.ask is None else self.ask(problem)
 
     @property
     def options(self) -> list[str]:
-        """Of load()."""
-        return [
-            p.name
-            for p in inspect.signature(self.load).parameters.values()
-            if p.kind is p.KEYWORD_ONLY
-        ]
+        """The names of load()'s keyword-only parameters."""
+        parameters = inspect.signature(self.load).parameters.values()
+        return [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
 
     def problems(self, **options: Any) -> list[Problem]:
-        """load() with the options that are not None; one that this task does not have is an error,
-        False apart.
+        """Call load() with the options that are not None.
+
+        Raise ValueError for an option that this task does not have, unless its value is False.
         """
         known = self.options
         given = {name: value for name, value in options.items() if value is not None}
         for name in [name for name in given if name not in known]:
             if given.pop(name) is not False:
+                options_text = ", ".join(known) or "none"
                 raise ValueError(
-                    f"task {self.name!r} has no option {name!r}; options: {', '.join(known) or 'none'}"
+                    f"task {self.name!r} has no option {name!r}; options: {options_text}"
                 )
         return self.load(**given)
 
 
 def check_scoring(task: Task | None, *, unsafe: bool) -> None:
-    """ValueError where answers are programs and there is no sandbox to run them in."""
+    """Raise SandboxError if answers are programs and there is no sandbox to run them in."""
     if task is not None and task.code:
         require_sandbox(unsafe=unsafe)
 
 
 def problem_digest(task: Task | None, problem: Problem) -> str:
-    """Of what the model is shown and what is right."""
+    """Return a digest of the model's prompt and the target."""
     target = _ADDRESS.sub("", repr(problem.target))
     shown = problem.prompt if task is None else task.prompt(problem)
     return sha256(f"{shown}\0{target}".encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def task_identity(name: str, task: Task, data: Path | None, split: str | None) -> dict[str, Any]:
-    """What a run's spec says of its task: where the problems come from, and the versions of those
-    and of the verdicts.
+    """Return the fields of a run's spec that identify its task: source of the data and versions.
 
-    Whoever names a task of his own by its dotted path need not count versions: the verdicts are
-    known by its file.
+    A task given by its dotted path needs no version numbers: a digest of its file is part of the
+    scorer version.
     """
     source = data or (Path(name) if name.endswith(".jsonl") else None)
     found = None if source is None else digest(source)
@@ -152,12 +147,10 @@ def task_identity(name: str, task: Task, data: Path | None, split: str | None) -
             for problem in task.problems(split=split)
         ]
         found = sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest()
-    own = is_dotted(name) and not name.endswith(".jsonl")
-    code = (
-        getattr(sys.modules.get(name.replace(":", ".").rpartition(".")[0]), "__file__", None)
-        if own
-        else None
-    )
+    code = None
+    if is_dotted(name) and not name.endswith(".jsonl"):
+        module = sys.modules.get(name.replace(":", ".").rpartition(".")[0])
+        code = getattr(module, "__file__", None)
     mark = "" if code is None else f"+{digest(Path(code))[:12]}"
     return {
         "data": None if data is None else str(data),
@@ -168,8 +161,9 @@ def task_identity(name: str, task: Task, data: Path | None, split: str | None) -
 
 
 def find_task(name: str, *, scorer: str | None = None) -> Task:
-    """A known task, the dotted path of somebody's own Task, or a JSONL of prompts and targets with
-    the name of a scorer.
+    """Return a task by name, by dotted path, or from a JSONL file of prompts and targets.
+
+    A JSONL file needs the name of a scorer.
     """
     if name.endswith(".jsonl"):
         from .custom import jsonl_task, scorer_names
@@ -180,14 +174,17 @@ def find_task(name: str, *, scorer: str | None = None) -> Task:
             raise ValueError(f"{name} needs a scorer; known: {', '.join(scorer_names())}")
         return jsonl_task(Path(name), score=scorer)
     if scorer is not None:
-        raise ValueError(f"a scorer goes with a JSONL of your own; task {name!r} has its own")
+        raise ValueError(
+            f"scorer {scorer!r} is for a .jsonl file only; task {name!r} has its own scorer"
+        )
     if name in task_names():
         task = import_module(f".{name}", __package__).TASK
     else:
         if not is_dotted(name):
             known = ", ".join(task_names())
             raise ValueError(
-                f"unknown task {name!r}; known: {known}, the dotted path of a Task, or a .jsonl file"
+                f"unknown task {name!r}; known: {known}; "
+                "or give the dotted path of a Task, or a .jsonl file"
             )
         task = find_dotted("task", name)
     if not isinstance(task, Task):

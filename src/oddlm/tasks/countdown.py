@@ -1,11 +1,11 @@
 """Countdown: reach a target from given numbers with + - * /, every number used exactly once.
 
-The text format and the rule that all numbers are used are those of Stream of Search (Gandhi et al.
-2024) and of "Beyond Autoregression" (Ye et al. 2024): `86,28,13,31,96` asks for 96 out of the four
-numbers before it, and `86+28=114,31-13=18,114-18=96` answers. Given numbers are 1 to 99, targets 10
-to 100. Every step takes two numbers that are there (given ones or results of earlier steps) and
-puts back its result, an integer of at least 0; division is exact. (Some gold answers of the public
-files pass through 0, as in `32-32=0,41+0=41`; the problems made here never need to.)
+The text format and the rule that all numbers are used follow Stream of Search (Gandhi et al. 2024)
+and "Beyond Autoregression" (Ye et al. 2024): `86,28,13,31,96` asks for 96 from the four numbers
+before it, and `86+28=114,31-13=18,114-18=96` is an answer. Given numbers are 1 to 99, targets 10 to
+100. Every step takes two of the available numbers (given numbers or results of earlier steps) and
+puts back its result, an integer of at least 0; division must be exact. (Some gold answers of the
+public files pass through 0, as in `32-32=0,41+0=41`; the problems generated here never need to.)
 """
 
 import re
@@ -27,26 +27,28 @@ Split = Literal["train", "tune", "test"]
 SIZES = (3, 4, 5)
 TARGETS = (10, 100)
 LARGEST_NUMBER = 99
-LARGEST_RESULT = 9999  # of a generated step; the checker knows no such bound
+LARGEST_RESULT = 9999  # of a generated step; the checker has no such bound
 OPERATORS = "+-*/"
-# How often each operator is tried where it is possible. Products overshoot and quotients are seldom
-# exact, so both are tried more often than sums for a fair share of the problems that are kept.
+# How often each operator is tried when it is possible. Products overshoot and quotients are rarely
+# exact, so both are tried more often than sums to get a fair share of the problems that are kept.
 WEIGHTS = np.array([1.0, 1.0, 2.0, 4.0])
 BATCH = 8192
-RULE = "Reach the last number from the numbers before it with + - * /, every one of them used exactly once. Write only the steps."
+RULE = (
+    "Reach the last number from the numbers before it with + - * /, "
+    "every one of them used exactly once. Write only the steps."
+)
 
-_NUMBER = "(?:0|[1-9][0-9]{0,17})"  # plain ASCII digits, and never so many that int() is slow
+_NUMBER = "(?:0|[1-9][0-9]{0,17})"  # plain ASCII digits, too few to make int() slow
 _STEP = re.compile(f"({_NUMBER})([-+*/])({_NUMBER})=({_NUMBER})")
 _INPUT = re.compile("[1-9][0-9]{0,5}(,[1-9][0-9]{0,5}){2,10}")
 
 
 def side(numbers: Sequence[int], target: int) -> Split:
-    """On which side a problem falls, whatever the order of its numbers: 90 % train, 5 % tune, 5 %
-    test.
+    """Return the side of a problem, whatever the order of its numbers.
 
-    blake2b with an 8-byte digest, of the ASCII text `13,28,31,86=96` (numbers ascending), read as a
-    big-endian integer modulo
-    100: below 90 is train, below 95 tune, the rest test.
+    The sides are 90 % train, 5 % tune and 5 % test. The side is a hash: the 8-byte blake2b digest
+    of the ASCII text `13,28,31,86=96` (numbers ascending), read as a big-endian integer, modulo
+    100. Below 90 is train, below 95 tune, the rest test.
     """
     text = ",".join(map(str, sorted(numbers))) + f"={target}"
     bucket = int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") % 100
@@ -54,7 +56,10 @@ def side(numbers: Sequence[int], target: int) -> Split:
 
 
 def stream(*, numbers: int = 4, split: Split = "train", seed: int = 0) -> Iterator[tuple[str, str]]:
-    """Endless (prompt, answer) pairs of one side; problems may come again, with other steps."""
+    """Yield (prompt, answer) pairs of one side forever.
+
+    A problem may occur again with different steps.
+    """
     for given, target, steps in _solved(numbers, split, seed):
         yield _shown(_written(given, target)), steps
 
@@ -69,12 +74,12 @@ def load(
     exclude_train: bool = False,
     limit: int | None = None,
 ) -> list[Problem]:
-    """`count` different problems of one side, or the problems of a JSONL file with lines like
-    {"input": "86,28,13,31,96"}.
+    """Return `count` different problems of one side, or the problems of a JSONL file.
 
-    split None: the test side, or the whole file. A file may hold problems that a model trained on
-    `stream` has seen: they are counted in a warning, and left out with `exclude_train`. `numbers`,
-    `count` and `seed` shape generated problems only; `limit` takes the first so many of either.
+    data: a file with lines like {"input": "86,28,13,31,96"}. It may hold problems that a model
+    trained on `stream` has seen: a warning counts them, and `exclude_train` leaves them out.
+    split: None is the test side, or the whole file. `numbers`, `count` and `seed` apply to
+    generated problems only; `limit` keeps the first `limit` problems of either source.
     """
     _check_split(split)
     if data is None:
@@ -89,12 +94,16 @@ def prompt(problem: Problem) -> str:
 
 def ask(problem: Problem) -> str:
     *numbers, target = problem.prompt.split(",")
-    return f"Reach {target} from {', '.join(numbers[:-1])} and {numbers[-1]} with + - * /, each number used exactly once."
+    return (
+        f"Reach {target} from {', '.join(numbers[:-1])} and {numbers[-1]} with + - * /, "
+        "each number used exactly once."
+    )
 
 
 def few_shot_prompt(problem: Problem) -> str:
-    """For a model that has not been trained on the task: the rule and four worked problems of the
-    training side.
+    """Return a prompt for a model not trained on the task: the rule and four worked examples.
+
+    The examples are of the training side.
     """
     size = problem.prompt.count(",")
     worked = "".join(
@@ -110,11 +119,11 @@ def _worked(numbers: int) -> tuple[tuple[str, str], ...]:
 
 
 def score(problem: Problem, text: str) -> Score:
-    """Right if the first line of the text is a solution and nothing else.
+    """Score a text as right if its first line is a solution and nothing else.
 
-    Left out before checking: white space around the text, what follows the first newline, and what
-    follows the first `<` (end markers such as <|endoftext|> and </s> begin so, no answer holds
-    one). All else is judged as it stands.
+    Before checking, white space around the text is removed, and so is everything from the first
+    newline or the first `<` on (end markers such as <|endoftext|> and </s> begin with it, and no
+    answer contains it). The rest must match exactly.
     """
     answer = text.strip(" \t\r\n").partition("\n")[0].partition("<")[0].strip(" \t\r")
     *numbers, target = map(int, problem.prompt.split(","))
@@ -126,10 +135,11 @@ def score(problem: Problem, text: str) -> Score:
 
 
 def _fault(numbers: Sequence[int], target: int, answer: str) -> str | None:
-    """What is wrong with an answer; None if nothing is."""
+    """Return what is wrong with an answer, or None if it is right."""
     steps = answer.split(",", len(numbers))
     if len(steps) != len(numbers) - 1:
-        return f"{len(numbers) - 1} steps use every number once; this has {'more' if len(steps) >= len(numbers) else len(steps)}"
+        found = "more" if len(steps) >= len(numbers) else len(steps)
+        return f"{len(numbers) - 1} steps use every number once; this has {found}"
     there = list(numbers)
     for step in steps:
         match = _STEP.fullmatch(step)
@@ -170,7 +180,7 @@ def _check_split(split: str | None) -> None:
 
 
 def _solved(numbers: int, split: Split, seed: int) -> Iterator[tuple[list[int], int, str]]:
-    """(given numbers, target, steps) of one side, without end."""
+    """Yield (given numbers, target, steps) of one side forever."""
     if numbers not in SIZES:
         raise ValueError(f"numbers must be one of {', '.join(map(str, SIZES))}, not {numbers!r}")
     _check_split(split)
@@ -180,21 +190,18 @@ def _solved(numbers: int, split: Split, seed: int) -> Iterator[tuple[list[int], 
         for row, row_steps in zip(given, steps, strict=True):
             target = row_steps[-1][3]
             if side(row, target) == split:
-                yield (
-                    row,
-                    target,
-                    ",".join([f"{a}{OPERATORS[o]}{b}={c}" for a, o, b, c in row_steps]),
-                )
+                written = [f"{a}{OPERATORS[o]}{b}={c}" for a, o, b, c in row_steps]
+                yield row, target, ",".join(written)
 
 
 def _draw(
     generator: np.random.Generator, numbers: int
 ) -> tuple[list[list[int]], list[list[list[int]]]]:
-    """A batch of problems by playing: two numbers at random become one until one is left, and that
-    is the target.
+    """Generate a batch of problems by playing at random.
 
-    Gives the numbers of each problem and its steps (left, operator, right, result); plays that end
-    outside TARGETS are dropped.
+    Two numbers are combined into one until a single number is left, the target. Return the numbers
+    of each problem and its steps (left, operator, right, result). Plays with a target outside
+    TARGETS or a result above LARGEST_RESULT are dropped.
     """
     rows = np.arange(BATCH)
     given = generator.integers(1, LARGEST_NUMBER + 1, size=(BATCH, numbers))
@@ -243,21 +250,21 @@ def _problem(name: str, text: str) -> Problem:
 
 
 def _read(path: Path, exclude_train: bool) -> list[Problem]:
-    rows = read_jsonl(path, ("input",))
     problems = [
-        _problem(f"{path.name}:{number}", _input(path, number, row)) for number, row in rows
+        _problem(f"{path.name}:{number}", _input(path, number, record))
+        for number, record in read_jsonl(path, ("input",))
     ]
     fresh = [problem for problem in problems if _side(problem) != "train"]
-    if met := len(problems) - len(fresh):
+    if seen := len(problems) - len(fresh):
         what = "left out" if exclude_train else "kept; exclude_train leaves them out"
         warnings.warn(
-            f"{met} of the {len(problems)} problems of {path} lie on the training side: {what}",
+            f"{seen} of the {len(problems)} problems of {path} are on the training side: {what}",
             stacklevel=3,
         )
     if not exclude_train:
         return problems
     if not fresh:
-        raise ValueError(f"all problems of {path} lie on the training side; nothing is left")
+        raise ValueError(f"all problems of {path} are on the training side; none is left")
     return fresh
 
 
@@ -266,8 +273,8 @@ def _side(problem: Problem) -> Split:
     return side(numbers, target)
 
 
-def _input(path: Path, number: int, row: dict[str, Any]) -> str:
-    text = text_field(path, number, row, "input").replace(" ", "")
+def _input(path: Path, number: int, record: dict[str, Any]) -> str:
+    text = text_field(path, number, record, "input").replace(" ", "")
     if not _INPUT.fullmatch(text):
         expected = '{"input": "86,28,13,31,96"}, numbers of up to 6 digits and the target last'
         raise ValueError(f"{path}, line {number}: expected {expected}")
@@ -275,8 +282,9 @@ def _input(path: Path, number: int, row: dict[str, Any]) -> str:
 
 
 def _exploration(numbers: int) -> dict[str, Any]:
-    """Problems of their own (docs/exploration.md), and 8 of the mini model's tokens for each step
-    of an answer.
+    """Return the fields of an exploration protocol (docs/exploration.md).
+
+    It has separate problems, and 8 tokens of the mini model for each step of an answer.
     """
     length = 8 * (numbers - 1)
     return {
@@ -286,7 +294,7 @@ def _exploration(numbers: int) -> dict[str, Any]:
     }
 
 
-# One token per character: three steps of at most 13 characters, two commas, an end.
+# The length allows one token per character: three steps of at most 13, two commas, an end token.
 TASK = Task(
     name="countdown",
     load=load,

@@ -1,4 +1,4 @@
-"""A task of the user's own: a JSONL of prompts and targets, and a scorer by name."""
+"""Custom tasks: a JSONL file of prompts and targets, and the name of a scorer."""
 
 import ast
 import re
@@ -15,15 +15,16 @@ from .jsonl import first, in_half, read_jsonl, text_field
 from .programs import codes_in, given, readings
 from .scoring import find_number, score_number
 
-_DEFINED = re.compile(
-    r"^(class|def|async def) +(\w+)", re.MULTILINE
-)  # in a prompt that is the beginning of a program
+# Definitions in a prompt that is the beginning of a program.
+_DEFINED = re.compile(r"^(class|def|async def) +(\w+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
 class Scorer:
-    """read turns a line of a file into what score compares with; ValueError on one that makes no
-    sense.
+    """How to score the answers of a JSONL task.
+
+    `read` turns a record of the file into the target that `score` compares with, and raises
+    ValueError if the record is malformed.
     """
 
     read: Callable[[Mapping[str, Any]], Any]
@@ -32,52 +33,52 @@ class Scorer:
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """Tests of a program, and whether programs run without a sandbox."""
+    """The tests of a program, and whether to run programs without a sandbox."""
 
     trial: Trial
     unsafe: bool = field(repr=False)
 
 
-def read_text(row: Mapping[str, Any]) -> str:
-    target = row["target"]
+def read_text(record: Mapping[str, Any]) -> str:
+    target = record["target"]
     if not isinstance(target, str):
         raise ValueError(f"target is {type(target).__name__}, not text")
     return target
 
 
-def read_number(row: Mapping[str, Any]) -> float:
-    target = row["target"]
+def read_number(record: Mapping[str, Any]) -> float:
+    target = record["target"]
     value = find_number(target) if isinstance(target, str) else target
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
-        raise ValueError(f"target {target!r} is no number")
+        raise ValueError(f"target {target!r} is not a number")
     return float(value)
 
 
-def read_checks(row: Mapping[str, Any], *, unsafe: bool) -> Checks:
-    """Python source such as `assert double(2) == 4`; tests that no program could pass are refused
-    with their line.
+def read_checks(record: Mapping[str, Any], *, unsafe: bool) -> Checks:
+    """Read tests in Python, such as `assert double(2) == 4`.
 
-    The tests may use what the prompt imports from the standard library, and its constants.
+    Tests that no program could pass are refused, and the message names their line. The tests may
+    use the prompt's imports from the standard library and its constants.
     """
-    by_reference = row.get("by_reference", [])
+    by_reference = record.get("by_reference", [])
     if not isinstance(by_reference, list) or not all(
         isinstance(name, str) for name in by_reference
     ):
         raise ValueError('by_reference must be a list of names, such as ["Stack"]')
-    defined = _DEFINED.findall(row["prompt"])
+    defined = _DEFINED.findall(record["prompt"])
     classes = [name for kind, name in defined if kind == "class"]
-    tests = read_text(row)
+    tests = read_text(record)
     try:
         used = {node.id for node in ast.walk(parsed(tests, "tests")) if isinstance(node, ast.Name)}
         trial = read_tests(
             tests,
-            setup=given(row["prompt"], used - {name for _, name in defined} - set(by_reference)),
+            setup=given(record["prompt"], used - {name for _, name in defined} - set(by_reference)),
             defined=tuple(name for _, name in defined),
             by_reference=tuple(dict.fromkeys([*by_reference, *classes])),
         )
     except TestsError as error:
         raise ValueError(
-            f"target, {error} (docs/sandbox.md says what tests can be judged)"
+            f"target, {error} (docs/sandbox.md lists the tests that can be judged)"
         ) from None
     return Checks(trial, unsafe)
 
@@ -113,10 +114,10 @@ def scorer_names() -> list[str]:
 
 
 def jsonl_task(path: Path, *, score: str, length: int = 256) -> Task:
-    """A task out of lines {"prompt": ..., "target": ...}, with an "id" if you like; score is exact,
-    number or python.
+    """Make a task from a file of lines {"prompt": ..., "target": ...}, with an optional "id".
 
-    Its problems can be split into halves, tune and test (see `in_half`).
+    score: the name of a scorer: exact, number or python. The problems can be split into halves,
+    tune and test (see `in_half`).
     """
     if score not in scorer_names():
         raise ValueError(f"unknown scorer {score!r}; known: {', '.join(scorer_names())}")
@@ -130,14 +131,14 @@ def jsonl_task(path: Path, *, score: str, length: int = 256) -> Task:
     ) -> list[Problem]:
         read = _scorers(unsafe)[score].read
         problems: list[Problem] = []
-        for index, (number, row) in enumerate(read_jsonl(data, ("prompt", "target"))):
-            prompt = text_field(data, number, row, "prompt")
+        for index, (number, record) in enumerate(read_jsonl(data, ("prompt", "target"))):
+            prompt = text_field(data, number, record, "prompt")
             try:
-                target = read(row)
+                target = read(record)
             except ValueError as error:
                 raise ValueError(f"{data}, line {number}: {error}") from error
             if in_half(prompt, split):
-                problems.append(Problem(str(row.get("id", index)), prompt, target))
+                problems.append(Problem(str(record.get("id", index)), prompt, target))
         return first(problems, limit)
 
     return Task(

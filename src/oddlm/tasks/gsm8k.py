@@ -1,5 +1,6 @@
-"""GSM8K: grade-school word problems, scored by the final number (Cobbe et al. 2021,
-arXiv:2110.14168).
+"""GSM8K: grade-school word problems, scored by the final number.
+
+(Cobbe et al. 2021, arXiv:2110.14168.)
 """
 
 import re
@@ -15,9 +16,9 @@ from .scoring import find_number, score_number
 HUB = "openai/gsm8k"
 PAPER_PROBLEMS = 200
 
-# Four questions of GSM8K's training split (MIT licence, OpenAI): those of OpenCompass's 4-shot
-# prompt, the harness LLaDA's own evaluation builds on, which gives them as turns of a chat where we
-# give one text. The worked answers are ours; others go in by load(shots=FILE).
+# Four questions of GSM8K's training split (MIT licence, OpenAI), the same as in OpenCompass's
+# 4-shot prompt. LLaDA's own evaluation builds on that harness, which gives them as turns of a chat;
+# here they are one text. The worked answers are ours; load(shots=FILE) takes other examples.
 SHOTS = Path(__file__).parent / "gsm8k_shots.jsonl"
 
 
@@ -28,10 +29,10 @@ def load(
     shots: Path | None = None,
     split: str | None = None,
 ) -> list[Problem]:
-    """The test split, from a local JSONL (question, answer) or from the hub; `shots`, a JSONL
-    alike, goes before each.
+    """Return the test split, from a local JSONL file (question, answer) or from the hub.
 
-    split: one half of it, tune or test (see `in_half`).
+    shots: a JSONL file with the same fields; its examples precede each question.
+    split: one half of the test split, tune or test (see `in_half`).
     """
     source = f"{HUB} on the hub" if data is None else str(data)
     rows = (
@@ -56,7 +57,7 @@ def _pair(source: Any, number: int, row: dict[str, Any]) -> tuple[str, str]:
 
 
 def gold(answer: str) -> float | None:
-    """The value after ####."""
+    """Return the value after ####, or None if there is none."""
     try:
         return float(answer.partition("####")[2].strip().replace(",", ""))
     except ValueError:
@@ -64,7 +65,10 @@ def gold(answer: str) -> float | None:
 
 
 def _examples(path: Path | None) -> str:
-    """Worked examples, to stand before a question; the first "Question: " is the prompt's own."""
+    """Return the worked examples to put before a question, without the first "Question: ".
+
+    `prompt` adds that one.
+    """
     if path is None:
         return ""
     pairs = [_pair(path, number, row) for number, row in read_jsonl(path, ("question", "answer"))]
@@ -83,7 +87,7 @@ def score(problem: Problem, text: str) -> Score:
 
 
 def paper_number(text: str) -> float | None:
-    """The authors' rule: the last number; a sign counts only before a decimal point's number."""
+    """Return the last number, by the authors' rule: only a decimal fraction may have a sign."""
     found = re.findall(r"[+-]?\d*\.\d+|\d+", text.replace(",", ""))
     return float(found[-1]) if found else None
 

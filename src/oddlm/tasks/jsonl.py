@@ -1,4 +1,4 @@
-"""Problems out of files."""
+"""Reading problems from JSONL files."""
 
 import gzip
 import hashlib
@@ -13,23 +13,21 @@ from typing import IO, Any, TypeVar
 
 from ..text import number_of
 
-MOST_BYTES = 1 << 28  # of a file of problems or answers, as it is after unpacking
+MOST_BYTES = 1 << 28  # of a file of problems or answers, after decompression
 T = TypeVar("T")
 HALVES = ("tune", "test")
-EXPLORATION = (
-    2026  # seed of the problems of docs/exploration.md, which nothing else was measured on
-)
+EXPLORATION = 2026  # seed of the problems of docs/exploration.md, which no other measurement uses
 
 
 def instead(task: str) -> str:
-    """What a message says to people who cannot have a task's own data."""
+    """Return the advice for users who cannot get a task's own data."""
     return f"give a local file (--data FILE; for `oddlm sweep` --data {task}=FILE)"
 
 
 def read_jsonl(path: Path, fields: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(line number, row) of every non-empty line; each row has the fields.
+    """Yield (line number, record) for every non-empty line.
 
-    ValueError names the line.
+    Raise ValueError, naming the line, if a record is not a JSON object with these fields.
     """
     raw = _content(path)
     if raw.startswith(b"\x1f\x8b"):
@@ -38,39 +36,39 @@ def read_jsonl(path: Path, fields: Sequence[str]) -> Iterator[tuple[int, dict[st
                 raw = _bounded(path, unpacked)
         except (OSError, EOFError, zlib.error) as error:
             raise ValueError(f"cannot read {path}: {error}") from error
-    rows = 0
+    records = 0
     for number, line in enumerate(raw.split(b"\n"), start=1):
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            record = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{path}, line {number}: not JSON ({error})") from error
-        missing = (
-            [name for name in fields if name not in row] if isinstance(row, dict) else list(fields)
-        )
+        there = record if isinstance(record, dict) else ()
+        missing = [name for name in fields if name not in there]
         if missing:
             raise ValueError(
-                f"{path}, line {number}: wanted an object with {', '.join(fields)}; missing: {', '.join(missing)}"
+                f"{path}, line {number}: expected an object with {', '.join(fields)}; "
+                f"missing: {', '.join(missing)}"
             )
-        rows += 1
-        yield number, row
-    if not rows:
-        raise ValueError(f"{path} holds no problems")
+        records += 1
+        yield number, record
+    if not records:
+        raise ValueError(f"{path} is empty: expected one JSON object per line")
 
 
-def text_field(path: Path, number: int, row: dict[str, Any], name: str) -> str:
-    value = row[name]
+def text_field(path: Path, number: int, record: dict[str, Any], name: str) -> str:
+    value = record[name]
     if not isinstance(value, str):
         raise ValueError(f"{path}, line {number}: {name} is {type(value).__name__}, not text")
     return value
 
 
 def in_half(text: str, split: str | None) -> bool:
-    """Is a problem of a file, which has no sides of its own, in this half? None is the whole.
+    """Return whether a problem of a file without splits is in this half; None is the whole file.
 
-    blake2b with an 8-byte digest, of what the problem asks in UTF-8, read as a big-endian integer:
-    even is tune, odd is test.
+    The half is a hash: the 8-byte blake2b digest of the question in UTF-8, read as a big-endian
+    integer. Even is tune, odd is test.
     """
     if split is None:
         return True
@@ -81,21 +79,21 @@ def in_half(text: str, split: str | None) -> bool:
 
 
 def first(problems: Sequence[T], limit: int | None) -> list[T]:
-    """The first `limit` problems; all of them, and a warning, where there are fewer."""
+    """Return the first `limit` problems; if there are fewer, warn and return all."""
     if limit is None:
         return list(problems)
     if limit < 1:
         raise ValueError(f"limit must be at least 1, not {limit}")
     if limit > len(problems):
         warnings.warn(
-            f"limit {limit} is more than the {number_of(len(problems), 'problem')} to be had; using all",
+            f"limit {limit} exceeds the {number_of(len(problems), 'problem')} available; using all",
             stacklevel=3,
         )
     return list(problems[:limit])
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file."""
+    """Return the SHA-256 of a file."""
     return hashlib.sha256(_content(path)).hexdigest()
 
 
@@ -110,5 +108,5 @@ def _content(path: Path) -> bytes:
 def _bounded(path: Path, file: IO[bytes] | gzip.GzipFile) -> bytes:
     content = file.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
-        raise ValueError(f"{path} holds more than {MOST_BYTES >> 20} MiB: give a part of it")
+        raise ValueError(f"{path} is larger than {MOST_BYTES >> 20} MiB: give a part of it")
     return content

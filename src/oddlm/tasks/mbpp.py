@@ -1,5 +1,6 @@
-"""MBPP: short Python functions from a description, scored by running three tests (Austin et al.
-2021, arXiv:2108.07732).
+"""MBPP: short Python functions from a description, scored by running three tests.
+
+(Austin et al. 2021, arXiv:2108.07732.)
 """
 
 import ast
@@ -18,8 +19,8 @@ from .programs import codes_in, readings
 
 HUB = "google-research-datasets/mbpp"
 FIELDS = ("task_id", "code", "test_list")
-# The published split, by task_id. Tuning uses the validation problems, so that nothing is chosen on
-# the test side.
+# The published split, by task_id. Tuning uses the validation problems, so nothing is chosen on the
+# test problems.
 SPLITS = {
     "test": range(11, 511),
     "tune": range(511, 601),
@@ -31,7 +32,7 @@ TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Checks:
-    """What a program is held against."""
+    """The tests of a program."""
 
     trial: Trial
     shown: tuple[str, ...]  # the tests that the prompt shows
@@ -46,10 +47,10 @@ def load(
     split: str | None = None,
     unsafe: bool = False,
 ) -> list[Problem]:
-    """The problems of one split (default: the 500 test problems), from the hub or from a file.
+    """Return the problems of one split (default: the 500 test problems), from the hub or a file.
 
-    data: mbpp.jsonl as published, or sanitized-mbpp.json. split: test, tune (validation), train or
-    all.
+    data: mbpp.jsonl as published, or sanitized-mbpp.json.
+    split: test, tune (validation), train or all.
     """
     wanted = "test" if split is None else split
     if wanted not in SPLITS:
@@ -74,7 +75,7 @@ def _hub_rows(split: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _file_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Of JSON lines, or of one JSON list (the sanitized half is published as such)."""
+    """Yield (number, row) from JSON lines, or from one JSON list, as the sanitized half has it."""
     if path.suffix != ".json":
         yield from read_jsonl(path, FIELDS)
         return
@@ -90,7 +91,7 @@ def _file_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _problem(source: str, number: int, row: dict[str, Any], unsafe: bool) -> Problem:
-    question = "text" if "text" in row else "prompt"  # the sanitized half says prompt
+    question = "text" if "text" in row else "prompt"  # the sanitized half names it prompt
     missing = [name for name in (question, *FIELDS) if name not in row]
     if missing:
         raise ValueError(f"{source}, line {number}: missing: {', '.join(missing)}")
@@ -112,8 +113,9 @@ def _lines(source: str, number: int, row: dict[str, Any], name: str) -> list[str
 
 
 def _trial(tests: str, code: str) -> Trial:
-    """The published solution says which names the tests mean, and which of them are classes (Node,
-    Pair).
+    """Read tests with the names, and among them the classes, that the published solution defines.
+
+    Node and Pair are such classes.
     """
     nodes = parsed(code, "the published solution").body
     kinds = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)

@@ -1,8 +1,8 @@
-"""Programs out of model texts. Pure functions of hostile text; linear in its length.
+"""Extract programs from model texts: pure functions of hostile text, linear in its length.
 
-An answer may hold its program in several ways (`codes_in`), and each of them may be a whole program
-or go on where the prompt breaks off (`readings`). The sandbox takes the first reading that is a
-whole program (sandbox/inside/program.py).
+An answer may contain its program in several ways (`codes_in`), and each of them may be a whole
+program or continue where the prompt breaks off (`readings`). The sandbox takes the first reading
+that is a whole program (sandbox/inside/program.py).
 """
 
 import ast
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ..syntax import parse
 
-BLOCKS = 8  # fenced blocks of an answer that are looked at
+BLOCKS = 8  # fenced blocks of an answer to consider
 LONGEST = 2_000_000  # characters in all readings of an answer together
 
 _FENCE = "```"
@@ -28,12 +28,11 @@ _INDENTED_CODE_LINE = re.compile(
     r"(?:\A|^[ \t]*\n)(?=(?: {4}|\t)(?:def |class |import |from |@|async def ))", re.MULTILINE
 )
 _DEFINES = re.compile(r"^(?:(?:async )?def |class |[A-Za-z_]\w*+ *+(?::[^=\n]*+)?=)", re.MULTILINE)
-_PROMPTED = re.compile(
-    r"^[ \t]*+(?:>>>|\.\.\.)(?: |$)(.*)", re.MULTILINE
-)  # a line of an interactive session
+# A line of an interactive session.
+_PROMPTED = re.compile(r"^[ \t]*+(?:>>>|\.\.\.)(?: |$)(.*)", re.MULTILINE)
 _HEADER = re.compile(r"^([ \t]*+)(?:(?:async )?def +\w+ *\(|class +\w+ *[:(])", re.MULTILINE)
-# A body whose second line stands at the left edge as its first one does: not only the first has
-# lost its indentation.
+# A body whose first two lines both start at the left edge: not just the first line has lost its
+# indentation.
 _FLUSH_BODY = re.compile(
     r"(?!return\b)[^\n]*+\n(?:[ \t]*+\n)*+(?![ \t]|def |class |import |from |@|async def )"
 )
@@ -46,7 +45,7 @@ class Block(NamedTuple):
 
 
 def fenced(text: str, *, quotes: bool = True) -> list[Block]:
-    """The fenced blocks of a text.
+    """Return the fenced blocks of a text.
 
     With `quotes`, a fence inside a triple-quoted string is part of the string.
     """
@@ -70,9 +69,7 @@ def fenced(text: str, *, quotes: bool = True) -> list[Block]:
 
 
 def _fence(line: str) -> str | None:
-    """The language that a line opens a block of, empty where it names none; None for a line that is
-    no fence.
-    """
+    """Return the language of a fence, empty if it names none; None if the line is not a fence."""
     bare = line.strip(" \t\r\n")
     if not bare.startswith(_FENCE) or "`" in bare[len(_FENCE) :]:
         return None
@@ -80,7 +77,7 @@ def _fence(line: str) -> str | None:
 
 
 def _quote_after(line: str, quote: str) -> str:
-    """The triple quote that is open after a line, given the one before it; empty for none."""
+    """Return the triple quote open after a line, given the one open before it; empty for none."""
     for mark in _QUOTE.findall(line):
         if not quote or quote == mark:
             quote = "" if quote else mark
@@ -88,31 +85,31 @@ def _quote_after(line: str, quote: str) -> str:
 
 
 def codes_in(text: str, prompt: str = "") -> tuple[str, ...]:
-    """Pieces of Python that an answer may hold, likeliest first; at least one."""
+    """Return the pieces of Python that an answer may contain, most likely first; at least one."""
     found: list[str] = []
     is_open = _open_block(prompt) is not None
     for answer in _answers(text):
-        goes_on = is_open and not _opens_a_block(answer)
-        found += _blocks(f"{_FENCE}python\n{answer}" if goes_on else answer)
+        continues = is_open and not _opens_a_block(answer)
+        found += _blocks(f"{_FENCE}python\n{answer}" if continues else answer)
         found += [*_session(answer), *_indented(answer)]
     return tuple(dict.fromkeys(code.removeprefix(_BOM) for code in found))
 
 
 def _opens_a_block(text: str) -> bool:
-    """Does the first fence of a text open a block, as one on the first line or with a language
-    does?
+    """Return whether the first fence of a text opens a block.
+
+    It does if it is on the first line or names a language.
     """
     if _fence(text.lstrip().partition("\n")[0]) is not None:
         return True
-    return bool(
-        next((language for line in text.splitlines() if (language := _fence(line)) is not None), "")
-    )
+    languages = (_fence(line) for line in text.splitlines())
+    return bool(next((language for language in languages if language is not None), ""))
 
 
 def _answers(text: str) -> list[str]:
-    """What an answer says after its thoughts.
+    """Return the possible answers after a text's thoughts, most likely first.
 
-    A text that does not begin with a thought may have none.
+    A text that does not begin with a thought may have none, so the whole text is also returned.
     """
     text = text.removeprefix(_BOM)
     begins = text.lstrip().startswith(_THOUGHT)
@@ -123,9 +120,9 @@ def _answers(text: str) -> list[str]:
 
 
 def _blocks(text: str) -> list[str]:
-    """The fenced blocks, those of Python before others; else all of the text.
+    """Return the fenced blocks, Python before others; without any, the whole text.
 
-    A lone bare fence with text before it ends a block that the prompt began.
+    A single bare fence with text before it ends a block that the prompt began.
     """
     found: list[str] = []
     for quotes in (True, False):
@@ -147,15 +144,13 @@ def _blocks(text: str) -> list[str]:
 
 
 def _session(text: str) -> list[str]:
-    """The statements of an interactive session, unless it only demonstrates something."""
+    """Return the statements of an interactive session, unless they define nothing."""
     statements = "\n".join(_PROMPTED.findall(text))
     return [statements] if _DEFINES.search(statements) else []
 
 
 def _indented(text: str) -> list[str]:
-    """The indented lines, where a definition or an import is among them and the lines at the left
-    edge are prose.
-    """
+    """Return the indented lines if they hold a definition or an import and the others are prose."""
     start = None if _CODE_LINE.search(text) else _INDENTED_CODE_LINE.search(text)
     if start is None:
         return []
@@ -164,8 +159,9 @@ def _indented(text: str) -> list[str]:
 
 
 def readings(prompt: str, codes: Sequence[str]) -> tuple[str, ...]:
-    """Whole programs that an answer may mean, given a prompt that may begin a program, likeliest
-    first.
+    """Return the programs that an answer may mean, most likely first.
+
+    The prompt may be the beginning of a program.
     """
     program, whole = _begun(prompt)
     found: dict[str, None] = {}
@@ -198,14 +194,15 @@ def _readings(program: str, whole: str, code: str) -> Iterator[str]:
 
 
 def preamble(prompt: str) -> str:
-    """The program that a prompt begins, without a definition that it leaves unfinished; empty for a
-    prompt in words.
+    """Return the program that a prompt begins, without a definition that it leaves unfinished.
+
+    The result is empty for a prompt in words.
     """
     return _begun(prompt)[1]
 
 
 def _begun(prompt: str) -> tuple[str, str]:
-    """The program that a prompt begins, and its preamble."""
+    """Return the program that a prompt begins, and its preamble."""
     block = _open_block(prompt)
     text = prompt if block is None else block
     start = _CODE_LINE.search(text)
@@ -217,7 +214,7 @@ def _begun(prompt: str) -> tuple[str, str]:
 
 
 def _open_block(prompt: str) -> str | None:
-    """What a prompt says in a fenced block that it leaves open; None if it does not."""
+    """Return the content of a fenced block that a prompt leaves open; None if there is none."""
     blocks = fenced(prompt)
     return blocks[-1].content if blocks and not blocks[-1].closed else None
 
@@ -233,15 +230,17 @@ def _before_last_definition(program: str) -> str:
 def _parsed(code: str) -> list[ast.stmt] | None:
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about an invalid escape, say
+            warnings.simplefilter("ignore")  # such as invalid escapes
             return parse(code).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
 
 
 def given(prompt: str, names: Collection[str]) -> str:
-    """Statements of a prompt that give these names without running anything of it: imports of the
-    standard library, and constants. Of a prompt in words, the lines that are imports.
+    """Return the statements of a prompt that define these names without running any of its code.
+
+    These are imports from the standard library and constants. From a prompt in words, only lines
+    that are imports are taken.
     """
     statements = _parsed(preamble(prompt)) or []
     if not statements:

@@ -1,4 +1,4 @@
-"""Numbers out of model texts. Pure functions of hostile text; linear in its length."""
+"""Extract numbers from model texts: pure functions of hostile text, linear in its length."""
 
 import re
 from collections import deque
@@ -8,11 +8,12 @@ from .base import Score
 
 TOLERANCE = 1e-4
 DIGITS = 60  # a longer run of digits is noise, not an answer
-LONGEST = 100_000  # characters from the end; no answer stands further back
+LONGEST = 100_000  # characters at the end of a text that are searched
 
 _PLAIN = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)(?:\.\d+)?|\.\d+"
 _NUMBER = re.compile(
-    rf"(?:(?P<whole>\d+)[ \xa0](?=\d+/\d))?(?P<value>{_PLAIN})(?P<power>[eE][-+]?\d{{1,3}}\b)?(?:\s?/\s?(?P<under>{_PLAIN}))?"
+    rf"(?:(?P<whole>\d+)[ \xa0](?=\d+/\d))?(?P<value>{_PLAIN})"
+    rf"(?P<power>[eE][-+]?\d{{1,3}}\b)?(?:\s?/\s?(?P<under>{_PLAIN}))?"
 )
 _CURRENCY = re.compile(r"(?:[$€£¥₹]|USD|EUR|GBP|Rs\.?)\s?$")
 _MINUS = "-\u2212\u2013"  # hyphen, minus sign, en dash
@@ -27,10 +28,11 @@ _CLEANING = (
 )
 _BOXED = re.compile(r"\\boxed\s*\{([^{}]*)\}")
 _MARKED = re.compile(r"####([^\n]*)")
-# Possessive (*+, ?+): what follows can begin with none of what they take, so a second try would
-# only cost time.
+# Possessive quantifiers (*+, ?+): what follows them cannot begin with anything they consume, so
+# backtracking would only cost time.
 _STATED = re.compile(
-    r"answer\s++is\b[\s:=*$\\(]*+(?:approximately|about|exactly|equal to)?+[\s*$\\(]*+(?=[-\u2212\u2013€£¥₹.\d])",
+    r"answer\s++is\b[\s:=*$\\(]*+(?:approximately|about|exactly|equal to)?+"
+    r"[\s*$\\(]*+(?=[-\u2212\u2013€£¥₹.\d])",
     re.IGNORECASE,
 )
 _LABELLED = re.compile(r"answer\**\s*:([^\n]{1,40})(?:\n|$)", re.IGNORECASE)
@@ -38,11 +40,11 @@ _OPERATOR = re.compile(r"\s*[-+*/=x\u00d7\u00f7\u2212]\s*[\d$(]")
 
 
 def find_number(text: str) -> float | None:
-    """The number a worked answer ends in.
+    """Return the final number of a worked answer.
 
-    A marked answer goes before all else: after ####, in \\boxed{}, after "the answer is", or alone
-    on a line "Answer: ...". Else the last number. A minus is a sign unless there is something
-    before it to subtract from.
+    A marked answer takes precedence: after ####, in \\boxed{}, after "the answer is", or alone on
+    a line "Answer: ...". Otherwise it is the last number. A minus is a sign unless there is
+    something before it to subtract from.
     """
     text = text[-LONGEST:]
     for pattern, plain in _CLEANING:
@@ -75,7 +77,7 @@ def _stated(text: str) -> float | None:
 
 
 def numbers(text: str) -> Iterator[tuple[float, int]]:
-    """Every number in reading order, and where it ends."""
+    """Yield every number in reading order, and the position of its end."""
     for match in _NUMBER.finditer(text):
         before = _CURRENCY.sub("", text[max(0, match.start() - 12) : match.start()])
         if match.end() - match.start() > DIGITS or _is_index(before):
@@ -89,7 +91,7 @@ def numbers(text: str) -> Iterator[tuple[float, int]]:
 
 
 def _is_index(before: str) -> bool:
-    """The 2 of cm2, CO2, x^2."""
+    """Return whether a number is an index, such as the 2 of cm2, CO2 or x^2."""
     return bool(re.search(r"\^\{?$|(?:^|[^A-Za-z])[A-Za-z]{1,2}$", before)) and not before.endswith(
         "is"
     )
@@ -119,8 +121,5 @@ def score_number(value: float | None, target: float) -> Score:
 
 
 def show_number(value: float) -> str:
-    return (
-        str(int(value))
-        if value == value and abs(value) < 1e15 and value == int(value)
-        else repr(value)
-    )
+    is_whole = value == value and abs(value) < 1e15 and value == int(value)
+    return str(int(value)) if is_whole else repr(value)

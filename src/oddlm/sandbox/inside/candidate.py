@@ -1,7 +1,7 @@
-"""The untrusted side: runs a program, then answers for its functions and objects.
+"""The untrusted side: runs a program, then serves requests for its functions and objects.
 
-Nothing here is a guard. The program shares this process and may rewrite all of it; the judge
-believes only values.
+Nothing here protects anything. The program shares this process and may rewrite all of it; the judge
+trusts only values.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 SHARED = b"s"
 TESTS = "tests"
 REMEMBERED = 10_000  # containers
-# What by-value results may be besides values: a method of theirs, and the kind of stand-in for it.
+# Results by value that are not values: a method that they have, and the kind of their stand-in.
 KINDS = (
     ("__next__", "iterator"),
     ("__await__", "coroutine"),
@@ -41,19 +41,15 @@ class Program(Peer):
         super().__init__(incoming, outgoing, Heap(1))
         self.sources, self.tidy = sources, tidy
         self.module = type(sys)(MODULE)  # not "__main__": a program's demonstration does not run
-        self._values, self._objects = (
-            Lending(self, by_reference=False),
-            Lending(self, by_reference=True),
-        )
-        self._theirs: dict[
-            int, tuple[Any, int]
-        ] = {}  # id of a stand-in: itself, and the judge's number for it
+        self._values = Lending(self, by_reference=False)
+        self._objects = Lending(self, by_reference=True)
+        # id of a stand-in: the stand-in itself, and the judge's number for it.
+        self._theirs: dict[int, tuple[Any, int]] = {}
         self._exceptions: dict[str, type[BaseException]] = {}  # exception classes of the tests
-        self._shared = False  # how the question that is being served came
-        self._returned: dict[
-            int, Any
-        ] = {}  # containers by id: in plain Python one that is returned twice is the same one
-        self._arguments = self.heap  # what its containers are known by
+        self._shared = False  # whether the question being served shares containers
+        # Containers by id: in plain Python, one that is returned twice is the same object.
+        self._returned: dict[int, Any] = {}
+        self._arguments = self.heap  # the heap of the containers of that question
 
     def run(self) -> None:
         while True:
@@ -62,7 +58,7 @@ class Program(Peer):
                     send_bytes(self.outgoing, self.reply(asked, request))
 
     def unpack(self, data: bytes, _: Heap | None = None) -> tuple[Any, ...]:
-        """Every message of the judge says how its containers cross."""
+        """Decode a message of the judge, whose first byte says how its containers cross."""
         self._shared = data[:1] == SHARED
         self._arguments = self.heap if self._shared else Heap(1)
         return super().unpack(data[1:], self._arguments)
@@ -73,7 +69,7 @@ class Program(Peer):
         try:
             answer, ends = self._serve(*request)
         except BaseException as error:
-            answer = ("raised", errors.tell(error), getattr(error, "_odd_thrown", None))
+            answer = ("raised", errors.describe(error), getattr(error, "_odd_thrown", None))
         self._shared, self._arguments = shared, arguments
         try:
             if shared:
@@ -82,16 +78,14 @@ class Program(Peer):
         except WireError as error:
             what = str(error)
         except BaseException as error:
-            what = "a value that raised {}: {}".format(*_told(error))
+            what = "a value that raised {}: {}".format(*_name_and_text(error))
         rest = () if shared else (False, b"")
         return self.pack(
             "reply", asked, "not plain", what, *rest, heap=self.heap if shared else None
         )
 
     def _by_value(self, asked: int, answer: tuple[Any, ...], ends: Ends, arguments: Heap) -> bytes:
-        """The answer, whether the call has changed or returned its arguments, and what became of
-        them.
-        """
+        """Encode the answer, whether the call changed or returned its arguments, and how."""
         changes = arguments.changes()
         writer = Writer(MAX_BYTES, ends, None)
         message = ((), "reply", asked, *answer)
@@ -129,14 +123,11 @@ class Program(Peer):
         return ("value", getattr(self, f"_{kind}")(target, *arguments)), ends
 
     def _load(self, names: tuple[str, ...], objects: tuple[str, ...]) -> tuple[Any, ...]:
-        """Run the program: what the tests want of it by value, and the bases of those that are
-        exception classes.
-        """
-        code = (
-            choose(self.sources, names + objects)
-            if self.tidy
-            else compile(self.sources[0], MODULE, "exec")
-        )
+        """Run the program; return the values of `names`, and the bases of exception classes."""
+        if self.tidy:
+            code = choose(self.sources, names + objects)
+        else:
+            code = compile(self.sources[0], MODULE, "exec")
         sys.modules[MODULE] = self.module
         space = self.module.__dict__
         exec(code, space)
@@ -182,8 +173,8 @@ class Program(Peer):
 
         return getattr(copy, how)(target)
 
-    def _leave(self, target: Any, name: str, told: Any) -> Any:
-        error = None if told is None else errors.rebuild(told, self._classes())
+    def _leave(self, target: Any, name: str, about: Any) -> Any:
+        error = None if about is None else errors.rebuild(about, self._classes())
         return getattr(type(target), name)(
             target, None if error is None else type(error), error, None
         )
@@ -228,7 +219,7 @@ class Program(Peer):
             yield self._result(answer)
 
     def _back(self, *request: Any) -> tuple[Any, ...]:
-        """Ask the judge, with containers crossing as they do in the question that is being served."""
+        """Ask the judge; containers cross as they do in the question being served."""
         shared, arguments = self._shared, self._arguments
         question = self.pack("ask", self.next, *request, heap=self.heap if shared else None)
         try:
@@ -256,8 +247,8 @@ class Program(Peer):
         match answer:
             case ("value", value):
                 return value
-            case ("raised", told, thrown):
-                error = errors.rebuild(told, self._classes())
+            case ("raised", about, thrown):
+                error = errors.rebuild(about, self._classes())
                 error._odd_thrown = thrown  # type: ignore[attr-defined]
                 raise error
         raise WireError("an unknown answer")
@@ -266,14 +257,12 @@ class Program(Peer):
         return self._values.give(value)
 
     def number_of(self, value: Any) -> int | None:
-        """The judge's number for what this stands for; None for an object of the program."""
+        """Return the judge's number of the object behind a stand-in; None for other objects."""
         return self._theirs.get(id(value), (None, None))[1]
 
 
 class Lending(Ends):
-    """How objects of the program are described to the judge: by kind alone, or as the objects they
-    are.
-    """
+    """Describes objects of the program to the judge: only their kind, or as full objects."""
 
     def __init__(self, program: Program, *, by_reference: bool) -> None:
         self.program, self.by_reference = program, by_reference
@@ -309,15 +298,15 @@ class Lending(Ends):
 
 
 def _bases(value: Any) -> tuple[Any, ...] | None:
-    """(module, name) of an exception class and its bases; None for anything else."""
+    """Return (module, name) of an exception class and of its bases; None for anything else."""
     if not isinstance(value, type) or not issubclass(value, BaseException):
         return None
     return tuple((str(kind.__module__), str(kind.__name__)) for kind in value.__mro__[:-1])
 
 
-def _told(error: BaseException) -> tuple[str, str]:
-    told = errors.tell(error)
-    return told["names"][0][1], told["text"]
+def _name_and_text(error: BaseException) -> tuple[str, str]:
+    about = errors.describe(error)
+    return about["names"][0][1], about["text"]
 
 
 def main(argv: list[str]) -> None:

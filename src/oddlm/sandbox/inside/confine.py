@@ -1,4 +1,4 @@
-"""Limits a process puts on itself before it runs anything foreign; they cannot be raised again."""
+"""Limits that a process sets on itself before it runs foreign code; it cannot raise them again."""
 
 import os
 import resource
@@ -17,14 +17,14 @@ def confine(memory_bytes: int, cpu_s: int, file_bytes: int) -> None:
         resource.setrlimit(name, (limit, limit))
 
 
-def leave_if_alone(told: int) -> None:
-    """End where nobody outside reads what is told any more.
+def leave_if_alone(output: int) -> None:
+    """Exit if nobody outside reads this pipe any more.
 
-    Bubblewrap asks the kernel to end it with its parent; a parent that was killed before bubblewrap
-    could ask left us alone. (One that is killed while bubblewrap's two processes meet leaves the
-    inner asleep for good: nothing of ours has begun.)
+    Bubblewrap asks the kernel to kill it with its parent. A parent that was killed before
+    bubblewrap could ask has left us alone. (If it is killed while bubblewrap's two processes
+    synchronise, the inner one sleeps forever, before any code of ours has started.)
     """
     poll = select.poll()
-    poll.register(told, 0)  # that there is no reader is reported unasked
+    poll.register(output, 0)  # poll always reports that there is no reader
     if poll.poll(0):
         os._exit(1)

@@ -1,4 +1,4 @@
-"""Exceptions on the wire: class names, arguments and text, from which the reader makes its own."""
+"""Exceptions on the wire: class names, arguments and text, from which the reader rebuilds them."""
 
 from __future__ import annotations
 
@@ -19,20 +19,13 @@ ARGUMENTS = 100_000  # bytes
 ATTRIBUTES = 64
 MEMBERS = 16  # of a group, and levels of groups within groups
 CAUSES = 4
-SETTABLE = (
-    "filename",
-    "filename2",
-    "value",
-    "code",
-    "name",
-    "path",
-    "msg",
-)  # that built-in classes have
+# Attributes of built-in classes that can be set.
+SETTABLE = ("filename", "filename2", "value", "code", "name", "path", "msg")
 FIELDS = ("names", "args", "text", "attributes", "members", "cause", "notes")
 
 
-def tell(error: BaseException, level: int = 0, *, secret: bool = False) -> dict[str, Any]:
-    """What the other side needs to know of an exception; if it is `secret`, no more than its class."""
+def describe(error: BaseException, level: int = 0, *, secret: bool = False) -> dict[str, Any]:
+    """Describe an exception for the other side; with `secret`, only its class."""
     try:
         names = tuple(
             (str(kind.__module__), str(kind.__name__)) for kind in type(error).__mro__[:-1]
@@ -42,7 +35,7 @@ def tell(error: BaseException, level: int = 0, *, secret: bool = False) -> dict[
         found = (
             error.exceptions if isinstance(error, BaseExceptionGroup) and level < MEMBERS else ()
         )
-        members = tuple(tell(one, level + 1) for one in found[:MEMBERS])
+        members = tuple(describe(one, level + 1) for one in found[:MEMBERS])
         args = error.args[:1] if members else error.args
         cause = error.__cause__ if level < CAUSES else None
         return {
@@ -51,7 +44,7 @@ def tell(error: BaseException, level: int = 0, *, secret: bool = False) -> dict[
             "text": str(error)[:MESSAGE],
             "attributes": _attributes(error),
             "members": members,
-            "cause": None if cause is None else tell(cause, level + 1),
+            "cause": None if cause is None else describe(cause, level + 1),
             "notes": tuple(str(note)[:MESSAGE] for note in getattr(error, "__notes__", ())),
         }
     except BaseException:
@@ -63,14 +56,14 @@ def tell(error: BaseException, level: int = 0, *, secret: bool = False) -> dict[
 
 
 def _attributes(error: BaseException) -> dict[str, Any]:
-    """Plain attributes, of the class too, that a built-in exception does not have; and the file of
-    an OSError.
+    """Return the plain attributes that Exception itself does not have, including class attributes.
+
+    The file of an OSError is among them.
     """
     usual = set(dir(Exception))
     found = {}
-    for name in [name for name in dir(error) if name not in usual and not name.startswith("_")][
-        :ATTRIBUTES
-    ]:
+    names = [name for name in dir(error) if name not in usual and not name.startswith("_")]
+    for name in names[:ATTRIBUTES]:
         value = getattr(error, name, None)
         if not callable(value) and _is_plain(value):
             found[name] = value
@@ -85,14 +78,15 @@ def _is_plain(value: Any) -> bool:
     return True
 
 
-def rebuild(told: Any, classes: Classes) -> BaseException:
-    """An exception like the one described. `classes` are those known by name besides the library's.
+def rebuild(about: Any, classes: Classes) -> BaseException:
+    """Return an exception like the one described.
 
-    What a lying program describes may be anything; WireError if it is not what `tell` says.
+    `classes` are the classes known by name, besides the library's. A hostile program may send
+    anything; raise WireError if it is not a result of `describe`.
     """
-    if not isinstance(told, dict) or not told.keys() <= set(FIELDS):
+    if not isinstance(about, dict) or not about.keys() <= set(FIELDS):
         raise WireError("a malformed exception")
-    names, args, text = told.get("names"), told.get("args"), told.get("text")
+    names, args, text = about.get("names"), about.get("args"), about.get("text")
     if not (
         isinstance(names, tuple)
         and names
@@ -103,19 +97,14 @@ def rebuild(told: Any, classes: Classes) -> BaseException:
     given = args if isinstance(args, tuple) else (text,)
     bases = _bases(names, classes)
     if issubclass(bases[0], BaseExceptionGroup):
-        members = told.get("members")
-        given = (
-            *given[:1],
-            [
-                rebuild(member, classes)
-                for member in (members if isinstance(members, tuple) else ())
-            ],
-        )
+        members = about.get("members")
+        members = members if isinstance(members, tuple) else ()
+        given = (*given[:1], [rebuild(member, classes) for member in members])
     error = _make(names[0][1], bases, given, text)
-    _set_attributes(error, told.get("attributes"))
-    if told.get("cause") is not None:
-        error.__cause__ = rebuild(told["cause"], classes)
-    for note in told.get("notes") or ():
+    _set_attributes(error, about.get("attributes"))
+    if about.get("cause") is not None:
+        error.__cause__ = rebuild(about["cause"], classes)
+    for note in about.get("notes") or ():
         error.add_note(str(note))
     return error
 
@@ -127,11 +116,11 @@ def _is_name(name: Any) -> bool:
 
 
 def _bases(names: tuple[tuple[str, str], ...], classes: Classes) -> list[type[BaseException]]:
-    """The known classes among the names, without those that another of them derives from."""
+    """Return the known classes among the names, without those that another one derives from."""
     known: list[type[BaseException]] = []
     for module, name in names:
-        # Of the library only modules that are here already: to import one at a program's wish might
-        # do something.
+        # Only modules that are already loaded: importing one that a program names might have
+        # side effects.
         kind = classes.get(name) or getattr(
             builtins if module == "builtins" else sys.modules.get(module), name, None
         )
@@ -168,7 +157,7 @@ def _make(
             if not isinstance(error, BaseExceptionGroup):
                 error.args = given
             return error
-        except Exception:  # bases that do not go together, or arguments that __new__ does not take
+        except Exception:  # incompatible bases, or arguments that __new__ does not take
             continue
     raise WireError("a malformed exception")
 
@@ -179,5 +168,5 @@ def _set_attributes(error: BaseException, attributes: Any) -> None:
             try:
                 if name in SETTABLE or not hasattr(error, name):
                     setattr(error, name, value)
-            except Exception:  # of the class's own making, and not to be set
+            except Exception:  # the class does not let it be set
                 continue

@@ -1,8 +1,7 @@
-"""Containers that both sides know by number: what one side does to its copy is done to the other's
-with the next message.
+"""Containers that both sides know by number; changes of one copy reach the other with a message.
 
-This gives lists, dicts and the like the identity that they have in plain Python, from one call to
-the next.
+This gives lists, dicts and other containers the identity that they have in plain Python, from one
+call to the next.
 """
 
 from __future__ import annotations
@@ -17,13 +16,16 @@ if TYPE_CHECKING:
 
 
 class Heap:
-    """`first` is 0 on one side and 1 on the other, so that both can number containers."""
+    """The shared containers of one side.
+
+    `first` is 0 on one side and 1 on the other, so that both can number containers.
+    """
 
     def __init__(self, first: int) -> None:
         self._next, self._first = first, first
         self._objects: dict[int, Any] = {}
         self._numbers: dict[int, int] = {}  # by id
-        self._before: dict[int, Any] = {}  # what the other side believes them to hold
+        self._before: dict[int, Any] = {}  # their content as the other side last saw it
 
     def __contains__(self, value: Any) -> bool:
         return id(value) in self._numbers
@@ -32,7 +34,7 @@ class Heap:
         return len(self._objects)
 
     def number(self, value: Any) -> tuple[int, bool]:
-        """The number of a container, and whether the other side has it already."""
+        """Return the number of a container, and whether the other side has it already."""
         known = id(value) in self._numbers
         if not known:
             self._keep(self._next, value)
@@ -41,7 +43,7 @@ class Heap:
         return self._numbers[id(value)], known
 
     def add(self, number: int, value: Any) -> None:
-        """A container that the other side has numbered."""
+        """Add a container that the other side has numbered."""
         if number in self._objects or number % 2 == self._first or number < 0:
             raise WireError("a container with the number of another")
         self._keep(number, value)
@@ -56,13 +58,13 @@ class Heap:
         self._numbers[id(value)] = number
 
     def settle(self) -> None:
-        """What has just been received is what the other side believes."""
+        """Record the content of new containers as what the other side last saw."""
         for number, value in self._objects.items():
             if number not in self._before:
                 self._before[number] = content(value)
 
     def changes(self) -> Changes:
-        """(number, content) of every container that has changed since the other side heard of it."""
+        """Return (number, content) of every container changed since the other side last saw it."""
         found = []
         for number, value in self._objects.items():
             now = content(value)
@@ -72,7 +74,7 @@ class Heap:
         return tuple(found)
 
     def apply(self, changes: Any) -> None:
-        """Do what the other side has done; WireError for what no container can hold."""
+        """Apply the changes of the other side; raise WireError if a container cannot hold them."""
         if not isinstance(changes, tuple):
             raise WireError("malformed changes")
         for change in changes:
@@ -95,7 +97,7 @@ def content(value: Any) -> Any:
 
 
 def same(before: Any, now: Any) -> bool:
-    """Have the same objects stayed, in the same order?"""
+    """Return whether two contents hold the same objects in the same order."""
     if before is None or len(before) != len(now):
         return False
     if isinstance(now, bytes):

@@ -1,11 +1,10 @@
-"""The trusted side: runs the tests; what the program defines is a stand-in that asks the
-candidate's process.
+"""The trusted side: runs the tests, with stand-ins for what the program defines.
 
-What the tests expect never leaves this process, and only values come in. An exception of the
-program has to be caught by an `except` or a `with` of the tests themselves: Python swallows some on
-its own (StopIteration ends a map(), IndexError an iteration by index, AttributeError a getattr()
-with a default), and one that no statement of the tests has put an end to fails the trial, whatever
-came of it.
+A stand-in asks the candidate's process. The expected results never leave this process, and only
+values come in. An exception of the program must be caught by an `except` or a `with` of the tests
+themselves: Python silently swallows some (StopIteration ends a map(), IndexError an iteration by
+index, AttributeError a getattr() with a default). An exception that no statement of the tests has
+caught fails the trial, whatever the outcome.
 """
 
 from __future__ import annotations
@@ -28,19 +27,19 @@ if TYPE_CHECKING:
 
 TESTS = "tests"
 SHOWN = 160  # characters of a value in a reason
-MEMBERS = 100  # of a group of exceptions that are looked at
+MEMBERS = 100  # of a group of exceptions to consider
 KINDS: dict[str, type[Proxy]] = {
     "function": Function,
     "iterable": Iterable,
     "iterator": Iterator,
     "opaque": Proxy,
 }
-# By these exceptions of an object Python itself learns that there is no such attribute or item.
+# Exceptions by which an object tells Python itself that it has no such attribute or item.
 EXPECTED: dict[str, tuple[type[BaseException], ...]] = {
     "get": (AttributeError,),
     "__getitem__": (IndexError, KeyError),
 }
-COPIES, SHARED = b"c", b"s"  # how containers cross in a question: as copies, or shared for good
+COPIES, SHARED = b"c", b"s"  # how containers cross in a question: copied, or shared permanently
 
 
 class CandidateError(Exception):
@@ -50,36 +49,31 @@ class CandidateError(Exception):
 class Candidate(Peer):
     """The other process, as the tests see it.
 
-    With `plain`, containers keep their identity as in plain Python. Otherwise they are copied: a
-    program then cannot change what the tests compare with. `differs` says that a call has changed
-    or returned its arguments, so that the two might differ.
+    With `plain`, containers keep their identity as in plain Python. Otherwise they are copied, so
+    that a program cannot change the values that the tests compare with. `differs` means that a call
+    has changed or returned its arguments, so that the two modes might differ.
     """
 
     def __init__(self, incoming: int, outgoing: int, *, plain: bool) -> None:
         super().__init__(incoming, outgoing, Heap(0))
         self.plain, self.differs = plain, False
         self.calls = 0
-        self.last = ""  # the latest call and what came of it, for a person
+        self.last = ""  # the latest call and its outcome, for a person
         self.broken = ""  # why the trial has failed for good
-        self.uncaught: list[
-            BaseException
-        ] = []  # raised by the program, not yet put an end to by the tests
-        self.replaced: dict[
-            int, tuple[BaseException, BaseException]
-        ] = {}  # id of an exception: it, and what it stands for
+        self.uncaught: list[BaseException] = []  # raised by the program, not yet caught by tests
+        # id of an exception: the exception itself, and the one that it replaced.
+        self.replaced: dict[int, tuple[BaseException, BaseException]] = {}
         self.classes: dict[str, type[BaseException]] = {}  # exception classes of the program
-        self._thrown: list[
-            BaseException
-        ] = []  # raised by functions of the tests that the program called
+        # Raised by functions of the tests that the program called.
+        self._thrown: list[BaseException] = []
         self._proxies: dict[tuple[int, str, bool], Proxy] = {}
-        self._objects = False  # may what is being received hold objects?
-        self._missing: list[
-            BaseException
-        ] = []  # AttributeErrors: objects that do not have what they are asked for
+        self._objects = False  # whether the value being received may hold objects
+        # Raised by objects that lack the attribute or item they were asked for.
+        self._missing: list[BaseException] = []
         self._showing = False
 
     def start(self, names: tuple[str, ...], by_reference: tuple[str, ...]) -> dict[str, Any]:
-        """Load the program; what it gives the tests, by name."""
+        """Load the program and return what it defines for the tests, by name."""
         doing = "loading the program"
         values = tuple(name for name in names if name not in by_reference)
         match self._ask(doing, False, "load", values, by_reference):
@@ -87,13 +81,13 @@ class Candidate(Peer):
                 kinds
             ) == len(names):
                 pass
-            case ("raised", told, *_):
-                raise self.broke(f"the program does not load: {self._told(told)}")
+            case ("raised", about, *_):
+                raise self.broke(f"the program does not load: {self._summary(about)}")
             case _:
                 raise self.broke(f"the program broke the protocol in {doing}")
         self.calls = sum(
             not isinstance(value, Proxy) for value in found
-        )  # to read a constant is to call
+        )  # constants count as calls
         given = dict(zip(values, found, strict=True))
         classes = [
             (name, kind)
@@ -113,15 +107,13 @@ class Candidate(Peer):
         return given
 
     def _exception(self, name: str, bases: tuple[Any, ...]) -> type[BaseException]:
-        """A class of ours for an exception class of the program, derived from those that are known
-        already.
-        """
+        """Make our own class for an exception class of the program, derived from known classes."""
         kind = type(self._rebuilt({"names": bases, "args": (), "text": ""}))
         parents = kind.__bases__ if kind.__module__ != "builtins" else (kind,)
         self.classes[name] = type(name, tuple(parents), {})
         return self.classes[name]
 
-    # What the stand-ins ask for
+    # Requests of the stand-ins
 
     def call(
         self, target: Proxy, args: tuple[Any, ...], kwargs: dict[str, Any], *, effect: bool
@@ -132,35 +124,27 @@ class Candidate(Peer):
             *(f"{name}={self.show(value)}" for name, value in kwargs.items()),
         ]
         self.last = f"{target._odd_about}({', '.join(shown)})"
-        value = self._value(
-            self._ask(
-                self.last,
-                target._odd_by_reference,
-                "call",
-                target._odd_number,
-                args,
-                kwargs,
-                effect=effect,
-            )
-        )
+        request = ("call", target._odd_number, args, kwargs)
+        value = self._value(self._ask(self.last, target._odd_by_reference, *request, effect=effect))
         self.last += f" returned {self.show(value)}"
         return value
 
     def request(self, target: Proxy, kind: str, name: str, *rest: Any) -> Any:
-        """An attribute or a special method of an object by reference."""
+        """Use an attribute or a special method of an object by reference."""
         self.calls += 1
         self.last = f"{name} of {target._odd_about}"
         answer = self._ask(self.last, True, kind, target._odd_number, name, *rest)
         return self._value(answer, EXPECTED.get(name if kind == "special" else kind, ()))
 
     def leave(self, target: Proxy, error: Any) -> Any:
-        """__exit__ of an object by reference: it may swallow exceptions, but not the tests' own
-        verdict.
+        """Call __exit__ of an object by reference.
+
+        It may swallow exceptions, but not the tests' own verdict.
         """
-        told = (
-            None if error is None else errors.tell(error, secret=isinstance(error, AssertionError))
-        )
-        swallowed = self.request(target, "leave", "__exit__", told)
+        about = None
+        if error is not None:
+            about = errors.describe(error, secret=isinstance(error, AssertionError))
+        swallowed = self.request(target, "leave", "__exit__", about)
         own = isinstance(error, (AssertionError, CandidateError)) or error in self._missing
         return swallowed and not own
 
@@ -174,7 +158,7 @@ class Candidate(Peer):
         return value
 
     def advance(self, target: Proxy, sent: Any = None) -> tuple[bool, Any]:
-        """(True, the next item), or (False, what the iterator returned at its end)."""
+        """Return (True, the next item), or (False, the iterator's return value at its end)."""
         self.last = f"next() of {target._odd_about}"
         return self._item(
             self._ask(self.last, target._odd_by_reference, "next", target._odd_number, sent)
@@ -182,11 +166,8 @@ class Candidate(Peer):
 
     def throw(self, target: Proxy, error: BaseException) -> tuple[bool, Any]:
         self.last = f"throw() of {target._odd_about}"
-        return self._item(
-            self._ask(
-                self.last, target._odd_by_reference, "throw", target._odd_number, errors.tell(error)
-            )
-        )
+        request = ("throw", target._odd_number, errors.describe(error))
+        return self._item(self._ask(self.last, target._odd_by_reference, *request))
 
     def _item(self, answer: tuple[Any, ...]) -> tuple[bool, Any]:
         match answer:
@@ -195,17 +176,11 @@ class Candidate(Peer):
         return True, self._value(answer)
 
     def end_iterator(self, target: Proxy) -> None:
-        self._value(
-            self._ask(
-                f"close() of {target._odd_about}",
-                target._odd_by_reference,
-                "close",
-                target._odd_number,
-            )
-        )
+        doing = f"close() of {target._odd_about}"
+        self._value(self._ask(doing, target._odd_by_reference, "close", target._odd_number))
 
     async def wait(self, target: Any) -> Any:
-        """A coroutine, or an object by reference that can be awaited."""
+        """Await a coroutine, or an object by reference that can be awaited."""
         number, about, by_reference = (
             (target._odd_number, target._odd_about, True)
             if isinstance(target, Object)
@@ -215,12 +190,10 @@ class Candidate(Peer):
         return self._value(self._ask(self.last, by_reference, "await", number))
 
     def shown(self, target: Object) -> str:
-        """repr() for the tests; reasons do not ask the program."""
-        return (
-            f"<{target._odd_about}>"
-            if self._showing
-            else str(self.request(target, "special", "__repr__", ()))
-        )
+        """Return the repr() that the tests see; for a reason the program is not asked."""
+        if self._showing:
+            return f"<{target._odd_about}>"
+        return str(self.request(target, "special", "__repr__", ()))
 
     def _ask(
         self, doing: str, by_reference: bool, *request: Any, effect: bool = False
@@ -254,15 +227,16 @@ class Candidate(Peer):
             self._objects = before
 
     def _sync(self) -> None:
-        """A question by value does not tell what became of the containers of objects by reference."""
+        """Exchange the changes of shared containers, which a question by value does not carry."""
         if self.heap:
             self.ask(SHARED + self.pack("ask", self.next, "sync", heap=self.heap), self.heap)
 
     def _applied(self, answer: tuple[Any, ...], heap: Heap, effect: bool) -> tuple[Any, ...]:
-        """An answer by value ends with: did the call change or return its arguments, and how did it
-        change them?
+        """Apply the changes of the arguments that an answer by value ends with; return the rest.
 
-        That is done to the tests' own only if the call was made for its effect, or returned None.
+        Its last two parts are whether the call changed or returned its arguments, and the changes.
+        They are applied to the tests' own containers only if the call was made for its effect or
+        returned None.
         """
         match answer:
             case (*rest, bool(differs), bytes(changes)):
@@ -276,14 +250,14 @@ class Candidate(Peer):
     def _value(
         self, answer: tuple[Any, ...], expected: tuple[type[BaseException], ...] = ()
     ) -> Any:
-        """The value of an answer; raises what an answer without one means."""
+        """Return the value of an answer, or raise what an answer without a value stands for."""
         match answer:
             case ("value", value):
                 return value
-            case ("raised", told, again):
-                self.last += f" raised {self._told(told)}"
+            case ("raised", about, again):
+                self.last += f" raised {self._summary(about)}"
                 mine = type(again) is int and 0 <= again < len(self._thrown)
-                error = self._thrown[again] if mine else self._rebuilt(told)
+                error = self._thrown[again] if mine else self._rebuilt(about)
                 if isinstance(error, expected):
                     self._missing.append(error)
                     raise error
@@ -292,15 +266,15 @@ class Candidate(Peer):
                 raise self.broke(f"{self.last} returned {cut(what)}")
         raise self.broke(f"the program broke the protocol in {self.last}")
 
-    def _told(self, told: Any) -> str:
-        match told:
+    def _summary(self, about: Any) -> str:
+        match about:
             case {"names": ((str(), str(name)), *_), "text": str(text)}:
                 return f"{cut(name)}: {cut(text)}"
         raise self.broke(f"the program broke the protocol in {self.last or 'loading'}")
 
-    def _rebuilt(self, told: Any) -> BaseException:
+    def _rebuilt(self, about: Any) -> BaseException:
         try:
-            return errors.rebuild(told, self.classes)
+            return errors.rebuild(about, self.classes)
         except WireError as error:
             raise self.broke(f"the program broke the protocol in {self.last}: {error}") from None
 
@@ -309,13 +283,11 @@ class Candidate(Peer):
         return CandidateError(self.broken)
 
     def show(self, value: Any) -> str:
-        """A value in a reason."""
+        """Return a value as text for a reason."""
         self._showing = True
         try:
             text = repr(value)
-        except (
-            Exception
-        ):  # an int with more digits than Python prints, a value of the library made of nonsense
+        except Exception:  # an int with too many digits, an invalid value of the library
             text = f"<{type(value).__name__} that cannot be shown>"
         finally:
             self._showing = False
@@ -328,9 +300,7 @@ class Candidate(Peer):
         return error
 
     def ended(self, error: BaseException | None) -> None:
-        """A statement of the tests has put an end to this exception, and to those that it was
-        raised in place of.
-        """
+        """Note that a statement of the tests has caught this exception and those it replaced."""
         while error is not None:
             seen = {id(one) for one in members(error)}
             place = next(
@@ -352,7 +322,7 @@ class Candidate(Peer):
         return _Watching(self)
 
     def asserting(self, check: Callable[..., Any], place: int, *args: Any, **kwargs: Any) -> Any:
-        """assertRaises(ValueError, f, ...): the exception is caught if that returns."""
+        """Run assertRaises(ValueError, f, ...): the exception is caught if that returns."""
         watch = _Watching(self)
 
         def function(*given: Any, **named: Any) -> Any:
@@ -363,8 +333,8 @@ class Candidate(Peer):
         watch.done()
         return value
 
-    # What the program may ask while it is being asked: to call functions and advance iterators of
-    # the tests
+    # Requests of the program while it serves a question: it may call functions and advance
+    # iterators of the tests.
 
     def reply(self, asked: int, request: list[Any], heap: Heap | None) -> bytes:
         try:
@@ -374,11 +344,12 @@ class Candidate(Peer):
         except BaseException as error:
             if isinstance(error, AssertionError):
                 self.broke(
-                    f"an assertion failed in a function of the tests that the program called; {self.last}"
+                    "an assertion failed in a function of the tests that the program called; "
+                    f"{self.last}"
                 )
             self.ended(error)
             self._thrown.append(error)
-            answer = ("raised", errors.tell(error), len(self._thrown) - 1)
+            answer = ("raised", errors.describe(error), len(self._thrown) - 1)
         if self.broken:
             raise CandidateError(self.broken)
         try:
@@ -448,9 +419,7 @@ class Candidate(Peer):
 
 
 class _Handling:
-    """Around the body of an `except` of the tests: what it was entered with is caught if the body
-    ends.
-    """
+    """Wraps the body of an `except` of the tests: its exception is caught if the body completes."""
 
     def __init__(self, candidate: Candidate) -> None:
         self.candidate = candidate
@@ -466,8 +435,9 @@ class _Handling:
 
 
 class _Watching:
-    """Around the body of a `with` of the tests: what leaves the body is caught if the statement
-    ends all the same.
+    """Wraps the body of a `with` of the tests.
+
+    An exception that leaves the body is caught if the statement completes nevertheless.
     """
 
     def __init__(self, candidate: Candidate) -> None:
@@ -485,7 +455,7 @@ class _Watching:
 
 
 def members(error: BaseException) -> list[BaseException]:
-    """An exception, and those in it if it is a group."""
+    """Return an exception and, if it is a group, its members."""
     found: list[BaseException] = []
     left = [error]
     while left and len(found) < MEMBERS:
@@ -495,7 +465,10 @@ def members(error: BaseException) -> list[BaseException]:
 
 
 def library_path(value: Any) -> tuple[str, str] | None:
-    """(module, name) of a function or class of the standard library: the program uses its own."""
+    """Return (module, name) of a function or class of the standard library, else None.
+
+    The program uses its own.
+    """
     try:
         owner = (
             value.__objclass__
@@ -509,22 +482,22 @@ def library_path(value: Any) -> tuple[str, str] | None:
         found: Any = sys.modules.get(module)
         for part in name.split("."):
             found = getattr(found, part, None)
-    except Exception:  # an object that is neither
+    except Exception:  # an object that is neither function nor class
         return None
     return (module, name) if found is value else None
 
 
 def effect(function: Any) -> Any:
-    """A function that is called for its effect."""
+    """Return a function in the form that is called for its effect."""
     return function._odd_effect if isinstance(function, Function) else function
 
 
 def next_or(iterator: Any, default: Any) -> Any:
-    """next() with a default: the end of the program's iterator is no exception here."""
+    """Run next() with a default: the end of the program's iterator is not an exception here."""
     if not isinstance(iterator, Iterator):
         return next(iterator, default)
-    going, value = iterator._odd_peer.advance(iterator)
-    return value if going else default
+    found, value = iterator._odd_peer.advance(iterator)
+    return value if found else default
 
 
 def main(argv: list[str]) -> None:
@@ -547,10 +520,10 @@ def judge(
     by_reference: tuple[str, ...],
     waiting: tuple[str, ...],
 ) -> tuple[bool, str]:
-    """Run the tests. `setup` and `code` are marshalled, with calls of the functions below (see
-    trial.py).
+    """Run the tests; return whether the program passed, and why.
 
-    waiting: test functions and classes of the tests that nothing in them runs, as they are written
+    `setup` and `code` are marshalled, with calls of the functions below (see trial.py).
+    waiting: test functions and classes that the tests do not run themselves, as they are written
     for pytest or unittest.
     """
     import marshal
@@ -574,9 +547,8 @@ def judge(
         exec(marshal.loads(code), namespace)
         run_waiting(namespace, waiting)
     except BaseException as error:
-        over = (
-            isinstance(error, SystemExit) and not error.code and error not in candidate.uncaught
-        )  # unittest.main()
+        # unittest.main() ends with SystemExit.
+        over = isinstance(error, SystemExit) and not error.code and error not in candidate.uncaught
         if candidate.broken or not over:
             return False, candidate.broken or reason(error, tests, candidate)
     if candidate.broken:
@@ -584,10 +556,8 @@ def judge(
     if not candidate.calls:
         return False, "the tests never called the program"
     if candidate.uncaught:
-        return (
-            False,
-            f"the program raised {type(candidate.uncaught[0]).__name__}, which no line of the tests caught",
-        )
+        name = type(candidate.uncaught[0]).__name__
+        return False, f"the program raised {name}, which no line of the tests caught"
     return True, f"passed in {candidate.calls} call{'' if candidate.calls == 1 else 's'}"
 
 
@@ -607,7 +577,7 @@ def run_waiting(namespace: dict[str, Any], waiting: tuple[str, ...]) -> None:
 
 
 def watch_unittest(candidate: Candidate, tests: str) -> None:
-    """What unittest notes as a failure is one, whether or not the tests look at its result."""
+    """Make every failure that unittest notes count, even if the tests ignore its result."""
     if "unittest" not in tests:
         return
     import unittest
@@ -624,11 +594,10 @@ def watch_unittest(candidate: Candidate, tests: str) -> None:
 
 def reason(error: BaseException, tests: str, candidate: Candidate) -> str:
     last = candidate.last
-    what = (
-        failed_assertion(error, tests)
-        if isinstance(error, AssertionError)
-        else f"{type(error).__name__}: {cut(str(error))}"
-    )
+    if isinstance(error, AssertionError):
+        what = failed_assertion(error, tests)
+    else:
+        what = f"{type(error).__name__}: {cut(str(error))}"
     if " raised " in last and not isinstance(error, AssertionError):
         return last
     return f"{what}; {last}" if last else f"the tests fail by themselves: {what}"

@@ -1,5 +1,4 @@
-"""Values of the standard library on the wire: a name and plain parts, from which the reader builds
-its own.
+"""Values of the standard library on the wire: a name and plain parts, from which they are rebuilt.
 
 A value of a subclass crosses as the nearest class listed here, just as a value of a subclass of a
 plain type crosses as that type.
@@ -16,29 +15,18 @@ if TYPE_CHECKING:
     from typing import Any
 
 SINGLETONS = {"Ellipsis": Ellipsis, "NotImplemented": NotImplemented}
-FACTORIES = {
-    "bool",
-    "dict",
-    "float",
-    "int",
-    "list",
-    "set",
-    "str",
-    "tuple",
-}  # of a defaultdict; others are dropped
+# Factories of a defaultdict; others are dropped.
+FACTORIES = {"bool", "dict", "float", "int", "list", "set", "str", "tuple"}
 MUTABLE = {"bytearray", "array", "Counter", "OrderedDict", "defaultdict", "deque"}
 TYPES = FACTORIES | {"bytearray", "bytes", "complex", "frozenset", "object", "range", "type"}
 
 
 def parts(value: Any) -> tuple[Any, ...] | None:
-    """(name, part, ...) of a value of the library; None for any other."""
+    """Return (name, part, ...) of a value of the library; None for any other value."""
     if isinstance(value, type):
         name: str = value.__name__
-        return (
-            ("type", name)
-            if getattr(builtins, name, None) is value and _is_offered(value)
-            else None
-        )
+        known = getattr(builtins, name, None) is value and _is_offered(value)
+        return ("type", name) if known else None
     if value is Ellipsis or value is NotImplemented:
         return (str(value),)
     fields = getattr(type(value), "_fields", None)
@@ -52,7 +40,7 @@ def parts(value: Any) -> tuple[Any, ...] | None:
 
 
 def build(about: Any) -> Any:
-    """The value that `parts` took apart; any exception at all means that `about` is nonsense."""
+    """Rebuild a value from its `parts`; any exception means that `about` is malformed."""
     name, *rest = about
     return SINGLETONS[name] if name in SINGLETONS else _BUILD[name](*rest)
 
@@ -66,7 +54,7 @@ def _delta(value: Any) -> tuple[int, int, int]:
 
 
 def _clock(value: Any) -> tuple[Any, ...]:
-    """Of a time zone only the offset crosses."""
+    """Return the parts of a time; only the offset of its time zone crosses."""
     offset = value.utcoffset()
     zone = None if offset is None else _delta(offset)
     return value.hour, value.minute, value.second, value.microsecond, zone, value.fold
@@ -81,7 +69,7 @@ def _items(value: Any) -> tuple[Any, ...]:
     return (tuple(value),)
 
 
-# (module, class): how to take a value of it apart
+# (module, class): how to split a value into parts.
 _PARTS: dict[tuple[str, str], Callable[[Any], tuple[Any, ...]]] = {
     ("builtins", "bytearray"): lambda v: (bytes(v),),
     ("builtins", "range"): lambda v: (v.start, v.stop, v.step),
@@ -143,7 +131,7 @@ def _default_dict(factory: str | None, content: tuple[Any, ...]) -> Any:
     return _module("collections").defaultdict(factory and getattr(builtins, factory), content)
 
 
-# the name of a class: how to build a value of it from its parts
+# The name of a class: how to rebuild a value from its parts.
 _BUILD: dict[str, Callable[..., Any]] = {
     "type": _type,
     "bytearray": lambda data: bytearray(bytes(data)),

@@ -1,8 +1,8 @@
 """One end of the conversation between a candidate and its judge.
 
-Either side may ask the other something while it is being asked: a message is (changes, "ask",
-number, request, ...) or (changes, "reply", number, answer, ...). Answers come in the reverse order
-of the questions, so a side that waits for one may have to serve a question first, and an answer to
+A side may ask the other a question while it serves one. A message is (changes, "ask", number,
+request, ...) or (changes, "reply", number, answer, ...). Answers come in the reverse order of the
+questions: a side that waits for an answer may have to serve a question first, and an answer to
 anything but the latest question is out of turn.
 """
 
@@ -21,28 +21,28 @@ MAX_LEVEL = 100  # questions within questions
 
 
 def _number() -> int:
-    """Nobody can answer a question before it is asked: its number is not to be guessed."""
+    """Return an unguessable number, so that a question cannot be answered before it is asked."""
     return int.from_bytes(os.urandom(7), "little")
 
 
 class Peer(Ends):
-    """Each side knows the objects of the other by their place in `own`, and shares containers in
-    `heap`.
+    """One side, which lends objects to the other by their place in `own`.
+
+    Containers are shared in `heap`.
     """
 
     def __init__(self, incoming: int, outgoing: int, heap: Heap) -> None:
         self.incoming, self.outgoing = incoming, outgoing
         self.heap = heap
         self.own: list[Any] = []
-        self.by_reference: list[
-            bool
-        ] = []  # for each of `own`: lent as an object, or for its kind alone?
+        # For each of `own`: whether it is lent as an object, or only as one of its kind.
+        self.by_reference: list[bool] = []
         self._places: dict[tuple[int, bool], int] = {}
         self.next = _number()  # of the next question
         self._level = 0
 
     def lend(self, value: Any, *, by_reference: bool = False) -> int:
-        """The number by which the other side may refer to this object from now on."""
+        """Return the number by which the other side may refer to this object from now on."""
         place = self._places.setdefault((id(value), by_reference), len(self.own))
         if place == len(self.own):
             self.own.append(value)
@@ -55,7 +55,7 @@ class Peer(Ends):
         return self.own[number]
 
     def pack(self, *message: Any, ends: Ends | None = None, heap: Heap | None = None) -> bytes:
-        """A message, encoded; over the heap that lasts it tells what has changed."""
+        """Encode a message; with the permanent heap, it includes the changes of containers."""
         changes = heap.changes() if heap is self.heap else ()
         return encode((changes, *message), ends=ends or self, heap=heap)
 
@@ -71,7 +71,7 @@ class Peer(Ends):
     def ask(self, question: bytes, heap: Heap | None) -> tuple[Any, ...]:
         """Send a question, `pack`ed as ("ask", self.next, ...), and return the answer.
 
-        `heap` is that of the answer.
+        `heap` is the heap of the answer.
         """
         number, self.next = self.next, _number()
         self._level += 1
@@ -91,5 +91,5 @@ class Peer(Ends):
             self._level -= 1
 
     def reply(self, asked: int, request: list[Any], heap: Heap | None) -> bytes:
-        """The encoded answer to a question of the other side."""
+        """Return the encoded answer to a question of the other side."""
         raise WireError(f"question {asked} out of turn: {request!r:.20}, {heap!r:.20}")

@@ -1,6 +1,6 @@
-"""The program that an answer means: which reading of it is whole, and which lines are prose.
+"""Choose the program that an answer means: the first whole reading, without prose.
 
-Runs on the untrusted side.
+This runs on the untrusted side.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ if TYPE_CHECKING:
     from typing import Any
 
 MODULE = "candidate"
-CUTS = 40  # how often a broken tail may be cut off
+CUTS = 40  # how often a broken tail may be cut
 
 
 def choose(sources: tuple[str, ...], names: tuple[str, ...]) -> CodeType:
-    """The first source that is whole and uses no name that it lacks; failing that, the first that
-    is whole; failing that, the first that is whole once its broken tail is cut off.
+    """Return the code of the most plausible source.
+
+    That is the first that is whole and defines all names it uses; failing that, the first that is
+    whole; failing that, the first that is whole once its broken tail is cut off.
     """
     first: BaseException | None = None
     for cuts, complete in ((0, True), (0, False), (CUTS, False)):
@@ -54,8 +56,9 @@ def prepare(source: str, names: tuple[str, ...], cuts: int, complete: bool = Fal
 
 
 def names_bound(tree: Any, *, inside: bool = True) -> set[str]:
-    """The names that this code binds, "*" for all of a module's; without `inside`, those of the
-    module alone.
+    """Return the names that this code binds, "*" for all names of a module.
+
+    Without `inside`, only names of the module itself count, not those inside its definitions.
     """
     import ast
 
@@ -67,9 +70,8 @@ def names_bound(tree: Any, *, inside: bool = True) -> set[str]:
             bound.add((node.asname or node.name).partition(".")[0])
         elif isinstance(node, ast.Name):
             bound |= set() if isinstance(node.ctx, ast.Load) else {node.id}
-        elif not isinstance(
-            node, ast.keyword
-        ):  # definitions, parameters, caught exceptions, patterns
+        elif not isinstance(node, ast.keyword):
+            # Definitions, parameters, caught exceptions, patterns.
             bound |= {
                 found
                 for field in ("name", "arg", "rest")
@@ -81,7 +83,7 @@ def names_bound(tree: Any, *, inside: bool = True) -> set[str]:
 
 
 def is_complete(tree: Any) -> bool:
-    """Does the code bind every name that it uses, somewhere?"""
+    """Return whether the code binds every name that it uses, somewhere."""
     import ast
 
     known = names_bound(tree) | set(dir(builtins)) | {"__name__", "__file__"}
@@ -90,8 +92,9 @@ def is_complete(tree: Any) -> bool:
 
 
 def is_prose(node: Any, known: set[str]) -> bool:
-    """A word or phrase that happens to parse: it does nothing, or asks for a name that there is not
-    before it does anything.
+    """Return whether a statement is prose that happens to parse.
+
+    Prose does nothing, or needs an undefined name before it does anything.
     """
     import ast
 
@@ -110,16 +113,16 @@ def is_prose(node: Any, known: set[str]) -> bool:
     ):
         return missing
     first = node.value
-    while isinstance(
-        first, (ast.Call, ast.Attribute, ast.Subscript)
-    ):  # what these stand on is looked up before all else
+    # The object that these apply to is evaluated first.
+    while isinstance(first, (ast.Call, ast.Attribute, ast.Subscript)):
         first = first.func if isinstance(first, ast.Call) else first.value
     return isinstance(first, ast.Name) and first.id not in known and "*" not in known
 
 
 def require_body(tree: Any, name: str) -> None:
-    """NameError if the program does not bind the name, or binds it to a function that does nothing
-    but define and import.
+    """Raise NameError if the program does not bind the name, or binds it to an empty function.
+
+    An empty function contains only definitions, imports and texts.
     """
     import ast
 
@@ -133,8 +136,9 @@ def require_body(tree: Any, name: str) -> None:
 
 
 def is_idle(node: Any) -> bool:
-    """A definition, an import or a text: what a body may begin with, but not all that it consists
-    of.
+    """Return whether a statement is a definition, an import or a text.
+
+    A body may begin with these, but must not consist of them.
     """
     import ast
 

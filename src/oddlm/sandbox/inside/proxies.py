@@ -1,7 +1,7 @@
 """The judge's stand-ins for objects of the program.
 
-Each does only what its kind allows. As a value a stand-in is nothing but itself: it equals no data,
-and whether it is true was said once, when it came. The judge's end of the wire does the asking.
+Each does only what its kind allows. As a value, a stand-in equals only itself, never data, and its
+truth value is fixed when it arrives. The judge's end of the wire sends the requests.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ DESCRIPTIONS = (
 
 
 class Proxy:
-    """Something that can only be told from others.
+    """An object that has only an identity.
 
     Its own attributes have names that no program is likely to use.
     """
@@ -90,11 +90,11 @@ class Function(Proxy):
         return self._odd_peer.call(self, args, kwargs, effect=False)
 
     def __get__(self, owner: Any, kind: type | None = None) -> Any:
-        """As a method of a class of the tests."""
+        """Bind it as a method of a class of the tests."""
         return self if owner is None else lambda *args, **kwargs: self(owner, *args, **kwargs)
 
     def _odd_effect(self, /, *args: Any, **kwargs: Any) -> Any:
-        """Call it for its effect: what it does to its arguments is done to those of the tests."""
+        """Call it for its effect: its changes are applied to the arguments of the tests."""
         return self._odd_peer.call(self, args, kwargs, effect=True)
 
     def __repr__(self) -> str:
@@ -110,7 +110,7 @@ class Function(Proxy):
 
 
 class Iterable(Proxy):
-    """Something to iterate over. A second iteration gives what the first one gave."""
+    """Something to iterate over. A second iteration yields the same items as the first."""
 
     __slots__ = ("_odd_items", "_odd_source")
     _odd_items: list[Any]
@@ -138,16 +138,16 @@ class Iterable(Proxy):
 
 
 class Iterator(Proxy):
-    """Something that is being iterated over, such as a generator."""
+    """An iterator of the program, such as a generator."""
 
     __slots__ = ()
 
     def __iter__(self) -> Generator[Any, Any, Any]:
-        """Ends where the program's own iterator ends, and returns what that returned."""
+        """Iterate to the end of the program's own iterator, and return its return value."""
         sent = None
         while True:
-            going, value = self._odd_peer.advance(self, sent)
-            if not going:
+            found, value = self._odd_peer.advance(self, sent)
+            if not found:
                 return value
             sent = yield value
 
@@ -165,11 +165,12 @@ class Iterator(Proxy):
     def close(self) -> None:
         self._odd_peer.end_iterator(self)
 
-    def _odd_item(self, going: bool, value: Any) -> Any:
-        """At the end, a StopIteration that the tests have to catch: left alone, it would end an
-        iteration of theirs.
+    def _odd_item(self, found: bool, value: Any) -> Any:
+        """Return an item; at the end raise a StopIteration that the tests must catch.
+
+        If they did not catch it, it would end an iteration of theirs.
         """
-        if not going:
+        if not found:
             raise self._odd_peer.raised(StopIteration(value))
         return value
 
@@ -204,7 +205,10 @@ _classes: dict[frozenset[str], type[Object]] = {}
 
 
 def object_class(dunders: frozenset[str]) -> type[Object]:
-    """A class of stand-ins with exactly these special methods: Python's syntax goes by which exist."""
+    """Return a class of stand-ins with exactly these special methods.
+
+    Python's syntax depends on which of them exist.
+    """
     if dunders not in _classes:
         methods: dict[str, Any] = {name: _method(name) for name in dunders & DUNDERS}
         if "__len__" in methods:

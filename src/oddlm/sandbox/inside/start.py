@@ -1,6 +1,4 @@
-"""The first code that runs inside: it imports this package out of code objects that were compiled
-outside.
-"""
+"""The first code that runs inside: imports this package from code objects compiled outside."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Bundle:
-    """Finder and loader of the modules in it."""
+    """Finder and loader of the modules that were compiled outside."""
 
     def __init__(self, modules: dict[str, CodeType]) -> None:
         self.modules = modules
@@ -28,7 +26,7 @@ class Bundle:
         return spec
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """Python makes it."""
+        """Leave creating the module to Python."""
 
     def exec_module(self, module: ModuleType) -> None:
         exec(self.modules[module.__name__], module.__dict__)

@@ -3,13 +3,13 @@
 A reader builds only built-in values (None, bool, int, float, complex, str, bytes, list, tuple, set,
 frozenset, dict) and a few values of the standard library (library.py). Whatever the other side
 sends, `==` on the result is therefore Python's own. Anything else crosses as the number of an
-object that stays where it is; `Ends` decides which objects may, and by default none do.
+object that stays where it is; `Ends` decides which objects may cross so, by default none.
 
-A container that occurs twice in a value occurs twice in the copy. With a `Heap`, containers keep
-their identity from one message to the next (heap.py).
+A container that occurs twice in a value is also one container that occurs twice in the copy. With a
+`Heap`, containers keep their identity from one message to the next (heap.py).
 
-No imports beyond `os`: both sides start once per program, and `json` would double the start-up
-time.
+This module imports only `os`: both sides start once per program, and `json` would double the
+start-up time.
 """
 
 from __future__ import annotations
@@ -26,18 +26,15 @@ MAX_BYTES = 16 << 20
 MAX_DEPTH = 200
 HEADER = 8  # hex digits of a frame's length
 COUNT = len(str(MAX_BYTES))  # most digits of a count
-MANY = 16  # numbers of one type that are worth a notation of their own
+MANY = 16  # from this length on, numbers of one type get a compact notation
 
 _TAGS: dict[Any, bytes] = {list: b"l", tuple: b"u", set: b"e", frozenset: b"z", dict: b"m"}
 _MAKERS: dict[bytes, Any] = {tag: kind for kind, tag in _TAGS.items()}
 _SCALARS = {int, float, str, bytes, complex}
-_VALUE, _MUTABLE = b"v", b"w"  # of the library; those that can change
-_OWN, _BACK = b"o", b"r"  # object of the sender; object of the receiver
-_NEW, _KNOWN, _AGAIN = (
-    b"h",
-    b"k",
-    b"=",
-)  # container new to the heap; known to it; seen earlier in this message
+_VALUE, _MUTABLE = b"v", b"w"  # value of the library, immutable or mutable
+_OWN, _BACK = b"o", b"r"  # object of the sender, or of the receiver
+# Container that is new to the heap, known to the heap, or seen earlier in this message.
+_NEW, _KNOWN, _AGAIN = b"h", b"k", b"="
 
 
 class WireError(ValueError):
@@ -45,25 +42,22 @@ class WireError(ValueError):
 
 
 class Ends:
-    """What one side does with objects that stay where they are. The base class lets none cross."""
+    """How one side represents objects that stay where they are. The base class lets none cross."""
 
     def keeps(self, value: Any) -> bool:  # noqa: ARG002
-        """Does this stay, although it could cross as a value?
-
-        Asked about subclasses of plain types.
-        """
+        """Return whether an instance of a subclass of a plain type stays instead of crossing."""
         return False
 
     def give(self, value: Any) -> tuple[str, Any]:
-        """("own", description) for an object of this side, ("back", number) for one of the other."""
+        """Return ("own", description) for an object of this side, else ("back", number)."""
         raise WireError(f"a value of type {type(value).__name__}, which is not plain data")
 
     def take_own(self, number: Any) -> Any:
-        """The object of this side that the other side refers to."""
+        """Return the object of this side that the other side refers to."""
         raise WireError(f"a reference to an unknown object, {number!r:.20}")
 
     def take_other(self, about: Any) -> Any:
-        """A stand-in for an object of the other side."""
+        """Return a stand-in for an object of the other side."""
         raise WireError(f"a reference to an unknown object, {about!r:.20}")
 
 
@@ -131,11 +125,10 @@ class Writer:
                 self.write(part, depth + 1)
 
     def numbers(self, tag: bytes, value: Any) -> bool:
-        """Many ints or many floats at once; False for anything else."""
+        """Write many ints or many floats at once; return False for anything else."""
         kinds = set(map(type, value))
-        if (
-            kinds in ({int}, {float}) and 2 * len(value) > self.max_bytes
-        ):  # a digit and a comma each
+        # Each number takes at least a digit and a comma.
+        if kinds in ({int}, {float}) and 2 * len(value) > self.max_bytes:
             raise WireError(f"a value of more than {self.max_bytes} bytes")
         if kinds == {int}:
             data = b",".join([b"%x" % number for number in value])
@@ -147,7 +140,10 @@ class Writer:
         return True
 
     def again(self, value: Any) -> bool:
-        """Refer to a container that the reader has; otherwise announce a new one."""
+        """Write a reference if the reader has the container, else announce it as new.
+
+        Return whether the reader has it.
+        """
         if self.heap is not None:
             number, known = self.heap.number(value)
             self.out += (b"%b%d;" if known else b"%b%d:") % (_KNOWN if known else _NEW, number)
@@ -161,7 +157,7 @@ class Writer:
         return known
 
     def library(self, value: Any, depth: int) -> bool:
-        """Write a value of the standard library; False if it is not one."""
+        """Write a value of the standard library; return False if it is not one."""
         from . import library
 
         parts = library.parts(value)
@@ -171,10 +167,8 @@ class Writer:
         if mutable and self.again(value):
             return True
         self.out += _MUTABLE if mutable else _VALUE
-        ends, self.ends = (
-            self.ends,
-            NO_OBJECTS,
-        )  # a function among the fields of a named tuple would be a method
+        # A function among the fields of a named tuple would be a method.
+        ends, self.ends = self.ends, NO_OBJECTS
         self.write(parts, depth + 1)
         self.ends = ends
         return True
@@ -270,14 +264,14 @@ class Reader:
         parts = self.apart(depth, self.heap)
         try:
             value = library.build(parts)
-        except Exception as error:  # whatever a constructor of the library makes of nonsense
+        except Exception as error:  # a constructor may raise anything for malformed parts
             raise WireError(f"malformed value: {type(error).__name__}") from None
         if tag == _MUTABLE and number is None:
             self.containers[place] = value
         return value if number is None else self.remember(value, number)
 
     def apart(self, depth: int, heap: Heap | None = None) -> Any:
-        """A part that may hold no objects, and a description no shared containers."""
+        """Read a part that may not hold objects, nor shared containers unless `heap` is given."""
         before = self.ends, self.heap
         self.ends, self.heap = NO_OBJECTS, heap
         value = self.read(depth + 1)
@@ -345,7 +339,7 @@ def send_bytes(fd: int, payload: bytes) -> None:
 
 
 def receive(fd: int) -> Any:
-    """The next value; EOFError when the other side is gone."""
+    """Return the next value; raise EOFError if the other side has ended."""
     return decode(receive_bytes(fd))
 
 

@@ -1,9 +1,8 @@
-"""minicode: a signature and a docstring ask for a function body; checks that run in the sandbox
-decide.
+"""minicode: write a function body from a signature and a docstring, scored by running checks.
 
-The problems are compositions of one to three simple operations on integers, strings and lists. The
-test side holds out whole compositions (see `side`), and `stream` gives endless training pairs of
-the other side, in many phrasings and many bodies.
+The checks run in the sandbox. The problems are compositions of one to three simple operations on
+integers, strings and lists. The test side holds out whole compositions (see `side`), and `stream`
+yields training pairs of the other side forever, in many phrasings and with many bodies.
 """
 
 from collections.abc import Iterator
@@ -36,9 +35,9 @@ __all__ = ["TASK", "Target", "load", "prompt", "score", "side", "stream"]
 CHECKS = 8
 MOST_CHECKS = 20
 MOST_PROBLEMS = 1000
-PATIENCE = 2000  # draws without a new problem, after which there are none left
+PATIENCE = 2000  # draws without a new problem after which the search gives up
 LIMITS = Limits(timeout_s=5.0)
-LONGEST_PROGRAM = 20_000  # characters; a right answer has some hundred
+LONGEST_PROGRAM = 20_000  # characters; a right answer has a few hundred
 
 Check = tuple[tuple[Any, ...], Any]  # arguments, expected result: plain data
 
@@ -53,8 +52,9 @@ class Target:
 def stream(
     *, operations: int | None = None, split: Split = "train", seed: int = 0
 ) -> Iterator[tuple[str, str]]:
-    """Endless (prompt, body) pairs of one side, with so many operations each; None mixes one to
-    three.
+    """Yield (prompt, body) pairs of one side forever.
+
+    operations: how many operations each problem has; None mixes one to three.
     """
     random = Random(f"minicode stream {seed}")
     while True:
@@ -71,11 +71,11 @@ def load(
     limit: int | None = None,
     unsafe: bool = False,
 ) -> list[Problem]:
-    """`count` problems of one side, no two with the same operations; `limit` takes the first so
-    many.
+    """Return `count` problems of one side, no two with the same operations.
 
-    operations: how many a problem composes, 1 to 3: more are harder. None mixes them as the
-    training data do.
+    operations: how many operations a problem composes, 1 to 3; more are harder. None mixes them
+    like the training data.
+    limit: return only the first `limit` of the problems.
     """
     if not 1 <= count <= MOST_PROBLEMS:
         raise ValueError(f"count must be 1 to {MOST_PROBLEMS}, not {count}")
@@ -95,7 +95,8 @@ def load(
         elif idle == PATIENCE:
             what = f"{operations} operation{'' if operations == 1 else 's'}"
             raise ValueError(
-                f"only {len(problems)} problems with {what} were found on the {split} side; asked for {wanted}"
+                f"found only {len(problems)} problems with {what} on the {split} side, "
+                f"but {wanted} were requested"
             )
     return problems
 
@@ -143,10 +144,10 @@ def _problem(composition: Composition, chosen: list[int], random: Random, unsafe
 
 
 def _chosen(composition: Composition, random: Random) -> list[int]:
-    """The probes to check a composition with: CHECKS of them, then whatever tells it from its
-    rivals. Empty if none can.
+    """Return the probes to check a composition with; empty if it cannot be checked.
 
-    Every shorter composition must fail; so must every one that differs in one step, unless no probe
+    They are CHECKS probes, plus those needed to tell the composition from its rivals. Every shorter
+    composition must fail, and so must every composition that differs in one step, unless no probe
     tells the two apart.
     """
     expected = values(composition)
@@ -164,7 +165,7 @@ def _chosen(composition: Composition, random: Random) -> list[int]:
 
 
 def _varied(defined: list[int], expected: Values) -> list[int]:
-    """CHECKS probes, those with a result of their own before those with a result seen already."""
+    """Return CHECKS probes, preferring those whose result no earlier probe has."""
     seen: list[Any] = []
     repeats = []
     for i in defined:
@@ -175,7 +176,7 @@ def _varied(defined: list[int], expected: Values) -> list[int]:
 
 
 def _refute(rival: Values, expected: Values, chosen: list[int], defined: list[int]) -> bool:
-    """Add a check that the rival fails, if it passes all so far; False if there is none."""
+    """Add a check that the rival fails, unless one does already; return False if there is none."""
     if any(rival[i] != expected[i] for i in chosen):
         return True
     telling = next((i for i in defined if rival[i] != expected[i]), None)
@@ -193,9 +194,10 @@ TASK = Task(
     code=True,
     protocols={
         "3_operations": {"load": partial(load, operations=3), "steps": 16},
+        # docs/exploration.md
         "exploration": {
             "load": partial(load, operations=3, count=500, seed=EXPLORATION),
             "steps": 16,
-        },  # docs/exploration.md
+        },
     },
 )

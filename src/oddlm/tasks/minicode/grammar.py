@@ -1,4 +1,4 @@
-"""Compositions of operations: which there are, what they compute, on which side they fall."""
+"""Compositions of operations: how they are drawn, what they compute, which side they are on."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ DEPTH_WEIGHTS = (1, 3, 4)
 KIND_WEIGHTS: dict[Kind, int] = {"ints": 8, "words": 5, "str": 5, "int": 3}
 INTEGERS = (-99, 999)
 LONGEST = 60  # list or string
-UNDEFINED = None  # the value of a composition where it has none, or one out of bounds
+UNDEFINED = None  # stands for a missing value, or one out of bounds
 
 _BY_KIND = {
     kind: tuple(operation for operation in OPERATIONS if operation.takes == kind)
@@ -30,11 +30,8 @@ class Step:
     parameter: Any
 
     def __str__(self) -> str:
-        return (
-            self.operation.name
-            if self.parameter is None
-            else f"{self.operation.name}({self.parameter})"
-        )
+        name = self.operation.name
+        return name if self.parameter is None else f"{name}({self.parameter})"
 
 
 Composition = tuple[Step, ...]
@@ -42,30 +39,29 @@ Values = tuple[Any, ...]  # one per probe
 
 
 def side(names: Sequence[str]) -> Split:
-    """On which side a composition falls, by the names of its operations in any order: 80 % train, 8
-    % tune, 12 % test.
+    """Return the side of a composition by the names of its operations, in any order.
 
-    blake2b with an 8-byte digest, of the ASCII text `ints.add+ints.keep_even+ints.sum` (names
-    ascending), read as a big-endian integer modulo 100: below 80 is train, below 88 tune, the rest
-    test. Parameters do not count: no model trained on the training side has met the operations of a
-    test problem together.
+    The sides are 80 % train, 8 % tune and 12 % test. The side is a hash: the 8-byte blake2b digest
+    of the ASCII text `ints.add+ints.keep_even+ints.sum` (names ascending), read as a big-endian
+    integer, modulo 100. Below 80 is train, below 88 tune, the rest test. Parameters do not count:
+    no model trained on the training side has seen the operations of a test problem together.
     """
-    bucket = (
-        int.from_bytes(blake2b("+".join(sorted(names)).encode(), digest_size=8).digest(), "big")
-        % 100
-    )
+    text = "+".join(sorted(names))
+    bucket = int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") % 100
     return "train" if bucket < 80 else "tune" if bucket < 88 else "test"
 
 
 def draw(random: Random, split: Split, operations: int | None = None) -> Composition:
-    """A composition of one side that no shorter one equals, no operation twice; of so many
-    operations, or of any number.
+    """Draw a composition of one side without repeated operations.
+
+    No shorter composition is equal to it. operations: their number; None is any.
     """
     if split not in get_args(Split):
         raise ValueError(f"unknown split {split!r}; known: {', '.join(get_args(Split))}")
     if operations is not None and operations not in DEPTHS:
         raise ValueError(
-            f"operations must be one of {', '.join(map(str, DEPTHS))}, or None for all, not {operations!r}"
+            f"operations must be one of {', '.join(map(str, DEPTHS))}, or None for all, "
+            f"not {operations!r}"
         )
     while True:
         composition = _walk(random, operations or random.choices(DEPTHS, DEPTH_WEIGHTS)[0])
@@ -86,14 +82,14 @@ def _walk(random: Random, depth: int) -> Composition:
 
 @lru_cache(maxsize=100_000)
 def sound(composition: Composition) -> bool:
-    """Defined on enough probes to be tested, and on the probes equal neither to a constant nor to a
-    shorter composition.
+    """Return whether a composition is worth a problem.
+
+    It must be defined on at least half of the probes, have at least 4 different values on them, and
+    not be equal to a shorter composition.
     """
     found = values(composition)
-    if (
-        sum(value is not UNDEFINED for value in found) < len(found) // 2
-        or len(set(map(repr, found)) - {"None"}) < 4
-    ):
+    defined = sum(value is not UNDEFINED for value in found)
+    if defined < len(found) // 2 or len(set(map(repr, found)) - {"None"}) < 4:
         return False
     return repr(found) not in _shorter_reprs(
         composition[0].operation.takes, composition[-1].operation.gives, len(composition)
@@ -101,7 +97,7 @@ def sound(composition: Composition) -> bool:
 
 
 def values(composition: Composition) -> Values:
-    """What a composition gives for each probe of what it takes."""
+    """Return the result of a composition for each probe of its input kind."""
     found: Values = probes(composition[0].operation.takes)
     for step in composition:
         found = _apply(step, found)
@@ -109,13 +105,13 @@ def values(composition: Composition) -> Values:
 
 
 def shorter(takes: Kind, gives: Kind, depth: int) -> Iterator[Values]:
-    """The values of every composition of fewer steps, the identity (no steps) among them."""
+    """Yield the values of every composition of fewer steps, including the identity (no steps)."""
     for fewer in range(depth):
         yield from _of_depth(takes, fewer).get(gives, {}).values()
 
 
 def neighbours(composition: Composition) -> Iterator[Values]:
-    """The values of every composition that differs in one step."""
+    """Yield the values of every composition that differs in one step."""
     for i, step in enumerate(composition):
         before, after = composition[:i], composition[i + 1 :]
         start = values(before) if before else probes(step.operation.takes)
@@ -129,7 +125,7 @@ def neighbours(composition: Composition) -> Iterator[Values]:
 
 @cache
 def probes(kind: Kind) -> Values:
-    """Fixed inputs that every composition is tried on: the edges, then random ones."""
+    """Return the fixed inputs that every composition is tried on: edge cases, then random ones."""
     random = Random(f"probes of {kind}")
     return (*_EDGES[kind], *(_RANDOM[kind](random) for _ in range(36)))
 
@@ -141,10 +137,7 @@ def _apply(step: Step, found: Values) -> Values:
 def _value(step: Step, value: Any) -> Any:
     try:
         result = step.operation.run(value, step.parameter)
-    except (
-        ValueError,
-        IndexError,
-    ):  # max of nothing, first of nothing, digits of a negative number
+    except (ValueError, IndexError):  # maximum or first of nothing, digits of a negative number
         return UNDEFINED
     return result if _in_bounds(result) else UNDEFINED
 
@@ -170,7 +163,10 @@ def _steps(kind: Kind) -> tuple[Step, ...]:
 
 @cache
 def _of_depth(takes: Kind, depth: int) -> dict[Kind, dict[str, Values]]:
-    """Values of all compositions of that depth by what they give; equal ones once, by their repr."""
+    """Return the values of all compositions of this depth, by output kind and then by repr.
+
+    Equal compositions occur once.
+    """
     if depth == 0:
         return {takes: {repr(probes(takes)): probes(takes)}}
     found: dict[Kind, dict[str, Values]] = {}
@@ -191,9 +187,9 @@ def _shorter_reprs(takes: Kind, gives: Kind, depth: int) -> frozenset[str]:
 
 
 _VOCABULARY = """
-    a as at apple banana bread boat cat coat cloud dog door egg eat fish fog goat green hat house ice into jam jar kite
-    lemon lamp moon map nest net of on open orange pen pear queen rain red river sun sea stone tea tree toast up under
-    van water wind window yes zebra
+    a as at apple banana bread boat cat coat cloud dog door egg eat fish fog goat green hat house
+    ice into jam jar kite lemon lamp moon map nest net of on open orange pen pear queen rain red
+    river sun sea stone tea tree toast up under van water wind window yes zebra
 """
 
 

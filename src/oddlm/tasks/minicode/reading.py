@@ -1,6 +1,6 @@
-"""The program that a model's text means.
+"""Extract the program from a model's text.
 
-Text in, text out: nothing of it is parsed or run on this side.
+This is text processing only: nothing is parsed or run here.
 """
 
 import re
@@ -13,16 +13,17 @@ _RETURN = re.compile(r"^[ \t]*return\b", re.MULTILINE)
 _DEFINITION = re.compile(rf" *def {FUNCTION}\(")
 _BEFORE_DEFINITION = re.compile(r" *(import \w|from \w+ import |def \w+\(|class \w)")
 _CODE = re.compile(
-    r" *(return\b|for \w|if |while |import \w|from \w+ import |#|\w+( *, *\w+)* *[-+*/%]?/?= *[^=]|[\w.]+\()"
+    r" *(return\b|for \w|if |while |import \w|from \w+ import |#"
+    r"|\w+( *, *\w+)* *[-+*/%]?/?= *[^=]|[\w.]+\()"
 )
 
 
 def read_answer(text: str, prompt: str) -> tuple[str, str] | None:
-    """(what the model wrote, the whole program), or None where there is no code.
+    """Return (the code that the model wrote, the whole program), or None if there is no code.
 
-    A fenced block counts before what is around it, and need not end. A definition of the function
-    counts with the imports and helpers above it; otherwise the text is a body. Prose before and
-    after is left out, lost indentation is put back.
+    A fenced block, which need not be closed, takes precedence over the text around it. A definition
+    of the function is taken with the imports and helpers above it; otherwise the text is a body.
+    Prose before and after is dropped, and lost indentation is restored.
     """
     code = _unfenced(_END.split(text, maxsplit=1)[0]).expandtabs(4)
     lines = [line.rstrip() for line in code.split("\n")]
@@ -36,9 +37,8 @@ def read_answer(text: str, prompt: str) -> tuple[str, str] | None:
 
 def _unfenced(text: str) -> str:
     before, fence, after = text.partition("```")
-    if not fence or _RETURN.search(
-        before
-    ):  # a fence behind a return closes one that the prompt had opened
+    # A fence after a return closes a block that the prompt had opened.
+    if not fence or _RETURN.search(before):
         return before
     block = after.partition("```")[0]
     language = _LANGUAGE.match(block)
@@ -78,8 +78,9 @@ def _body(lines: list[str]) -> str:
 
 
 def _statements(lines: list[str]) -> list[list[str]]:
-    """Lines from the first that looks like code on, without blank ones; those inside open brackets
-    belong to the one before.
+    """Group lines into statements, from the first line that looks like code on.
+
+    Blank lines are dropped. Lines inside open brackets belong to the statement before them.
     """
     statements: list[list[str]] = []
     depth = 0
@@ -95,9 +96,9 @@ def _statements(lines: list[str]) -> list[list[str]]:
 
 
 def _base(statements: list[list[str]]) -> int:
-    """The indentation of the body.
+    """Return the indentation of the body.
 
-    A first line without any may have lost its own: then the lines after it tell.
+    A first line without indentation may have lost it; then the lines after it decide.
     """
     first, *rest = [statement[0] for statement in statements]
     if _indent(first):

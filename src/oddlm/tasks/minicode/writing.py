@@ -1,6 +1,4 @@
-"""A composition as a person would put it: a signature with a docstring, and one of many right
-bodies.
-"""
+"""Write a composition as a person would: a signature with a docstring, and a right body."""
 
 import ast
 import re
@@ -16,22 +14,12 @@ from .operations import ANNOTATIONS, ELEMENTS, NAMES, Kind
 FUNCTION = "f"
 INDENT = " " * 4
 FRESH = ("p", "q", "r")  # no operation's code uses these names
-STYLES = {
-    "inline": 0.0,
-    "mixed": 0.5,
-    "steps": 1.0,
-    "loop": 0.5,
-}  # how often a step gets a line of its own
+# How often a step gets a separate line.
+STYLES = {"inline": 0.0, "mixed": 0.5, "steps": 1.0, "loop": 0.5}
 TAKES_GENERATOR = (
-    "sum(@)",
-    "max(@)",
-    "min(@)",
-    "sorted(@)",
-    "''.join(@)",
-    "' '.join(@)",
-    "'-'.join(@)",
-)
-LONGEST_BODY = 48
+    "sum(@)", "max(@)", "min(@)", "sorted(@)", "''.join(@)", "' '.join(@)", "'-'.join(@)",
+)  # fmt: skip
+LONGEST_BODY = 48  # tokens
 _TOKEN = re.compile(r"\w+|[^\w\s]|\n *")
 _OPERATORS = (ast.BinOp, ast.UnaryOp, ast.Compare)
 
@@ -44,11 +32,11 @@ class Expression:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What may stand for the @ of a piece of code, and what the whole is."""
+    """What may replace the @ of a piece of code, and whether the result needs parentheses."""
 
-    named: bool  # @ occurs more than once: names only
+    named: bool  # @ occurs more than once: only a name may replace it
     tight: bool  # @ is an operand: loose expressions get parentheses
-    loose: bool
+    loose: bool  # the whole needs parentheses as an operand
 
 
 def write_prompt(composition: Composition, random: Random) -> str:
@@ -58,17 +46,17 @@ def write_prompt(composition: Composition, random: Random) -> str:
 
 
 def _docstring(composition: Composition, random: Random) -> str:
-    said = [
+    phrases = [
         _filled(random.choice(step.operation.phrases), step.parameter, str) for step in composition
     ]
-    if len(said) == 1:
-        return _sentence(said[0])
-    way = random.randrange(3)
-    if way == 0:
-        return _sentence(", then ".join(said))
-    if way == 1:
-        return " ".join(_sentence(phrase) for phrase in said)
-    return _sentence(f"first {', then '.join(said)}")
+    if len(phrases) == 1:
+        return _sentence(phrases[0])
+    form = random.randrange(3)
+    if form == 0:
+        return _sentence(", then ".join(phrases))
+    if form == 1:
+        return " ".join(_sentence(phrase) for phrase in phrases)
+    return _sentence(f"first {', then '.join(phrases)}")
 
 
 def _sentence(text: str) -> str:
@@ -76,8 +64,9 @@ def _sentence(text: str) -> str:
 
 
 def write_body(composition: Composition, random: Random) -> str:
-    """A right body in a random style, ending in a newline; long ones are written again, a few
-    times.
+    """Return a right body in a random style, ending in a newline.
+
+    A body longer than LONGEST_BODY is written again, up to 8 times in all; the shortest is kept.
     """
     written = ""
     for _ in range(8):
@@ -89,7 +78,7 @@ def write_body(composition: Composition, random: Random) -> str:
 
 
 def tokens(text: str) -> int:
-    """Words, marks and line starts: about what a small vocabulary makes of a text."""
+    """Count words, marks and line starts: about as many tokens as with a small vocabulary."""
     return len(_TOKEN.findall(text))
 
 
@@ -113,7 +102,7 @@ def _written(composition: Composition, random: Random) -> str:
 
 
 class _Body:
-    """Lines so far, and the expression that holds the value so far."""
+    """The lines written so far, and the expression of the current value."""
 
     def __init__(self, takes: Kind, random: Random, fresh: bool) -> None:
         self.random = random
@@ -152,7 +141,7 @@ class _Body:
 
 
 def _runs(composition: Composition) -> list[list[Step]]:
-    """Neighbouring maps and filters of the same elements together, all else alone."""
+    """Group neighbouring maps and filters of the same kind; every other step is a run by itself."""
     runs: list[list[Step]] = []
     for elements, group in groupby(
         composition, lambda step: _elementwise(step) and step.operation.takes
@@ -173,7 +162,7 @@ def _comprehension(run: list[Step], random: Random) -> str:
 
 
 def _element(run: list[Step], random: Random) -> tuple[str, list[str]]:
-    """The element that a run of maps and filters makes of each element, and its conditions."""
+    """Return the new element after a run of maps and filters, and the conditions to keep it."""
     element = Expression(ELEMENTS[run[0].operation.takes])
     conditions = []
     for step in run:
