@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from oddlm.experiments.stages import summary
+from oddlm.experiments.stages import summarise
 from oddlm.metrics import BATCH_METRICS
 from oddlm.params import SampleParams
 from oddlm.spec import RunSpec
@@ -123,7 +123,7 @@ def append(folder: Path, samples: int, together: int) -> None:
             for first in range(0, PROBLEMS, together):
                 writer.draw(*records[first : first + together])
                 writer.score(*verdicts[first : first + together])
-            writer.finish(summary(spec, verdicts))
+            writer.finish(summarise(spec, verdicts))
         seconds += time.perf_counter() - began
     print(seconds)
 
@@ -144,7 +144,8 @@ def put(folder: Path, runs: Sequence[RunSpec]) -> None:
         )
         (home / DRAWN).write_bytes(lines)
         (home / SCORES).write_bytes(scored[number % 100])
-        (home / SUMMARY).write_text(summary(spec, verdicts[number % 100]).model_dump_json() + "\n")
+        summary = summarise(spec, verdicts[number % 100])
+        (home / SUMMARY).write_text(summary.model_dump_json() + "\n")
 
 
 # A process begins with its parent's peak, so that of this one, with all its imports, must not start
