@@ -397,8 +397,8 @@ def test_an_executor_of_ones_own(store, tmp_path):
         ("slurm", "unknown executor 'slurm'; known: inline, local, ray"),
         ("local:workers", "NAME:key=value"),
         ("local:worker=2", "executor 'local' has no option 'worker'; options: workers, timeout"),
-        ("local:workers=0", "workers must be a whole number from 1, not 0"),
-        ("local:workers=two", "workers must be a whole number from 1, not 'two'"),
+        ("local:workers=0", "workers must be .*, not 0"),
+        ("local:workers=two", "workers must be .*, not 'two'"),
         ("inline:workers=2", "local:workers=2"),
     ],
 )

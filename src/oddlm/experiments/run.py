@@ -389,7 +389,7 @@ class _Driver:
         return sum(len(run.left) for run in self.open.values()) + sum(map(len, waiting))
 
     def take(self, stage: Stage) -> Batch | None:
-        """Return the next batch of a stage. Open the next run when there is nothing left to draw."""
+        """Return the next batch of a stage. Open the next run when nothing is left to draw."""
         queue = self.to_draw if stage == "draw" else self.to_score
         while not queue and not self.to_draw and self._next < len(self.plan.runs):
             self._next += 1
