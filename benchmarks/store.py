@@ -1,12 +1,12 @@
-"""Millions of stored samples: seconds and memory of writing, listing, querying and reporting them.
+"""Time and memory of writing, listing, querying and reporting millions of stored samples.
 
-    python benchmarks/store.py [--samples 1000000 10000000] [--folder /tmp] [--out
-    benchmarks/results/store.md]
+    python benchmarks/store.py [--samples 1000000 10000000] [--folder /tmp]
+        [--out benchmarks/results/store.md]
 
-Runs of 200 problems with 16 samples each, over settings and seeds, so that `oddlm report` has a
-real table to make. Texts are as long as GSM8K's answers. A part of every store is written through
-`Store.open`, and timed; the rest is put there as bytes, in the same format. Every figure is of a
-process of its own, start-up and imports included; memory is the peak of its resident set.
+The runs have 200 problems with 16 samples each, over settings and seeds, so that `oddlm report`
+makes a realistic table. Texts are as long as GSM8K's answers. A part of every store is written
+through `Store.open` and timed; the rest is written as bytes in the same format. Every figure is of
+a separate process, including start-up and imports; memory is the peak of its resident set.
 """
 
 import argparse
@@ -206,8 +206,9 @@ def table(samples: int, home: Path, repeats: int) -> Iterator[str]:
         for name in (DRAWN, SCORES)
     }
     yield (
-        f"\n## {len(runs) * PROBLEMS * N:,} samples\n\n{len(runs):,} runs; drawn.jsonl {sizes[DRAWN] / 1e9:.2f} GB, "
-        f"scores.jsonl {sizes[SCORES] / 1e9:.2f} GB\n\n| what | seconds | CPU seconds | peak MB |\n|---|---:|---:|---:|"
+        f"\n## {len(runs) * PROBLEMS * N:,} samples\n\n{len(runs):,} runs; "
+        f"drawn.jsonl {sizes[DRAWN] / 1e9:.2f} GB, scores.jsonl {sizes[SCORES] / 1e9:.2f} GB\n\n"
+        "| what | seconds | CPU seconds | peak MB |\n|---|---:|---:|---:|"
     )
     yield from appended
     commands = {
