@@ -1,15 +1,15 @@
-"""The same samples on CPU and GPU: the mini model on countdown with four numbers, float32 against
-float32, bfloat16 beside.
+"""Compare samples from CPU and GPU: the mini model on countdown with four numbers.
 
     python benchmarks/agreement.py generate --device cpu --out cpu.json
     python benchmarks/agreement.py generate --device cuda --out gpu.json
-    python benchmarks/agreement.py generate --device cuda --dtype bfloat16 --rounds 8 --out
-    gpu16.json python benchmarks/agreement.py compare cpu.json gpu.json gpu16.json
+    python benchmarks/agreement.py generate --device cuda --dtype bfloat16 --rounds 8 \\
+        --out gpu16.json
+    python benchmarks/agreement.py compare cpu.json gpu.json gpu16.json
 
-The networks of the two devices round differently, and one token that falls the other way changes
-what is written after it. So tokens are compared as whole samples, those of the first round. Pass@16
-is compared problem by problem, each the mean over its rounds, which have other seeds.
-`--head float32` computes the logits of a bfloat16 network in float32.
+Networks round differently on the two devices, and a single different token changes everything
+written after it. So the samples of the first round are compared as a whole. Pass@16 is compared
+problem by problem, averaged over rounds with different seeds. `--head float32` computes the logits
+of a bfloat16 network in float32.
 """
 
 import argparse
@@ -71,7 +71,8 @@ def compare(args: argparse.Namespace) -> None:
     count, common = len(runs[0]["tokens"]), min(len(run["rounds"]) for run in runs)
     print(f"mini, countdown-4, {count} problems, n={N}, {common} rounds, {SETTINGS}\n")
     print(
-        "| run | samples as in the first | problems alike | Pass@1 | Pass@16 | each round | Pass@16 less the first, 95 % |"
+        "| run | samples as in the first | problems alike | Pass@1 | Pass@16 | each round "
+        "| Pass@16 less the first, 95 % |"
     )
     print("|---|---|---|---|---|---|---|")
     results = [np.array(run["rounds"][:common]) for run in runs]  # [rounds, problems, samples]
@@ -83,10 +84,10 @@ def compare(args: argparse.Namespace) -> None:
         change = solved.mean(axis=0) - before  # of each problem
         half = 1.96 * change.std(ddof=1) / count**0.5
         each = " ".join(f"{100 * share:.1f}" for share in solved.mean(axis=1))
-        passes = f"{result.mean():.1%} | {solved.mean():.1%} | {each} | {100 * change.mean():+.1f} ± {100 * half:.1f} points"
-        print(
-            f"| {run['device']} {run['dtype']} | {same.mean():.2%} | {same.all(axis=1).mean():.1%} | {passes} |"
-        )
+        changed = f"{100 * change.mean():+.1f} ± {100 * half:.1f} points"
+        passes = f"{result.mean():.1%} | {solved.mean():.1%} | {each} | {changed}"
+        alike = f"{same.mean():.2%} | {same.all(axis=1).mean():.1%}"
+        print(f"| {run['device']} {run['dtype']} | {alike} | {passes} |")
 
 
 def main() -> None:

@@ -1,13 +1,14 @@
-"""What reusing keys and values costs and gains, beside the same runs without.
+"""Compare sampling with and without a KV cache.
 
     python benchmarks/cache.py [--device cuda] [--problems 200] [--seeds 3]
     python benchmarks/cache.py --shape 8b --device cuda
 
-The first: countdown on the mini model. "tokens changed" and both Pass rates are against no cache
-with the same block length and the same seeds; Pass rates are means over problems and seeds with the
-95 % interval of the difference, paired by problem. Speed is the time without a cache over the time
-with one (on a CPU: processor time), the median over seeds of runs made one after the other.
-The second: time alone, on an untrained network of that shape (mini, 8b) with a long canvas.
+The first command runs countdown on the mini model. "tokens changed" and both Pass rates are
+relative to no cache with the same block length and seeds. Pass rates are means over problems and
+seeds, with the 95 % interval of the difference, paired by problem. Speed is the time without a
+cache divided by the time with one (on a CPU: processor time), the median over seeds of runs made
+one after the other. The second command measures only time, on an untrained network of that shape
+(mini, 8b) with a long canvas.
 """
 
 import argparse
@@ -52,7 +53,7 @@ SHAPES = {  # network, then prompt, length, block length, steps
 
 
 def seconds(call: Any, device: str) -> tuple[float, Any]:
-    """On a CPU the processor's time, which other work on the machine does not change."""
+    """Time a call; on a CPU by processor time, which other processes do not affect."""
     clock = time.process_time if device == "cpu" else time.perf_counter
     began = clock()
     result = call()
@@ -72,10 +73,12 @@ def accuracy(device: str, problems: int, seeds: int, blocks: Sequence[int], step
             prompts, N, max_batch=4096, length=LENGTH, block_length=LENGTH, steps=2, progress=False
         )
     print(
-        f"countdown, {problems} problems, {seeds} seeds, n={N}, length {LENGTH}, {steps} steps, temperature 0.5, eos late\n"
+        f"countdown, {problems} problems, {seeds} seeds, n={N}, length {LENGTH}, {steps} steps, "
+        "temperature 0.5, eos late\n"
     )
     print(
-        "| method | block length | cache | tokens changed | Pass@1 | against none | Pass@16 | against none | speed |"
+        "| method | block length | cache | tokens changed | Pass@1 | against none | Pass@16 "
+        "| against none | speed |"
     )
     print("|---|---|---|---|---|---|---|---|---|")
     for method, options in METHODS.items():
@@ -108,7 +111,7 @@ def accuracy(device: str, problems: int, seeds: int, blocks: Sequence[int], step
 
 
 def compared(own: list[Any], none: list[Any]) -> str:
-    """Cells of one row."""
+    """Format the cells of one row."""
     changed = np.mean([(a[1] != b[1]).mean() for a, b in zip(own, none, strict=True)])
     cells = [f"{changed:.1%}"]
     for rate in (pass_at_1, lambda right: pass_at_k(right, N)):
@@ -141,10 +144,12 @@ def speed(shape: str, device: str, repeats: int) -> None:
         "progress": False,
     }
     print(
-        f"untrained network of shape {shape}, {dtype}, n={N}, prompt {prompt}, length {length} by {block}, {steps} steps"
+        f"untrained network of shape {shape}, {dtype}, n={N}, prompt {prompt}, "
+        f"length {length} by {block}, {steps} steps"
     )
     print(
-        "\n| cache | time per step | speed | positions computed | peak memory |\n|---|---|---|---|---|"
+        "\n| cache | time per step | speed | positions computed | peak memory |"
+        "\n|---|---|---|---|---|"
     )
     times, counts, peaks = defaultdict(list), {}, {}
     for repeat in range(repeats + 1):
@@ -162,10 +167,8 @@ def speed(shape: str, device: str, repeats: int) -> None:
     for name, own in times.items():
         ratio = statistics.median(b / a for a, b in zip(own, times["none"], strict=True))
         share = counts[name] / counts["none"]
-        print(
-            f"| {name} | {1e3 * statistics.median(own):.1f} ms | {ratio:.2f}x | {share:.1%} | {peaks[name]} |",
-            flush=True,
-        )
+        speed = f"{1e3 * statistics.median(own):.1f} ms | {ratio:.2f}x"
+        print(f"| {name} | {speed} | {share:.1%} | {peaks[name]} |", flush=True)
 
 
 class Watched(Native):

@@ -1,15 +1,16 @@
-"""Autograd reference against closed form: time and extra peak memory, each in a process of its own.
+"""Compare the autograd reference with the closed form: time and extra peak memory.
 
     python benchmarks/diversify.py [--repeats 3] [--objective odd]
     python benchmarks/diversify.py --features [--repeats 3] [--objective odd]
 
-Memory is the peak of a process that calls diversify less the peak of one that only holds the logits
-and a copy of them (the result), the smallest of three processes each. Times are medians;
-"softmaxes" says how many softmaxes over the same logits one call costs, in the same process.
+Each is measured in a separate process. Memory is the peak of a process that calls diversify minus
+the peak of one that only holds the logits and a copy of them (the result), each the smallest of
+three processes. Times are medians; "softmaxes" is the time of a call in units of one softmax over
+the same logits, in the same process.
 
-With --features: every feature at the size of the mini model, both ways in turn in one process with
-one thread. Times are medians of CPU time; memory is how far the resident set rises above what it
-was before the call (Linux), less the result.
+With --features, every feature is measured at the size of the mini model, alternating between both
+in one process with one thread. Times are medians of CPU time; memory is the rise of the resident
+set during the call (Linux), minus the result.
 """
 
 import argparse
@@ -126,10 +127,12 @@ def measure(
 
 def kernel_table(objective: str, repeats: int) -> None:
     print(
-        f"objective {objective}, float32, {torch.get_num_threads()} threads, torch {torch.__version__}\n"
+        f"objective {objective}, float32, {torch.get_num_threads()} threads, "
+        f"torch {torch.__version__}\n"
     )
     print(
-        "| groups x n, S, V | masked | reference | closed form | faster | extra memory: reference | closed form | ratio |"
+        "| groups x n, S, V | masked | reference | closed form | faster "
+        "| extra memory: reference | closed form | ratio |"
     )
     print("|---|---|---|---|---|---|---|---|")
     for case in CASES:
@@ -144,10 +147,8 @@ def kernel_table(objective: str, repeats: int) -> None:
         ]
         faster = f"{reference['seconds'] / closed['seconds']:.1f}x"
         memory = f"{extra[0]:.0f} MiB | {extra[1]:.0f} MiB | 1/{extra[0] / max(extra[1], 1):.0f}"
-        print(
-            f"| {groups} x {n}, {S}, {V} | {share:.0%} | {cost[0]} | {cost[1]} | {faster} | {memory} |",
-            flush=True,
-        )
+        setting = f"{groups} x {n}, {S}, {V} | {share:.0%}"
+        print(f"| {setting} | {cost[0]} | {cost[1]} | {faster} | {memory} |", flush=True)
 
 
 def share_table(objective: str) -> None:
@@ -178,10 +179,8 @@ def share_table(objective: str) -> None:
         for _ in range(5):
             run()
         whole = time.perf_counter() - began
-        print(
-            f"| {backend} | {whole / 5 * 1e3:.0f} ms | {spent[0] / 5 * 1e3:.0f} ms | {spent[0] / whole:.0%} |",
-            flush=True,
-        )
+        times = f"{whole / 5 * 1e3:.0f} ms | {spent[0] / 5 * 1e3:.0f} ms"
+        print(f"| {backend} | {times} | {spent[0] / whole:.0%} |", flush=True)
 
 
 def rise_mib(call: Callable[[], Any]) -> float:
@@ -218,7 +217,8 @@ def feature_table(objective: str, repeats: int) -> None:
     size = f"{groups} x {n}, S = {S}, V = {V}, H = {H}, 60% masked"
     print(f"objective {objective}, {size}, float32, 1 thread, torch {torch.__version__}\n")
     print(
-        "| feature | reference | without autograd | faster | extra memory: reference | without autograd |"
+        "| feature | reference | without autograd | faster "
+        "| extra memory: reference | without autograd |"
     )
     print("|---|---|---|---|---|---|")
     for feature in FEATURES:
@@ -241,10 +241,8 @@ def feature_table(objective: str, repeats: int) -> None:
             [feature["name"], *(f"{k} {v}" for k, v in feature.items() if k != "name")]
         )
         memory = f"{extra[0]:.0f} MiB | {extra[1]:.0f} MiB"
-        print(
-            f"| {name} | {slow * 1e3:.0f} ms | {fast * 1e3:.0f} ms | {slow / fast:.1f}x | {memory} |",
-            flush=True,
-        )
+        times = f"{slow * 1e3:.0f} ms | {fast * 1e3:.0f} ms | {slow / fast:.1f}x"
+        print(f"| {name} | {times} | {memory} |", flush=True)
 
 
 def main() -> None:

@@ -1,10 +1,9 @@
-"""What the weights of an 8B network take: computed from shapes, and, with --device, made and
-measured there.
+"""The memory of the weights of an 8B network: computed from shapes and, with --device, measured.
 
     python benchmarks/footprint.py [--device cuda]
 
-"peak" is the most that was allocated while random weights arrived one parameter at a time, as a
-loader does it.
+"peak" is the most memory allocated while random weights arrive one parameter at a time, as from a
+loader.
 """
 
 import argparse
@@ -39,11 +38,9 @@ def filled(config: TransformerConfig, quantize: str | None, device: str) -> Tran
 
 @torch.no_grad()
 def step_ms(network: Transformer, device: str) -> float:
-    """One forward pass of 16 x (64 + 64) positions."""
-    tokens, lengths = (
-        torch.randint(1000, (16, 128), device=device),
-        torch.full((16,), 64, device=device),
-    )
+    """Return the ms of one forward pass of 16 x (64 + 64) positions."""
+    tokens = torch.randint(1000, (16, 128), device=device)
+    lengths = torch.full((16,), 64, device=device)
     for repeat in range(6):
         if repeat == 1:  # the first warms up
             torch.cuda.synchronize()
@@ -65,7 +62,8 @@ def main() -> None:
         else " |"
     )
     print(
-        f"| shape | weights in | embedding | each block | head | in all | two GPUs of 12 GiB{measured}"
+        "| shape | weights in | embedding | each block | head | in all "
+        f"| two GPUs of 12 GiB{measured}"
     )
     print("|---" * (7 + 3 * bool(args.device)) + "|")
     for name, config in SHAPES.items():

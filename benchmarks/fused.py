@@ -1,13 +1,12 @@
-"""The fused kernels alone, on a GPU: plain sampling and ODD, on logits of a LLaDA-sized vocabulary,
-no network.
+"""Time the fused kernels on a GPU without a network, on logits of a LLaDA-sized vocabulary.
 
     python benchmarks/fused.py [--repeats 20] [--profile] [--hot]
 
-Times are medians of CUDA events around one step's guide and sampling, captured in a graph and
-replayed, so that they are the device's own; "host" is what launching it takes without one. The
-floor is the bytes of the masked logits, read once (plain) or three times (ODD), over the bandwidth
-that a copy reaches in the same run. With --hot large matrix products run before each step, as a
-network's would: the chip then clocks lower.
+Times are medians of CUDA events around the guide and sampling of one step. The step is captured in
+a CUDA graph and replayed, so the times are those of the device alone; "host" is the time to launch
+it without a graph. The floor is the bytes of the masked logits, read once (plain) or three times
+(ODD), divided by the bandwidth of a copy in the same run. With --hot, large matrix products run
+before each step, as a network's would, which lowers the clock of the chip.
 """
 
 import argparse
@@ -52,9 +51,7 @@ def median_ms(
 
 
 def replay(call: Callable[[], Any]) -> Callable[[], None]:
-    """The same as a CUDA graph: that it can be captured also says that nothing in it waits for the
-    host.
-    """
+    """Capture a call as a CUDA graph, which also proves that nothing in it waits for the host."""
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
         call()
@@ -131,7 +128,8 @@ def main() -> None:
     speed, before = bandwidth(), matrix_products() if arguments.hot else None
     name = torch.cuda.get_device_name()
     print(
-        f"{name}, torch {torch.__version__}, triton {triton.__version__}; a copy moves {speed / 1e9:.2f} TB/s\n"
+        f"{name}, torch {torch.__version__}, triton {triton.__version__}; "
+        f"a copy moves {speed / 1e9:.2f} TB/s\n"
     )
     print("| n, S, masked | what | ms | host ms | floor ms | GB read | extra MiB |")
     print("|---|---|---|---|---|---|---|")
@@ -177,7 +175,8 @@ def main() -> None:
                 took = median_ms(
                     replay(call) if what in ("plain", "odd") else call, repeats, before
                 )
-                figures = f"{took:.3f} | {host_ms(call):.2f} | {read / speed:.3f} | {read / 1e9:.2f} | {extra_mib(call):.0f}"
+                figures = f"{took:.3f} | {host_ms(call):.2f} | {read / speed:.3f}"
+                figures += f" | {read / 1e9:.2f} | {extra_mib(call):.0f}"
                 print(
                     f"| {n}, {S}, {share:.0%}, temperature {temperature:g} | {what} | {figures} |",
                     flush=True,

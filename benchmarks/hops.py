@@ -1,10 +1,9 @@
-"""The way of a text: calls and files of this package between `LM.generate` and the network, and the
-drawn token.
+"""Count the calls and files of this package from `LM.generate` to the network and to a token.
 
     python benchmarks/hops.py
 
-A stack is what stands between the two; "entered" counts every function of the package that one step
-of a run enters.
+Prints the stack at the network and at the choice of a token, and the number of functions of the
+package that one step of a run enters.
 """
 
 import sys
@@ -59,5 +58,6 @@ for what, found in stacks.items():
     print(f"to the {what}: {len(found)} calls\n  " + "\n  ".join(found))
 print(f"{len(files)} files: {', '.join(sorted(files))}")
 print(
-    f"a step enters {twelve - len(entered)} functions of the package, {len(set(entered))} different ones in a run"
+    f"a step enters {twelve - len(entered)} functions of the package, "
+    f"{len(set(entered))} different ones in a run"
 )

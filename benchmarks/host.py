@@ -1,9 +1,9 @@
-"""What a step costs the host: kernels launched and milliseconds of Python, without waiting for the
-GPU.
+"""The cost of a step on the host: kernels launched and milliseconds of Python. Needs a GPU.
 
-python benchmarks/host.py                            # on a GPU; a small network, so that the host
-is what takes long PYTHONPATH=/other/checkout/src python benchmarks/host.py   # the same figures of
-another commit
+    python benchmarks/host.py
+    PYTHONPATH=/other/checkout/src python benchmarks/host.py   # the same figures of another commit
+
+The network is small, so that the host is the bottleneck and never waits for the GPU.
 """
 
 import statistics
@@ -29,7 +29,7 @@ def model() -> Native:
 
 
 def host_ms(**options: object) -> float:
-    """The median time from one step to the next; nothing in between waits for the device."""
+    """Return the median ms from one step to the next; nothing in between waits for the device."""
     run = oddlm.denoise_steps(
         NETWORK, [[5] * 20], n=16, length=64, steps=STEPS, temperature=1.0, **options
     )

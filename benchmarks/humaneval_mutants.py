@@ -1,12 +1,11 @@
-"""Does the scorer catch wrong programs? Runs every one-change mutant of HumanEval's canonical
-solutions.
+"""Test whether the scorer catches wrong programs: mutants of HumanEval's canonical solutions.
 
     python benchmarks/humaneval_mutants.py [--boundary] [--every N] [--workers 2]
 
 A mutant changes one operator, one constant or one comparison (to its opposite; with --boundary, <
-to <= and the like). Prints the killed share and lists the survivors. Every survivor is run once
-more in one plain process, program and tests together, as HumanEval's own harness does: one that
-passes there too is an equivalent program or a gap in HumanEval's tests, not in ours.
+to <= and the like). Prints the share of killed mutants and lists the survivors. Every survivor is
+run again in one plain process, program and tests together, like in HumanEval's own harness. One
+that also passes there is an equivalent program or a gap in HumanEval's tests, not in the scorer.
 """
 
 import argparse
@@ -157,9 +156,10 @@ def main() -> None:
         print(f"survives {'' if passed else 'HERE ONLY '} {mutant.problem.id:14} {mutant.change}")
     killed, unexplained = len(chosen) - len(survivors), sum(not detail for _, detail in results)
     print(
-        f"{len(chosen)} mutants, {killed} killed ({killed / len(chosen):.1%}), {unexplained} without a reason"
+        f"{len(chosen)} mutants, {killed} killed ({killed / len(chosen):.1%}), "
+        f"{unexplained} without a reason"
     )
-    print(f"{len(survivors)} survivors, {sum(plain)} of them pass in one plain process too")
+    print(f"{len(survivors)} survivors, {sum(plain)} of which also pass in one plain process")
 
 
 if __name__ == "__main__":

@@ -1,15 +1,14 @@
-"""Sweeps killed at random moments and started again by the same command: is anything lost, doubled
-or changed?
+"""Kill sweeps at random moments, restart them, and check that nothing is lost or changed.
 
-    python benchmarks/kills.py [--kills 20] [--executors inline local ray] [--out
-    benchmarks/results/kills.md]
+    python benchmarks/kills.py [--kills 20] [--executors inline local ray]
+        [--out benchmarks/results/kills.md]
 
-12 settings on 12 problems of the toy model (`tests.own_task.SLOW`: to score a text takes 0.1 s). A
-row draws alone, scores alone what the row above has drawn, or does both. SIGKILL comes within 0.3 s
-of some new record, every fourth time at any moment of the start-up; with local workers every fifth
-kills a worker instead, and on Ray a raylet is killed as well, once per row, for good. Then the
-command is started until it says that all is done. Records are compared with those of an undisturbed
-run, all but times.
+12 settings on 12 problems of the toy model (`tests.own_task.SLOW`: scoring a text takes 0.1 s). A
+row of the table only draws, only scores what the row above has drawn, or does both. SIGKILL comes
+within 0.3 s of a new record, every fourth time at any moment during start-up. With local workers,
+every fifth kill hits a worker instead; on Ray, a raylet is killed as well, once per row, for good.
+Then the command is restarted until it reports that everything is done. The records are compared
+with those of an undisturbed run, except for times.
 """
 
 import argparse

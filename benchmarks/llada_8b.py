@@ -1,12 +1,11 @@
-"""An 8B LLaDA from disk to samples: random weights in the published layout, loaded and sampled
-from.
+"""Load an 8B LLaDA from disk and sample from it, with random weights in the published layout.
 
-    python benchmarks/llada_8b.py --folder /scratch/llada [--tiny] [--out
-    benchmarks/results/llada-8b.md]
+    python benchmarks/llada_8b.py --folder /scratch/llada [--tiny]
+        [--out benchmarks/results/llada-8b.md]
 
-The weights say nothing; their shapes, files and types are those of LLaDA-8B. Plain and ODD
-sampling, 16 x 64 tokens in 32 steps behind a prompt of 150 tokens. Time per step is the median over
-the steps after the first; peak memory is what torch allocated.
+The shapes, files and types of the weights are those of LLaDA-8B. Plain and ODD sampling write
+16 x 64 tokens in 32 steps after a prompt of 150 tokens. Time per step is the median over the steps
+after the first; peak memory is what torch allocated.
 """
 
 import argparse
@@ -33,7 +32,7 @@ GB = 1e9
 
 
 def write_checkpoint(folder: Path, config: dict[str, Any], device: str, shards: int = 6) -> int:
-    """Random bf16 weights under the published names, in shards with an index; gives the bytes."""
+    """Write random bf16 weights with the published names in indexed shards; return the bytes."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -150,13 +149,17 @@ def main() -> None:
     size = write_checkpoint(args.folder, config, device)
     made = time.perf_counter() - began
     name = torch.cuda.get_device_name() if device == "cuda" else "a CPU"
+    which = "A tiny" if args.tiny else "An 8B"
+    shape = f"{N} samples x {LENGTH} tokens in {STEPS} steps, prompt of {PROMPT} tokens"
+    heads = ["weights", "objective", "load", "weights in memory", "peak while loading"]
+    heads += ["peak while sampling", "per step", "all steps"]
     lines = [
-        f"# {'A tiny' if args.tiny else 'An 8B'} LLaDA with random weights, {size / GB:.2f} GB on disk, on {name}",
+        f"# {which} LLaDA with random weights, {size / GB:.2f} GB on disk, on {name}",
         "",
-        f"{N} samples x {LENGTH} tokens in {STEPS} steps, prompt of {PROMPT} tokens; torch {torch.__version__}.",
+        f"{shape}; torch {torch.__version__}.",
         f"Written in {made:.1f} s (so the files are in the page cache when they are loaded).",
         "",
-        "| weights | objective | load | weights in memory | peak while loading | peak while sampling | per step | all steps |",
+        f"| {' | '.join(heads)} |",
         "|---|---|---|---|---|---|---|---|",
     ]
     print("\n".join(lines), flush=True)

@@ -1,8 +1,9 @@
-"""The same unit gives the same record, whichever command makes it: one setting of the toy network
-through every command, each into a store of its own, and a digest of what lies there, but for times.
-Prints a Markdown table.
+"""Check that every command makes the same records for the same unit.
 
-python benchmarks/records.py
+    python benchmarks/records.py
+
+Runs one setting of the toy network through every command, each with a separate store, and prints a
+Markdown table with a digest of each store's records, without times.
 """
 
 import hashlib
@@ -20,19 +21,8 @@ n = 4
 [params]
 alpha = 8
 """
-SHAPE = [
-    "countdown",
-    "--model",
-    "toy",
-    "--split",
-    "tune",
-    "--limit",
-    "6",
-    "--length",
-    "8",
-    "--n",
-    "4",
-]
+SHAPE = ["countdown", "--model", "toy", "--split", "tune", "--limit", "6"]
+SHAPE += ["--length", "8", "--n", "4"]
 PROMPT = ["--model", "toy", "--n", "4", "--length", "8"]
 WAYS = {  # name: commands, one after the other
     "eval": [["eval", *SHAPE, "--alpha", "8"]],

@@ -1,9 +1,9 @@
-"""How many HumanEval programs a second, and how much of it is process start?
+"""HumanEval programs per second in the sandbox, and the share of process start-up.
 
     python benchmarks/sandbox.py [--workers 2] [--rounds 3]
 
-Scores the canonical solutions over threads; then as many empty programs (one function, one call),
-which cost nothing but the start and end of their two processes.
+Scores the canonical solutions on several threads, and then as many empty programs (one function,
+one call), whose only cost is the start and end of their two processes.
 """
 
 import argparse
@@ -52,7 +52,8 @@ def main() -> None:
     ]
     solutions, starts = (median(column) for column in zip(*rates, strict=True))
     print(
-        f"{platform.machine()}, {os.cpu_count()} cores, {options.workers} workers, median of {options.rounds} rounds"
+        f"{platform.machine()}, {os.cpu_count()} cores, {options.workers} workers, "
+        f"median of {options.rounds} rounds"
     )
     print(f"{'programs':24} {'per second':>10} {'ms each':>8}")
     for name, rate in (("canonical solutions", solutions), ("empty programs", starts)):

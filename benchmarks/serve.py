@@ -1,25 +1,23 @@
-"""Load on `oddlm serve`: many clients at once against the same requests one by one, and clients
-that stand in the way.
+"""Load test of `oddlm serve`: many concurrent clients, and clients that do not read.
 
     python benchmarks/serve.py --clients 64 --n 4 --seconds 60
     python benchmarks/serve.py --stalled 1
-    python benchmarks/serve.py --engine-only --model llada-8b --device cuda --dtype bf16 --clients
-    32 --pass-rows 4,8,16,32
+    python benchmarks/serve.py --engine-only --model llada-8b --device cuda --dtype bf16 \\
+        --clients 32 --pass-rows 4,8,16,32
 
 Starts a server on a free loopback port. Every distinct request is first sent alone, then by many
-clients at random for the given time, then alone again; the two times alone, before and after, are
-what throughput is compared with, by the clock and by the server's processor time (which other
-programs on the machine disturb less). Prints how many answers came back, how many of them are token
-for token those of the same request alone, and the server's memory.
+clients at random for the given time, then alone again. Throughput is compared with the requests
+sent alone, before and after, by the clock and by the server's processor time (which other programs
+on the machine disturb less). Prints how many answers came back, how many of them have the same
+tokens as the same request alone, and the server's memory.
 
-With --stalled, how long a request takes beside clients that asked for as many samples as a request
-may have: beside so many that read nothing, and beside one that reads all it is sent. Each is given
-as a multiple of the same request alone, which is measured before and after in the same run.
+With --stalled N, measures how long a request takes next to clients that requested the largest
+number of samples: next to N that read nothing, and next to one that reads everything. Both are
+given as multiples of the time of the same request alone, measured before and after in the same run.
 
-With --engine-only the clients talk to the engine in this process, without HTTP (and without what
-that needs installed); --model is then a known model or one of the shapes of `oddlm bench`, with
-random weights. Prints requests per second, latencies, and the share of the time in which the
-network was at work.
+With --engine-only, the clients call the engine in this process, without HTTP and its dependencies;
+--model is then a known model, or a shape of `oddlm bench` with random weights. Prints requests per
+second, latencies, and the share of the time in which the network was running.
 """
 
 import argparse
@@ -57,7 +55,7 @@ POOL = 32  # distinct requests
 
 
 def requests(model: str, n: int, length: int, steps: int) -> list[dict]:
-    """Prompts of several lengths, temperatures and forces; every request has its own seed."""
+    """Make requests with several lengths, temperatures and alphas, each with a different seed."""
     task = find_task("countdown")
     prompts = [task.prompt(problem) for problem in task.problems(limit=POOL)]
     shape = {
@@ -190,7 +188,7 @@ async def load(
 
 
 async def pause(client: "httpx.AsyncClient") -> float:
-    """Leave the server alone until it knows which sizes of passes it may use; how long that took."""
+    """Wait until the server knows which sizes of passes it may use; return the seconds."""
     began = time.perf_counter()
     while _metric((await client.get("/metrics")).text, "oddlm_sizes_untried"):
         await asyncio.sleep(0.5)
@@ -292,7 +290,8 @@ def beside(url: str, request: dict, large: dict, stalled: int, times: int) -> di
         while gauge(url, gauge_name) < least:
             if time.monotonic() > end:
                 raise SystemExit(
-                    f"{gauge_name} did not reach {least} within {WAIT_S} s: the model is too slow here for --stalled"
+                    f"{gauge_name} did not reach {least} within {WAIT_S} s: "
+                    "the model is too slow here for --stalled"
                 )
             time.sleep(0.05)
 

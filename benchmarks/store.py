@@ -1,12 +1,12 @@
-"""Millions of stored samples: seconds and memory of writing, listing, querying and reporting them.
+"""Time and memory of writing, listing, querying and reporting millions of stored samples.
 
-    python benchmarks/store.py [--samples 1000000 10000000] [--folder /tmp] [--out
-    benchmarks/results/store.md]
+    python benchmarks/store.py [--samples 1000000 10000000] [--folder /tmp]
+        [--out benchmarks/results/store.md]
 
-Runs of 200 problems with 16 samples each, over settings and seeds, so that `oddlm report` has a
-real table to make. Texts are as long as GSM8K's answers. A part of every store is written through
-`Store.open`, and timed; the rest is put there as bytes, in the same format. Every figure is of a
-process of its own, start-up and imports included; memory is the peak of its resident set.
+The runs have 200 problems with 16 samples each, over settings and seeds, so that `oddlm report`
+makes a realistic table. Texts are as long as GSM8K's answers. A part of every store is written
+through `Store.open` and timed; the rest is written as bytes in the same format. Every figure is of
+a separate process, including start-up and imports; memory is the peak of its resident set.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from oddlm.experiments.stages import summary
+from oddlm.experiments.stages import summarise
 from oddlm.metrics import BATCH_METRICS
 from oddlm.params import SampleParams
 from oddlm.spec import RunSpec
@@ -123,7 +123,7 @@ def append(folder: Path, samples: int, together: int) -> None:
             for first in range(0, PROBLEMS, together):
                 writer.draw(*records[first : first + together])
                 writer.score(*verdicts[first : first + together])
-            writer.finish(summary(spec, verdicts))
+            writer.finish(summarise(spec, verdicts))
         seconds += time.perf_counter() - began
     print(seconds)
 
@@ -144,7 +144,8 @@ def put(folder: Path, runs: Sequence[RunSpec]) -> None:
         )
         (home / DRAWN).write_bytes(lines)
         (home / SCORES).write_bytes(scored[number % 100])
-        (home / SUMMARY).write_text(summary(spec, verdicts[number % 100]).model_dump_json() + "\n")
+        summary = summarise(spec, verdicts[number % 100])
+        (home / SUMMARY).write_text(summary.model_dump_json() + "\n")
 
 
 # A process begins with its parent's peak, so that of this one, with all its imports, must not start
@@ -205,8 +206,9 @@ def table(samples: int, home: Path, repeats: int) -> Iterator[str]:
         for name in (DRAWN, SCORES)
     }
     yield (
-        f"\n## {len(runs) * PROBLEMS * N:,} samples\n\n{len(runs):,} runs; drawn.jsonl {sizes[DRAWN] / 1e9:.2f} GB, "
-        f"scores.jsonl {sizes[SCORES] / 1e9:.2f} GB\n\n| what | seconds | CPU seconds | peak MB |\n|---|---:|---:|---:|"
+        f"\n## {len(runs) * PROBLEMS * N:,} samples\n\n{len(runs):,} runs; "
+        f"drawn.jsonl {sizes[DRAWN] / 1e9:.2f} GB, scores.jsonl {sizes[SCORES] / 1e9:.2f} GB\n\n"
+        "| what | seconds | CPU seconds | peak MB |\n|---|---:|---:|---:|"
     )
     yield from appended
     commands = {

@@ -1,11 +1,10 @@
-"""Does the sandbox judge right? Hostile programs contained, right programs and reference solutions
-passed.
+"""Check the verdicts of the sandbox on hostile programs, correct programs and reference solutions.
 
     python benchmarks/verdicts.py [--mbpp FILE] [--workers 2]
 
-The cases are those of tests/sandbox/cases.py. For each hostile one it also says whether plain
-Python would be fooled: program and tests in one process, in a sandbox of its own. HumanEval comes
-with the extra `tasks`, MBPP from the hub or from FILE.
+The cases are those of tests/sandbox/cases.py. Also counts the hostile programs that would fool
+plain Python, with program and tests in one process (itself in a sandbox). HumanEval comes with the
+extra `tasks`, MBPP from the hub or from FILE.
 """
 
 import argparse
@@ -55,9 +54,8 @@ def main() -> None:
     with ThreadPoolExecutor(options.workers) as pool:
         hostile = list(pool.map(Case.judge, HOSTILE.values()))
         show("hostile programs contained", list(zip(HOSTILE, hostile, strict=True)), wanted=False)
-        print(
-            f"    of these, plain Python is fooled by {sum(pool.map(fools_plain_python, HOSTILE.values()))}"
-        )
+        fooled = sum(pool.map(fools_plain_python, HOSTILE.values()))
+        print(f"    of these, {fooled} fool plain Python")
         right = list(pool.map(Case.judge, RIGHT.values()))
         show("right programs judged right", list(zip(RIGHT, right, strict=True)), wanted=True)
         references: list[tuple[str, Task, list[Problem], Callable[[Problem], str]]] = []

@@ -1,9 +1,8 @@
-"""Two runs over an inference engine of one's own; one of them is pickled halfway and finished in
-another process.
+"""Drive two runs with your own inference engine, and move one of them to another process.
 
-The core never calls a network. It says what it wants to know (`state.query`), and whoever has
-logits hands them over (`oddlm.advance`). Here that is a thread which takes queries from a queue and
-answers all that are waiting in one pass.
+The core never calls a network. It describes the logits it needs (`state.query`), and you pass them
+to `oddlm.advance`. Here the engine is a thread that takes queries from a queue and answers all that
+are waiting in one pass. Halfway, one of the runs is pickled and finished in another process.
 
     python examples/own_engine.py
 """
@@ -21,24 +20,18 @@ from torch import Tensor
 import oddlm
 from oddlm.models.toy import Toy
 
-WAIT = 0.005  # seconds that a pass waits for company
+WAIT = 0.005  # seconds that a pass waits for more queries
 
 PROMPTS = [[5, 6, 7], [8, 9]]
 RUNS = {
     "diverse": {"n": 8, "length": 24, "steps": 12, "guide": oddlm.Repulsion(alpha=8)},
-    "blocks": {
-        "n": 4,
-        "length": 32,
-        "steps": 32,
-        "block_length": 8,
-        "policy": "threshold",
-        "temperature": 0,
-    },
+    "blocks": {"n": 4, "length": 32, "steps": 32, "block_length": 8}
+    | {"policy": "threshold", "temperature": 0},
 }
 
 
 class Engine:
-    """Answers queries of any number of runs, of any lengths, together."""
+    """Answers the queries of any number of runs, of any lengths, in shared passes."""
 
     def __init__(self, network: Callable[[Tensor, Tensor], Tensor]) -> None:
         self.network = network  # tokens [R, T], padding [R] -> logits [R, T, V]
@@ -61,17 +54,18 @@ class Engine:
                 pass
             try:
                 logits = self._answer([query for query, _ in batch])
-            except Exception as error:  # whoever waits is told
+            except Exception as error:  # raised in the threads that wait for these answers
                 for _, answer in batch:
                     answer.set_exception(error)
             else:
-                for (_, answer), some in zip(batch, logits, strict=True):
-                    answer.set_result(some)
+                for (_, answer), part in zip(batch, logits, strict=True):
+                    answer.set_result(part)
 
     @torch.no_grad()
     def _answer(self, queries: list[oddlm.Query]) -> list[Tensor]:
-        """One pass. Canvases are aligned on the right, so runs of different lengths differ in their
-        padding alone.
+        """Compute the logits of several queries in one pass.
+
+        Canvases are aligned on the right, so runs of different lengths differ only in padding.
         """
         width = max(query.tokens.shape[1] for query in queries)
         tokens, padding = [], []
@@ -94,7 +88,7 @@ def toy_engine() -> tuple[Engine, oddlm.ModelInfo]:
 
 
 def finish(parcel: bytes) -> list[list[int]]:
-    """The rest of a run, in a process that knows nothing but its state."""
+    """Finish a run in a process that knows nothing but its state."""
     state, (engine, _) = pickle.loads(parcel), toy_engine()
     while (query := state.query) is not None:
         state, _ = oddlm.advance(state, engine.ask(query).result(), query=query)
@@ -107,13 +101,11 @@ def main() -> None:
     done, moved = {}, None
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         while states:
-            asked = {
-                name: engine.ask(state.query) for name, state in states.items()
-            }  # both, before waiting for either
-            for name, answer in asked.items():
-                states[name], event = oddlm.advance(
-                    states[name], answer.result(), query=states[name].query
-                )
+            # Submit the queries of all runs before waiting for any answer.
+            answers = {name: engine.ask(state.query) for name, state in states.items()}
+            for name, answer in answers.items():
+                state = states[name]
+                states[name], event = oddlm.advance(state, answer.result(), query=state.query)
                 print(f"{name}: step {event.step.index} wrote {int(event.commit.sum())} tokens")
             if moved is None and states["blocks"].index == 6:
                 moved = pool.submit(finish, pickle.dumps(states.pop("blocks")))
@@ -121,10 +113,10 @@ def main() -> None:
                 done[name] = states.pop(name).result.tokens.tolist()
         assert moved is not None
         done["blocks"] = moved.result()
-    print(f"{engine.passes} passes here")
+    print(f"{engine.passes} passes in this process")
     for name, settings in RUNS.items():
         assert done[name] == oddlm.denoise(Toy(), PROMPTS, **settings).tokens.tolist()
-        print(f"{name}: the same tokens as alone")
+        print(f"{name}: the same tokens as from oddlm.denoise")
 
 
 if __name__ == "__main__":

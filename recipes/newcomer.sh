@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# From a wheel to sixteen different answers in five typed lines, in an empty folder, timed.
+# Time the way from a wheel to sixteen different answers: five typed lines, in an empty folder.
 #   recipes/newcomer.sh [WHEEL]    PYTHON=python3.13 chooses another interpreter
-# pip reads its usual settings: with PIP_NO_CACHE_DIR=1 every download is part of the time.
+# pip reads its usual settings: with PIP_NO_CACHE_DIR=1 the time includes all downloads.
 set -euo pipefail
 
 wheel=$(realpath "${1:-$(dirname "$0")/../dist/}"*.whl)

@@ -1,7 +1,8 @@
-"""Prints the notes of a release, its part of CHANGELOG.md:
-`python recipes/release_notes.py v0.2.0`.
+"""Print the notes of a release, which are its section of CHANGELOG.md.
 
-Refuses a tag that is not the version of the package.
+    python recipes/release_notes.py v0.2.0
+
+Refuses a tag that does not match the version of the package.
 """
 
 import re
@@ -17,7 +18,7 @@ def notes(tag: str, changelog: str, version: str) -> str:
     heading = rf"^## \[?{re.escape(version)}\]? - \S+\n(.*?)(?=^## |\Z)"
     found = re.search(heading, changelog, re.DOTALL | re.MULTILINE)
     if found is None or not found[1].strip():
-        raise SystemExit(f"CHANGELOG.md says nothing about {version}")
+        raise SystemExit(f"CHANGELOG.md has no section for {version}")
     return found[1].strip() + "\n"
 
 

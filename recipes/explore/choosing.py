@@ -1,4 +1,4 @@
-"""What the tuning split decides: of every method one setting, and the package's two.
+"""Choose a setting of every method, and the package's two presets, on the tuning split.
 
 Rows are those of results/*.json.
 """
@@ -15,10 +15,10 @@ Both = dict[str, Row]  # a setting's rows on the two tasks of the pair
 
 
 def chosen_of(tuned: list[Row], looked: list[Row], third: list[Row]) -> dict[str, Any]:
-    """By task and method the settings of the report, and how the presets did on the tuning split.
+    """Return the settings of the report by task and method, and the presets' tuning results.
 
-    Of every method the setting with the largest Pass@16 on each task. Plain sampling takes the best
-    of the largest look it had, and so does what only the third look has: ODD on a drawn fork.
+    Every method gets its setting with the largest Pass@16 on each task. Plain sampling gets the
+    best of its largest look, as does ODD on a drawn fork, which only the third look has.
     """
     rows = tuned + looked
     best = {(task, method): best_of(rows, task, method) for task in TASKS for method in METHODS}
@@ -29,12 +29,8 @@ def chosen_of(tuned: list[Row], looked: list[Row], third: list[Row]) -> dict[str
     chosen: dict[str, Any] = {
         task: {method: best[task, method]["params"] for method in METHODS} for task in TASKS
     }
-    for task, (
-        _,
-        _,
-        length,
-        _,
-    ) in TASKS.items():  # where it was not tried it is as on countdown-4, but for the length
+    for task, (_, _, length, _) in TASKS.items():
+        # Tasks without these looks use the settings of countdown-4 with their own length.
         of = task if task in PAIR else "countdown-4"
         if task in PAIR:
             chosen[task]["plain"] = plain[task]["params"]
@@ -53,9 +49,12 @@ def chosen_of(tuned: list[Row], looked: list[Row], third: list[Row]) -> dict[str
 
 
 def presets_of(settings: list[Both], plain: Both) -> dict[str, Both]:
-    """The default: the largest mean Pass@16 over the pair whose Pass@1 lies nowhere more than FLOOR
-    below plain sampling's. The careful one: the largest mean Pass@1 that still gains GAIN on
-    countdown-4 and loses nothing on minicode. Pass@1 and Pass@16 decide among equals.
+    """Choose the default and the careful preset.
+
+    The default has the largest mean Pass@16 over the pair, among settings whose Pass@1 is nowhere
+    more than FLOOR below plain sampling's. The careful preset has the largest mean Pass@1, among
+    settings that gain GAIN on countdown-4 and lose nothing on minicode. The other metric breaks
+    ties.
     """
     first, second = PAIR
     gaining = [
@@ -73,9 +72,10 @@ def presets_of(settings: list[Both], plain: Both) -> dict[str, Both]:
 
 
 def held_or_beaten(default: Both, again: list[Both], plain: Both) -> Both:
-    """The default, unless a larger look that tried it again has a setting with MARGIN more. The
-    margin was noted before that look was drawn, that it is of the mean over the pair afterwards
-    (docs/exploration.md, Protocol).
+    """Keep the default unless a larger look, which includes it, has a setting better by MARGIN.
+
+    The margin was fixed before that look was drawn; that it applies to the mean over the pair was
+    decided afterwards (docs/exploration.md, Protocol).
     """
     held = next(own for own in again if own[PAIR[0]]["params"] == default[PAIR[0]]["params"])
     strongest = max(able(again, plain), key=lambda own: mean(own, "pass@16"))
@@ -96,7 +96,7 @@ def best_of(rows: list[Row], task: str, method: str) -> Row:
 
 
 def pairs(rows: list[Row]) -> list[Both]:
-    """Settings that push and were tried on both tasks of the pair."""
+    """Return the settings with a push that were tried on both tasks of the pair."""
     settings: dict[tuple[str, int], Both] = {}
     for row in rows:
         if row["task"] in PAIR and row["method"] != "plain":

@@ -1,22 +1,23 @@
-"""The experiments behind docs/exploration.md, stage by stage. Drawing wants a GPU, the rest does
-not.
+"""The experiments behind docs/exploration.md, stage by stage. Only drawing needs a GPU.
 
-In this folder; `plan`, `refine` and `report` draw and score runs, and what the store has is not
-made again:
+Run these in this folder. `plan`, `refine` and `report` draw and score runs, except those that are
+already in the store:
 
-    python explore.py plan --store runs --executor local:workers=7 --device cuda --compiled fixed
-    --together 300 python explore.py tune --store runs     # the random search of every method:
-    results/tune.json python explore.py refine --store runs   # a second look, made like the plan;
-    so is a third (--look third) python explore.py look --store runs     # results/refine.json,
-    results/third.json python explore.py choose                # results/chosen.json, from the
-    tuning split alone python explore.py report --store runs   # the report split, made like the
-    plan (--together 500) python explore.py collect --store runs  # results/report.npz: a bit for
-    every sample python explore.py clock --problems 8    # results/timing.json: time beside plain
-    sampling python tables.py                        # every number of docs/exploration.md, and its
-    figures
+    python explore.py plan --store runs --executor local:workers=7 --device cuda \\
+        --compiled fixed --together 300
+    python explore.py tune --store runs     # the random search of every method: results/tune.json
+    python explore.py refine --store runs   # the second look, or the third with --look third;
+                                            # takes the options of plan
+    python explore.py look --store runs     # results/refine.json, results/third.json
+    python explore.py choose                # results/chosen.json, from the tuning split alone
+    python explore.py report --store runs   # the report split; takes the options of plan
+                                            # (--together 500)
+    python explore.py collect --store runs  # results/report.npz: a bit for every sample
+    python explore.py clock --problems 8    # results/timing.json: time next to plain sampling
+    python tables.py                        # every number of docs/exploration.md, and its figures
 
-On a GPU machine without a sandbox add `--only draw`; copy the store to one that has it, and say
-`--only score` there. To try it on a CPU, where float16 is slow:
+On a GPU machine without a sandbox, add `--only draw`; then copy the store to a machine that has one
+and use `--only score` there. To try it on a CPU, where float16 is slow:
 
     python explore.py plan --store try --dtype fp32 --limit 2 --runs 60
     python explore.py tune --store try --dtype fp32 --limit 2 --out tried
@@ -60,15 +61,13 @@ TRIALS = 16
 LIMIT, REPORT_LIMIT = 300, 500  # problems of a trial and of the report; each split has 500
 DTYPE = "fp16"
 SEEDS = range(8)
-SOME = range(4)  # seeds of 64 samples, of half the steps, of what is put off
+SOME = range(4)  # seeds for runs with 64 samples, with half the steps, or with detuned settings
 SLOW = ("odd_sequential", "random_probe", "odd_semantic", "odd_reduced", "odd_ngrams")
 DEEP = ("plain", "order", "odd")  # also with 64 samples, on countdown-4, as are the presets
-SHAKEN = (*DEEP, "odd_enough", "odd_fork")  # with settings that are off, as are the presets
+SHAKEN = (*DEEP, "odd_enough", "odd_fork")  # also with detuned settings, as are the presets
 HALF = "half the steps"
 POOLS = (17, 32)
-POOLED = tuple(
-    (task, "plain") for task in ("countdown-4", "minicode")
-)  # drawn so often that there is a pool
+POOLED = (("countdown-4", "plain"), ("minicode", "plain"))  # with enough samples for a pool
 
 
 def task_of(task: str) -> Task:
@@ -79,33 +78,26 @@ def task_of(task: str) -> Task:
 @cache
 def base_of(task: str, split: str, dtype: str) -> RunSpec:
     name, protocol, _, _ = TASKS[task]
-    what = {
-        "model": "mini",
-        "loading": {"dtype": dtype},
-        "task": name,
-        "protocol": protocol,
-        "split": split,
-        "n": N,
-    }
-    return identified(checked(RunSpec, what))
+    fields = {"model": "mini", "loading": {"dtype": dtype}, "task": name, "protocol": protocol}
+    return identified(checked(RunSpec, {**fields, "split": split, "n": N}))
 
 
 @cache
 def problems_of(task: str, split: str, limit: int | None) -> tuple[Problem, ...]:
-    """Splits that share a problem are refused."""
+    """Return the problems of a split, which must not share any with the reported split."""
     if split == tune.REPORTED:
         return tuple(task_of(task).problems(split=split, limit=limit))
     return tuple(tune.tuning_problems(task_of(task), split, limit=limit))
 
 
 def make(args: argparse.Namespace, wanted: Sequence[Wanted]) -> None:
-    """Draw and score, in this order, what the store does not have."""
+    """Draw and score the runs that the store does not have, in this order."""
     stages = (args.only,) if args.only else BOTH
     runs = make_plan([Wanted(spec, fewer(limit, args)) for spec, limit in wanted], stages=stages)
     runs = replace(runs, runs=runs.runs[: args.runs])
     left = Counter({run.spec.id: len(run.problems) for run in runs.runs})
 
-    def tell(progress: Progress) -> None:
+    def show(progress: Progress) -> None:
         spec = progress.spec
         left[spec.id] -= progress.problems
         if progress.fresh and not left[spec.id]:
@@ -117,11 +109,10 @@ def make(args: argparse.Namespace, wanted: Sequence[Wanted]) -> None:
     options = Options(device=args.device, compiled=args.compiled, scorers=args.scorers)
     with closing(find_executor(args.executor, options)) as executor:
         result = run_plan(
-            runs, Store(args.store), executor, stages=stages, together=args.together, watch=tell
+            runs, Store(args.store), executor, stages=stages, together=args.together, watch=show
         )
-    print(
-        f"{result.complete} of {len(runs.runs)} runs are {'drawn' if args.only == 'draw' else 'scored'} in {args.store}"
-    )
+    done = "drawn" if args.only == "draw" else "scored"
+    print(f"{result.complete} of {len(runs.runs)} runs are {done} in {args.store}")
     trouble = [
         *result.damaged,
         *(f"run {spec.id}, problem {one.problem}: {one.error}" for spec, one in result.failures),
@@ -135,7 +126,7 @@ def fewer(limit: int | None, args: argparse.Namespace) -> int | None:
 
 
 def verdicts(store: Store, run: Asked) -> np.ndarray | None:
-    """[problems, n]; None where some are not scored."""
+    """Return the verdicts, [problems, n]; None if some problems are not scored."""
     known = {scored.problem: scored.correct for scored in store.scores(run.spec.id)}
     whole = all(problem.id in known for problem in run.problems)
     return np.array([known[problem.id] for problem in run.problems], dtype=bool) if whole else None
@@ -153,7 +144,7 @@ def plan_of(task: str, method: str, dtype: str) -> tune.Plan:
 
 
 def plan(args: argparse.Namespace) -> None:
-    """Trial by trial, so that what is drawn until time runs out are as many trials of every method."""
+    """Make the runs of the search, by trial: if time runs out, all methods have as many trials."""
     trials = [
         tune.planned(plan_of(task, method, args.dtype), TRIALS)
         for task in TASKS
@@ -166,9 +157,7 @@ def plan(args: argparse.Namespace) -> None:
 
 
 def search(args: argparse.Namespace) -> None:
-    """What came out of it, of as many trials of every method as the store has of each:
-    results/tune.json.
-    """
+    """Write results/tune.json, with as many trials of each method as the store has of all."""
     found, store = [], Store(args.store)
     for task in TASKS:
         problems = problems_of(task, "tune", fewer(LIMIT, args))
@@ -182,15 +171,15 @@ def search(args: argparse.Namespace) -> None:
                 different, key=lambda row: (-row[f"pass@{N}"], -row["pass@1"], row["place"])
             )
             found += [{"task": task, "method": method, **row} for row in rows]
-            told = ", ".join(f"pass@{k} {rows[0][f'pass@{k}']:.3f}" for k in (1, N)) if rows else ""
-            print(f"{task:12} {method:15} {count} trials, the best {told}", flush=True)
+            best = ", ".join(f"pass@{k} {rows[0][f'pass@{k}']:.3f}" for k in (1, N)) if rows else ""
+            print(f"{task:12} {method:15} {count} trials, the best {best}", flush=True)
     write_rows(args.out / "tune.json", found)
 
 
 def tried(
     store: Store, task: str, method: str, problems: tuple[Problem, ...], dtype: str
 ) -> Iterator[dict[str, Any]]:
-    """The first trials, until one is missing; an empty one had settings that do not go together."""
+    """Yield the trials up to the first that is missing; empty if its settings are incompatible."""
     for place, specs in enumerate(tune.planned(plan_of(task, method, dtype), TRIALS)):
         row: dict[str, Any] = {}
         for spec in specs:
@@ -206,14 +195,14 @@ def passed(right: np.ndarray) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Look:
-    """Settings that are tried by hand on the tuning split, on the pair of tasks."""
+    """Hand-picked settings to try on the tuning split of the pair of tasks."""
 
     settings: Callable[[str], dict[str, list[dict[str, Any]]]]  # of a task, by "plain" and "ours"
     limit: int
-    seeds: tuple[int, ...]  # how many, by task of the pair
+    seeds: tuple[int, ...]  # number of seeds, by task of the pair
 
     def runs(self, task: str, dtype: str) -> Iterator[tuple[str, int, list[RunSpec]]]:
-        """Whose setting, which, and its run with each seed."""
+        """Yield the method and index of each setting, and its runs, one per seed."""
         for method, settings in self.settings(task).items():
             for place, given in enumerate(settings):
                 params = SampleParams.model_validate(
@@ -228,7 +217,7 @@ LOOKS = {"refine": Look(refined, LIMIT, (1, 1)), "third": Look(third, 500, (4, 1
 
 
 def refine(args: argparse.Namespace) -> None:
-    """The runs of a look."""
+    """Make the runs of a look."""
     own = LOOKS[args.look]
     make(
         args,
@@ -242,7 +231,7 @@ def refine(args: argparse.Namespace) -> None:
 
 
 def look(args: argparse.Namespace) -> None:
-    """What came out of it: results/refine.json, results/third.json."""
+    """Write the results of a look: results/refine.json, results/third.json."""
     store, own, found = Store(args.store), LOOKS[args.look], []
     for task in PAIR:
         problems = problems_of(task, "tune", fewer(own.limit, args))
@@ -281,7 +270,7 @@ def stated(params: SampleParams) -> dict[str, Any]:
 
 
 def choose(args: argparse.Namespace) -> None:
-    """What follows from the three looks at the tuning split: results/chosen.json."""
+    """Choose settings by the three looks at the tuning split: results/chosen.json."""
     looks = (
         json.loads((RESULTS / name).read_text())
         for name in ("tune.json", "refine.json", "third.json")
@@ -297,32 +286,26 @@ def choose(args: argparse.Namespace) -> None:
 
 @dataclass(frozen=True)
 class Named:
-    """A run of the report and what it is for."""
+    """A run of the report and its purpose."""
 
     task: str
     method: str
-    variant: str  # "" as tuned, or what is put off
+    variant: str  # "" as tuned, or the setting that is detuned
     seed: int
     spec: RunSpec
 
 
 def report_runs(dtype: str = DTYPE) -> Iterator[Named]:
-    """What matters most first: time may run out."""
+    """Yield the runs of the report, the most important first, as time may run out."""
     chosen = json.loads((RESULTS / "chosen.json").read_text())
     presets, run = list(chosen["presets"]), partial(named, dtype)
     for seed in SEEDS:
         for task in TASKS:
             for method, params in chosen[task].items():
                 deep = task == "countdown-4" and method in (*DEEP, *presets) and seed in SOME
+                n = 64 if deep else 32 if (task, method) in POOLED else N
                 if method not in SLOW:
-                    yield run(
-                        task,
-                        method,
-                        "",
-                        seed,
-                        params,
-                        64 if deep else 32 if (task, method) in POOLED else N,
-                    )
+                    yield run(task, method, "", seed, params, n)
     for task in PAIR:
         half = {**chosen[task]["plain"], "steps": steps_of(task) // 2}
         for seed in SOME:
@@ -338,7 +321,7 @@ def report_runs(dtype: str = DTYPE) -> Iterator[Named]:
 
 
 def shaken(params: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Settings that are off: alpha by 4, temperature by 2, half the steps."""
+    """Detune settings: alpha by a factor of 4, temperature by a factor of 2, half the steps."""
     full = SampleParams.model_validate({**UNSAID, **params})
     found: dict[str, dict[str, Any]] = {}
     if not full.plain:
@@ -365,22 +348,19 @@ def named(
 
 
 def report(args: argparse.Namespace) -> None:
-    """The runs of the report."""
+    """Make the runs of the report."""
     make(args, [Wanted(run.spec, REPORT_LIMIT) for run in report_runs(args.dtype)])
 
 
 def clock(args: argparse.Namespace) -> None:
-    """How long each method takes beside plain sampling: all of them in turn, several times.
-
-    Writes results/timing.json.
-    """
+    """Time each method next to plain sampling, all in turn, several times: results/timing.json."""
     import oddlm
 
     chosen = json.loads((RESULTS / "chosen.json").read_text())["countdown-4"]
     lm, task = oddlm.load("mini", device=args.device), task_of("countdown-4")
     problems = task.problems(split="tune", limit=args.problems)
     rows = []
-    for turn in range(-1, args.turns):  # the first is for warming up
+    for turn in range(-1, args.turns):  # the first warms up
         for method, params in chosen.items():
             spec = named("fp32", "countdown-4", method, "", turn, params, N).spec
             began = time.perf_counter()
@@ -401,7 +381,7 @@ def clock(args: argparse.Namespace) -> None:
 
 
 def collect(args: argparse.Namespace) -> None:
-    """A bit for every sample, right or not, and how many of a problem's texts are different."""
+    """Collect a bit for every sample, correct or not, and the number of distinct texts."""
     store = Store(args.store)
     meta, right, distinct = [], [], []
     for run in report_runs(args.dtype):
@@ -446,7 +426,7 @@ def collect(args: argparse.Namespace) -> None:
 
 
 def selections(run: Named, records: Sequence[Record], right: np.ndarray) -> dict[str, np.ndarray]:
-    """The samples of a run, [problems, n], and of plain sampling's pools those that k-centre keeps."""
+    """Return the samples of a run, [problems, n], and those that k-centre keeps of its pools."""
     problems, n = right.shape
     everything = np.tile(np.arange(n), (problems, 1))
     if run.method != "plain" or n < max(POOLS):
@@ -485,16 +465,16 @@ def main() -> None:
             own.add_argument(
                 "--limit",
                 type=int,
-                help="no more than the first so many problems of a run, to try it",
+                help="at most the first LIMIT problems of a run, for a trial",
             )
             own.add_argument(
                 "--dtype",
                 default=DTYPE,
-                help="a part of what a run is; default: that of the results",
+                help="part of a run's id; default: that of the results",
             )
         if name in makers:
-            own.add_argument("--runs", type=int, help="the first so many, to try it")
-            own.add_argument("--only", choices=BOTH, help="one stage alone")
+            own.add_argument("--runs", type=int, help="only the first RUNS runs, for a trial")
+            own.add_argument("--only", choices=BOTH, help="only this stage")
             own.add_argument(
                 "--executor", default="inline", help="as for `oddlm sweep`, such as local:workers=7"
             )

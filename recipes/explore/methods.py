@@ -1,6 +1,6 @@
-"""The methods of docs/exploration.md, each as what it fixes and what is tuned.
+"""The methods of docs/exploration.md: the settings that each fixes, and those that are tuned.
 
-All share the knobs of plain sampling.
+For all methods, the settings of plain sampling are tuned as well.
 """
 
 from dataclasses import dataclass, field
@@ -8,33 +8,27 @@ from typing import Any
 
 from oddlm.tasks import find_task
 
-# name: (task, protocol, tokens, which ends suit plain sampling: the start of every search)
+# name: (task, protocol, tokens, the `eos` that suits plain sampling: the start of every search)
 TASKS = {
     "countdown-3": ("countdown", "exploration_3", 16, "late"),
     "countdown-4": ("countdown", "exploration_4", 24, "late"),
     "countdown-5": ("countdown", "exploration_5", 32, "late"),
     "minicode": ("minicode", "exploration", 64, "free"),
 }
-PAIR = (
-    "countdown-4",
-    "minicode",
-)  # where there is a second and a third look, and a pool of 32 in half the steps
-UNSAID = {
-    "alpha": 8.0,
-    "fork": False,
-}  # where results say nothing; the package's own defaults came out of them
+# the tasks with a second and a third look, and with a pool of 32 in half the steps
+PAIR = ("countdown-4", "minicode")
+# values of settings that results leave out; the package's defaults were chosen by these results
+UNSAID = {"alpha": 8.0, "fork": False}
 PUSH = {"alpha": "1..32:log", "alpha_schedule": ["linear", "constant", "cosine"]}
 
 
 @dataclass(frozen=True)
 class Method:
-    """fixed: settings that make it what it is; space: what is tuned besides plain sampling's knobs;
-    start: where from.
-    """
+    """A method and its search space."""
 
-    fixed: dict[str, Any] = field(default_factory=dict)
-    space: dict[str, Any] = field(default_factory=dict)
-    start: dict[str, Any] = field(default_factory=dict)
+    fixed: dict[str, Any] = field(default_factory=dict)  # settings that define it
+    space: dict[str, Any] = field(default_factory=dict)  # tuned in addition to plain sampling's
+    start: dict[str, Any] = field(default_factory=dict)  # the first settings tried
 
     @property
     def pushes(self) -> bool:
@@ -90,9 +84,9 @@ def steps_of(task: str) -> int:
 
 
 def base_space(task: str, method: Method) -> dict[str, Any]:
-    """Plain sampling's knobs.
+    """Return the search space of plain sampling.
 
-    Steps are none of them: all methods have the same network evaluations.
+    It does not include the steps: all methods have the same number of network evaluations.
     """
     length = TASKS[task][2]
     knobs = {
@@ -115,8 +109,9 @@ def base_start(task: str, method: Method) -> dict[str, Any]:
 
 
 def refined(task: str) -> dict[str, list[dict[str, Any]]]:
-    """A second look, as many settings for plain sampling as for what the package may take as its
-    own: around the start of all searches, which nothing drawn at random has beaten by much.
+    """Return the settings of the second look, as many for plain sampling as for our candidates.
+
+    They are around the start of all searches, which no random trial has beaten by much.
     """
     base = {"policy": "low_confidence", "eos": TASKS[task][3], "length": TASKS[task][2]}
     plain = [
@@ -143,9 +138,10 @@ def refined(task: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def third(task: str) -> dict[str, list[dict[str, Any]]]:
-    """A third look, the only one that is large enough to tell a point from noise: what the earlier
-    ones liked best, and what they left out, which is drawn forks, top-p and commit order together
-    with a push. Plain sampling gets as many settings.
+    """Return the settings of the third look, the only one large enough to resolve one point.
+
+    They are the best of the earlier looks and what those left out: drawn forks, top-p and commit
+    order, each together with a push. Plain sampling gets as many settings.
     """
     length = TASKS[task][2]
     base = {"policy": "low_confidence", "eos": TASKS[task][3], "length": length}

@@ -1,4 +1,4 @@
-"""Every number of docs/exploration.md, out of what is in results/, and its figures.
+"""Print every number of docs/exploration.md from results/, and draw its figures.
 
 python recipes/explore/tables.py                      # Markdown
 python recipes/explore/tables.py --figures docs/figures
@@ -52,9 +52,9 @@ class Cell:
     distinct: dict[int, np.ndarray]  # by seed, [problems]: of the first N texts
 
     def passed(self, k: int, seeds: Collection[int] | None = None) -> np.ndarray:
-        """[problems], mean over the seeds that have so many samples.
+        """Return Pass@k, [problems], averaged over the seeds that have at least k samples.
 
-        Pass@1 is of the first N, whatever was drawn besides.
+        Up to k = N, it is computed from the first N samples only.
         """
         own = [
             x[:, : max(k, N)]
@@ -68,7 +68,7 @@ class Cell:
 
     @property
     def coverage(self) -> float:
-        """Share of the problems that some seed solves."""
+        """The share of the problems that at least one seed solves."""
         return float(metrics.coverage([x[:, :N] for x in self.right.values()]).mean())
 
     @property
@@ -77,7 +77,7 @@ class Cell:
 
 
 def read() -> Cells:
-    """By task, method and what is put off."""
+    """Read the cells, by task, method and variant."""
     cells: Cells = {}
     with np.load(RESULTS / "report.npz") as file:
         for i, about in enumerate(json.loads(file["meta"].tobytes())):
@@ -113,7 +113,8 @@ def head(*names: str) -> None:
 def tuning() -> None:
     rows = json.loads((RESULTS / "tune.json").read_text())
     print(
-        "\n### Tuning split: the best trial of each method, Pass@1 / Pass@16 in per cent, and how many trials there were"
+        "\n### Tuning split: the best trial of each method, Pass@1 / Pass@16 in per cent, "
+        "and how many trials there were"
     )
     head("method", *TASKS, "trials")
     for method in METHODS:
@@ -127,7 +128,7 @@ def tuning() -> None:
 
 
 def looked(name: str, title: str) -> None:
-    """The best six settings of plain sampling and of ours, by the mean of Pass@16 over the pair."""
+    """Print the best six settings of plain sampling and of ours, by mean Pass@16 over the pair."""
     rows = json.loads((RESULTS / f"{name}.json").read_text())
     print(f"\n### Tuning split, {title}; the best six of each on the pair")
     head("settings", "countdown-4: Pass@1 / Pass@16", "minicode: Pass@1 / Pass@16")
@@ -199,7 +200,8 @@ def overall(cells: Cells, names: Sequence[str]) -> None:
 
 def wins(cells: Cells, names: Sequence[str]) -> None:
     print(
-        "\n### Wins and losses against tuned plain sampling: problems of 500 that only one of the two solves, mean over seeds"
+        "\n### Wins and losses against tuned plain sampling: problems of 500 that only one of "
+        "the two solves, mean over seeds"
     )
     head("method", *[f"{task}: won, lost" for task in TASKS])
     for name in names:
@@ -239,7 +241,8 @@ def deep(cells: Cells) -> None:
 
 def pools(cells: Cells) -> None:
     print(
-        "\n### Over-generation on plain sampling: of a pool, 16 by k-centre, the first 16, and the oracle (all of the pool)"
+        "\n### Over-generation on plain sampling: of a pool, 16 by k-centre, the first 16, "
+        "and the oracle (all of the pool)"
     )
     head(
         "task",
@@ -285,7 +288,8 @@ def robustness(cells: Cells) -> None:
         }
     ):
         print(
-            f"\n### {task}: what is lost when a setting is off, Pass@16 minus that of the setting as tuned, points"
+            f"\n### {task}: what is lost when a setting is off, Pass@16 minus that of the setting "
+            "as tuned, points"
         )
         head("method", *variants)
         for name in dict.fromkeys(name for t, name, variant in cells if t == task and variant):
@@ -321,8 +325,9 @@ def timing() -> None:
     }
     about = rows[0]
     print(
-        f"\n### countdown-4: seconds for {about['problems']} problems x {N} samples on {about['device']} (torch "
-        f"{about['torch']}), median of {len(by['plain'])} turns, and beside plain sampling in the same turn"
+        f"\n### countdown-4: seconds for {about['problems']} problems x {N} samples on "
+        f"{about['device']} (torch {about['torch']}), median of {len(by['plain'])} turns, "
+        "and beside plain sampling in the same turn"
     )
     head("method", "seconds", "over plain", "least and most")
     for method, seconds in by.items():

@@ -1,10 +1,9 @@
-"""Make the mini model's tokenizer: numbers as single tokens, the language of minicode by BPE, any
-other text by bytes.
+"""Make the mini model's tokenizer.
 
     python recipes/mini/make_tokenizer.py
 
-Digits are read in groups of three from the right, and every group ("7", "42", "999", also "007") is
-one token: 1234 is "1" and "234".
+The language of minicode is encoded by BPE, any other text by bytes. Digits are grouped by three
+from the right, and every group ("7", "42", "999", also "007") is one token: 1234 is "1" and "234".
 """
 
 import json
@@ -17,7 +16,7 @@ from oddlm.tasks.minicode import stream
 
 OUT = Path(__file__).parents[2] / "src" / "oddlm" / "models" / "mini" / "tokenizer.json"
 SPECIAL = ["<pad>", "<eos>", "<mask>"]
-WORDS = 700  # bytes and merges together
+WORDS = 700  # size of the vocabulary before the numbers are added
 TEXTS = 100_000
 
 
@@ -48,7 +47,7 @@ def main() -> None:
 
 
 def with_numbers(made: dict) -> dict:
-    """Add every group of two and three digits, however it is put together."""
+    """Add every group of two and three digits, with all merges that lead to it."""
     vocab, merges = made["model"]["vocab"], made["model"]["merges"]
     digits = [str(d) for d in range(10)]
     pairs = [a + b for a in digits for b in digits]

@@ -1,5 +1,6 @@
-"""Draw the loss curve of a run: python recipes/mini/plot.py recipes/mini/log.jsonl
-recipes/mini/loss.png (needs matplotlib).
+"""Plot the loss curve of a training run. Needs matplotlib.
+
+python recipes/mini/plot.py recipes/mini/log.jsonl recipes/mini/loss.png
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The tables of the mini model's card, from what was measured for it.
+"""Print the tables of the mini model's card from the stored measurements.
 
 python recipes/mini/table.py recipes/mini/results/minicode-3.json
 """
@@ -22,27 +22,28 @@ METHODS = (
     "order temperature 1",
     "fork",
 )
-Row = dict[str, Any]  # a run: its settings, and by problem how many of its N samples are right
+Run = dict[str, Any]  # its settings, and for each problem how many of its N samples are correct
 
 
-def show(rows: list[Row]) -> None:
-    """Markdown: the choice of the base policy, then every method on it."""
+def show(runs: list[Run]) -> None:
+    """Print in Markdown the choice of the base policy, then every method on it."""
     tuned = defaultdict(list)
-    for row in rows:
-        if row["split"] == "tune":
-            tuned[row["base"], row["method"]].append(float(np.mean([c > 0 for c in row["right"]])))
+    for run in runs:
+        if run["split"] == "tune":
+            tuned[run["base"], run["method"]].append(float(np.mean([c > 0 for c in run["right"]])))
     print(f"\nTune split, Pass@{N} averaged over temperatures:\n")
     for (base, method), values in sorted(tuned.items(), key=lambda kv: -np.mean(kv[1])):
         print(f"- {method} on {base}: {np.mean(values):.1%} ({len(values)} runs)")
-    choices = [b for b, method in tuned if method == "plain"] or [row["base"] for row in rows]
+    choices = [b for b, method in tuned if method == "plain"] or [run["base"] for run in runs]
     base = max(choices, key=lambda b: np.mean(tuned[b, "plain"] or [0.0]))
     cells = defaultdict(list)
-    for row in rows:
-        if row["split"] == "test" and row["base"] == base:
-            cells[row["method"], row["temperature"]].append(row)
+    for run in runs:
+        if run["split"] == "test" and run["base"] == base:
+            cells[run["method"], run["temperature"]].append(run)
     print(f"\nTest split, base policy {base}\n")
     print(
-        f"| method | temperature | seeds | Pass@1 | Pass@{N} | distinct | Pass@{N} minus plain, 95 % interval |"
+        f"| method | temperature | seeds | Pass@1 | Pass@{N} | distinct "
+        f"| Pass@{N} minus plain, 95 % interval |"
     )
     print("|---|---|---|---|---|---|---|")
     for temperature in sorted({t for _, t in cells}):
@@ -52,10 +53,11 @@ def show(rows: list[Row]) -> None:
             print(f"| {method} | {temperature:g} | {len(own)} | {_line(own)} | {difference} |")
 
 
-def _line(own: list[Row]) -> str:
-    right = np.array([row["right"] for row in own])
-    ones, many = (right / N).mean(axis=1), (right > 0).mean(axis=1)
-    return f"{_with_error(ones)} | {_with_error(many)} | {np.mean([row['distinct'] for row in own]):.1f}"
+def _line(own: list[Run]) -> str:
+    right = np.array([run["right"] for run in own])
+    pass_1, pass_n = (right / N).mean(axis=1), (right > 0).mean(axis=1)
+    distinct = np.mean([run["distinct"] for run in own])
+    return f"{_with_error(pass_1)} | {_with_error(pass_n)} | {distinct:.1f}"
 
 
 def _with_error(values: np.ndarray) -> str:
@@ -63,10 +65,10 @@ def _with_error(values: np.ndarray) -> str:
     return f"{100 * mean:.1f}" + (f" ± {100 * error:.1f}" if len(values) > 1 else "")
 
 
-def _difference(own: list[Row], plain: list[Row]) -> str:
-    """Paired by problem, averaged over seeds; the interval is a bootstrap over problems."""
+def _difference(own: list[Run], plain: list[Run]) -> str:
+    """Pair by problem, averaged over seeds; the interval is a bootstrap over problems."""
     solved = (
-        np.mean([np.array(row["right"]) > 0 for row in some], axis=0) for some in (own, plain)
+        np.mean([np.array(run["right"]) > 0 for run in runs], axis=0) for runs in (own, plain)
     )
     difference, low, high = metrics.paired_interval(*solved)
     return f"{100 * difference:+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"

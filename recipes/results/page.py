@@ -1,9 +1,9 @@
-"""Writes docs/results.md, and every block of figures that other pages take from the same results.
+"""Write docs/results.md, and every block of figures that other pages take from the same results.
 
     python recipes/results/page.py            # or `make results`
-    python recipes/results/page.py --out DIR  # into a copy of the pages, for a look or a test
+    python recipes/results/page.py --out DIR  # writes a copy of the pages, as a preview or test
 
-A page takes figures between two comments. What stands between them is replaced:
+A page includes figures between two comments. The text between them is replaced:
 
     <!-- results:begin summary -->             table: plain sampling and the presets on every task
     <!-- results:begin summary mini -->        the same for one model
@@ -32,23 +32,11 @@ BLOCK = re.compile(
     r"(<!-- results:begin(?P<what>[^\n]*?) *-->\n).*?(<!-- results:end -->)", re.DOTALL
 )
 NOTHING = "*No results are stored yet.*"
-# Of a page's own task and model, not of the method: a setting is recognised by the others.
-SHAPE = {
-    "length",
-    "steps",
-    "block_length",
-    "eos",
-    "temperature",
-    "confidence",
-    "stop_at_end",
-    "seed",
-}
-PLAIN, DEFAULT, PAPER, CAREFUL = (
-    "plain",
-    "default (`auto`)",
-    "ODD as published (`paper`)",
-    "`careful`",
-)
+# Settings that depend on the task and model; a method is recognised by all others.
+SHAPE = {"length", "steps", "block_length", "eos"}
+SHAPE |= {"temperature", "confidence", "stop_at_end", "seed"}
+PLAIN, DEFAULT = "plain", "default (`auto`)"
+PAPER, CAREFUL = "ODD as published (`paper`)", "`careful`"
 METHODS: dict[str, dict[str, Any]] = {  # in the order of the tables
     PLAIN: {"objective": "none", "fork": False},
     "plain + fork": {"objective": "none", "fork": True},
@@ -87,7 +75,7 @@ class Cell:
 
     @cached_property
     def name(self) -> str:
-        """As METHODS has it, else the settings themselves."""
+        """The name in METHODS, or else a description of the settings."""
         return method_of(self.params) or spelled(self.runs[0])
 
     @property
@@ -95,7 +83,7 @@ class Cell:
         return self.name == PLAIN
 
     def passed(self, k: int) -> np.ndarray:
-        """[problems]: Pass@k, mean over the seeds."""
+        """Return Pass@k, [problems], averaged over the seeds."""
         return np.mean([metrics.pass_at_k(run.correct, k) for run in self.runs], axis=0)
 
     @property
@@ -128,7 +116,7 @@ class Bench:
     def baseline(self) -> Cell | None:
         """Plain sampling at the temperature with the largest Pass@n on the tune split.
 
-        Pass@1 decides between equals.
+        Pass@1 breaks ties.
         """
         plain = [cell for cell in self.tune if cell.plain]
         if not plain:
@@ -137,7 +125,7 @@ class Bench:
         found = [cell for cell in self.test if cell.plain and cell.temperature == best.temperature]
         if not found:
             chosen = f"temperature {best.temperature:g} was chosen"
-            raise ValueError(f"{self.model}, {self.where}: {chosen}, but not run on the test side")
+            raise ValueError(f"{self.model}, {self.where}: {chosen}, but not run on the test split")
         return found[0]
 
     def find(self, name: str) -> Cell | None:
@@ -145,7 +133,7 @@ class Bench:
 
 
 def method_of(params: Mapping[str, Any]) -> str | None:
-    """The name in METHODS whose settings these are, today's defaults filled in."""
+    """Return the name in METHODS with these settings, completed by the current defaults."""
     for name, settings in METHODS.items():
         shape = {key: params[key] for key in ("length", "steps") if key in params}
         wanted = (
@@ -159,12 +147,12 @@ def method_of(params: Mapping[str, Any]) -> str | None:
 
 
 def spelled(run: Result) -> str:
-    told = [run.method]
+    parts = [run.method]
     if run.params["alpha"]:
-        told.append(f"alpha {run.params['alpha']:g}")
+        parts.append(f"alpha {run.params['alpha']:g}")
     if run.params["order_temperature"]:
-        told.append(f"order temperature {run.params['order_temperature']:g}")
-    return ", ".join(told)
+        parts.append(f"order temperature {run.params['order_temperature']:g}")
+    return ", ".join(parts)
 
 
 def benches(results: Mapping[str, Sequence[Result]]) -> list[Bench]:
@@ -175,20 +163,17 @@ def benches(results: Mapping[str, Sequence[Result]]) -> list[Bench]:
         for where in [*known, *sorted(wheres - TASKS.keys())]:
             some = [run for run in runs if run.where == where]
             test = _cells([run for run in some if run.split is None], model, where)
+            tune = _cells([run for run in some if run.split == "tune"], model, where)
             if test:
-                found.append(
-                    Bench(
-                        model,
-                        where,
-                        _cells([run for run in some if run.split == "tune"], model, where),
-                        test,
-                    )
-                )
+                found.append(Bench(model, where, tune, test))
     return found
 
 
 def _cells(runs: Iterable[Result], model: str, where: str) -> tuple[Cell, ...]:
-    """In the order of METHODS, plain sampling by temperature; all of the same problems and n."""
+    """Group the runs of a split, in the order of METHODS and by temperature.
+
+    Raises ValueError if they differ in problems or n.
+    """
     cells: dict[str, list[Result]] = {}
     for run in runs:
         cells.setdefault(json.dumps(run.params, sort_keys=True), []).append(run)
@@ -262,21 +247,15 @@ Two older studies have protocols of their own, and their figures differ from the
 
 
 def _origin(runs: Sequence[Result]) -> str:
-    def told(name: str) -> str:
-        return (
-            ", ".join(
-                sorted(
-                    {str(value) for run in runs if (value := getattr(run.origin, name)) is not None}
-                )
-            )
-            or "unknown"
-        )
+    def listed(name: str) -> str:
+        values = {getattr(run.origin, name) for run in runs} - {None}
+        return ", ".join(sorted(map(str, values))) or "unknown"
 
     digest = next((run.model_digest for run in runs if run.model_digest), None)
     weights = f"Weights `{digest[:19]}`. " if digest else ""
     return (
-        f"{weights}Drawn on {told('device')} in {told('dtype')}, {told('date')}, "
-        f"by oddlm {told('oddlm')} with PyTorch {told('torch')}."
+        f"{weights}Drawn on {listed('device')} in {listed('dtype')}, {listed('date')}, "
+        f"by oddlm {listed('oddlm')} with PyTorch {listed('torch')}."
     )
 
 
@@ -360,7 +339,7 @@ def _tuning(own: Sequence[Bench]) -> Iterator[str]:
 
 
 def summary(found: Sequence[Bench]) -> str:
-    """A row per task: plain sampling and the presets."""
+    """Return a table of plain sampling and the presets, with a row per task."""
     if not found:
         return NOTHING
     several = len({bench.model for bench in found}) > 1
@@ -389,7 +368,7 @@ def summary(found: Sequence[Bench]) -> str:
 
 
 def gain(found: Sequence[Bench]) -> str:
-    """What the default gains on one task, as a sentence."""
+    """Return a sentence on what the default gains on one task."""
     default, base = (found[0].find(DEFAULT), found[0].baseline) if found else (None, None)
     if default is None or base is None:
         return NOTHING
@@ -407,13 +386,13 @@ KINDS = {"summary": summary, "gain": gain}
 
 
 def filled(text: str, found: Sequence[Bench], where: Path) -> str:
-    """A page with its blocks written anew."""
+    """Return a page with its blocks replaced."""
 
     def block(match: re.Match[str]) -> str:
         kind, *about = match["what"].split() or ["summary"]
         if kind not in KINDS or len(about) > 2:
             known = f"{', '.join(KINDS)} [MODEL [TASK]]"
-            raise ValueError(f"{where}: no block {match['what'].strip()!r}; known: {known}")
+            raise ValueError(f"{where}: unknown block {match['what'].strip()!r}; known: {known}")
         model, task = [*about, None, None][:2]
         own = [
             bench for bench in found if model in (None, bench.model) and task in (None, bench.where)
@@ -424,13 +403,13 @@ def filled(text: str, found: Sequence[Bench], where: Path) -> str:
     begun, ended = text.count("<!-- results:begin"), len(BLOCK.findall(text))
     if begun != ended:
         raise ValueError(
-            f"{where}: {begun} blocks begin and {ended} are whole: each needs <!-- results:end -->"
+            f"{where}: only {ended} of {begun} blocks end: each needs <!-- results:end -->"
         )
     return done
 
 
 def pages(root: Path) -> list[Path]:
-    """All that may have blocks."""
+    """Return all pages that may have blocks."""
     found = [
         root / "README.md",
         *root.glob("docs/**/*.md"),
@@ -442,7 +421,7 @@ def pages(root: Path) -> list[Path]:
 
 
 def write(root: Path, out: Path) -> list[Path]:
-    """The pages of `root`, out of its results, into `out`; those that have figures."""
+    """Write the pages of `root` that have figures to `out`, from the results of `root`."""
     results = by_model(root / "results")
     found = benches(results)
     texts = {PAGE: page(results)}

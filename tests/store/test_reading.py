@@ -1,6 +1,4 @@
-"""A part of a file is read as the whole would be: statistics without texts, queries without columns
-that nobody names.
-"""
+"""Reading only a part of a file (statistics, the columns of a query) gives the same results."""
 
 import math
 
@@ -79,15 +77,10 @@ NARROW = {
     "select count(*) from samples": set(),
     "select count(*) filter (where correct) from samples": {"correct"},
     'select s."Text" as t from samples as s order by t': {"text"},
-    "select t, length from (select text as t, length from samples where not correct) order by 1, length": {
-        "text",
-        "length",
-        "correct",
-    },
-    "with s as (select problem p, solution from samples) select p, max(s.solution) from s group by p order by p": {
-        "problem",
-        "solution",
-    },
+    "select t, length from (select text as t, length from samples where not correct) "
+    "order by 1, length": {"text", "length", "correct"},
+    "with s as (select problem p, solution from samples) "
+    "select p, max(s.solution) from s group by p order by p": {"problem", "solution"},
     "select problem, n, correct, n * 0.5 from problems order by 1 desc": {
         "problem",
         "n",
@@ -98,11 +91,10 @@ NARROW = {
         "score_seconds",
         "seconds",
     },
-    "select a.problem, b.index from problems a join samples b using (run, problem) order by 1, b.index": {
-        "problem",
-        "index",
-    },
-    "select problem from problems where exists (select 1 from samples s where s.problem = problems.problem and s.correct)": {
+    "select a.problem, b.index from problems a join samples b using (run, problem) "
+    "order by 1, b.index": {"problem", "index"},
+    "select problem from problems where exists "
+    "(select 1 from samples s where s.problem = problems.problem and s.correct)": {
         "problem",
         "correct",
     },
@@ -146,7 +138,7 @@ WHOLE = [
 
 
 def answers(where, question, monkeypatch):
-    """As it is, and with all columns."""
+    """The answer as it is, and the answer with all columns read."""
     found = sql(where, question)
     with monkeypatch.context() as patch:
         patch.setattr(query, "_used", lambda _: None)
@@ -167,7 +159,7 @@ def test_a_query_uses_the_columns_that_it_names(question, named):
 
 
 def test_texts_that_nobody_names_are_not_read(partly):
-    """Where they are no texts, only who names them minds."""
+    """A damaged text does not affect queries that do not use it."""
     path = partly.folder / SPEC.id / "drawn.jsonl"
     path.write_text(path.read_text().replace('"t1 0"', "[1, 2]"))
     assert sql(partly, "select count(*), count(correct) from samples").rows == ((6, 4),)
@@ -185,7 +177,7 @@ def test_who_describes_reads_nothing(partly, monkeypatch, question):
     assert found == sql(partly, question)
     monkeypatch.undo()
     (partly.folder / SPEC.id / "drawn.jsonl").write_text("no JSON\n")
-    assert found == sql(partly, question)  # and nobody is warned
+    assert found == sql(partly, question)  # without a warning
 
 
 def test_samples_that_are_not_scored_are_rows(partly):

@@ -1,7 +1,8 @@
-"""The store: nothing is lost, nothing is counted twice, and what is wrong is said."""
+"""The store loses nothing, counts nothing twice, and reports damage by name."""
 
 import json
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -21,24 +22,11 @@ SPEC = checked(RunSpec, {"model": "toy", "task": "own", "n": 2, "params": {"obje
 
 
 def drawn(name: str, text: str = "t1", **changes) -> Drawn:
-    shape = {
-        "length": 2,
-        "size": 2,
-        "ends": 0,
-        "finish_reason": "length",
-        "nfe": 4,
-        "logprob": -1.5,
-    }
+    shape = {"length": 2, "size": 2, "ends": 0, "nfe": 4}
+    shape |= {"finish_reason": "length", "logprob": -1.5}
     samples = tuple(DrawnSample(index=i, text=f"{text} {i}", **shape) for i in range(2))
-    fields = {
-        "problem": name,
-        "digest": "d",
-        "prompt": "p",
-        "seed": 2**63 - 1,
-        "nfe": 4,
-        "seconds": 0.5,
-    }
-    return Drawn(**{**fields, "samples": samples, **changes})
+    fields = {"problem": name, "digest": "d", "prompt": "p", "seed": 2**63 - 1}
+    return Drawn(**{**fields, "nfe": 4, "seconds": 0.5, "samples": samples, **changes})
 
 
 def scored(name: str, **changes) -> Scored:
@@ -117,11 +105,11 @@ def test_a_run_resumes(store):
         add(run, "a")
     with store.open(SPEC, 2) as run:
         assert (list(run.digests), run.scored) == (["a"], {"a"})
-        with pytest.raises(StoreError, match=r"problem 'a' is in .*drawn\.jsonl already"):
+        with pytest.raises(StoreError, match=r"problem 'a' .*drawn\.jsonl"):
             run.draw(drawn("a"))
-        with pytest.raises(StoreError, match=r"problem 'a' is in .*scores\.jsonl already"):
+        with pytest.raises(StoreError, match=r"problem 'a' .*scores\.jsonl"):
             run.score(scored("a"))
-        with pytest.raises(StoreError, match=r"problem 'b' .* has scores and no samples"):
+        with pytest.raises(StoreError, match=f"problem 'b' of run {SPEC.id}"):
             run.score(scored("b"))
         add(run, "b")
         assert run.drawn(["b", "a"]) == [drawn("b"), drawn("a")]
@@ -160,20 +148,20 @@ def test_a_folder_that_was_copied_in_part_is_refused_and_left_alone(finished, fi
     path.unlink()
     if left is not None:
         path.write_bytes(left)
-    with pytest.raises(StoreError) as told, finished.open(SPEC, 2):
+    with pytest.raises(StoreError) as error, finished.open(SPEC, 2):
         pass
-    assert f"{path} holds {lines or 0} of the 2 problems" in str(told.value)
+    assert f"{path} holds {lines or 0} of the 2 problems" in str(error.value)
     assert (path.read_bytes() if path.exists() else None) == left
     (path.parent / "summary.json").unlink()
     if file == "drawn.jsonl":
         with (
-            pytest.raises(StoreError, match=rf"{path} holds .* and scores.jsonl"),
+            pytest.raises(StoreError, match=rf"{path} holds .* scores\.jsonl"),
             finished.open(SPEC, 2),
         ):
             pass
     else:
         with finished.open(SPEC, 2) as run:
-            assert len(run.scored) == (lines or 0), "who says so may go on from what is there"
+            assert len(run.scored) == (lines or 0), "without a summary, the run resumes"
 
 
 def test_a_folder_whose_spec_was_not_copied_is_refused(finished):
@@ -183,7 +171,7 @@ def test_a_folder_whose_spec_was_not_copied_is_refused(finished):
         for path in (finished.folder / SPEC.id).iterdir()
         if path.name != "lock"
     )
-    with pytest.raises(StoreError, match=r"spec\.json is gone"), finished.open(SPEC, 2):
+    with pytest.raises(StoreError, match=r"spec\.json is missing"), finished.open(SPEC, 2):
         pass
     after = sorted(
         (path.name, path.read_bytes())
@@ -201,12 +189,8 @@ def test_another_scorer_takes_over_what_is_drawn(finished):
         assert (run.digests, run.scored) == (digests, set())
         assert run.drawn(["a"]) == [drawn("a")]
     head = finished.head(other.id)
-    assert (head.drawn, head.scored, head.complete, head.starts) == (
-        2,
-        0,
-        False,
-        ({"python": "3"},),
-    )
+    assert (head.drawn, head.scored, head.complete) == (2, 0, False)
+    assert head.starts == ({"python": "3"},)
     assert finished.read(SPEC.id).complete
 
 
@@ -266,7 +250,7 @@ def test_a_damaged_line_in_the_middle_is_named(finished):
 
 def test_a_problem_that_is_there_twice_is_named(finished):
     edit(finished, "drawn.jsonl", lambda text: text + text.split("\n")[0] + "\n")
-    with pytest.raises(StoreError, match="line 3: problem 'a' is there twice"):
+    with pytest.raises(StoreError, match="line 3: problem 'a' "):
         finished.read(SPEC.id)
 
 
@@ -280,7 +264,7 @@ def test_a_spec_with_a_typo_is_named(finished):
 
 def test_a_spec_that_was_edited_is_refused(finished):
     edit(finished, "spec.json", lambda text: text.replace('"n":2', '"n":3'))
-    with pytest.raises(StoreError, match="describes another run"), finished.open(SPEC, 2):
+    with pytest.raises(StoreError, match=rf"spec\.json .*{SPEC.id}"), finished.open(SPEC, 2):
         pass
 
 
@@ -303,7 +287,8 @@ import os, signal
 from pathlib import Path
 from oddlm.spec import RunSpec
 from oddlm.store import Store
-with Store(Path({str(store.folder)!r})).open(RunSpec.model_validate_json({SPEC.model_dump_json()!r}), 2):
+spec = RunSpec.model_validate_json({SPEC.model_dump_json()!r})
+with Store(Path({str(store.folder)!r})).open(spec, 2):
     os.kill(os.getpid(), signal.SIGKILL)
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
@@ -334,26 +319,14 @@ for attempt in (lambda s: s.check(), lambda s: s.open(SPEC, 2).__enter__()):
 
 def test_a_folder_that_cannot_be_written(finished):
     folder = finished.folder
-    command = [
-        "bwrap",
-        "--dev-bind",
-        "/",
-        "/",
-        "--ro-bind",
-        str(folder),
-        str(folder),
-        sys.executable,
-        "-c",
-    ]
+    read_only = ["bwrap", "--dev-bind", "/", "/", "--ro-bind", str(folder), str(folder)]
+    command = [*read_only, sys.executable, "-c"]
     done = subprocess.run(
         [*command, READ_ONLY.format(folder=folder)], capture_output=True, text=True, check=True
     )
     first, second = done.stdout.splitlines()
-    assert first == f"cannot write {folder}: Read-only file system; what was finished is kept"
-    assert (
-        second
-        == f"cannot write {folder}/{SPEC.id}/lock: Read-only file system; what was finished is kept"
-    )
+    assert first.startswith(f"cannot write {folder}: Read-only file system")
+    assert second.startswith(f"cannot write {folder}/{SPEC.id}/lock: Read-only file system")
 
 
 FULL = """
@@ -377,27 +350,15 @@ shutil.copytree(store.folder, "{saved}")
 def test_a_full_disk_keeps_every_finished_problem(tmp_path):
     disk, saved = tmp_path / "disk", tmp_path / "saved"
     disk.mkdir()
-    command = [
-        "bwrap",
-        "--dev-bind",
-        "/",
-        "/",
-        "--size",
-        str(1 << 18),
-        "--tmpfs",
-        str(disk),
-        sys.executable,
-        "-c",
-    ]
+    small = ["bwrap", "--dev-bind", "/", "/", "--size", str(1 << 18), "--tmpfs", str(disk)]
+    command = [*small, sys.executable, "-c"]
     done = subprocess.run(
         [*command, FULL.format(disk=disk, saved=saved)], capture_output=True, text=True, check=True
     )
     count, message = done.stdout.strip().split(" ", 1)
     assert int(count) > 10
-    assert (
-        message
-        == f"cannot write {disk}/{SPEC.id}/drawn.jsonl: No space left on device; what was finished is kept"
-    )
+    path = f"{disk}/{SPEC.id}/drawn.jsonl"
+    assert message.startswith(f"cannot write {path}: No space left on device")
     with Store(saved).open(SPEC, 1000) as run:
         assert len(run.digests) == int(count)
         run.draw(drawn(count))
@@ -444,10 +405,10 @@ def test_a_run_that_is_being_written_can_be_asked(store):
     "attack",
     [
         "copy (select 1) to '{folder}/out.csv'",
-        "copy (select 1) to '{rows}'",
+        "copy (select 1) to '{records}'",
         "select * from read_text('/etc/passwd')",
-        "select * from read_json('{rows}')",
-        "select * from '{rows}'",
+        "select * from read_json('{records}')",
+        "select * from '{records}'",
         "select * from glob('/*')",
         "attach '{folder}/other.db'",
         "export database '{folder}/export'",
@@ -459,11 +420,11 @@ def test_a_run_that_is_being_written_can_be_asked(store):
     ],
 )
 def test_a_query_reaches_no_file(finished, attack):
-    rows = finished.folder / SPEC.id / "drawn.jsonl"
-    before = sorted(finished.folder.rglob("*")), rows.read_bytes()
+    records = finished.folder / SPEC.id / "drawn.jsonl"
+    before = sorted(finished.folder.rglob("*")), records.read_bytes()
     with pytest.raises(StoreError, match=r"disabled|locked"):
-        sql(finished, attack.format(folder=finished.folder, rows=rows))
-    assert (sorted(finished.folder.rglob("*")), rows.read_bytes()) == before
+        sql(finished, attack.format(folder=finished.folder, records=records))
+    assert (sorted(finished.folder.rglob("*")), records.read_bytes()) == before
 
 
 def test_a_query_changes_nothing(finished):
@@ -481,7 +442,10 @@ def test_a_folder_that_reads_as_a_pattern_is_refused(tmp_path, name):
     with store.open(SPEC, 1) as run:
         add(run, "a")
     assert store.read(SPEC.id).scored == 1
-    with pytest.raises(StoreError, match="for a pattern; move the store"):
+    character = next(c for c in name if c in "*?[")
+    with pytest.raises(
+        StoreError, match=re.escape(f"{store.folder}: DuckDB reads the {character}")
+    ):
         sql(store, "select 1")
 
 

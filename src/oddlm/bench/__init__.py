@@ -1,1 +1,1 @@
-"""What things cost on this machine."""
+"""Benchmarks of this machine."""

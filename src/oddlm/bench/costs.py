@@ -1,5 +1,6 @@
-"""What a step costs, as tables: measured times beside the least that bytes and FLOPs allow, and
-what was aimed at.
+"""Tables and charts of the cost of a step, next to its lower bound and to our targets.
+
+The lower bound follows from the bytes and FLOPs that a step needs.
 """
 
 import csv
@@ -16,9 +17,9 @@ from ..models.transformer import TransformerConfig
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Of a step, in ms: medians.
+    """The cost of a step; times are medians in ms.
 
-    The overhead is the median over steps taken side by side, with its 95 % interval.
+    The overhead is the median over pairs of adjacent steps, with its 95 % interval.
     """
 
     model: str
@@ -33,20 +34,20 @@ class Cost:
     overhead_low: float
     overhead_high: float
     pairs: int
-    plain_mib: float  # peak beside weights
-    odd_extra_mib: float  # peak of ODD above that of plain
-    # of the network, mean over the steps timed; 0 where its shape is not known, as are the next
-    # three
+    plain_mib: float  # peak memory, without weights
+    odd_extra_mib: float  # peak memory of ODD above that of plain
+    # of the network, mean over the timed steps; this and the next three are 0 if its shape is
+    # not known
     teraflops: float
-    plain_gb: float  # the fewest bytes: weights read, logits written and read once
-    odd_gb: float  # read three times
-    # the longer of FLOPs over the measured matrix rate and ODD's bytes over the measured bandwidth
+    plain_gb: float  # lower bound: weights read once, logits written and read once
+    odd_gb: float  # lower bound: the same, but logits read three times
+    # the maximum of FLOPs / measured matrix rate and of ODD's bytes / measured bandwidth
     floor_ms: float
 
 
 @dataclass(frozen=True, slots=True)
 class Aim:
-    """The published code's ms per step on an H200, and what ours is to need there."""
+    """The ms per step of the published code on an H200, and our targets there."""
 
     published_plain_ms: float
     published_odd_ms: float
@@ -55,7 +56,7 @@ class Aim:
     extra_mib: float
 
 
-AIMS = {  # by n and length: an 8-billion network in bfloat16, prompt of 150 tokens
+AIMS = {  # by n and length; for a network of 8 billion parameters in bfloat16, 150 prompt tokens
     (16, 64): Aim(111.2, 122.6, 80, 1.0, 64),
     (16, 128): Aim(146.7, 166.0, 110, 1.0, 64),
     (16, 256): Aim(208.0, 242.1, 165, 1.0, 96),
@@ -65,82 +66,67 @@ AIMS = {  # by n and length: an 8-billion network in bfloat16, prompt of 150 tok
 
 @dataclass(frozen=True, slots=True)
 class Ceilings:
-    """What the machine reaches: a copy's bytes per second, read and written; a matrix product's
-    FLOPs per second.
-    """
+    """The measured limits of the machine."""
 
-    bandwidth: float
-    matrix_rate: float
+    bandwidth: float  # bytes per second of a copy, read and written
+    matrix_rate: float  # FLOPs per second of a matrix product
 
 
 def network_flops(
-    config: TransformerConfig, n: int, prompt: int, length: int, asked: float | None = None
+    config: TransformerConfig, n: int, prompt: int, length: int, positions: float | None = None
 ) -> float:
-    """Of one evaluation: products and attention. In the last block generated positions alone
-    listen; its feed-forward part and the head run on `asked` of them (default: all).
+    """Return the FLOPs of one evaluation of n samples: matrix products and attention.
+
+    In the last block only generated positions have queries. Its MLP and the head run on
+    `positions` of them (default: all).
     """
-    T, inner, asked = (
-        prompt + length,
-        config.heads * config.head,
-        length if asked is None else asked,
-    )
-    listening, fed = T * (config.layers - 1) + length, T * (config.layers - 1) + asked
-    products: float = (
-        config.layers * T * config.width * (inner + 2 * config.key_heads * config.head)
-    )
-    products += listening * inner * config.width + fed * 3 * config.width * config.hidden
-    products += asked * config.width * config.vocab_size
-    return 2 * n * (products + 2 * listening * T * inner)
+    T, inner = prompt + length, config.heads * config.head
+    positions = length if positions is None else positions
+    earlier = T * (config.layers - 1)
+    queries, mlps = earlier + length, earlier + positions  # positions, summed over the blocks
+    kv_width = 2 * config.key_heads * config.head
+    products: float = config.layers * T * config.width * (inner + kv_width)
+    products += queries * inner * config.width + mlps * 3 * config.width * config.hidden
+    products += positions * config.width * config.vocab_size
+    return 2 * n * (products + 2 * queries * T * inner)
 
 
 def claims(costs: Sequence[Cost]) -> list[str]:
-    """The paper's three, each as far as the figures can tell."""
-    said = []
+    """Return the paper's claims with what these costs say about them, if anything."""
+    found = []
     names = {
         "steps": "flat in the number of steps",
         "model": "independent of the model",
-        "dtype": "independent of the numbers",
+        "dtype": "independent of the dtype",
     }
     for key, name in names.items():
         groups: dict[tuple[object, ...], list[Cost]] = {}
         for cost in costs:
-            groups.setdefault(
-                tuple(v for k, v in asdict(cost).items() if k in _AXES and k != key), []
-            ).append(cost)
-        spreads = [
-            max(c.overhead for c in g) - min(c.overhead for c in g)
-            for g in groups.values()
-            if len(g) > 1
-        ]
+            others = tuple(v for k, v in asdict(cost).items() if k in _AXES and k != key)
+            groups.setdefault(others, []).append(cost)
+        overheads = [[c.overhead for c in group] for group in groups.values() if len(group) > 1]
+        spreads = [max(values) - min(values) for values in overheads]
         if spreads:
-            said.append(
-                f"{name}: the overhead differs by {statistics.median(spreads):.1f} points (median), {max(spreads):.1f} at most"
+            found.append(
+                f"{name}: the overhead differs by {statistics.median(spreads):.1f} points "
+                f"(median), {max(spreads):.1f} at most"
             )
     known = [c for c in costs if c.odd_extra_mib > 0]
     if len({c.n for c in known}) > 1:
         rates = [c.odd_extra_mib / c.n for c in known]
-        said.append(f"memory grows with n: {min(rates):.2f} to {max(rates):.2f} MiB a sample")
-    return said
+        found.append(f"memory grows with n: {min(rates):.2f} to {max(rates):.2f} MiB per sample")
+    return found
 
 
 OVER = {"n": "samples n", "length": "tokens S", "steps": "steps T"}
-FAR = 10.0  # points between the lowest and the highest bound
+FAR = 10.0  # percentage points between the lowest and the highest bound, for a linear scale
 _AXES = ("model", "dtype", "n", "length", "steps")
 
 
 def markdown(costs: Sequence[Cost]) -> str:
-    heads = [
-        "model",
-        "n",
-        "S",
-        "T",
-        "floor ms",
-        "network ms",
-        "plain ms",
-        "ODD ms",
-        "ODD over plain",
-        "pairs",
-    ]
+    """Return the costs as a Markdown table."""
+    heads = ["model", "n", "S", "T", "floor ms", "network ms", "plain ms", "ODD ms"]
+    heads += ["ODD over plain", "pairs"]
     heads += ["plain MiB", "ODD's extra MiB", "TFLOP", "GB, plain", "GB, ODD"]
     lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
     for c in costs:
@@ -148,14 +134,13 @@ def markdown(costs: Sequence[Cost]) -> str:
         times = f"{c.floor_ms:.2f} | {c.network_ms:.2f} | {c.plain_ms:.2f} | {c.odd_ms:.2f}"
         memory = f"{c.plain_mib:.0f} | {c.odd_extra_mib:.1f}"
         work = f"{c.teraflops:.2f} | {c.plain_gb:.2f} | {c.odd_gb:.2f}"
-        lines.append(
-            f"| {c.model} {c.dtype} | {c.n} | {c.length} | {c.steps} | {times} | {over} | {c.pairs} | {memory} | {work} |"
-        )
+        setting = f"{c.model} {c.dtype} | {c.n} | {c.length} | {c.steps}"
+        lines.append(f"| {setting} | {times} | {over} | {c.pairs} | {memory} | {work} |")
     return "\n".join(lines)
 
 
 def aims_table(costs: Sequence[Cost]) -> str:
-    """The cells that have aims, beside them; empty where there are none."""
+    """Return a Markdown table of the cells that have targets; empty if there are none."""
     known = [
         (c, aim)
         for c in costs
@@ -163,18 +148,18 @@ def aims_table(costs: Sequence[Cost]) -> str:
     ]
     if not known:
         return ""
-    lines = [
-        "| n, S | published code: plain / ODD ms | ODD ms | aim | ODD over plain | aim | ODD's extra MiB | aim |",
-        "|" + "---|" * 8,
-    ]
+    heads = ["n, S", "published code: plain / ODD ms", "ODD ms", "aim", "ODD over plain", "aim"]
+    heads += ["ODD's extra MiB", "aim"]
+    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads)]
     for c, aim in known:
-        cells = [
+        results = [
             (f"{c.odd_ms:.1f}", f"{aim.odd_ms:g}", c.odd_ms <= aim.odd_ms),
             (f"{c.overhead:+.2f} %", f"{aim.overhead:g} %", c.overhead <= aim.overhead),
             (f"{c.odd_extra_mib:.0f}", f"{aim.extra_mib:g}", c.odd_extra_mib <= aim.extra_mib),
         ]
         parts = " | ".join(
-            f"{value} | at most {most}: {'met' if met else 'missed'}" for value, most, met in cells
+            f"{value} | at most {most}: {'met' if met else 'missed'}"
+            for value, most, met in results
         )
         lines.append(
             f"| {c.n}, {c.length} | {aim.published_plain_ms} / {aim.published_odd_ms} | {parts} |"
@@ -191,7 +176,7 @@ def write_csv(costs: Sequence[Cost], path: Path) -> None:
 
 
 def read_csv(path: Path) -> list[Cost]:
-    """What `write_csv` wrote."""
+    """Read a file of `write_csv`."""
     kinds = get_type_hints(Cost)
     try:
         with path.open(newline="") as file:
@@ -202,7 +187,8 @@ def read_csv(path: Path) -> list[Cost]:
         ) from error
     if not rows or set(rows[0]) != set(kinds):
         raise ValueError(
-            f"{path} is no table of `oddlm bench overhead`: it needs rows with the columns {', '.join(kinds)}"
+            f"{path} is not a table of `oddlm bench overhead`, which has rows with the columns "
+            f"{', '.join(kinds)}"
         )
     try:
         return [Cost(**{name: kind(row[name]) for name, kind in kinds.items()}) for row in rows]
@@ -211,10 +197,10 @@ def read_csv(path: Path) -> list[Cost]:
 
 
 def draw(costs: Sequence[Cost], path: Path) -> None:
-    """ODD's overhead in per cent over samples, tokens and steps, as far as the cells differ in
-    them; needs matplotlib.
+    """Plot ODD's overhead in per cent against samples, tokens and steps. Needs matplotlib.
 
-    Every cell is a dot with its interval, in each panel; bars are the medians of a network's cells.
+    There is a panel for each of the three in which the cells differ. In each panel, a cell is a dot
+    with its interval, and a bar is the median of a network's cells.
     """
     try:
         from matplotlib.figure import Figure
@@ -241,7 +227,7 @@ def draw(costs: Sequence[Cost], path: Path) -> None:
 def _draw_over(panel: Any, axis: str, costs: Sequence[Cost]) -> None:
     values = sorted({getattr(c, axis) for c in costs})
     networks = list(dict.fromkeys((c.model, c.dtype) for c in costs))
-    share = 0.8 / len(networks)  # of the room between two ticks
+    share = 0.8 / len(networks)  # of the space between two ticks
     panel.axhline(0, color="black", linestyle="--", linewidth=0.8)
     for i, network in enumerate(networks):
         label = " ".join(network)
@@ -277,13 +263,12 @@ def _draw_over(panel: Any, axis: str, costs: Sequence[Cost]) -> None:
 
 
 def _scale(panel: Any, costs: Sequence[Cost]) -> str:
-    """Plain numbers; where some cells lie far off, steps that grow, so that the others can still be
-    told apart: in words.
+    """Set the scale of the y axis, and return a remark about it for the title.
+
+    If some cells are far off, the scale is logarithmic beyond 2, so that the others stay legible.
     """
-    low, high = (
-        min(0.0, *(c.overhead_low for c in costs)),
-        max(0.0, *(c.overhead_high for c in costs)),
-    )
+    low = min(0.0, *(c.overhead_low for c in costs))
+    high = max(0.0, *(c.overhead_high for c in costs))
     if high - low <= FAR:
         return ""
     panel.set_yscale("symlog", linthresh=2, linscale=1)
@@ -294,4 +279,4 @@ def _scale(panel: Any, costs: Sequence[Cost]) -> str:
     panel.set_yticks(kept, [f"{tick:g}" for tick in kept])
     panel.set_yticks([], minor=True)
     panel.set_ylim(1.2 * low - 0.2, 1.2 * high + 0.2)
-    return " The scale is uneven beyond 2."
+    return " The scale is logarithmic beyond 2."

@@ -1,6 +1,4 @@
-"""What diversity costs: time per step and memory of plain sampling and of ODD beside the network
-alone.
-"""
+"""Measure the time per step and the memory of the network alone, plain sampling, and ODD."""
 
 import gc
 import statistics
@@ -28,24 +26,18 @@ from ..models.transformer import Transformer, TransformerConfig
 from ..sampler import begin
 from .costs import AIMS, Ceilings, Cost, network_flops
 
-SHAPES = {  # random weights: what a network says does not change how long it takes
+SHAPES = {  # with random weights: the time does not depend on the values
     "llada-8b": LLADA.config(Keys("LLADA_8B", published.LLADA_8B)),
     "dream-7b": DREAM.config(Keys("DREAM_7B", published.DREAM_7B)),
     "1b": TransformerConfig(vocab_size=126464, width=2048, layers=16, heads=16, hidden=5632),
     "tiny": TransformerConfig(vocab_size=2048, width=64, layers=2, heads=2, hidden=128),
 }
 DTYPES = ("bf16", "fp16", "fp32", *QUANTIZATIONS)
-PAPER = {
-    "n": (4, 16, 64),
-    "length": (8, 32, 128),
-    "steps": (4, 8, 16),
-}  # the paper's grid, steps <= length
+# the paper's grid, restricted to steps <= length
+PAPER = {"n": (4, 16, 64), "length": (8, 32, 128), "steps": (4, 8, 16)}
 GRIDS = ("paper", "aims")
-MODELS = {
-    None: "llada-8b",
-    "paper": "llada-8b,dream-7b",
-    "aims": "llada-8b",
-}  # by grid: two to see whether they differ
+# by grid; two models show whether they differ
+MODELS = {None: "llada-8b", "paper": "llada-8b,dream-7b", "aims": "llada-8b"}
 COMPILE = (*COMPILED, "none")
 PROMPT = 150
 
@@ -53,23 +45,22 @@ Cell = tuple[int, int, int]  # n, length, steps
 
 
 def machine(device: str | None) -> tuple[torch.device, str]:
-    """The device, and what it is called."""
+    """Return the device and its name."""
     found = chosen_device(device)
     return found, torch.cuda.get_device_name(found) if found.type == "cuda" else "CPU"
 
 
 def build_model(name: str, device: torch.device, dtype: str, compiled: str) -> Model:
-    """A shape with random weights, or a known model; quantised weights are not compiled."""
+    """Build a shape with random weights, or load a model. Quantised weights are not compiled."""
     quantize = dtype if dtype in QUANTIZATIONS else None
-    numbers = torch.bfloat16 if quantize else named_dtype(dtype)
+    torch_dtype = torch.bfloat16 if quantize else named_dtype(dtype)
     if name in SHAPES:
         how = None if quantize or compiled == "none" else compiled
-        network = random_network(SHAPES[name], device, numbers, quantize)
+        network = random_network(SHAPES[name], device, torch_dtype, quantize)
         return Native(network, name=name, mask_id=0, end_ids=(1, 2), compiled=how)
+    options = {"quantize": quantize} if quantize else {}
     try:
-        return load_model(
-            name, device=device, dtype=numbers, **({"quantize": quantize} if quantize else {})
-        )
+        return load_model(name, device=device, dtype=torch_dtype, **options)
     except ValueError as error:
         raise ValueError(f"{error}; shapes: {', '.join(SHAPES)}") from error
 
@@ -77,17 +68,14 @@ def build_model(name: str, device: torch.device, dtype: str, compiled: str) -> M
 def random_network(
     config: TransformerConfig, device: torch.device, dtype: torch.dtype, quantize: str | None
 ) -> Transformer:
-    """Every weight is made where and as it stays."""
+    """Create a network with random weights, each directly on its device and in its dtype."""
     with torch.device("meta"):
         network = prepare(Transformer(config).to(dtype), quantize)
     for module in network.modules():
         for attribute, empty in list(module.named_parameters(recurse=False)):
             made = torch.empty(empty.shape, dtype=dtype, device=device)
-            assign(
-                module,
-                attribute,
-                nn.init.ones_(made) if made.dim() == 1 else nn.init.normal_(made, std=0.02),
-            )
+            filled = nn.init.ones_(made) if made.dim() == 1 else nn.init.normal_(made, std=0.02)
+            assign(module, attribute, filled)
     return network
 
 
@@ -100,25 +88,30 @@ def overhead(
     temperature: float,
     repeats: int,
 ) -> Iterator[Cost]:
-    """The cost of each (n, length, steps): in every round the network alone, plain sampling and ODD
-    take one step each, in an order that turns, so that what changes over time touches all three.
+    """Yield the cost of each (n, length, steps).
+
+    In every round the network alone, plain sampling and ODD take one step each. Their order changes
+    from round to round, so that drift over time affects all three alike.
     """
     ceilings = measure_ceilings(_device(model), dtype)
     shape = None
     for cell in grid:
         if cell[:2] != shape and isinstance(model, Native) and model.compiled == "fixed":
-            torch.compiler.reset()  # torch would not compile every shape of a long grid
+            torch.compiler.reset()  # torch limits the number of shapes that it compiles
         shape = cell[:2]
         lanes = _Lanes(model, *cell, temperature, Repulsion("odd", alpha=alpha))
         for guide in lanes.guides:
-            lanes.short_run(guide)  # warms up and compiles
+            lanes.short_run(guide)  # warm up and compile
         peaks = [_peak_mib(model, partial(lanes.short_run, guide)) for guide in lanes.guides]
         rounds = [times for i in range(repeats) for times in lanes.run(i)]
         network, plain, odd = (statistics.median(times) for times in zip(*rounds, strict=True))
         shares = sorted(100 * (b / a - 1) for _, a, b in rounds)
         low, high = _interval(shares)
-        asked = lanes.asked()
-        teraflops, plain_gb, odd_gb = _work(model, *cell[:2], statistics.mean(asked[1:] or asked))
+        positions = lanes.positions()
+        mean_positions = statistics.mean(positions[1:] or positions)
+        teraflops, plain_gb, odd_gb = _work(model, *cell[:2], mean_positions)
+        compute_s = 1e12 * teraflops / ceilings.matrix_rate
+        memory_s = 1e9 * odd_gb / ceilings.bandwidth
         yield Cost(
             model=info_of(model).name,
             dtype=dtype,
@@ -137,20 +130,19 @@ def overhead(
             teraflops=teraflops,
             plain_gb=plain_gb,
             odd_gb=odd_gb,
-            floor_ms=1e3
-            * max(1e12 * teraflops / ceilings.matrix_rate, 1e9 * odd_gb / ceilings.bandwidth),
+            floor_ms=1e3 * max(compute_s, memory_s),
         )
 
 
 def grid_cells(name: str) -> list[Cell]:
-    """`paper`: the paper's grid. `aims`: the cells that have aims, 16 steps each."""
+    """Return the cells of the paper's grid (`paper`), or those with targets, 16 steps (`aims`)."""
     if name == "paper":
         return expand(PAPER["n"], PAPER["length"], PAPER["steps"])
     return [(n, length, 16) for n, length in AIMS]
 
 
 def expand(n: Sequence[int], length: Sequence[int], steps: Sequence[int]) -> list[Cell]:
-    """All combinations with steps <= length."""
+    """Return all combinations with steps <= length."""
     for name, values in (("n", n), ("length", length), ("steps", steps)):
         if min(values) < 1:
             raise ValueError(f"{name} must be 1 or more, not {min(values)}")
@@ -182,7 +174,7 @@ class _Lanes:
         return begin(self.model, [_prompt()], steps=steps, guide=guide, seed=seed, **options)  # type: ignore[arg-type]
 
     def sampling(self, guide: Repulsion | None, steps: int, seed: int = 0) -> Iterator[None]:
-        """A run, one step at a time."""
+        """Run the sampler, one step per iteration."""
         state = self.begin(guide, steps, seed)
         assert state.query is not None
         session = open_session(self.model, state.query)
@@ -191,14 +183,12 @@ class _Lanes:
             yield
 
     def short_run(self, guide: Repulsion | None) -> None:
-        """Its first step, where everything is masked, takes the most memory."""
+        """Run two steps. The first, with everything masked, takes the most memory."""
         for _ in self.sampling(guide, min(2, self.steps)):
             pass
 
     def queries(self) -> Iterator[Query]:
-        """What a run asks at each step, on a canvas of random tokens: on samples that are alike a
-        GPU is faster.
-        """
+        """Yield the queries of a run, with random tokens: a GPU is faster on identical samples."""
         state = self.begin(None, self.steps)
         canvas = torch.randint(
             5, info_of(self.model).vocab_size, state.tokens.shape, device=state.tokens.device
@@ -207,18 +197,13 @@ class _Lanes:
         query, counts = state.query, state.plan.counts or ()
         assert query is not None
         for index, count in enumerate(counts[:-1]):
-            some = (
-                None
-                if query.positions is None and not state.plan.info.selective
-                else places[:, :count]
-            )
+            everywhere = query.positions is None and not state.plan.info.selective
+            positions = None if everywhere or count == self.length else places[:, :count]
             tokens = torch.cat([query.tokens[:, : query.start], canvas], dim=1)
-            yield replace(
-                query, number=index, tokens=tokens, positions=None if count == self.length else some
-            )
+            yield replace(query, number=index, tokens=tokens, positions=positions)
 
-    def asked(self) -> list[int]:
-        """For how many positions of a sample the network answers at each step."""
+    def positions(self) -> list[int]:
+        """Return, for each step, the number of positions of a sample that get logits."""
         return [
             self.length if query.positions is None else query.positions.shape[1]
             for query in self.queries()
@@ -226,15 +211,16 @@ class _Lanes:
 
     @torch.no_grad()
     def network(self) -> Iterator[Tensor]:
-        """The network alone, at each step for as many positions as the samplers ask."""
+        """Run the network alone, at each step for as many positions as the samplers request."""
         queries = list(self.queries())
         session = open_session(self.model, queries[0])
         for query in queries:
             yield session(query)
 
     def run(self, seed: int) -> list[tuple[float, ...]]:
-        """Per round the ms of the three; without the first, which fills the pipeline, where there
-        are more.
+        """Return the ms of the three for each round.
+
+        The first round, which fills the pipeline, is left out unless it is the only one.
         """
         runs = [self.network(), *(self.sampling(guide, self.steps, seed) for guide in self.guides)]
         lanes = [partial(next, run) for run in runs]
@@ -257,28 +243,29 @@ def _prompt() -> list[int]:
     return [5 + i % 32 for i in range(PROMPT)]
 
 
-def _work(model: Model, n: int, length: int, asked: float) -> tuple[float, float, float]:
-    """Teraflops of the network, and the fewest gigabytes of a step, plain and ODD, with logits of
-    `asked` positions.
+def _work(model: Model, n: int, length: int, positions: float) -> tuple[float, float, float]:
+    """Return the teraflops of the network, and the least gigabytes of a plain and an ODD step.
+
+    positions: per sample, for which logits are computed.
     """
     if not isinstance(model, Native):
         return 0.0, 0.0, 0.0
     network = model.network
     read = [network.blocks, network.norm, network.embed if network.head is None else network.head]
     weights = sum(p.nbytes for part in read for p in part.parameters())
-    logits = n * asked * model.vocab_size * model.embedding.element_size()
-    flops = network_flops(network.config, n, PROMPT, length, asked)
+    logits = n * positions * model.vocab_size * model.embedding.element_size()
+    flops = network_flops(network.config, n, PROMPT, length, positions)
     return flops / 1e12, (weights + 2 * logits) / 1e9, (weights + 4 * logits) / 1e9
 
 
 def measure_ceilings(device: torch.device, dtype: str) -> Ceilings:
-    """By one large copy and one large matrix product, the best of some; smaller ones on a CPU."""
+    """Time a large copy and a large matrix product, smaller on a CPU, and take the best times."""
     cuda = device.type == "cuda"
     size, side = (1 << 31, 8192) if cuda else (1 << 26, 512)
-    numbers = torch.bfloat16 if dtype in QUANTIZATIONS else named_dtype(dtype)
+    torch_dtype = torch.bfloat16 if dtype in QUANTIZATIONS else named_dtype(dtype)
     source = torch.zeros(size, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    a, b = (torch.randn(side, side, device=device).to(numbers) for _ in range(2))
+    a, b = (torch.randn(side, side, device=device).to(torch_dtype) for _ in range(2))
 
     def best(call: Callable[[], object]) -> float:
         marks = _Marks(cuda)
@@ -294,7 +281,7 @@ def measure_ceilings(device: torch.device, dtype: str) -> Ceilings:
 
 
 class _Marks:
-    """Moments on a GPU's own clock, without waiting for it; on a CPU the host's."""
+    """Timestamps: on a GPU by its own clock, without synchronising; otherwise by the host's."""
 
     def __init__(self, cuda: bool) -> None:
         self.cuda, self.moments = cuda, []  # type: ignore[var-annotated]
@@ -321,9 +308,7 @@ def _device(model: Model) -> torch.device:
 
 
 def _peak_mib(model: Model, run: Callable[[], object]) -> float:
-    """The most memory that a run holds at once beside what is there before; 0 on a CPU, where
-    nobody counts it.
-    """
+    """Return the peak memory that a run allocates; 0 on a CPU, where it is not measured."""
     if _device(model).type != "cuda":
         return 0.0
     gc.collect()
@@ -336,6 +321,6 @@ def _peak_mib(model: Model, run: Callable[[], object]) -> float:
 
 
 def _interval(ordered: Sequence[float]) -> tuple[float, float]:
-    """95 % of the median, by order statistics; all there is where the values are few."""
+    """Return the 95 % interval of the median by order statistics; the range of a few values."""
     outside = max(int(len(ordered) / 2 - 0.98 * len(ordered) ** 0.5), 0)
     return ordered[outside], ordered[-1 - outside]

@@ -1,4 +1,4 @@
-"""How long will a sweep take? A few of its groups are run and timed."""
+"""Estimate how long a sweep will take, by running and timing a few of its units."""
 
 import time
 from collections import Counter
@@ -10,13 +10,13 @@ from ..store import Store
 from .run import Asked, Plan
 from .work import Batch, Bench, Options
 
-WITHIN_S = 60.0  # no further kind of run is timed after this
+WITHIN_S = 60.0  # after this, no further kind of run is timed
 
 
 def estimate(plan: Plan, store: Store, options: Options, together: int) -> tuple[float, int]:
-    """(seconds of one worker for what is left, groups that were timed).
+    """Return the seconds that one worker needs for what is left, and how many units were timed.
 
-    ValueError where a group cannot be run.
+    Raises ValueError if a unit cannot be run.
     """
     bench, done = Bench(options), plan.survey(store).done
     left: Counter[tuple[Any, ...]] = Counter()
@@ -25,13 +25,13 @@ def estimate(plan: Plan, store: Store, options: Options, together: int) -> tuple
         left[_kind(run.spec)] += len(run.problems) - done.get(run.spec.id, 0)
         examples.setdefault(_kind(run.spec), run)
     began, timed = time.monotonic(), 0
-    seconds: dict[tuple[Any, ...], float] = {}  # of a group
+    seconds: dict[tuple[Any, ...], float] = {}  # per unit, by kind
     for kind, run in examples.items():
         if seconds and time.monotonic() - began > WITHIN_S:
             break
         batch = Batch(run.spec, run.problems[:together])
         if not seconds:
-            _time(bench, batch)  # the first one loads and warms up
+            _time(bench, batch)  # loads the model and warms up
         seconds[kind] = _time(bench, batch) / len(batch.problems)
         timed += len(batch.problems)
     per_token = sum(seconds.values()) / sum(_tokens(examples[kind].spec) for kind in seconds)
@@ -42,9 +42,7 @@ def estimate(plan: Plan, store: Store, options: Options, together: int) -> tuple
 
 
 def _time(bench: Bench, batch: Batch) -> float:
-    """Of drawing and scoring, one after the other: workers do both at once, so it is an upper
-    bound.
-    """
+    """Time drawing and then scoring. Workers overlap the two, so this is an upper bound."""
     began = time.perf_counter()
     drawn = _done(bench, batch)
     _done(bench, replace(batch, drawn=drawn))
@@ -59,12 +57,12 @@ def _done(bench: Bench, batch: Batch) -> Any:
 
 
 def _kind(spec: RunSpec) -> tuple[Any, ...]:
-    """What the time of a group depends on."""
+    """Return everything that the time of a unit depends on."""
     params = spec.params
     shape = (spec.drawn, params.length, params.steps, repr(params.objective), params.cfg_scale)
     return (spec.model, spec.loading, spec.task, *shape)
 
 
 def _tokens(spec: RunSpec) -> int:
-    """Tokens that the network computes for a group."""
+    """Return the number of tokens that the network computes for a unit."""
     return spec.drawn * spec.params.length * (spec.params.steps or spec.params.length)

@@ -1,19 +1,19 @@
-"""Files of runs: a TOML table whose lists mean "each of these". Imports no torch.
+"""Grids of runs: TOML files in which a list means "each of these". Does not import torch.
 
-    model = "mini"                                   # or {name = ..., quantize = "nf4"}: the fields
-    of Loading n = 16
+    model = "mini"           # or {name = ..., quantize = "nf4"}, with the fields of Loading
+    n = 16
     seed = [0, 1, 2]
     task = [{name = "countdown", limit = 200, params = {length = 24, eos = "late"}}, "minicode"]
-    [params]                                         # the fields of SampleParams
+    [params]                 # the fields of SampleParams
     temperature = [0, 1]
-    [[grid]]                                         # the file is the union of its grids; each
-    takes over what stands above params = {objective = "odd", alpha = [0, 8]}
+    [[grid]]                 # the file is the union of its grids; each inherits what is above
+    params = {objective = "odd", alpha = [0, 8]}
     [[grid]]
     params = {fork = true, alpha = 0}
 
-Lists stand anywhere, in tables too: `feature = {name = "max_pool", top_k = [8, 64]}`. A setting
-that a task has of its own goes before that of the grid. Runs that come to the same are one run;
-alpha 0 of every objective is plain sampling.
+Lists may appear anywhere, also in tables: `feature = {name = "max_pool", top_k = [8, 64]}`. The
+params of a task override those of the grid. Equivalent runs are one run: for example, alpha 0 is
+plain sampling for every objective.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ MOST_RUNS = 100_000
 
 
 class Wanted(NamedTuple):
-    """The first so many problems of a run; None is all."""
+    """A run on its first `limit` problems; None: on all of them."""
 
     spec: RunSpec
     limit: int | None = None
@@ -59,7 +59,7 @@ class TaskTable(_Table):
 
 
 class Point(_Table):
-    """One point of a grid, before the task's defaults."""
+    """One point of a grid, before the task's defaults are applied."""
 
     model: ModelTable
     task: TaskTable
@@ -71,13 +71,14 @@ class Point(_Table):
     @model_validator(mode="after")
     def _own_seed(self) -> Self:
         if "seed" in self.params.model_fields_set | self.task.params.model_fields_set:
-            raise ValueError("seed stands beside params, not in it")
+            raise ValueError("seed belongs beside params, not in it")
         return self
 
 
 def read_grid(path: Path, data: Mapping[str, Path] | None = None) -> list[Wanted]:
-    """The runs of a file, each once. data: by task, the file to read its problems from, in place of
-    what the grid says.
+    """Return the runs of a file, each once.
+
+    data: by task, a file to read its problems from, which overrides the grid.
     """
     return expand(read_toml(path), str(path), data or {})
 
@@ -86,61 +87,58 @@ def expand(content: Mapping[str, Any], where: str, data: Mapping[str, Path]) -> 
     shared = {key: value for key, value in content.items() if key != "grid"}
     grids = content.get("grid", [{}] if shared else [])
     if not isinstance(grids, list) or not all(isinstance(grid, dict) for grid in grids):
-        raise ValueError(f"{where}: grid is a list of tables, [[grid]]")
+        raise ValueError(f"{where}: grid must be a list of tables, [[grid]]")
     if not grids:
         raise ValueError(
-            f"{where} holds no runs: it needs keys of a grid ({', '.join(Point.model_fields)}) or [[grid]] tables"
+            f"{where} holds no runs: it needs keys of a grid ({', '.join(Point.model_fields)}) "
+            "or [[grid]] tables"
         )
     found: dict[str, Wanted] = {}
-    asked: set[str] = set()
+    tasks: set[str] = set()
     for number, grid in enumerate(grids, start=1):
         place = f"{where}, grid {number}" if len(grids) > 1 else where
         try:
             for variant in variants(_named({**shared, **grid, "params": _merged(shared, grid)})):
                 point = checked(Point, variant)
-                asked.add(point.task.name)
-                spec, limit = (
-                    _spec(point, variant, data.get(point.task.name)),
-                    point.task.limit or point.limit,
-                )
+                tasks.add(point.task.name)
+                spec = _spec(point, variant, data.get(point.task.name))
+                limit = point.task.limit or point.limit
                 if (known := found.get(spec.id)) is not None and limit is not None:
                     limit = None if known.limit is None else max(limit, known.limit)
                 found[spec.id] = Wanted(spec, limit)
         except ValueError as error:
             raise ValueError(f"{place}: {error}") from error
-    for name in sorted(data.keys() - asked):
+    for name in sorted(data.keys() - tasks):
         raise ValueError(
-            f"{where} has no task {name!r} to read from {data[name]}; its tasks: {', '.join(sorted(asked))}"
+            f"{where} has no task {name!r} to read from {data[name]}; "
+            f"its tasks: {', '.join(sorted(tasks))}"
         )
     return list(found.values())
 
 
 def variants(value: Any) -> list[Any]:
-    """Everything that a value with lists in it stands for."""
+    """Return all combinations that a value with lists in it stands for."""
     if isinstance(value, list):
         if not value:
             raise ValueError("an empty list leaves nothing to run")
-        return [variant for one in value for variant in variants(one)]
+        return [variant for item in value for variant in variants(item)]
     if isinstance(value, dict):
         columns = [
-            [(key, variant) for variant in _variants_of(key, own)] for key, own in value.items()
+            [(key, variant) for variant in _variants_of(key, inner)] for key, inner in value.items()
         ]
         if (count := prod(map(len, columns))) > MOST_RUNS:
-            raise ValueError(
-                f"the lists stand for {count} combinations; a grid has at most {MOST_RUNS}"
-            )
+            raise ValueError(f"the lists make {count} combinations; a grid has at most {MOST_RUNS}")
         return [dict(pairs) for pairs in product(*columns)]
     return [value]
 
 
 def shard(runs: Sequence[Wanted], part: int, parts: int) -> list[Wanted]:
-    """Every parts-th run, beginning with the part-th: the parts are disjoint and nearly alike in
-    size.
+    """Return every `parts`-th run, starting with the `part`-th (from 1).
+
+    The parts are disjoint and differ in size by at most one run.
     """
     if part > len(runs):
-        raise ValueError(
-            f"there is nothing in part {part} of {parts}: the grid has {len(runs)} runs"
-        )
+        raise ValueError(f"part {part} of {parts} is empty: the grid has {len(runs)} runs")
     return list(runs[part - 1 :: parts])
 
 
@@ -155,16 +153,16 @@ def _merged(shared: Mapping[str, Any], grid: Mapping[str, Any]) -> dict[str, Any
     both = [table.get("params", {}) for table in (shared, grid)]
     for table in both:
         if not isinstance(table, dict):
-            raise ValueError(f"params is a table, not {table!r}")
+            raise ValueError(f"params must be a table, not {table!r}")
     return {**both[0], **both[1]}
 
 
 def _named(grid: dict[str, Any]) -> dict[str, Any]:
-    """`task = "countdown"` is `task = {name = "countdown"}`."""
+    """Expand `task = "countdown"` to `task = {name = "countdown"}`, and likewise for `model`."""
 
     def table(value: Any) -> Any:
         if isinstance(value, list):
-            return [table(one) for one in value]
+            return [table(item) for item in value]
         return {"name": value} if isinstance(value, str) else value
 
     return {key: table(value) if key in ("model", "task") else value for key, value in grid.items()}
@@ -193,10 +191,10 @@ def _spec(point: Point, variant: Mapping[str, Any], data: Path | None) -> RunSpe
 
 
 def _params(variant: Mapping[str, Any], task: Task) -> SampleParams:
-    """As they stand in the file: what a preset or the objective brings must not hide what another
-    table says.
+    """Merge the tables as written in the file, before presets are expanded.
+
+    The fields that a preset or objective sets must not override those that another table names.
     """
-    of_task = {"length": task.length} | ({"steps": task.steps} if task.steps else {})
-    return checked(
-        SampleParams, {**of_task, **variant["params"], **variant["task"].get("params", {})}
-    )
+    defaults = {"length": task.length} | ({"steps": task.steps} if task.steps else {})
+    own = variant["task"].get("params", {})
+    return checked(SampleParams, {**defaults, **variant["params"], **own})

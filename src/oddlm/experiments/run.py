@@ -1,13 +1,12 @@
-"""One way to run: a plan of (problem, setting, seed) units, an executor, and a driver that alone
-writes.
+"""Run a plan of (problem, setting, seed) units on an executor, and store the records.
 
     plan = make_plan([Wanted(spec, limit=50)])
     with closing(find_executor("local:workers=4", Options())) as executor:
         result = run_plan(plan, Store(Path("runs")), executor)
 
-Workers make records, the driver puts them into the store as they come and tells the tracker. What
-is drawn is scored while the next is drawn; a plan may also be drawn alone, and scored later or
-elsewhere (`stages`). What the store has is not made again.
+Workers make records. The driver alone writes them to the store, as they arrive, and passes them to
+the tracker. One batch is scored while the next is drawn. A plan may also be drawn only, and scored
+later or elsewhere (`stages`). Records that are already in the store are not made again.
 """
 
 from collections import deque
@@ -37,21 +36,21 @@ from ..store import (
 from ..tasks import Problem, check_scoring, problem_digest, task_identity
 from ..versions import SCORING
 from .grid import Wanted
-from .stages import shown, summary, task_of
+from .stages import prompt_of, summarise, task_of
 from .trackers import Tracker, tracking
 from .work import Batch, Executor, Outcome, source
 
 BOTH: tuple[Stage, ...] = ("draw", "score")
-MOST_WAITING = 1024  # problems that are drawn and wait to be scored, before drawing waits too
+MOST_WAITING = 1024  # drawn problems that may wait for scoring before drawing pauses
 T = TypeVar("T")
 
 
 class Progress(NamedTuple):
-    """Some problems of a run are behind us."""
+    """Some problems of a run are done, or have failed."""
 
     spec: RunSpec
     problems: int
-    fresh: bool  # made just now, not found in the store
+    fresh: bool  # made just now, as opposed to found in the store
     scores: Sequence[Scored] = ()
 
 
@@ -60,23 +59,24 @@ Watch = Callable[[Progress], None]
 
 @dataclass(frozen=True)
 class Asked:
-    """A run and those of its problems that are wanted, all of it checked."""
+    """A run and the problems requested of it."""
 
     spec: RunSpec
     problems: tuple[Problem, ...]
 
     def records(self, store: Store) -> list[Record]:
-        """In the order of the problems, those that the store has."""
+        """Return the records of these problems that the store has, in the order of the problems."""
         found = {record.problem: record for record in store.records(self.spec.id)}
         return [found[problem.id] for problem in self.problems if problem.id in found]
 
 
 @dataclass(frozen=True)
 class Plan:
+    """The runs to make."""
+
     runs: tuple[Asked, ...]
-    unknown: tuple[
-        str, ...
-    ] = ()  # why models could not be looked at; their runs cannot be told from those of other weights
+    # why some models have no digest; their runs are not told apart from those of other weights
+    unknown: tuple[str, ...] = ()
 
     @property
     def units(self) -> int:
@@ -87,9 +87,7 @@ class Plan:
         return sum(run.spec.n * len(run.problems) for run in self.runs)
 
     def survey(self, store: Store, stages: Sequence[Stage] = BOTH) -> "Survey":
-        """What a store has of these runs already: scored, or drawn where that is all that is
-        wanted.
-        """
+        """Count the units that a store already has, scored if `stages` includes scoring."""
         found = Survey()
         for run in self.runs:
             try:
@@ -105,13 +103,11 @@ class Plan:
 
 @dataclass
 class Survey:
-    """How far runs are."""
+    """The progress of some runs."""
 
-    done: dict[str, int] = field(
-        default_factory=dict
-    )  # units, by run; those that cannot be read are not there
+    done: dict[str, int] = field(default_factory=dict)  # units by run, without damaged runs
     complete: int = 0  # runs
-    damaged: list[str] = field(default_factory=list)  # what is wrong with those
+    damaged: list[str] = field(default_factory=list)  # messages
 
     @property
     def units(self) -> int:
@@ -120,16 +116,12 @@ class Survey:
 
 @dataclass
 class Result:
-    """How a plan ended."""
+    """The result of running a plan."""
 
-    done: list[str] = field(
-        default_factory=list
-    )  # ids of the runs that have all that was asked for
-    undrawn: int = 0  # problems that were to be scored and are not drawn
+    done: list[str] = field(default_factory=list)  # ids of the complete runs
+    undrawn: int = 0  # problems that could not be scored because they have not been drawn
     failures: list[tuple[RunSpec, Failure]] = field(default_factory=list)
-    damaged: list[str] = field(
-        default_factory=list
-    )  # what is wrong with the runs that could not be opened
+    damaged: list[str] = field(default_factory=list)  # why some runs could not be opened
 
     @property
     def complete(self) -> int:
@@ -143,15 +135,13 @@ def make_plan(
     only_look: bool = False,
     stages: Sequence[Stage] = BOTH,
 ) -> Plan:
-    """The runs as they are here and now: the digests of their models and data, and their problems.
+    """Load the problems of the runs, and identify their models and data by their digests.
 
-    only_look: a model that cannot be had is a note, not an error.
+    only_look: a model that is not available is noted in `Plan.unknown` and not an error.
     """
     specs, unknown = _with_models([one.spec for one in wanted], only_look=only_look)
     sources: dict[str, tuple[dict[str, Any], list[Problem], int | None]] = {}
-    parts: dict[
-        tuple[str, int | None], tuple[Problem, ...]
-    ] = {}  # runs that ask for the same have the same
+    parts: dict[tuple[str, int | None], tuple[Problem, ...]] = {}  # shared by runs
     runs: list[Asked] = []
     for spec, limit in zip(specs, (one.limit for one in wanted), strict=True):
         check_spec(spec)
@@ -169,7 +159,7 @@ def make_plan(
 
 
 def merged(runs: Iterable[Asked]) -> tuple[Asked, ...]:
-    """Every run once, with all its problems: two names of one model are one run."""
+    """Merge runs with the same id, as two names of one model have; their problems are united."""
     found: dict[str, Asked] = {}
     for run in runs:
         known = found.setdefault(run.spec.id, run)
@@ -187,7 +177,7 @@ def _covers(known: int | None, limit: int | None) -> bool:
 def _with_models(
     specs: Sequence[RunSpec], *, only_look: bool
 ) -> tuple[list[RunSpec], tuple[str, ...]]:
-    """The specs with the digests of their models, and what could not be found out."""
+    """Return the specs with the digests of their models, and why some digests are unknown."""
     digests: dict[Any, str | None] = {}
     unknown: list[str] = []
     for spec in specs:
@@ -214,10 +204,10 @@ def _with_models(
 def _problems(
     spec: RunSpec, limit: int | None, *, unsafe: bool, scored: bool
 ) -> tuple[dict[str, Any], list[Problem]]:
-    """What the spec says of its task, and the problems."""
+    """Return the fields that identify the task in a spec, and the problems."""
     task = task_of(spec)
     if task is None or spec.task is None:
-        raise ValueError("a run without a task has no problems of its own: make its plan by hand")
+        raise ValueError("a run without a task has no problems: construct its Plan directly")
     if scored:
         check_scoring(task, unsafe=unsafe)
     data = None if spec.data is None else Path(spec.data)
@@ -232,30 +222,31 @@ def _problems(
 
 
 def identified(spec: RunSpec) -> RunSpec:
-    """The spec with what it is known by here and now; ValueError where there is no such model or
-    task.
+    """Return the spec with the current digests and versions of its model, data and task.
+
+    Raises ValueError if there is no such model or task.
     """
     task = task_of(spec)
-    own: dict[str, Any] = {"scorer_version": str(SCORING)}  # of the measures alone
+    identity: dict[str, Any] = {"scorer_version": str(SCORING)}  # without a task: of the measures
     if task is not None and spec.task is not None:
-        own = task_identity(
-            spec.task, task, None if spec.data is None else Path(spec.data), spec.split
-        )
-    return spec.model_copy(
-        update={"model_digest": model_digest(spec.model, revision=spec.loading.revision), **own}
-    )
+        data = None if spec.data is None else Path(spec.data)
+        identity = task_identity(spec.task, task, data, spec.split)
+    digest = model_digest(spec.model, revision=spec.loading.revision)
+    return spec.model_copy(update={"model_digest": digest, **identity})
 
 
 def drawn_problems(head: Head, *, data: Path | None = None, unsafe: bool = False) -> Asked:
-    """What is drawn of a run, for the scorer as it is here and now; ValueError where the task is
-    not what it was.
+    """Return the drawn problems of a run, to be scored by the current scorer.
+
+    Raises ValueError if the task or its data have changed since.
     """
     spec, task = head.spec, task_of(head.spec)
     if head.imported:
         raise ValueError(f"run {head.id} was imported: it has no samples to score")
     if task is None:
         raise ValueError(
-            f"run {head.id} has no task to score it by: `oddlm score TASK --in FILE` takes answers of any origin"
+            f"run {head.id} has no task to score it by: "
+            "`oddlm score TASK --in FILE` scores answers from anywhere"
         )
     check_scoring(task, unsafe=unsafe)
     given = data or (None if spec.data is None else Path(spec.data))
@@ -264,8 +255,9 @@ def drawn_problems(head: Head, *, data: Path | None = None, unsafe: bool = False
         here, then = (str(value or "none")[:12] for value in (now[name], getattr(spec, name)))
         if now[name] != getattr(spec, name):
             raise DamagedRunError(
-                f"{head.folder / SPEC}: the {name.replace('_', ' ')} of task {spec.task} is {here} here and was {then} when it "
-                "was drawn: what was asked is not what would be scored; --data FILE names the problems as they were"
+                f"{head.folder / SPEC}: the {name.replace('_', ' ')} of task {spec.task} is {here} "
+                f"here but was {then} when the run was drawn, so its samples do not answer the "
+                "current problems; name the original problems with --data FILE"
             )
     options = {
         "data": given,
@@ -276,14 +268,13 @@ def drawn_problems(head: Head, *, data: Path | None = None, unsafe: bool = False
     known = {problem.id: problem for problem in task.problems(**options)}
     drawn = Store(head.folder.parent).digests(head.id)
     if not drawn:
-        raise DamagedRunError(
-            f"{head.folder / DRAWN}: nothing is drawn, so there is nothing to score"
-        )
+        raise DamagedRunError(f"{head.folder / DRAWN} has no samples, so there is nothing to score")
     for problem, digest in drawn.items():
         if problem not in known or problem_digest(task, known[problem]) != digest:
-            what = "is not what it was" if problem in known else "is not there"
+            what = "has changed" if problem in known else "does not exist"
             raise DamagedRunError(
-                f"{head.folder / DRAWN}: problem {problem!r} of task {spec.task} {what}; nothing was scored"
+                f"{head.folder / DRAWN}: problem {problem!r} of task {spec.task} {what}; "
+                "nothing was scored"
             )
     return Asked(
         spec.model_copy(update={"scorer_version": now["scorer_version"]}),
@@ -292,33 +283,29 @@ def drawn_problems(head: Head, *, data: Path | None = None, unsafe: bool = False
 
 
 def check_identified(spec: RunSpec) -> None:
-    """A run is known by its weights: a spec that does not say which would find the records of
-    others.
-    """
+    """Raise ValueError for a spec without digests: it would find the records of other weights."""
     for name in ("model_digest", "scorer_version"):
         if getattr(spec, name) is None:
             raise ValueError(
-                f"the spec of model {spec.model!r} has no {name}, so other weights or scorers would be the same run: "
-                "use oddlm.experiments.run.identified(spec)"
+                f"the spec of model {spec.model!r} has no {name}, so runs with other weights or "
+                "scorers would have the same id: use oddlm.experiments.run.identified(spec)"
             )
 
 
 def check_spec(spec: RunSpec) -> None:
-    """ValueError for names and values that sampling would refuse, before anything is loaded or run."""
+    """Raise ValueError for names and values that sampling would refuse, before loading anything."""
     check_params(spec.params)
     spec.params.drawn(spec.n)  # refuses a pool that is too small
 
 
 def check_problems(run: Asked) -> None:
-    """Every id once, and nothing that a file cannot hold."""
+    """Raise ValueError for duplicate ids, and for text that cannot be stored."""
     task, seen = task_of(run.spec), set[str]()
     for problem in run.problems:
         if problem.id in seen:
-            raise ValueError(
-                f"two problems have the id {problem.id!r}: every problem needs its own"
-            )
+            raise ValueError(f"two problems have the id {problem.id!r}: ids must be unique")
         try:
-            (problem.id + shown(task, problem)).encode()
+            (problem.id + prompt_of(task, problem)).encode()
         except UnicodeEncodeError as error:
             raise ValueError(
                 f"problem {problem.id!r}: its id or prompt is not valid Unicode ({error.reason})"
@@ -338,11 +325,12 @@ def run_plan(
     tracker: Tracker | None = None,
     watch: Watch = lambda _: None,
 ) -> Result:
-    """Make what the store does not have yet. What fails is stored as a failure, and tried again by
-    the next start.
+    """Make the records that the store does not have yet.
 
-    together: problems of a run that share the batches of the network, and are lost together where
-    the process is killed.
+    A problem that fails is stored as a failure and retried by the next call.
+
+    together: number of problems of a run that share the batches of the network; if the process is
+    killed, they are lost together.
     """
     checked: set[int] = set()
     for run in plan.runs:
@@ -351,15 +339,17 @@ def run_plan(
             check_problems(run)
             checked.add(id(run.problems))
     with ExitStack() as stack:
-        told = stack.enter_context(tracking((), store.folder)) if tracker is None else tracker
-        driver = _Driver(plan, store, tuple(stages), together, told, watch)
+        if tracker is None:
+            tracker = stack.enter_context(tracking((), store.folder))
+        driver = _Driver(plan, store, tuple(stages), together, tracker, watch)
         stack.callback(driver.release)
         outcomes = stack.enter_context(closing(executor.outcomes(driver.take)))
         for outcome in outcomes:
             driver.add(outcome)
         if left := driver.left:
             raise ValueError(
-                f"the executor ended with {left} of {plan.units} problems left; what was finished is kept"
+                f"the executor ended with {left} of {plan.units} problems left; "
+                "finished problems are kept"
             )
     return driver.result
 
@@ -371,10 +361,10 @@ class _Open:
     asked: Asked
     writer: Writer
     closing: ExitStack
-    left: set[str]  # problems that are not behind us
+    left: set[str]  # ids of the problems that are neither done nor failed
     by_id: dict[str, Problem]
     failed: bool = False
-    surroundings: list[dict[str, Any]] = field(default_factory=list)  # that are noted
+    environments: list[dict[str, Any]] = field(default_factory=list)  # logged so far
 
 
 @dataclass
@@ -389,35 +379,32 @@ class _Driver:
     open: dict[str, _Open] = field(default_factory=dict)  # by id
     to_draw: deque[tuple[_Open, tuple[Problem, ...]]] = field(default_factory=deque)
     to_score: deque[tuple[_Open, tuple[Problem, ...]]] = field(default_factory=deque)
-    _next: int = 0  # run to open
-    _digests: dict[int, dict[str, str]] = field(
-        default_factory=dict
-    )  # of problems that many runs share
+    _next: int = 0  # index of the run to open next
+    _digests: dict[int, dict[str, str]] = field(default_factory=dict)  # by id() of the problems
 
     @property
     def left(self) -> int:
-        """Problems that are neither done nor given up."""
+        """The number of problems that are neither done nor failed."""
         waiting = (run.problems for run in self.plan.runs[self._next :])
         return sum(len(run.left) for run in self.open.values()) + sum(map(len, waiting))
 
     def take(self, stage: Stage) -> Batch | None:
-        """Runs are opened one after the other, when there is nothing left to draw of those before."""
+        """Return the next batch of a stage. Open the next run when nothing is left to draw."""
         queue = self.to_draw if stage == "draw" else self.to_score
         while not queue and not self.to_draw and self._next < len(self.plan.runs):
             self._next += 1
             self._begin(self.plan.runs[self._next - 1])
-        if not queue or (
-            stage == "draw" and sum(len(some) for _, some in self.to_score) > MOST_WAITING
-        ):
+        waiting = sum(len(problems) for _, problems in self.to_score)
+        if not queue or (stage == "draw" and waiting > MOST_WAITING):
             return None
         run, problems = queue.popleft()
         if stage == "draw":
             return Batch(run.asked.spec, problems)
-        return Batch(
-            run.asked.spec, problems, tuple(run.writer.drawn(problem.id for problem in problems))
-        )
+        drawn = run.writer.drawn(problem.id for problem in problems)
+        return Batch(run.asked.spec, problems, tuple(drawn))
 
     def add(self, outcome: Outcome) -> None:
+        """Store an outcome, and queue what it has drawn for scoring."""
         run = self.open[outcome.spec.id]
         drawn = [record for record in outcome.records if isinstance(record, Drawn)]
         scores = [record for record in outcome.records if isinstance(record, Scored)]
@@ -436,12 +423,11 @@ class _Driver:
         for record in scores:
             self.tracker.record(run.asked.spec, record)
         last = scores if "score" in self.stages else drawn
-        behind = {record.problem for record in last} | {
-            failure.problem for failure in outcome.failures
-        }
-        run.left -= behind
-        if behind:
-            self.watch(Progress(run.asked.spec, len(behind), True, scores))
+        failed = {failure.problem for failure in outcome.failures}
+        ended = {record.problem for record in last} | failed
+        run.left -= ended
+        if ended:
+            self.watch(Progress(run.asked.spec, len(ended), True, scores))
         if not run.left:
             self._end(run)
 
@@ -456,23 +442,18 @@ class _Driver:
                 writer = stack.enter_context(
                     self.store.open(spec, len(asked.problems), self._digests_of(asked))
                 )
-                writer.forgive(self.stages)
+                writer.clear_failures(self.stages)
                 closing = stack.pop_all()
-        except DamagedRunError as error:  # the others can be run
+        except DamagedRunError as error:  # the other runs are not affected
             self.result.damaged.append(str(error))
             self.watch(Progress(spec, len(asked.problems), False))
             return
         have = writer.scored if "score" in self.stages else writer.digests
-        able = (
-            asked.problems
-            if "draw" in self.stages
-            else [p for p in asked.problems if p.id in writer.digests]
-        )
-        self.result.undrawn += len(asked.problems) - len(able)
-        left = {problem.id for problem in able if problem.id not in have}
-        run = _Open(
-            asked, writer, closing, left, {problem.id: problem for problem in asked.problems}
-        )
+        possible = [p for p in asked.problems if "draw" in self.stages or p.id in writer.digests]
+        self.result.undrawn += len(asked.problems) - len(possible)
+        left = {problem.id for problem in possible if problem.id not in have}
+        by_id = {problem.id: problem for problem in asked.problems}
+        run = _Open(asked, writer, closing, left, by_id)
         self.open[spec.id] = run
         if "score" in self.stages:
             self.tracker.start(spec, len(asked.problems))
@@ -482,32 +463,25 @@ class _Driver:
                 self.tracker.record(spec, record)
         if len(asked.problems) > len(left):
             self.watch(Progress(spec, len(asked.problems) - len(left), False, stored))
-        undrawn = [
-            problem
-            for problem in asked.problems
-            if problem.id in left and problem.id not in writer.digests
-        ]
-        drawn = [
-            problem
-            for problem in asked.problems
-            if problem.id in left and problem.id in writer.digests
-        ]
-        self.to_draw.extend((run, some) for some in _in_parts(undrawn, self.together))
-        self.to_score.extend((run, some) for some in _in_parts(drawn, self.together))
+        remaining = [problem for problem in asked.problems if problem.id in left]
+        undrawn = [problem for problem in remaining if problem.id not in writer.digests]
+        drawn = [problem for problem in remaining if problem.id in writer.digests]
+        self.to_draw.extend((run, part) for part in _in_parts(undrawn, self.together))
+        self.to_score.extend((run, part) for part in _in_parts(drawn, self.together))
         if not left:
             self._end(run)
 
     def _end(self, run: _Open) -> None:
         spec, writer = run.asked.spec, run.writer
         if writer.scored and writer.scored == writer.digests.keys():
-            told = writer.summary
-            if told is None or told.problems < len(writer.scored):
-                told = summary(
-                    spec, sorted(writer.scores(), key=lambda record: record.problem)
-                )  # sums depend on the order
-                writer.finish(told)
+            summary = writer.summary
+            if summary is None or summary.problems < len(writer.scored):
+                # sorted, because the rounding of sums depends on the order
+                scores = sorted(writer.scores(), key=lambda record: record.problem)
+                summary = summarise(spec, scores)
+                writer.finish(summary)
             if "score" in self.stages and not run.failed:
-                self.tracker.finish(spec, told)
+                self.tracker.finish(spec, summary)
         have = writer.scored if "score" in self.stages else writer.digests
         if run.by_id.keys() <= set(have):
             self.result.done.append(spec.id)
@@ -523,14 +497,12 @@ class _Driver:
         return self._digests[key]
 
     def _note(self, run: _Open, environment: dict[str, Any], stage: Stage) -> None:
-        """Once for every kind of worker that adds to the run."""
-        around = {
-            "stage": stage,
-            **{key: value for key, value in environment.items() if key != "time"},
-        }
-        if environment and around not in run.surroundings:
-            run.surroundings.append(around)
-            run.writer.start({"time": datetime.now(UTC).isoformat(timespec="seconds"), **around})
+        """Log the environment of a worker, once for every kind of worker that adds to the run."""
+        timeless = {key: value for key, value in environment.items() if key != "time"}
+        entry = {"stage": stage, **timeless}
+        if environment and entry not in run.environments:
+            run.environments.append(entry)
+            run.writer.start({"time": datetime.now(UTC).isoformat(timespec="seconds"), **entry})
 
 
 def _in_parts(items: Sequence[T], size: int) -> Iterator[tuple[T, ...]]:

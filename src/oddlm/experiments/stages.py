@@ -1,9 +1,8 @@
-"""The two stages of a run, problem by problem. Drawing needs the model, scoring the task; neither
-writes anything.
+"""The two stages of a run: drawing, which needs the model, and scoring, which needs the task.
 
-The same spec gives the same records, whichever command makes them. What takes another run or an
-embedding model to say, such as novelty beside plain sampling, is computed where it is shown
-(`compare`).
+Neither stage writes anything. The same spec gives the same records, whichever command makes them.
+Measures that need another run or an embedding model, such as novelty beside plain sampling, are
+computed when they are shown (`report.compare`).
 """
 
 import subprocess
@@ -36,8 +35,8 @@ def task_of(spec: RunSpec) -> Task | None:
     )
 
 
-def shown(task: Task | None, problem: Problem) -> str:
-    """What the model is given."""
+def prompt_of(task: Task | None, problem: Problem) -> str:
+    """Return the prompt as the model gets it."""
     return problem.prompt if task is None else task.prompt(problem)
 
 
@@ -50,18 +49,15 @@ def draw(
     keep_tokens: bool = False,
     observe: Sequence[Callable[[StepEvent], None]] = (),
 ) -> list[Drawn]:
-    """The n samples of each problem; several problems share the batches of the network."""
+    """Draw the n samples of each problem. The problems share the batches of the network."""
     began = time.perf_counter()
-    prompts = [shown(task, problem) for problem in problems]
+    prompts = [prompt_of(task, problem) for problem in problems]
     seeds = [spec.problem_seed(problem.id) for problem in problems]
-    room = (
-        spec.drawn * len(problems) if len(problems) > 1 else None
-    )  # who asks for many problems has room for them
-    forms = (
-        None
-        if task is None or task.template is None
-        else [task.template(problem) for problem in problems]
-    )
+    # Several problems at once are meant to fit into one batch.
+    together = spec.drawn * len(problems) if len(problems) > 1 else None
+    templates = None
+    if task is not None and task.template is not None:
+        templates = [task.template(problem) for problem in problems]
     try:
         groups = lm.generate(
             prompts,
@@ -69,8 +65,8 @@ def draw(
             params=spec.params,
             seeds=seeds,
             progress=False,
-            max_batch=lm.max_batch or room,
-            templates=forms,
+            max_batch=lm.max_batch or together,
+            templates=templates,
             observe=observe,
         )
     except ValueError as error:
@@ -101,9 +97,8 @@ def _drawn(sample: Sample, end_ids: Iterable[int], keep_tokens: bool) -> DrawnSa
         ends=sum(token in ends for token in sample.tokens),
         finish_reason=sample.finish_reason,
         nfe=sample.nfe,
-        logprob=round(
-            sum(sample.base_logprobs[:length]), 2
-        ),  # more would tell one machine's rounding from another's
+        # more digits would differ between machines
+        logprob=round(sum(sample.base_logprobs[:length]), 2),
         tokens=sample.tokens if keep_tokens else None,
         logprobs=sample.base_logprobs if keep_tokens else None,
     )
@@ -111,7 +106,7 @@ def _drawn(sample: Sample, end_ids: Iterable[int], keep_tokens: bool) -> DrawnSa
 
 @dataclass(frozen=True)
 class Judge:
-    """The verdicts on a problem's texts, several at a time; the same text is scored once."""
+    """Score the texts of a problem, several at a time, and equal texts only once."""
 
     task: Task
     pool: ThreadPoolExecutor
@@ -130,19 +125,19 @@ class Judge:
 
 
 def score(judge: Judge | None, problem: Problem, drawn: Drawn) -> Scored:
-    """What can be said of a problem's samples. judge None: no verdicts."""
+    """Score the samples of a problem. Without a judge there are measures but no verdicts."""
     began = time.perf_counter()
     texts = [sample.text for sample in drawn.samples]
     scores = [None] * len(texts) if judge is None else judge(problem, texts)
     correct = [score is not None and score.correct for score in scores]
     answers = [None if score is None else score.answer for score in scores]
-    code, read = judge is not None and judge.task.code, None if judge is None else answers
+    code, parsed = judge is not None and judge.task.code, None if judge is None else answers
     lengths = [metrics.Lengths(sample.length, sample.size, sample.ends) for sample in drawn.samples]
-    diversity = metrics.batch_diversity(texts, lengths, correct, code=code, answers=read)
+    diversity = metrics.batch_diversity(texts, lengths, correct, code=code, answers=parsed)
     return Scored(
         problem=drawn.problem,
         correct=tuple(None if score is None else score.correct for score in scores),
-        solutions=tuple(metrics.right_classes(texts, correct, code=code, answers=read)),
+        solutions=tuple(metrics.right_classes(texts, correct, code=code, answers=parsed)),
         diversity=diversity,
         nfe=drawn.nfe,
         draw_seconds=drawn.seconds,
@@ -152,7 +147,8 @@ def score(judge: Judge | None, problem: Problem, drawn: Drawn) -> Scored:
     )
 
 
-def summary(spec: RunSpec, records: Sequence[Scored]) -> Summary:
+def summarise(spec: RunSpec, records: Sequence[Scored]) -> Summary:
+    """Aggregate the scores of a run: Pass@k, mean diversity, and distinct solutions."""
     values = {
         name: [record.diversity.get(name) for record in records] for name in records[0].diversity
     }
@@ -160,9 +156,8 @@ def summary(spec: RunSpec, records: Sequence[Scored]) -> Summary:
     means = {name: sum(column) / len(column) if column else None for name, column in known.items()}
     passed, ks = None, powers_of_two(spec.n)
     if spec.task is not None:
-        passed = metrics.summarise(
-            [[bool(one) for one in record.correct] for record in records], ks
-        )
+        verdicts = [[bool(verdict) for verdict in record.correct] for record in records]
+        passed = metrics.summarise(verdicts, ks)
         classes = [record.solutions for record in records]
         means |= {f"solutions@{k}": float(metrics.solutions_at_k(classes, k).mean()) for k in ks}
     return Summary(
@@ -176,12 +171,12 @@ def summary(spec: RunSpec, records: Sequence[Scored]) -> Summary:
 
 
 def powers_of_two(n: int) -> list[int]:
-    """1, 2, 4, ... and n itself."""
+    """Return 1, 2, 4, ... up to n, and n itself."""
     return sorted({2**i for i in range(n.bit_length()) if 2**i <= n} | {n})
 
 
 def environment() -> dict[str, Any]:
-    """What someone needs to know to make the same numbers again."""
+    """Describe the software and machine, as needed to reproduce a result."""
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "platform": platform(),
@@ -197,8 +192,10 @@ def environment() -> dict[str, Any]:
 def drawing_environment(
     lm: LM, digest: str | None = None, params: SampleParams | None = None
 ) -> dict[str, Any]:
-    """The same of a model that draws. digest: where it does not know itself. params: of the run,
-    for who computes it.
+    """Describe the environment of a worker that draws.
+
+    digest: of the model, if the model itself does not know it. params: of the run; they decide
+    which backend computes it.
     """
     import torch
 
@@ -221,8 +218,9 @@ def _version(package: str) -> str | None:
 
 
 def _git(folder: Path, tracked: str | None = None) -> dict[str, Any] | None:
-    """Commit and dirty flag of the repository around a folder; None without one, or where it does
-    not track the file.
+    """Return commit and dirty flag of the repository that contains a folder.
+
+    None if there is no repository, or if it does not track the file.
     """
 
     def git(*arguments: str) -> str:

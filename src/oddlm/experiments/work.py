@@ -1,6 +1,6 @@
-"""What a worker does: batches of units in, outcomes out.
+"""The work of a worker: it takes batches of units and returns outcomes.
 
-A unit is one (problem, setting, seed) group of n samples.
+A unit is the n samples of one (problem, setting, seed).
 """
 
 import inspect
@@ -23,39 +23,36 @@ from ..store import Drawn, Failure, Scored, Stage
 from ..tasks import Problem, Task
 from .stages import Judge, draw, drawing_environment, environment, score, task_of
 
-AHEAD: dict[Stage, int] = {
-    "score": 1,
-    "draw": 2,
-}  # batches that a worker holds: it scores while it draws, and waits for neither
+# Batches that a worker holds, so that it can score while it draws and never waits for the driver.
+AHEAD: dict[Stage, int] = {"score": 1, "draw": 2}
 MOST_DEATHS = 3
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Units of one run that are drawn together, or that were."""
+    """Units of one run to be drawn or scored together."""
 
     spec: RunSpec
     problems: tuple[Problem, ...]
-    drawn: tuple[Drawn, ...] | None = None  # to be scored; None: to be drawn
+    drawn: tuple[Drawn, ...] | None = None  # the samples to score; None: they are to be drawn
 
     @property
     def stage(self) -> Stage:
         return "draw" if self.drawn is None else "score"
 
     def alone(self) -> "list[Batch]":
-        """A batch for every problem."""
-        drawn = (
-            [None] * len(self.problems) if self.drawn is None else [(one,) for one in self.drawn]
-        )
+        """Return one batch per problem."""
+        if self.drawn is None:
+            return [replace(self, problems=(problem,)) for problem in self.problems]
         return [
-            replace(self, problems=(problem,), drawn=own)
-            for problem, own in zip(self.problems, drawn, strict=True)
+            replace(self, problems=(problem,), drawn=(drawn,))
+            for problem, drawn in zip(self.problems, self.drawn, strict=True)
         ]
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a batch: a record or a failure for each of its problems."""
+    """The result of a batch: a record or a failure for each of its problems."""
 
     spec: RunSpec
     records: tuple[Drawn, ...] | tuple[Scored, ...] = ()
@@ -63,22 +60,23 @@ class Outcome:
     environment: dict[str, Any] = field(default_factory=dict)
 
 
-Take = Callable[[Stage], Batch | None]  # the next batch of a stage; None: none for now
+Take = Callable[[Stage], Batch | None]  # returns the next batch of a stage, None if none is ready
 
 
 class Executor(Protocol):
-    """Where batches are run.
+    """Runs batches.
 
-    What it holds (models, processes) stays until it is closed, for the next plan.
+    An executor keeps its models and processes for the next plan, until it is closed.
     """
 
     def outcomes(self, take: Take) -> Generator[Outcome]:
-        """One for every batch or part of it, as they are done; batches are taken when there is a
-        worker for them. It ends when nothing is in work and `take` has nothing of either stage: an
-        outcome may bring new batches.
+        """Yield an outcome for every batch or part of a batch as it is done.
 
-        ValueError: nothing can be run, because a model or task does not load or no worker stays
-        alive.
+        A batch is taken when a worker is free for it. The generator ends when no batch is running
+        and `take` returns None for both stages; an outcome may lead to new batches.
+
+        Raises ValueError if nothing can be run because a model or task does not load, or because
+        no worker stays alive.
         """
 
     def close(self) -> None: ...
@@ -86,21 +84,20 @@ class Executor(Protocol):
 
 @dataclass(frozen=True)
 class Options:
-    """How workers work; changes no sample, save by rounding."""
+    """How workers run. These options change no sample, except by rounding."""
 
-    device: str | None = None  # for models that have a choice; None leaves it to them
-    max_batch: int | None = None  # samples that the network sees at a time; None: see `stages.draw`
-    compiled: str | None = None  # for models that can be; see `oddlm.load`
+    device: str | None = None  # for models that take one; None: the model's default
+    max_batch: int | None = None  # samples per network call; None: see `stages.draw`
+    compiled: str | None = None  # for models that take it; see `oddlm.load`
     scorers: int = 2  # answers scored at a time
     keep_tokens: bool = False
-    observe: tuple[
-        Callable[[StepEvent], None], ...
-    ] = ()  # of every step, where the worker is this process
+    # called after every step; only if the worker is this process
+    observe: tuple[Callable[[StepEvent], None], ...] = ()
 
 
 @dataclass
 class Bench:
-    """The models, tasks and verdicts of one worker, resident.
+    """The state of one worker: its loaded model, its tasks and the verdicts so far.
 
     Threads may share it: one draws while the others score.
     """
@@ -119,22 +116,20 @@ class Bench:
         return environment()
 
     def close(self) -> None:
-        """No more verdicts: the sandboxes in work are killed.
-
-        Whoever asks for another one begins anew.
-        """
+        """Stop scoring and kill the running sandboxes. Using the bench again starts new ones."""
         self._pool.stop()
         del self._pool
         self._judges.clear()
 
     def run(self, batch: Batch) -> Outcome:
-        """The one function behind every executor.
+        """Draw or score a batch. Every executor calls this function.
 
-        ValueError: the model or the task cannot be had here.
+        Raises ValueError if the model or the task is not available here.
         """
         return self._draw(batch) if batch.drawn is None else self._score(batch, batch.drawn)
 
     def lm(self, spec: RunSpec) -> LM:
+        """Return the model of a spec, loading it if necessary."""
         with self._drawing:
             return self._lm(spec)[0]
 
@@ -148,21 +143,16 @@ class Bench:
     def _drawn(
         self, lm: LM, spec: RunSpec, task: Task | None, problems: Sequence[Problem]
     ) -> tuple[list[Drawn], list[Failure]]:
-        """All at once; where that fails, each alone, so that one problem does not take the others
-        with it.
-        """
-        options = self.options
+        """Draw all problems together. If that fails, draw each alone, so that only one fails."""
+        keep, observe = self.options.keep_tokens, self.options.observe
         try:
-            return draw(
-                lm, spec, task, problems, keep_tokens=options.keep_tokens, observe=options.observe
-            ), []
+            return draw(lm, spec, task, problems, keep_tokens=keep, observe=observe), []
         except Exception as error:
             if len(problems) == 1:
                 return [], [failure("draw", problems[0], error)]
         alone = [self._drawn(lm, spec, task, [problem]) for problem in problems]
-        return [record for records, _ in alone for record in records], [
-            one for _, failures in alone for one in failures
-        ]
+        all_records = [record for records, _ in alone for record in records]
+        return all_records, [failed for _, failures in alone for failed in failures]
 
     def _score(self, batch: Batch, drawn: Sequence[Drawn]) -> Outcome:
         judge = self._judge(batch.spec)
@@ -176,41 +166,34 @@ class Bench:
         return Outcome(batch.spec, tuple(records), tuple(failures), self._environment)
 
     def _lm(self, spec: RunSpec) -> tuple[LM, dict[str, Any]]:
-        """The model and what is known of its surroundings; one model at a time is kept."""
+        """Return the model and its environment. Only one model is kept in memory."""
         key = (spec.model, spec.loading, spec.model_digest)
         if self._loaded is None or self._loaded[0] != key:
-            self._loaded = None  # its memory first
+            self._loaded = None  # frees its memory before the next model is loaded
             try:
-                place = {"max_batch": self.options.max_batch, **self._place(spec.model)}
+                options = {"max_batch": self.options.max_batch, **self._placement(spec.model)}
                 loading = as_identified(spec)
-                if (
-                    found := model_digest(spec.model, revision=loading.get("revision"))
-                ) != spec.model_digest:
+                found = model_digest(spec.model, revision=loading.get("revision"))
+                if found != spec.model_digest:
                     raise other_weights(spec, found)
-                lm = load(spec.model, **{**place, **loading})
+                lm = load(spec.model, **{**options, **loading})
                 weights = getattr(lm.model, "weights", None)
-                if (
-                    weights is not None and weights.digest != spec.model_digest
-                ):  # they changed while they were read
+                # They may have changed while they were being read.
+                if weights is not None and weights.digest != spec.model_digest:
                     raise other_weights(spec, weights.digest)
             except Exception as error:
-                message = (
-                    str(error)
-                    if isinstance(error, ValueError)
-                    else f"model {spec.model!r} does not load: {error}"
-                )
-                raise ValueError(message) from error
+                known = isinstance(error, ValueError)
+                about = "" if known else f"model {spec.model!r} does not load: "
+                raise ValueError(f"{about}{error}") from error
             self._loaded = (key, lm, drawing_environment(lm, spec.model_digest))
-        _, lm, around = self._loaded
-        return lm, {**around, "backend": lm.backend(spec.params).name}
+        _, lm, described = self._loaded
+        return lm, {**described, "backend": lm.backend(spec.params).name}
 
-    def _place(self, model: str) -> dict[str, str]:
-        """Options of the model that change no sample; nothing for one that has no choice, such as
-        the toy.
-        """
+    def _placement(self, model: str) -> dict[str, str]:
+        """Return the options that change no sample, as far as the model takes them."""
         known = inspect.signature(find_model(model)).parameters
-        asked = {"device": self.options.device, "compiled": self.options.compiled}
-        return {name: value for name, value in asked.items() if value is not None and name in known}
+        given = {"device": self.options.device, "compiled": self.options.compiled}
+        return {name: value for name, value in given.items() if value is not None and name in known}
 
     def _judge(self, spec: RunSpec) -> Judge | None:
         key = source(spec)
@@ -221,9 +204,7 @@ class Bench:
 
 
 def as_identified(spec: RunSpec) -> dict[str, Any]:
-    """Options of `load`; a branch of the hub may have moved on, so it is the commit that the spec
-    is about.
-    """
+    """Return the options of `load`, with the spec's commit in place of a branch, which may move."""
     digest = spec.model_digest or ""
     commit = {"revision": digest.removeprefix(COMMIT)} if digest.startswith(COMMIT) else {}
     return {**spec.loading.options(), **commit}
@@ -231,13 +212,13 @@ def as_identified(spec: RunSpec) -> dict[str, Any]:
 
 def other_weights(spec: RunSpec, found: str) -> ValueError:
     return ValueError(
-        f"model {spec.model!r} is {found} here, and the run {spec.id} is about {spec.model_digest}: "
-        "put the same weights here, or begin another run with these"
+        f"model {spec.model!r} has digest {found} here, but run {spec.id} uses "
+        f"{spec.model_digest}: provide the same weights, or start a new run with these"
     )
 
 
 def source(spec: RunSpec) -> str:
-    """What problems depend on: runs with the same source have the same ones."""
+    """Return a key of what determines the problems: runs with the same source share them."""
     return spec.model_dump_json(
         exclude={"model", "model_digest", "loading", "n", "params", "seed", "sampler_version"}
     )
@@ -254,17 +235,15 @@ def failure(stage: Stage, problem: Problem, error: BaseException) -> Failure:
 @dataclass(frozen=True)
 class Job:
     batch: Batch
-    deaths: int = 0  # of workers that held it
+    deaths: int = 0  # number of workers that died while holding it
 
 
 @dataclass(kw_only=True)
 class Holder:
-    """A worker as the driver sees it: the jobs that it holds, the oldest first, and how long it has
-    been at that one.
-    """
+    """A worker as the driver sees it: its jobs, oldest first, and when the oldest began."""
 
-    jobs: dict[Any, Job] = field(default_factory=dict)  # by what tells their answers apart
-    _since: float = 0.0  # when the oldest became that
+    jobs: dict[Any, Job] = field(default_factory=dict)  # by the key of their answer
+    _since: float = 0.0  # when the oldest job became the oldest
 
     def hold(self, key: Any, job: Job) -> None:
         if not self.jobs:
@@ -277,23 +256,25 @@ class Holder:
         del self.jobs[key]
 
     def left(self, timeout_s: float) -> float:
-        """Seconds until its oldest job is overdue; those behind it have to wait for it."""
+        """Return the seconds until its oldest job is overdue; later jobs wait for that one."""
         return max(0.0, self._since + timeout_s - time.monotonic())
 
     def overdue(self, timeout_s: float | None) -> str | None:
-        """How it hangs, if it does."""
+        """Return a message if its oldest job is overdue."""
         late = timeout_s is not None and self.jobs and not self.left(timeout_s)
         return f"no answer within {timeout_s:g} s" if late else None
 
 
 def soonest(busy: Iterable[Holder], timeout_s: float | None) -> float | None:
-    """Seconds until one of these is overdue; None: never."""
+    """Return the seconds until the first of these is overdue; None: never."""
     return None if timeout_s is None else min(holder.left(timeout_s) for holder in busy)
 
 
 class Jobs:
-    """Batches to do. One whose worker died is tried again by problem, alone with its worker, and
-    given up after some deaths.
+    """The batches to do.
+
+    If a worker dies, the problems of its batches are retried one by one, each alone on a worker. A
+    problem is given up after MOST_DEATHS deaths.
     """
 
     def __init__(self, take: Take) -> None:
@@ -302,17 +283,15 @@ class Jobs:
         self._deaths_in_a_row = 0
 
     def take(self, held: Iterable[Job]) -> Job | None:
-        """Something for a worker that holds these jobs; None: nothing more for now."""
+        """Return a job for a worker that holds these jobs; None: nothing for now."""
         held = list(held)
         if self._again:
             return None if held else self._again.popleft()
         if any(job.deaths for job in held):
             return None
         for stage, most in AHEAD.items():
-            if (
-                sum(job.batch.stage == stage for job in held) < most
-                and (batch := self._fresh(stage)) is not None
-            ):
+            holds = sum(job.batch.stage == stage for job in held)
+            if holds < most and (batch := self._fresh(stage)) is not None:
                 return Job(batch)
         return None
 
@@ -320,14 +299,15 @@ class Jobs:
         self._deaths_in_a_row = 0
 
     def died(self, held: Iterable[Job], why: str, workers: int) -> Iterator[Outcome]:
-        """A worker is dead: what it held is tried again, or given up.
+        """Retry the jobs of a dead worker, or give them up.
 
-        ValueError where workers do nothing but die.
+        Raises ValueError if workers keep dying without any result in between.
         """
         self._deaths_in_a_row += 1
         if self._deaths_in_a_row > MOST_DEATHS * (workers + 1):
             raise ValueError(
-                f"the workers die before they have done anything ({why}); what was finished is kept"
+                f"the workers die before they have done anything ({why}); "
+                "finished problems are kept"
             )
         for job in held:
             if job.deaths + 1 < MOST_DEATHS:

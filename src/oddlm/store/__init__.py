@@ -1,6 +1,6 @@
-"""Runs on disk (`files`), what is in them (`records`), and questions about them (`query`).
+"""Runs on disk (`files`), the records in them (`records`) and SQL over them (`query`).
 
-Imports no torch.
+Importing this package does not import torch.
 """
 
 from .files import Head, Run, Store, Writer

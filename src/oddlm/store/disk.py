@@ -1,8 +1,7 @@
-"""Files of lines that are there whole or not at all, read and written with care: anything may stand
-where a file should.
+"""Read and write the files of a run: atomically, and without trusting what is on disk.
 
-Only regular files (links to them too) are opened. What is wrong with one is a `DamagedRunError`
-that names it.
+Only regular files and links to them are opened. Anything else, and any damaged file, raises a
+`DamagedRunError` that names the file.
 """
 
 import errno
@@ -34,10 +33,10 @@ from .records import (
     StoreError,
 )
 
-KEPT = "what was finished is kept"
-MOST_BYTES = 1 << 26  # of a file that is read at once
-MOST_LINE_BYTES = 1 << 30  # of a record
-CHUNK = 1 << 16  # malloc maps larger ones anew each time, which takes longer than to read them
+KEPT = "finished problems are kept"
+MOST_BYTES = 1 << 26  # largest file that is read at once
+MOST_LINE_BYTES = 1 << 30  # longest record
+CHUNK = 1 << 16  # malloc maps larger buffers anew each time, which takes longer than reading them
 NO_FILE = (errno.EISDIR, errno.ELOOP, errno.ENXIO)  # ENXIO: a socket
 WRITE = os.O_RDWR | os.O_CREAT
 KINDS = {
@@ -51,7 +50,8 @@ F = TypeVar("F", bound=StoredFile)
 
 
 def write(path: Path, content: bytes) -> None:
-    with reading(path):  # nothing but a file may be there
+    """Replace a file atomically."""
+    with reading(path):  # refuses to replace anything but a regular file
         pass
     try:
         write_whole(path, content)
@@ -60,7 +60,7 @@ def write(path: Path, content: bytes) -> None:
 
 
 def append(path: Path, content: bytes) -> int:
-    """The byte where it begins."""
+    """Append durably and return the offset at which the content begins."""
     file = open_regular(path, WRITE | os.O_APPEND)
     try:
         size = os.fstat(file).st_size
@@ -69,7 +69,8 @@ def append(path: Path, content: bytes) -> int:
             while rest:
                 rest = rest[os.write(file, rest) :]
             os.fsync(file)
-        except OSError:  # not Ctrl-C: a whole line stays, a torn one is dropped by the next start
+        # Not on Ctrl-C: a whole line is kept, and the next start drops a torn one.
+        except OSError:
             os.ftruncate(file, size)
             raise
         return size
@@ -78,7 +79,7 @@ def append(path: Path, content: bytes) -> int:
 
 
 def drop_torn_line(path: Path) -> None:
-    """A line without an end was being written when its process died."""
+    """Truncate a last line without a newline: its process died while writing it."""
     _, whole, size = count_lines(path)
     if whole < size:
         with writing(path):
@@ -89,22 +90,21 @@ L = TypeVar("L", Drawn, Scored, Statistics, Known)
 
 
 def iter_lines(path: Path, kind: type[L]) -> Iterator[tuple[int, L]]:
-    """The records of a file one after the other, each with the byte where it begins; an unfinished
-    line is left out.
-    """
+    """Yield the records of a file with their byte offsets, without an unfinished last line."""
     seen: set[str] = set()
     for number, (place, line) in enumerate(lines(path), start=1):
         record = parse(line, kind, f"{path}, line {number}")
         if record.problem in seen:
             raise DamagedRunError(
-                f"{path}, line {number}: problem {record.problem!r} is there twice; delete one of the lines"
+                f"{path}, line {number}: problem {record.problem!r} appears twice; "
+                "delete one of the two lines"
             )
         seen.add(record.problem)
         yield place, record
 
 
 def line_at(path: Path, place: int, kind: type[L], problem: str) -> L:
-    """The line that begins at a byte."""
+    """Return the record whose line begins at the given byte offset."""
     line = b""
     with reading(path) as file:
         if file is not None:
@@ -113,13 +113,14 @@ def line_at(path: Path, place: int, kind: type[L], problem: str) -> L:
     record = parse(line, kind, f"{path}, byte {place}")
     if record.problem != problem:
         raise StoreError(
-            f"{path} has changed: {record.problem!r} stands where {problem!r} was; read the store again"
+            f"{path} has changed: found problem {record.problem!r} in place of {problem!r}; "
+            "read the store again"
         )
     return record
 
 
 def lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Those that are whole, each with the byte where it begins."""
+    """Yield the complete lines with their byte offsets."""
     place, line = 0, b""
     with reading(path) as file:
         while file is not None and (line := file.readline(MOST_LINE_BYTES)).endswith(b"\n"):
@@ -127,13 +128,14 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
             place += len(line)
         if len(line) == MOST_LINE_BYTES:
             raise DamagedRunError(
-                f"{path}: the line at byte {place} is longer than {MOST_LINE_BYTES} bytes; delete it"
+                f"{path}: the line at byte {place} exceeds {MOST_LINE_BYTES} bytes; delete it"
             )
 
 
 def count_lines(path: Path) -> tuple[int, int, int]:
-    """How many are whole, the bytes that those take, and the bytes of the file; they are not read
-    into memory.
+    """Return the number of complete lines, their total bytes, and the size of the file.
+
+    The file is read in chunks, so its size does not matter.
     """
     count = whole = size = 0
     with reading(path) as file:
@@ -145,7 +147,7 @@ def count_lines(path: Path) -> tuple[int, int, int]:
 
 
 def changed(path: Path) -> int | None:
-    """When, in nanoseconds; None for what is gone, or cannot be looked at."""
+    """Return the modification time in nanoseconds, or None if it is not available."""
     try:
         return path.stat().st_mtime_ns
     except OSError:
@@ -154,7 +156,7 @@ def changed(path: Path) -> int | None:
 
 @contextmanager
 def reading(path: Path) -> Iterator[BinaryIO | None]:
-    """A regular file, opened; None where there is nothing."""
+    """Open a regular file for reading; None if there is no file."""
     try:
         file = open_regular(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -170,7 +172,7 @@ def reading(path: Path) -> Iterator[BinaryIO | None]:
 
 
 def open_regular(path: Path, flags: int) -> int:
-    """The descriptor of a regular file; what is something else is refused, without waiting for it."""
+    """Return the descriptor of a regular file. Refuse anything else, without blocking on it."""
     try:
         file = os.open(path, flags | os.O_NONBLOCK, 0o644)
     except OSError as error:
@@ -187,14 +189,14 @@ def open_regular(path: Path, flags: int) -> int:
 
 
 def read(path: Path, kind: type[F]) -> F | None:
-    """The content of a file; None where there is none."""
+    """Return the content of a file, or None if there is no file."""
     with reading(path) as file:
         content = None if file is None else file.read(MOST_BYTES + 1)
     if content is None:
         return None
     if len(content) > MOST_BYTES:
         raise DamagedRunError(
-            f"{path} is longer than {MOST_BYTES} bytes: no run writes so much there; move it away"
+            f"{path} exceeds {MOST_BYTES} bytes, which no run writes there; move it away"
         )
     return parse(content, kind, str(path))
 
@@ -210,23 +212,24 @@ def parse(content: bytes, kind: type[B], where: str) -> B:
 
 
 def _damage(content: bytes, kind: type[BaseModel], where: str) -> DamagedRunError:
-    """What is wrong with a file or line, in one line."""
+    """Describe what is wrong with a file or line."""
     try:
         found = json.loads(content)
     except (ValueError, RecursionError) as error:
-        cure = "copy it again" if kind is Spec else "delete it, and what is missing is made again"
+        cure = "copy it again" if kind is Spec else "delete it, and a rerun will replace it"
         return DamagedRunError(f"{where}: damaged, not JSON ({error}); {cure}")
     version = found.get("schema_version") if isinstance(found, dict) else None
     if version != STORE:
         age = "a newer" if isinstance(version, int) and version > STORE else "an older"
         return DamagedRunError(
-            f"{where}: schema {version}, from {age} oddlm (this one reads {STORE}); give another --store"
+            f"{where}: schema {version}, from {age} oddlm (this one reads {STORE}); "
+            "use another --store"
         )
     try:
         checked(kind, found)
     except ValueError as error:
         return DamagedRunError(f"{where}: {error}")
-    return DamagedRunError(f"{where}: not what oddlm writes; move it away")
+    return DamagedRunError(f"{where}: not written by oddlm; move it away")
 
 
 def as_line(content: BaseModel) -> bytes:
@@ -235,6 +238,7 @@ def as_line(content: BaseModel) -> bytes:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
+    """Hold the lock of a run, or raise RunHeldError at once if another process holds it."""
     path = folder / LOCK
     with writing(path):
         file = open_regular(path, WRITE)
@@ -243,18 +247,21 @@ def locked(folder: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.pread(file, 200, 0).decode(errors="replace").strip() or "another process"
-            message = f"run {folder.name} is being written by {holder}: wait until it ends, or give another --store"
-            raise RunHeldError(message) from None
+            raise RunHeldError(
+                f"run {folder.name} is being written by {holder}: "
+                "wait until it has finished, or use another --store"
+            ) from None
         with writing(path):
             os.ftruncate(file, 0)
             os.pwrite(file, f"process {os.getpid()} on {socket.gethostname()}".encode(), 0)
         yield
     finally:
-        os.close(file)  # gives the lock back
+        os.close(file)  # releases the lock
 
 
 @contextmanager
 def writing(path: Path) -> Iterator[None]:
+    """Turn an OSError of the body into a StoreError that names the path."""
     try:
         yield
     except OSError as error:

@@ -1,21 +1,21 @@
-"""Runs on disk: a folder per run, a line per problem and stage. Imports no torch.
+"""Runs on disk: a folder per run, a line per problem and stage. Does not import torch.
 
-    store/<id>/spec.json         what was asked
+    store/<id>/spec.json         the settings of the run
                drawn.jsonl       a line per problem with its samples; a line is whole or absent
-               scores.jsonl      a line per problem: verdicts, and how much the samples differ
+               scores.jsonl      a line per problem: verdicts and diversity of its samples
                environment.json  what drew and scored them: an entry per kind of worker and start
                failures.jsonl    a line per problem that failed, with its traceback
-               summary.json      written last: everything that was asked is there
-                                 (an imported run has a summary alone)
-               lock              held by the process that writes
+               summary.json      written last, when everything requested is there
+                                 (an imported run has a spec and a summary only)
+               lock              held by the process that is writing
 
 Drawing and scoring are separate: a run drawn on one machine can be copied to another and scored
-there. The first eight digits of an id stand for the samples, the rest for the scorer, so a run with
+there. The first eight digits of an id identify the samples, the rest the scorer, so a run with
 another scorer finds the samples of its sibling.
 
-A process killed at any moment loses the problems in flight; the next one drops a torn line and
-resumes. Stores are copied and merged by hand, so anything may be where a file should be: only
-regular files (and links to them) are opened.
+A process that is killed loses only the problems in flight; the next one drops a torn line and
+resumes. Users copy and merge stores by hand, so a path may hold anything: only regular files and
+links to them are opened.
 """
 
 import os
@@ -59,7 +59,7 @@ class Head:
 
     folder: Path
     spec: RunSpec
-    problems: int  # asked for
+    problems: int  # requested
     drawn: int
     scored: int
     summary: Summary | None
@@ -75,7 +75,7 @@ class Head:
 
     @property
     def complete(self) -> bool:
-        """Is everything there that was asked for, and that the summary speaks of?"""
+        """Whether everything requested, and everything the summary counts, is there."""
         found = self.summary
         return found is not None and (
             self.imported or self.scored == self.drawn == found.problems >= self.problems
@@ -84,37 +84,40 @@ class Head:
 
 @dataclass(frozen=True)
 class Run(Head):
+    """A run with its records."""
+
     records: tuple[Record, ...]
 
 
 @dataclass
 class Writer:
-    """A run that this process holds; nobody else writes to it until it is closed."""
+    """A run that this process has locked: no other process can write to it until it is closed."""
 
     folder: Path
-    digests: dict[str, str]  # of the problems that are drawn
+    digests: dict[str, str]  # of the drawn problems, by id
     scored: set[str]
     summary: Summary | None  # of an earlier start
-    _places: dict[str, int] = field(default_factory=dict)  # of their lines
+    _places: dict[str, int] = field(default_factory=dict)  # byte offsets of the drawn lines, by id
 
     def start(self, environment: Mapping[str, Any]) -> None:
-        """Note what is about to add to this run."""
+        """Log the environment of a worker that is about to add to this run."""
         disk.write(
             self.folder / ENVIRONMENT,
             disk.as_line(Environment(starts=(*_starts(self.folder), dict(environment)))),
         )
 
     def draw(self, *records: Drawn) -> None:
-        """On disk, whole, when this returns."""
+        """Store samples; they are safely on disk when this returns."""
         self._append(DRAWN, records, self.digests)
         self.digests.update({record.problem: record.digest for record in records})
 
     def score(self, *records: Scored) -> None:
-        """The same for the scores of problems that are drawn."""
+        """Store the scores of problems that have been drawn, as safely."""
         for record in records:
             if record.problem not in self.digests:
                 raise StoreError(
-                    f"problem {record.problem!r} of run {self.folder.name} has scores and no samples"
+                    f"problem {record.problem!r} of run {self.folder.name} has scores "
+                    "but no samples"
                 )
         self._append(SCORES, records, self.scored)
         self.scored.update(record.problem for record in records)
@@ -123,7 +126,7 @@ class Writer:
         path, lines = self.folder / name, []
         for record in records:
             if record.problem in known:
-                raise StoreError(f"problem {record.problem!r} is in {path} already")
+                raise StoreError(f"problem {record.problem!r} is already in {path}")
             lines.append(disk.as_line(record))
         with disk.writing(path):
             place = disk.append(path, b"".join(lines))
@@ -133,7 +136,7 @@ class Writer:
                 place += len(line)
 
     def drawn(self, problems: Iterable[str]) -> list[Drawn]:
-        """The samples of problems that are drawn, read from disk."""
+        """Read the samples of these problems back from disk."""
         return [
             disk.line_at(self.folder / DRAWN, self._places[problem], Drawn, problem)
             for problem in problems
@@ -143,12 +146,12 @@ class Writer:
         return (record for _, record in disk.iter_lines(self.folder / SCORES, Scored))
 
     def fail(self, failure: Failure) -> None:
-        """Note that a problem could not be drawn or scored."""
+        """Log that a problem could not be drawn or scored."""
         with disk.writing(self.folder / FAILURES):
             disk.append(self.folder / FAILURES, disk.as_line(failure))
 
-    def forgive(self, stages: Iterable[Stage]) -> None:
-        """Forget the failures of these stages: what failed is about to be tried again."""
+    def clear_failures(self, stages: Iterable[Stage]) -> None:
+        """Delete the logged failures of these stages, which are about to be retried."""
         path, stages = self.folder / FAILURES, frozenset(stages)
         kept = [
             line
@@ -162,7 +165,7 @@ class Writer:
             path.unlink(missing_ok=True)
 
     def adopt(self, sibling: Path, digests: Mapping[str, str]) -> None:
-        """Take over what a sibling has drawn of these problems, and what is known of who drew it."""
+        """Copy what a sibling has drawn of these problems, and the environments it was drawn in."""
         lines = {}
         for number, (_, line) in enumerate(disk.lines(sibling / DRAWN), start=1):
             found = disk.parse(line, Known, f"{sibling / DRAWN}, line {number}")
@@ -187,13 +190,15 @@ class Writer:
 
 @dataclass(frozen=True)
 class Store:
+    """A folder of runs."""
+
     folder: Path
 
     def check(self) -> None:
-        """Can runs be written here? Asked before anything is computed."""
+        """Raise StoreError if runs cannot be written here. Call this before computing anything."""
         if self.folder.exists() and not self.folder.is_dir():
             raise StoreError(
-                f"{self.folder} is a file: a store is a folder, --store DIR names another"
+                f"{self.folder} is a file, but a store is a folder: name another with --store DIR"
             )
         with disk.writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -205,14 +210,14 @@ class Store:
     def open(
         self, spec: RunSpec, problems: int, digests: Mapping[str, str] = MappingProxyType({})
     ) -> Iterator[Writer]:
-        """The run of this spec, new or as it was left, for so many problems; a second process is
-        refused while one holds it.
+        """Lock and open the run of this spec, new or existing, for this number of problems.
 
-        digests: of the problems that are asked for, by id. What is stored of them must have these,
-        and what siblings have drawn of them is taken over: runs that differ in their scorer alone.
+        digests: of the requested problems, by id. Stored problems must match them. Samples of
+        siblings, which are runs that differ only in their scorer, are copied if they match.
 
-        Nothing is written before all that is there is understood. A run that comes to nothing, say
-        because a model does not load, leaves nothing behind.
+        Raises RunHeldError if another process has the run open. Nothing is written before every
+        existing file has been validated. A run that produces nothing, for example because its
+        model does not load, leaves nothing behind.
         """
         folder = self.folder / spec.id
         if folder.exists() and not folder.is_dir():
@@ -228,7 +233,7 @@ class Store:
                 if fresh and not any(
                     (folder / name).exists() for name in (DRAWN, SUMMARY, FAILURES)
                 ):
-                    with suppress(OSError):  # of a folder that holds something else, too
+                    with suppress(OSError):  # the folder may hold other files
                         for name in (SPEC, ENVIRONMENT, LOCK):
                             (folder / name).unlink(missing_ok=True)
                         folder.rmdir()
@@ -242,18 +247,19 @@ class Store:
             for name in (DRAWN, SCORES, SUMMARY):
                 if (folder / name).exists():
                     raise DamagedRunError(
-                        f"{path} is gone, but not {folder / name}: copy it again, or move {folder} away"
+                        f"{path} is missing, but {folder / name} exists: "
+                        f"copy it again, or move {folder} away"
                     )
         elif known.spec.canonical() != spec.canonical():
             raise DamagedRunError(
-                f"{path} describes another run than {spec.id}: it was edited; move {folder} away"
+                f"{path} does not describe run {spec.id}: it was edited; move {folder} away"
             )
         writer = _writer(folder)
         for problem in digests.keys() & writer.digests.keys():
             if digests[problem] != writer.digests[problem]:
                 raise DamagedRunError(
-                    f"{folder / DRAWN}: problem {problem!r} is not what it was: its prompt or target has changed; "
-                    "give another --store, or raise the task's version"
+                    f"{folder / DRAWN}: the prompt or target of problem {problem!r} has changed "
+                    "since it was drawn; use another --store, or increase the task's version"
                 )
         for name in (DRAWN, SCORES):
             disk.drop_torn_line(folder / name)
@@ -261,12 +267,12 @@ class Store:
             disk.write(path, disk.as_line(Spec(id=spec.id, problems=problems, spec=spec)))
         if digests.keys() - writer.digests.keys():
             for sibling in self._siblings(spec):
-                with suppress(DamagedRunError):  # its own trouble
+                with suppress(DamagedRunError):  # a damaged sibling is no reason to stop
                     writer.adopt(sibling, digests)
         return writer
 
     def _siblings(self, spec: RunSpec) -> Iterator[Path]:
-        """The folders of runs with the same samples and another scorer."""
+        """Yield the folders of runs with the same samples but another scorer."""
         for path in sorted(self.folder.glob(f"{spec.draw_id}*/{SPEC}")):
             with suppress(DamagedRunError):
                 found = disk.read(path, Spec) if path.parent.name != spec.id else None
@@ -274,17 +280,18 @@ class Store:
                     yield path.parent
 
     def complete(self, spec: RunSpec) -> bool:
-        """Is everything there that was asked of this run?"""
+        """Return whether everything requested from this run is there."""
         try:
             return (self.folder / spec.id / SPEC).exists() and self.exact_head(spec.id).complete
-        except DamagedRunError:  # who opens it is told
+        except DamagedRunError:  # opening the run reports it
             return False
 
     def ids(self) -> list[str]:
-        """Of the runs that have begun, oldest first; and the folders of those whose spec is gone."""
+        """Return the ids of all runs, oldest first, including folders whose spec is missing."""
         if not self.folder.is_dir():
             raise StoreError(
-                f"there is no store {self.folder}: `oddlm eval` makes one, --store DIR names another"
+                f"there is no store {self.folder}: create one with `oddlm eval`, "
+                "or name another with --store DIR"
             )
         found = {
             path.parent for name in (SPEC, DRAWN, SUMMARY) for path in self.folder.glob(f"*/{name}")
@@ -293,68 +300,70 @@ class Store:
         return [name for _, name in sorted(begun)]
 
     def find(self, name: str) -> str:
-        """The id of a run, given the beginning of it."""
+        """Return the id of the run that begins with `name`."""
         ids = self.ids()
         found = [i for i in ids if i.startswith(name)] if name else []
         if name in ids:
             found = [name]
         if len(found) != 1:
-            some = ", ".join(found or ids) or "none"
-            raise StoreError(
-                f"{'several runs begin with' if found else 'there is no run'} {name!r} in {self.folder}: {some}"
-            )
+            listed = ", ".join(found or ids) or "none"
+            problem = "several runs begin with" if found else "there is no run"
+            raise StoreError(f"{problem} {name!r} in {self.folder}: {listed}")
         return found[0]
 
     def head(self, name: str) -> Head:
-        """A run by its id or by the beginning of it; its records are counted, not read."""
+        """Return the head of the run whose id begins with `name`; records are counted, not read."""
         return self.exact_head(self.find(name))
 
     def exact_head(self, name: str) -> Head:
-        """The head of a run whose whole id is given: the others are not looked at.
+        """Return the head of the run with exactly this id, without listing the other runs.
 
-        What was copied in part is refused.
+        Raises DamagedRunError if files are missing or incomplete.
         """
         folder = self.folder / name
         spec = disk.read(folder / SPEC, Spec)
         if spec is None:
-            raise DamagedRunError(f"{folder / SPEC} is gone: copy it again, or move {folder} away")
+            raise DamagedRunError(
+                f"{folder / SPEC} is missing: copy it again, or move {folder} away"
+            )
         if not spec.spec.id == spec.id == name:
             raise DamagedRunError(
-                f"{folder / SPEC} describes run {spec.spec.id}: it was edited, or the folder renamed"
+                f"{folder / SPEC} describes run {spec.spec.id}: "
+                "the file was edited, or the folder renamed"
             )
         summary = disk.read(folder / SUMMARY, Summary)
         drawn, scored = _check_whole(folder, summary)
         return Head(folder, spec.spec, spec.problems, drawn, scored, summary, _starts(folder))
 
     def read(self, name: str) -> Run:
-        """A run by its id or by the beginning of it, with all its records, in the order in which
-        they were drawn.
-        """
+        """Return the run whose id begins with `name`, its records in the order of drawing."""
         head = self.head(name)
         return Run(**vars(head), records=tuple(self.records(head.id)))
 
     def records(self, name: str) -> Iterator[Record]:
+        """Yield the records of the run with exactly this id, in the order of drawing."""
         folder = self.folder / name
         scores = {record.problem: record for _, record in disk.iter_lines(folder / SCORES, Scored)}
         for _, drawn in disk.iter_lines(folder / DRAWN, Drawn):
             yield Record.of(drawn, scores.get(drawn.problem), folder)
 
     def scores(self, name: str) -> Iterator[Scored]:
+        """Yield the scores of a run, in the order of scoring."""
         return (record for _, record in disk.iter_lines(self.folder / name / SCORES, Scored))
 
     def statistics(self, name: str) -> Iterator[Statistics]:
-        """The same without the texts."""
+        """Yield the scores of a run without the texts, which is faster."""
         return (record for _, record in disk.iter_lines(self.folder / name / SCORES, Statistics))
 
     def digests(self, name: str) -> dict[str, str]:
-        """Of the problems that are drawn, in that order."""
+        """Return the digests of the drawn problems by id, in the order of drawing."""
         return {
             line.problem: line.digest
             for _, line in disk.iter_lines(self.folder / name / DRAWN, Known)
         }
 
     def places(self, name: str) -> dict[str, Place]:
-        """By problem, in the order in which they were drawn, where its lines begin."""
+        """Return the place of each problem's lines by id, in the order of drawing."""
         folder = self.folder / name
         scored = {line.problem: place for place, line in disk.iter_lines(folder / SCORES, Known)}
         return {
@@ -363,7 +372,7 @@ class Store:
         }
 
     def record(self, name: str, problem: str, place: Place) -> Record:
-        """One problem, as `places` has found it."""
+        """Read the record of one problem at a place that `places` has returned."""
         folder = self.folder / name
         scored = (
             None
@@ -373,28 +382,30 @@ class Store:
         return Record.of(disk.line_at(folder / DRAWN, place.drawn, Drawn, problem), scored, folder)
 
     def failures(self, spec: RunSpec) -> list[Failure]:
-        """What failed when the run was last tried."""
+        """Return the failures of the last attempt to run this spec."""
         path = self.folder / spec.id / FAILURES
         return [disk.parse(line, Failure, str(path)) for _, line in disk.lines(path)]
 
 
-def _check_whole(folder: Path, told: Summary | None) -> tuple[int, int]:
-    """How many problems are drawn and scored; what was copied in part is refused.
+def _check_whole(folder: Path, summary: Summary | None) -> tuple[int, int]:
+    """Return how many problems are drawn and scored. Refuse a run that was copied in part.
 
-    Who writes draws before it scores, and tells last: so that others may look meanwhile, the last
-    is counted first.
+    A writer draws, then scores, then writes the summary. The files are read in the opposite order,
+    so that a run which is being written still looks consistent.
     """
     scored, drawn = (disk.count_lines(folder / name)[0] for name in (SCORES, DRAWN))
-    if told is None or told.imported is None:
+    if summary is None or summary.imported is None:
         for name, lines in ((DRAWN, drawn), (SCORES, scored)):
-            if told is not None and lines < told.problems:
+            if summary is not None and lines < summary.problems:
                 raise DamagedRunError(
-                    f"{folder / name} holds {lines} of the {told.problems} problems that {SUMMARY} speaks of: it was copied in "
-                    f"part; copy it again, or delete {SUMMARY} to go on from what is there"
+                    f"{folder / name} holds {lines} of the {summary.problems} problems in "
+                    f"{SUMMARY}: it was copied in part; copy it again, or delete {SUMMARY} to "
+                    "resume from what is there"
                 )
         if scored > drawn:
             raise DamagedRunError(
-                f"{folder / DRAWN} holds {drawn} problems, and {SCORES} has scores of {scored}: copy it again"
+                f"{folder / DRAWN} holds {drawn} problems, but {SCORES} has scores of {scored}: "
+                "copy it again"
             )
     return drawn, scored
 
@@ -405,22 +416,24 @@ def _starts(folder: Path) -> tuple[dict[str, Any], ...]:
 
 
 def _writer(folder: Path) -> Writer:
-    """What is there, understood; a line that is torn is not there."""
-    told = disk.read(folder / SUMMARY, Summary)
-    if told is not None and told.imported:
+    """Validate what a run holds, ignoring torn lines."""
+    summary = disk.read(folder / SUMMARY, Summary)
+    if summary is not None and summary.imported:
         raise StoreError(
-            f"run {folder.name} was imported from {told.imported}: it has no records to go on with; give another --store"
+            f"run {folder.name} was imported from {summary.imported}: it has no records to resume "
+            "from; use another --store"
         )
-    _check_whole(folder, told)
-    _starts(folder)  # now, and not when it is written
+    _check_whole(folder, summary)
+    _starts(folder)  # reports a damaged file now rather than when it is rewritten
     drawn = {
         line.problem: (line.digest, place) for place, line in disk.iter_lines(folder / DRAWN, Known)
     }
     scored = {line.problem for _, line in disk.iter_lines(folder / SCORES, Known)}
     for problem in scored - drawn.keys():
         raise DamagedRunError(
-            f"{folder / SCORES} has scores of problem {problem!r}, and {folder / DRAWN} no samples: copy that again"
+            f"{folder / SCORES} has scores of problem {problem!r}, but {folder / DRAWN} has no "
+            "samples of it: copy that file again"
         )
     digests = {problem: digest for problem, (digest, _) in drawn.items()}
     places = {problem: place for problem, (_, place) in drawn.items()}
-    return Writer(folder, digests, scored, told, places)
+    return Writer(folder, digests, scored, summary, places)

@@ -1,4 +1,4 @@
-"""SQL over a store, through DuckDB. Imports no torch."""
+"""SQL over a store, through DuckDB. Does not import torch."""
 
 import json
 import warnings
@@ -12,7 +12,7 @@ from .disk import MOST_LINE_BYTES
 from .files import Head, Store
 from .records import DRAWN, SCORES, SPEC, SUMMARY, StoreError
 
-# What is read of each file; the rest of what DuckDB finds there is left alone.
+# The columns that are read from each file; DuckDB ignores all others.
 _FILES = {
     SPEC: {"schema_version": "INTEGER", "id": "VARCHAR", "problems": "INTEGER", "spec": "JSON"},
     SUMMARY: {
@@ -47,26 +47,33 @@ _FILES = {
 _SAMPLE = {"index": "INTEGER", "text": "VARCHAR", "length": "INTEGER", "finish_reason": "VARCHAR"}
 _SAMPLE |= {"logprob": "DOUBLE", "tokens": "INTEGER[]"}
 WILD = set("*?[")
-# A table that the query does not use is not made, and what no table needs is not read.
+# Tables that the query does not use are not created, and files that no table needs are not read.
 _TABLES = {
     "problems": """
-        select drawn.run, drawn.problem, prompt, seed, nfe, drawn.seconds, scores.seconds as score_seconds, diversity,
-               len(samples) as n, list_count(list_filter(correct, lambda one: one)) as correct
-        from drawn left join scores on scores.run = drawn.run and scores.problem = drawn.problem""",
+        select drawn.run, drawn.problem, prompt, seed, nfe, drawn.seconds,
+               scores.seconds as score_seconds, diversity, len(samples) as n,
+               list_count(list_filter(correct, lambda one: one)) as correct
+        from drawn left join scores
+        on scores.run = drawn.run and scores.problem = drawn.problem""",
     "samples": """
-        select drawn.run, drawn.problem, unnest(samples, recursive := true), unnest(correct) as correct,
-               unnest(answers) as answer, unnest(details) as detail, unnest(solutions) as solution, seed, nfe, drawn.seconds
-        from drawn left join scores on scores.run = drawn.run and scores.problem = drawn.problem""",
+        select drawn.run, drawn.problem, unnest(samples, recursive := true),
+               unnest(correct) as correct, unnest(answers) as answer,
+               unnest(details) as detail, unnest(solutions) as solution, seed, nfe, drawn.seconds
+        from drawn left join scores
+        on scores.run = drawn.run and scores.problem = drawn.problem""",
     "runs": """
-        select specs.run, spec->>'model' as model, spec->>'task' as task, spec->>'protocol' as protocol,
-               try_cast(spec->>'n' as integer) as n, try_cast(spec->>'seed' as bigint) as seed,
-               spec->'params'->>'objective' as objective, try_cast(spec->'params'->>'alpha' as double) as alpha,
+        select specs.run, spec->>'model' as model, spec->>'task' as task,
+               spec->>'protocol' as protocol, try_cast(spec->>'n' as integer) as n,
+               try_cast(spec->>'seed' as bigint) as seed,
+               spec->'params'->>'objective' as objective,
+               try_cast(spec->'params'->>'alpha' as double) as alpha,
                try_cast(spec->'params'->>'temperature' as double) as temperature,
                specs.problems, heads.drawn, heads.scored, heads.complete,
                summaries.seconds, passed, summaries.diversity, spec
-        from specs left join summaries on summaries.run = specs.run left join heads on heads.run = specs.run""",
+        from specs left join summaries on summaries.run = specs.run
+        left join heads on heads.run = specs.run""",
 }
-# Columns whose field has another name, and fields that are always read.
+# Columns named differently from their field, and fields that are always read.
 _FIELD = {
     "answer": "answers",
     "detail": "details",
@@ -86,24 +93,25 @@ class Answer:
 
 
 def sql(store: Store, query: str) -> Answer:
-    """The answer to a query over the tables runs, problems and samples.
+    """Run a query over the tables runs, problems and samples.
 
-    What it uses of them is copied into memory first; by the time the query runs, DuckDB can neither
-    read nor write a file. Runs that cannot be read are left out, with a warning each.
+    The columns that it uses are first copied into memory; while the query itself runs, DuckDB can
+    neither read nor write files. Unreadable runs are left out, with a warning for each.
     """
     try:
         import duckdb
     except ImportError as error:
         raise StoreError("queries need the extra 'store': pip install 'oddlm[store]'") from error
     if not store.folder.is_dir():
-        store.ids()  # says what to do
+        store.ids()  # raises, with advice
     where = store.folder.absolute()
     if wild := sorted(WILD & set(str(where))):
         raise StoreError(
-            f"{where}: DuckDB takes the {wild[0]} in it for a pattern; move the store to query it"
+            f"{where}: DuckDB reads the {wild[0]} in this path as a wildcard; "
+            "move the store to query it"
         )
     used = _used(query)
-    heads = [] if used == {} else _readable(store)  # `describe samples` needs none
+    heads = [] if used == {} else _readable(store)  # e.g. `describe samples` uses no run
     with duckdb.connect(":memory:") as database:
         database.execute("set temp_directory = ''")
         _make(database, "view", where, heads, used)
@@ -120,8 +128,9 @@ def sql(store: Store, query: str) -> Answer:
 
 
 def _used(query: str) -> dict[str, set[str]] | None:
-    """The tables that a query scans, with their columns, as DuckDB plans it on empty ones; None
-    where that cannot be told.
+    """Return the columns that a query scans, by table, or None if that is unknown.
+
+    They are taken from DuckDB's plan of the query on empty tables.
     """
     import duckdb
 
@@ -131,17 +140,12 @@ def _used(query: str) -> dict[str, set[str]] | None:
             "set disabled_optimizers = 'filter_pushdown,statistics_propagation,empty_result_pullup'"
         )
         try:
-            if (
-                len(duckdb.extract_statements(query)) != 1 or "pivot" in query.lower()
-            ):  # its columns are values
+            # The columns of a pivot are values, which an empty table lacks.
+            if len(duckdb.extract_statements(query)) != 1 or "pivot" in query.lower():
                 return None
             left = json.loads(bare.execute(f"explain (format json) {query}").fetchall()[0][1])
-        except (
-            duckdb.Error,
-            ValueError,
-            LookupError,
-            RecursionError,
-        ):  # if the query is wrong, it will say so itself
+        # A wrong query reports its error when it is run.
+        except (duckdb.Error, ValueError, LookupError, RecursionError):
             return None
     found: dict[str, set[str]] = {}
     while left:
@@ -162,14 +166,14 @@ def _make(
     heads: Sequence[Head],
     used: Mapping[str, set[str]] | None,
 ) -> None:
-    """The tables that are used, with all their columns; those that are not are empty, and nothing
-    is read for them.
+    """Create the tables that are used, with all their columns.
+
+    Columns that are not used are NULL and not read.
     """
-    needed = (
-        None
-        if used is None
-        else _ALWAYS | {_FIELD.get(name, name) for columns in used.values() for name in columns}
-    )
+    needed = None
+    if used is not None:
+        names = {name for columns in used.values() for name in columns}
+        needed = _ALWAYS | {_FIELD.get(name, name) for name in names}
     database.execute("create schema stored")
     database.execute(
         "create table stored.heads (run VARCHAR, drawn INTEGER, scored INTEGER, complete BOOLEAN)"
@@ -184,21 +188,19 @@ def _make(
             database, file, [where / head.id / file for head in heads], needed
         )
     for table in tables:
-        own = ", ".join(
-            f"{name} as ({parts[name]})"
-            for name in ("heads", *(_NAMES[file] for file in _READS[table]))
-        )
-        database.execute(f"create {kind} {table} as with {own} {_TABLES[table]}")
+        inputs = ("heads", *(_NAMES[file] for file in _READS[table]))
+        selections = ", ".join(f"{name} as ({parts[name]})" for name in inputs)
+        database.execute(f"create {kind} {table} as with {selections} {_TABLES[table]}")
 
 
 def _readable(store: Store) -> list[Head]:
-    """The runs of which every file can be opened and is what it should be."""
+    """Return the runs whose files can all be read; warn about the others."""
     found = []
     for name in store.ids():
         try:
             if wild := sorted(WILD & set(name)):
                 raise StoreError(
-                    f"DuckDB takes the {wild[0]} in its name for a pattern; rename the folder"
+                    f"DuckDB reads the {wild[0]} in its name as a wildcard; rename the folder"
                 )
             found.append(store.exact_head(name))
         except StoreError as error:
@@ -207,8 +209,10 @@ def _readable(store: Store) -> list[Head]:
 
 
 def _copy(database: Any, file: str, paths: Sequence[Path], needed: set[str] | None) -> str:
-    """Files of one kind as a table with the run's id; lines that are torn, damaged or of another
-    schema are left out. Gives a selection of all its fields, NULL for those that are not needed.
+    """Load files of one kind into a table, with the run's id.
+
+    Lines that are torn, damaged or of another schema are left out, with a warning. Returns a
+    SELECT of all fields, in which those that are not needed are NULL.
     """
     whole = _FILES[file] | ({"samples": _list_of(_SAMPLE)} if file == DRAWN else {})
     kinds = {
@@ -221,29 +225,26 @@ def _copy(database: Any, file: str, paths: Sequence[Path], needed: set[str] | No
             {name: kind for name, kind in _SAMPLE.items() if needed is None or name in needed}
         )
     table = f"stored.{_NAMES[file]}"
-    database.execute(
-        f"create table {table} (run VARCHAR, {', '.join(f'{name} {kind}' for name, kind in kinds.items())})"
-    )
+    declared = ", ".join(f"{name} {kind}" for name, kind in kinds.items())
+    database.execute(f"create table {table} (run VARCHAR, {declared})")
     present = {str(path): path.stat().st_size for path in paths if path.is_file()}
     present = {path: size for path, size in present.items() if size}
     if present:
         columns = "{" + ", ".join(f"{name}: '{kind}'" for name, kind in kinds.items()) + "}"
+        largest = min(max(present.values()), MOST_LINE_BYTES)  # DuckDB buffers twice as much
         database.execute(
-            f"insert into {table} select parse_path(filename)[-2], {', '.join(kinds)} from read_json(?, "
-            f"columns = {columns}, format = 'newline_delimited', filename = true, ignore_errors = true, "
-            # DuckDB takes twice that at once
-            f"maximum_object_size = {min(max(present.values()), MOST_LINE_BYTES)})",
+            f"insert into {table} select parse_path(filename)[-2], {', '.join(kinds)} "
+            f"from read_json(?, columns = {columns}, format = 'newline_delimited', "
+            f"filename = true, ignore_errors = true, maximum_object_size = {largest})",
             [list(present)],
         )
-    damaged = database.execute(
-        f"select count(*) from {table} where schema_version is null"
-    ).fetchone()[0]
-    if damaged:
+    unread = database.execute(f"select count(*) from {table} where schema_version is null")
+    if damaged := unread.fetchone()[0]:
         warnings.warn(f"left out {damaged} unfinished or damaged lines of {file}", stacklevel=3)
     other = f"select distinct run, schema_version from {table} where schema_version != {STORE}"
     for run, version in database.execute(other).fetchall():
         warnings.warn(
-            f"left out run {run}: {file} has schema {version}, this oddlm reads {STORE}",
+            f"left out run {run}: {file} has schema {version}; this oddlm reads {STORE}",
             stacklevel=3,
         )
     database.execute(f"delete from {table} where schema_version is distinct from {STORE}")

@@ -1,4 +1,4 @@
-"""What the files of a run hold. Imports no torch."""
+"""The schema of the files of a run. Does not import torch."""
 
 import math
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ FAILURES = "failures.jsonl"
 
 
 class StoreError(ValueError):
-    """A store that cannot be read or written as it is; the message says what to do."""
+    """The store cannot be read or written as it is; the message says what to do."""
 
 
 class RunHeldError(StoreError):
@@ -25,11 +25,11 @@ class RunHeldError(StoreError):
 
 
 class DamagedRunError(StoreError):
-    """A file of one run cannot be read as what it should be; other runs are not concerned."""
+    """A file of one run is damaged or missing; other runs are not affected."""
 
 
 def _storable(text: Any) -> Any:
-    """A model may write half a surrogate pair, which no file can hold."""
+    """Escape lone surrogates, which a model may write and UTF-8 cannot encode."""
     return text.encode("utf-8", "backslashreplace").decode() if isinstance(text, str) else text
 
 
@@ -56,37 +56,34 @@ class DrawnSample(BaseModel):
     size: int  # all tokens
     ends: int  # end tokens among them
     finish_reason: str
-    nfe: int  # network evaluations of its own
-    logprob: Number = (
-        None  # of the tokens before the end, under the network when they were written; rounded
-    )
-    tokens: tuple[int, ...] | None = None  # where they were asked for, as are
-    logprobs: tuple[Number, ...] | None = None  # theirs
+    nfe: int  # network evaluations of this sample
+    # sum over the tokens before the end, each under the network when it was committed; rounded
+    logprob: Number = None
+    tokens: tuple[int, ...] | None = None  # only with `keep_tokens`
+    logprobs: tuple[Number, ...] | None = None  # of each token, likewise
 
 
 class Drawn(StoredFile):
     """The samples of one problem."""
 
     problem: Text
-    digest: str  # of what was asked and what is right
+    digest: str  # of the prompt and the target
     prompt: Text
     seed: int
-    nfe: (
-        int  # per sample that was kept, rounded up: those of a pool that were not have cost as much
-    )
+    nfe: int  # per kept sample, rounded up; includes the cost of pool samples that were dropped
     seconds: float
     samples: tuple[DrawnSample, ...]
 
 
 class Scored(StoredFile):
-    """What can be said of the samples of one problem; column i is about sample i.
+    """The verdicts and measures of one problem; entry i of each column belongs to sample i.
 
     Statistics need nothing else.
     """
 
     problem: Text
-    correct: tuple[bool | None, ...]  # None: nothing scores it
-    solutions: tuple[Class | None, ...]  # right samples of the same class have the same number
+    correct: tuple[bool | None, ...]  # None: not scored
+    solutions: tuple[Class | None, ...]  # correct samples of the same class share a number
     diversity: Mapping[str, Number]
     nfe: int
     draw_seconds: float
@@ -97,16 +94,14 @@ class Scored(StoredFile):
     @model_validator(mode="after")
     def _as_long(self) -> Self:
         if not len(self.correct) == len(self.solutions) == len(self.answers) == len(self.details):
-            raise ValueError(
-                f"problem {self.problem!r}: its columns are not about the same number of samples"
-            )
+            raise ValueError(f"problem {self.problem!r}: its columns differ in length")
         return self
 
 
 class Statistics(BaseModel):
-    """As much of a `Scored` as statistics need.
+    """The fields of a `Scored` that statistics need.
 
-    Texts are the greater part of its line, and checks in Python of its time.
+    Leaving out the texts skips most of the line; leaving out validators saves most of the time.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -115,7 +110,7 @@ class Statistics(BaseModel):
     problem: str
     correct: tuple[bool | None, ...]
     solutions: tuple[Class | None, ...]
-    diversity: dict[str, float | None]  # what is not finite cannot be said
+    diversity: dict[str, float | None]  # None: not finite
     nfe: int
     draw_seconds: float
 
@@ -127,7 +122,7 @@ class SampleRecord(DrawnSample):
 
 
 class Record(BaseModel):
-    """One problem with all its samples, drawn and, as far as that was done, scored."""
+    """One problem with all its samples, and their scores if they have been scored."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -183,7 +178,7 @@ class Failure(StoredFile):
 
 class Spec(StoredFile):
     id: str
-    problems: int = Field(ge=1, lt=2**31)  # the most that were asked for
+    problems: int = Field(ge=1, lt=2**31)  # largest number requested so far
     spec: RunSpec
 
 
@@ -195,16 +190,15 @@ class Summary(StoredFile):
     id: str
     problems: int
     samples: int
-    seconds: Number  # None: the log of an imported run does not say
+    seconds: Number  # None: missing from the log of an imported run
     passed: Mapping[str, Number] | None  # None: nothing was scored
     diversity: Mapping[str, Number]
-    imported: Text | None = (
-        None  # the log that these numbers were taken from: the run has no records, and never had
-    )
+    # the log that these numbers were imported from; such a run has no records
+    imported: Text | None = None
 
 
 class Known(BaseModel):
-    """As much of a line as tells whether it is there."""
+    """The fields of a line that identify its problem."""
 
     schema_version: Literal[2]
     problem: str
@@ -212,7 +206,7 @@ class Known(BaseModel):
 
 
 class Place(NamedTuple):
-    """Where the lines of a problem begin, in bytes."""
+    """The byte offsets of the lines of a problem."""
 
     drawn: int
     scored: int | None

@@ -1,8 +1,7 @@
-"""Where batches are run: in this process, in processes of this machine, on a Ray cluster, or
-elsewhere by a dotted path.
+"""Executors run batches: in this process, in local processes, on a Ray cluster, or on your own.
 
-An executor is a function of `Options` whose keyword-only arguments are its own, so that
-`local:workers=4,timeout=60` names one.
+A registered executor is a function that takes `Options` and returns an `Executor`. Its keyword-only
+arguments are its options, as in `local:workers=4,timeout=60`. Others are named by a dotted path.
 """
 
 import math
@@ -18,20 +17,22 @@ EXECUTORS: Registry[Callable[[Options], Executor]] = Registry("executor")
 
 @EXECUTORS.register
 def inline(options: Options, *, workers: int = 1) -> Executor:
-    """This process: draws, and scores in a thread beside."""
+    """Run in this process, which draws while a thread scores."""
     from .inline import InlineExecutor
 
     if workers != 1:
         raise ValueError(
-            f"the executor 'inline' is one worker, this process, not {workers}: use local:workers={workers}"
+            f"executor 'inline' runs in this process and cannot have {workers!r} workers: "
+            f"use local:workers={workers}"
         )
     return InlineExecutor(options)
 
 
 @EXECUTORS.register
 def local(options: Options, *, workers: int = 1, timeout: float | None = None) -> Executor:
-    """Processes of this machine. timeout: seconds for a worker to answer a batch before it is
-    replaced.
+    """Run in processes on this machine.
+
+    timeout: seconds after which a worker that has not answered a batch is replaced.
     """
     from .local import LocalExecutor
 
@@ -46,7 +47,7 @@ def ray(
     address: str = "auto",
     timeout: float | None = None,
 ) -> Executor:
-    """Actors of a Ray cluster; by default one per GPU, or per CPU where there are none."""
+    """Run in actors of a Ray cluster, by default one per GPU, or per CPU if there are no GPUs."""
     from .ray import RayExecutor
 
     return RayExecutor(
@@ -56,30 +57,30 @@ def ray(
 
 def _count(workers: int) -> int:
     if isinstance(workers, bool) or not isinstance(workers, int) or workers < 1:
-        raise ValueError(f"workers must be a whole number from 1, not {workers!r}")
+        raise ValueError(f"workers must be an integer of at least 1, not {workers!r}")
     return workers
 
 
 def _seconds(timeout: float | None) -> float | None:
     if timeout is None:
         return None
-    if (
-        isinstance(timeout, bool)
-        or not isinstance(timeout, int | float)
-        or not 0 < timeout < math.inf
-    ):
-        raise ValueError(f"timeout must be a number of seconds above 0, not {timeout!r}")
+    number = isinstance(timeout, int | float) and not isinstance(timeout, bool)
+    if not number or not 0 < timeout < math.inf:
+        raise ValueError(f"timeout must be a positive number of seconds, not {timeout!r}")
     return float(timeout)
 
 
 def find_executor(text: str, options: Options, **more: Any) -> Executor:
-    """`NAME` or `NAME:key=value,...`; more: options that have another way to be given."""
+    """Create the executor `NAME` or `NAME:key=value,...`.
+
+    more: options that were given in another way, such as on the command line.
+    """
     name, _, rest = text.partition(":")
     given: dict[str, Any] = {}
     for pair in rest.split(",") if rest else ():
         key, equals, value = pair.partition("=")
         if not key.strip() or not equals:
-            raise ValueError(f"an executor is NAME or NAME:key=value,key=value, not {text!r}")
+            raise ValueError(f"write an executor as NAME or NAME:key=value,..., not {text!r}")
         if key.strip() in given:
             raise ValueError(f"{key.strip()} is given twice in {text!r}")
         given[key.strip()] = json_or_text(value)
@@ -94,10 +95,9 @@ def find_executor(text: str, options: Options, **more: Any) -> Executor:
         raise ValueError(
             f"executor {name!r} cannot be used: {type(error).__name__}: {error}"
         ) from error
-    if missing := [
-        method for method in ("outcomes", "close") if not callable(getattr(executor, method, None))
-    ]:
+    methods = ("outcomes", "close")
+    if missing := [m for m in methods if not callable(getattr(executor, m, None))]:
         raise ValueError(
-            f"executor {name!r} gives {executor!r}, which has no {' and no '.join(missing)}"
+            f"executor {name!r} returned {executor!r}, which has no {' and no '.join(missing)}"
         )
     return executor

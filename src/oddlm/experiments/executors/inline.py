@@ -1,4 +1,4 @@
-"""The worker is this process: no copy of the model, and nothing to send."""
+"""An executor whose only worker is this process: no copy of the model, nothing to send."""
 
 from collections.abc import Generator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,13 +11,13 @@ class InlineExecutor:
         self.bench = Bench(options)
 
     def outcomes(self, take: Take) -> Generator[Outcome]:
-        """One batch is scored in a thread while the next is drawn."""
+        """Draw one batch while a thread scores another."""
         scoring: Future[Outcome] | None = None
-        with ThreadPoolExecutor(1) as beside:
+        with ThreadPoolExecutor(1) as scorer:
             try:
                 while True:
                     if scoring is None and (batch := take("score")) is not None:
-                        scoring = beside.submit(self.bench.run, batch)
+                        scoring = scorer.submit(self.bench.run, batch)
                     batch = take("draw")
                     if batch is not None:
                         yield self.bench.run(batch)
@@ -27,7 +27,7 @@ class InlineExecutor:
                     elif batch is None:
                         return
             except BaseException:
-                self.close()  # the thread need not wait for programs that nobody waits for
+                self.close()  # stops the thread's programs, whose results are no longer needed
                 raise
 
     def close(self) -> None:

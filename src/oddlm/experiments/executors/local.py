@@ -1,4 +1,4 @@
-"""Workers on this machine: processes with their own copy of the model, fed through a pipe each."""
+"""Workers on this machine: processes, each with its own copy of the model and a pipe to it."""
 
 import multiprocessing
 import os
@@ -19,14 +19,14 @@ from typing import Any
 from ...signals import Terminated, unwinding
 from ..work import AHEAD, Batch, Bench, Holder, Job, Jobs, Options, Outcome, Take, soonest
 
-# for a process to be gone: programs that are being scored have their own limits; one that hangs may
-# never be
+# Seconds to wait for a process to end before it is killed. Programs that are being scored have
+# time limits, but a worker that hangs may never end.
 END_S = 20.0
 
 
 @dataclass(frozen=True)
 class Stop:
-    """Said by a worker that cannot work at all."""
+    """The answer of a worker that cannot work at all."""
 
     message: str
 
@@ -41,7 +41,7 @@ class Worker(Holder):
         try:
             self.pipe.send((number, job.batch))
         except OSError:
-            pass  # it is dead, which its pipe will tell
+            pass  # the worker is dead; reading its pipe will report that
         except Exception as error:
             raise ValueError(
                 f"the problems of task {job.batch.spec.task!r} cannot be sent to a worker: {error}"
@@ -55,21 +55,21 @@ class Worker(Holder):
 
 class LocalExecutor:
     def __init__(self, options: Options, workers: int = 1, timeout_s: float | None = None) -> None:
-        """timeout_s: for a worker to answer a batch; None: as long as it takes."""
+        """timeout_s: how long a worker may take for a batch; None: no limit."""
         self.options, self.workers, self.timeout_s = options, workers, timeout_s
         self._crew: dict[int, Worker] = {}
 
     def outcomes(self, take: Take) -> Generator[Outcome]:
         jobs, crew = Jobs(take), self._crew
-        given = 0
+        number = 0  # of the next job
         try:
             while True:
                 for index in range(self.workers):
                     while job := jobs.take(crew[index].jobs.values() if index in crew else ()):
                         if index not in crew:
                             crew[index] = self._start(index)
-                        crew[index].give(given, job)
-                        given += 1
+                        crew[index].give(number, job)
+                        number += 1
                 busy = {index: worker for index, worker in crew.items() if worker.jobs}
                 if not busy:
                     return
@@ -78,8 +78,8 @@ class LocalExecutor:
                     soonest(busy.values(), self.timeout_s),
                 )
                 for index, worker in busy.items():
-                    said = worker.pipe in ready or worker.pipe.poll()
-                    answer = _answer(worker) if said else worker.overdue(self.timeout_s)
+                    readable = worker.pipe in ready or worker.pipe.poll()
+                    answer = _answer(worker) if readable else worker.overdue(self.timeout_s)
                     if answer is None:
                         continue
                     if isinstance(answer, Outcome):
@@ -90,7 +90,7 @@ class LocalExecutor:
                         dead.kill()
                         yield from jobs.died(dead.jobs.values(), answer, self.workers)
         except BaseException:
-            self.close()  # what they hold, nobody waits for
+            self.close()  # the results of the running jobs are no longer needed
             raise
 
     def close(self) -> None:
@@ -104,7 +104,7 @@ class LocalExecutor:
         process = spawn.Process(
             target=_work, args=(there, self.options, index, threads), daemon=True
         )
-        # as a part of the first start it would unblock the signal
+        # Started by the first worker's start instead, the tracker would unblock the signal.
         resource_tracker.ensure_running()
         with _uninterrupted():
             process.start()
@@ -113,9 +113,7 @@ class LocalExecutor:
 
 
 def _dismiss(workers: Sequence[Worker]) -> None:
-    """A worker whose pipe is closed ends what it has begun, and itself; who does not do so in time
-    is killed.
-    """
+    """Close the pipes, upon which the workers exit. Kill those that do not exit in time."""
     end = time.monotonic() + END_S
     for worker in workers:
         worker.pipe.close()
@@ -126,7 +124,7 @@ def _dismiss(workers: Sequence[Worker]) -> None:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """A process that is started here never sees Ctrl-C, which is for the driver."""
+    """Start processes that ignore Ctrl-C, which is for the driver."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -135,17 +133,15 @@ def _uninterrupted() -> Iterator[None]:
 
 
 def _answer(worker: Worker) -> Outcome | str:
-    """What a worker that has something to say says; text: it is dead, and how it died."""
+    """Return the next outcome of a worker, or how it died."""
     try:
         number, answer = worker.pipe.recv()
     except (EOFError, OSError, pickle.UnpicklingError):
         worker.process.join(END_S)
         code = worker.process.exitcode
-        return (
-            f"killed by {signal.Signals(-code).name}"
-            if code is not None and code < 0
-            else f"exit status {code}"
-        )
+        if code is not None and code < 0:
+            return f"killed by {signal.Signals(-code).name}"
+        return f"exit status {code}"
     if isinstance(answer, Stop):
         raise ValueError(answer.message)
     worker.answered(number)
@@ -153,21 +149,21 @@ def _answer(worker: Worker) -> Outcome | str:
 
 
 def _work(pipe: "Connection[Any, Any]", options: Options, index: int, threads: int) -> None:
-    """The life of a worker process: it ends with its driver, whatever ends that."""
+    """Run a worker process, until the driver ends for whatever reason."""
     import torch
 
     torch.set_num_threads(threads)
     if options.device == "cuda":
         options = replace(options, device=f"cuda:{index % max(1, torch.cuda.device_count())}")
-    bench, talking = Bench(options), Lock()
+    bench, sending = Bench(options), Lock()
 
     def answer(number: int, batch: Batch) -> None:
         try:
-            said: Outcome | Stop = bench.run(batch)
+            result: Outcome | Stop = bench.run(batch)
         except Exception as error:
-            said = Stop(_story(error))
-        with talking:
-            pipe.send((number, said))
+            result = Stop(_message(error))
+        with sending:
+            pipe.send((number, result))
 
     pool = ThreadPoolExecutor(sum(AHEAD.values()))
     with unwinding():
@@ -177,22 +173,19 @@ def _work(pipe: "Connection[Any, Any]", options: Options, index: int, threads: i
                     pool.submit(answer, *pipe.recv())
                 except (EOFError, ConnectionError):
                     raise
-                except Exception as error:  # a problem of a class that this process cannot import
-                    with talking:
-                        pipe.send((-1, Stop(f"a worker cannot read its work: {error}")))
-        except (
-            EOFError,
-            ConnectionError,
-        ):  # the driver is gone; with answers unread, the pipe is said to be reset
+                except Exception as error:  # e.g. this process cannot import a problem's class
+                    with sending:
+                        pipe.send((-1, Stop(f"a worker cannot unpickle its batch: {error}")))
+        # The driver is gone. If it left answers unread, the error is ConnectionResetError.
+        except (EOFError, ConnectionError):
             status = 0
         except Terminated:
             status = 128 + signal.SIGTERM
-        pipe.close()  # what the other threads would still say is no answer
+        pipe.close()  # the other threads must not answer any more
         bench.close()
-        os._exit(status)  # without waiting for what is being drawn, which may take long
+        os._exit(status)  # without waiting for a batch that is being drawn, which may take long
 
 
-def _story(error: Exception) -> str:
-    return (
-        str(error) if isinstance(error, ValueError) else "".join(traceback.format_exception(error))
-    )
+def _message(error: Exception) -> str:
+    expected = isinstance(error, ValueError)
+    return str(error) if expected else "".join(traceback.format_exception(error))

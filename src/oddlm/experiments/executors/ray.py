@@ -1,7 +1,4 @@
-"""Workers on a Ray cluster: actors with their own copy of the model.
-
-Ray comes with the extra 'ray'.
-"""
+"""Workers on a Ray cluster: actors, each with its own copy of the model. Needs the extra 'ray'."""
 
 import os
 import socket
@@ -13,14 +10,14 @@ from ... import __version__
 from ...store import Stage
 from ..work import AHEAD, Batch, Bench, Holder, Jobs, Options, Outcome, Take, soonest
 
-REACH_S = 5.0  # for an address to answer
-START_S = 600.0  # for the first worker to start
-SETTINGS = b"\x04"  # the type of the frame that both sides of HTTP/2 begin with (RFC 9113, 3.4)
+REACH_S = 5.0  # time limit for an address to answer
+START_S = 600.0  # time limit for the first worker to start
+SETTINGS = b"\x04"  # type of the frame with which both sides of HTTP/2 begin (RFC 9113, 3.4)
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0" + SETTINGS + b"\0\0\0\0\0"
 
 
 class RayWorker:
-    """What lives in an actor. One call draws while the others score."""
+    """The class of the actors. One call draws while the others score."""
 
     def __init__(self, options: Options) -> None:
         self._bench = Bench(options)
@@ -34,7 +31,7 @@ class RayWorker:
 
 @dataclass(eq=False)
 class Actor(Holder):
-    """Its jobs are known by the reference of their outcome."""
+    """An actor and its jobs, by the reference to their outcome."""
 
     handle: Any
 
@@ -47,15 +44,12 @@ class RayExecutor:
         address: str = "auto",
         timeout_s: float | None = None,
     ) -> None:
-        """workers None: one per GPU, or per CPU where the cluster has no GPU. timeout_s: see
-        `LocalExecutor`.
+        """workers: None is one per GPU, or per CPU if the cluster has no GPU.
+
+        timeout_s: see `LocalExecutor`.
         """
-        self.options, self.workers, self.address, self.timeout_s = (
-            options,
-            workers,
-            address,
-            timeout_s,
-        )
+        self.options, self.workers = options, workers
+        self.address, self.timeout_s = address, timeout_s
         self._crew: _Crew | None = None
         self._connected = False
 
@@ -65,7 +59,7 @@ class RayExecutor:
             self._connected = True
         first = take("score") or take("draw")
         if first is None:
-            return  # no worker is started for nothing
+            return  # without starting workers
         waiting = [first]
 
         def take_first(stage: Stage) -> Batch | None:
@@ -94,20 +88,17 @@ class _Crew:
         use_gpu = gpus > 0 and options.device != "cpu"
         if not (gpus if use_gpu else cpus):
             raise ValueError("the Ray cluster has no CPU to run a worker on")
-        self.ray, self.workers, self.timeout_s = (
-            ray,
-            workers or (gpus if use_gpu else cpus),
-            timeout_s,
-        )
+        self.ray, self.timeout_s = ray, timeout_s
+        self.workers = workers or (gpus if use_gpu else cpus)
         if use_gpu and options.device is None:
-            options = replace(options, device="cuda")  # Ray shows each actor a GPU of its own
+            options = replace(options, device="cuda")  # Ray shows each actor only one GPU
         needs = {"num_cpus": 1, "num_gpus": 1 if use_gpu else 0}
         together = sum(AHEAD.values())
         make = ray.remote(RayWorker).options(
             **needs, max_concurrency=together, max_restarts=0, max_task_retries=0
         )
         self._make: Callable[[], Any] = lambda: make.remote(options)
-        self.starting: dict[Any, Actor] = {}  # by the reference of their first word
+        self.starting: dict[Any, Actor] = {}  # by the reference to their first answer
         self.crew: list[Actor] = []
 
     def outcomes(self, jobs: Jobs) -> Iterator[Outcome]:
@@ -124,12 +115,13 @@ class _Crew:
             ready, _ = self.ray.wait([*busy, *self.starting], num_returns=1, timeout=limit)
             if not ready and not busy:
                 raise ValueError(
-                    f"no worker of the Ray cluster was ready after {START_S:g} s: are there free CPUs or GPUs?"
+                    f"no worker of the Ray cluster was ready after {START_S:g} s: "
+                    "are there free CPUs or GPUs?"
                 )
             if not ready:
-                yield from self._give_up(jobs)
+                yield from self._replace_overdue(jobs)
             elif ready[0] in self.starting:
-                yield from self._welcome(ready[0], jobs)
+                yield from self._admit(ready[0], jobs)
             else:
                 yield from self._answer(busy[ready[0]], ready[0], jobs)
 
@@ -137,7 +129,8 @@ class _Crew:
         actor = Actor(self._make())
         self.starting[actor.handle.version.remote()] = actor
 
-    def _welcome(self, reference: Any, jobs: Jobs) -> Iterator[Outcome]:
+    def _admit(self, reference: Any, jobs: Jobs) -> Iterator[Outcome]:
+        """Add an actor that has started to the crew, if its version is ours."""
         actor = self.starting.pop(reference)
         try:
             version = self.ray.get(reference)
@@ -148,13 +141,15 @@ class _Crew:
         except self.ray.exceptions.RayError as error:
             if "No module named 'oddlm" in str(error):
                 raise ValueError(
-                    "a worker of the Ray cluster cannot import oddlm: install the same version on every node"
+                    "a worker of the Ray cluster cannot import oddlm: "
+                    f"install oddlm {__version__} on every node"
                 ) from error
-            yield from self._bury(actor, jobs, type(error).__name__)
+            yield from self._replace(actor, jobs, type(error).__name__)
             return
         if version != __version__:
             raise ValueError(
-                f"a worker of the Ray cluster has oddlm {version}, this is {__version__}: install the same"
+                f"a worker of the Ray cluster has oddlm {version}, but this is {__version__}: "
+                "install the same version"
             )
         self.crew.append(actor)
 
@@ -165,35 +160,33 @@ class _Crew:
             raise ValueError(_cause(error)) from error
         except self.ray.exceptions.RayError as error:
             self.crew.remove(actor)
-            yield from self._bury(actor, jobs, type(error).__name__)
+            yield from self._replace(actor, jobs, type(error).__name__)
             return
         actor.answered(reference)
         jobs.done()
         yield outcome
 
-    def _give_up(self, jobs: Jobs) -> Iterator[Outcome]:
-        """Nobody answers, for longer than some worker may take."""
+    def _replace_overdue(self, jobs: Jobs) -> Iterator[Outcome]:
         for actor in list(self.crew):
             if (why := actor.overdue(self.timeout_s)) is not None:
                 self.crew.remove(actor)
-                yield from self._bury(actor, jobs, why)
+                yield from self._replace(actor, jobs, why)
 
-    def _bury(self, actor: Actor, jobs: Jobs, why: str) -> Iterator[Outcome]:
-        """A worker or its node is dead, hangs or cannot be reached: it is ended, and another
-        started where there is room.
-        """
+    def _replace(self, actor: Actor, jobs: Jobs, why: str) -> Iterator[Outcome]:
+        """Kill a worker that is dead, hangs or cannot be reached, and start another."""
         self.ray.kill(actor.handle)
         self._start()
         yield from jobs.died(actor.jobs.values(), f"{why} on the Ray cluster", self.workers)
 
 
 def connect(address: str) -> None:
-    """ValueError in seconds where there is no cluster."""
+    """Connect to a cluster; raise ValueError within seconds if there is none."""
     ray = _ray()
     address = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
     if address.startswith("ray://"):
         raise ValueError(
-            "ray:// addresses are for Ray's client: start from a node of the cluster, with address=HOST:6379"
+            f"{address}: ray:// addresses are for Ray's client; run this on a node of the cluster, "
+            "with address=HOST:6379"
         )
     if address != "auto" and os.environ.get("RAY_USE_TLS", "0") == "0":
         _reach(address)
@@ -201,26 +194,27 @@ def connect(address: str) -> None:
         ray.init(address=address, log_to_driver=False, configure_logging=False)
     except (ConnectionError, RuntimeError, ValueError) as error:
         raise ValueError(
-            f"there is no Ray cluster at {address!r}: {error}; `ray start --head` makes one"
+            f"there is no Ray cluster at {address!r}: {error}; start one with `ray start --head`"
         ) from error
 
 
 def _reach(address: str) -> None:
-    """Does somebody there speak HTTP/2, as a head node does?
+    """Raise ValueError unless the address speaks HTTP/2, as a head node does.
 
-    Ray itself waits for minutes where nobody does.
+    If nothing answers, Ray itself would wait for minutes.
     """
     host, colon, port = address.rpartition(":")
     if not colon or not port.isdecimal():
         raise ValueError(f"the address must be HOST:PORT or auto, not {address!r}")
     try:
-        with socket.create_connection((host, int(port)), timeout=REACH_S) as line:
-            line.sendall(PREFACE)
-            if line.recv(9)[3:4] != SETTINGS:
-                raise OSError("what answers there is no Ray")
+        with socket.create_connection((host, int(port)), timeout=REACH_S) as connection:
+            connection.sendall(PREFACE)
+            if connection.recv(9)[3:4] != SETTINGS:
+                raise OSError("the server there is not Ray")
     except (OSError, OverflowError) as error:
         raise ValueError(
-            f"the Ray address {address} does not answer: {error}; `ray status` on the head node shows it"
+            f"the Ray address {address} does not answer: {error}; "
+            "run `ray status` on the head node to see its address"
         ) from error
 
 
@@ -233,6 +227,6 @@ def _ray() -> Any:
         import ray
     except ImportError as error:
         raise ValueError(
-            "the executor ray needs the extra 'ray': pip install 'oddlm[ray]'"
+            "executor 'ray' needs the extra 'ray': pip install 'oddlm[ray]'"
         ) from error
     return ray

@@ -1,8 +1,8 @@
-"""Observers of runs: Weights & Biases, MLflow, TensorBoard, or one's own. None is imported before
-it is asked for, torch never.
+"""Trackers follow runs: Weights & Biases, MLflow, TensorBoard, or your own.
 
-Ours are told what was asked and how it stands, in numbers; prompts and samples stay in the store.
-One's own is a function of the store's folder that gives a `Tracker`, and sees the scored records.
+Their packages are imported only when used; torch is never imported. The trackers here log settings
+and numbers; prompts and samples stay in the store. Your own tracker is a function that takes the
+store's folder and returns a `Tracker`; it gets the scored records.
 """
 
 import warnings
@@ -22,8 +22,10 @@ __all__ = ["TRACKERS", "Page", "Tracker", "tracker", "tracking"]
 
 @runtime_checkable
 class Tracker(Protocol):
-    """Told of every run. Runs may overlap; between start and finish there is a record per problem,
-    stored ones too.
+    """Follows runs, which may overlap.
+
+    Between `start` and `finish`, `record` is called once per problem, also for problems that were
+    already in the store.
     """
 
     def start(self, spec: RunSpec, problems: int) -> None: ...
@@ -33,10 +35,10 @@ class Tracker(Protocol):
     def finish(self, spec: RunSpec, summary: Summary) -> None: ...
 
     def close(self) -> None:
-        """Runs that have not finished are left as they are."""
+        """End tracking. Runs that have not finished stay unfinished."""
 
 
-OpenTracker = Callable[[Path], Tracker]  # folder: for those that write files of their own
+OpenTracker = Callable[[Path], Tracker]  # takes the store's folder, for trackers that write files
 
 TRACKERS: Registry[OpenTracker] = Registry("tracker")
 for _ours in (wandb.wandb, mlflow.mlflow, tensorboard.tensorboard):
@@ -44,13 +46,13 @@ for _ours in (wandb.wandb, mlflow.mlflow, tensorboard.tensorboard):
 
 
 def tracker(name: str, folder: Path) -> Tracker:
-    """One by its name or dotted path. ValueError where it cannot be used."""
+    """Open a tracker by its name or dotted path; raise ValueError if it cannot be used."""
     open_tracker = TRACKERS.find(name)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of the packages among themselves
+            warnings.simplefilter("ignore")  # the packages warn about each other
             opened = open_tracker(folder)
-    except Exception as error:  # each package has its own
+    except Exception as error:  # every package has its own kinds
         if isinstance(error, ImportError) and name in TRACKERS.names:
             install = f"pip install 'oddlm[{name}]'"
             raise ValueError(
@@ -58,20 +60,17 @@ def tracker(name: str, folder: Path) -> Tracker:
             ) from error
         raise ValueError(f"tracker {name!r} cannot be used: {_first_line(error)}") from error
     if not isinstance(opened, Tracker):
-        missing = [
-            method
-            for method in ("start", "record", "finish", "close")
-            if not hasattr(opened, method)
-        ]
-        raise ValueError(f"tracker {name!r} gives {opened!r}, which has no {', '.join(missing)}")
+        methods = ("start", "record", "finish", "close")
+        missing = ", ".join(method for method in methods if not hasattr(opened, method))
+        raise ValueError(f"tracker {name!r} returned {opened!r}, which has no {missing}")
     return opened
 
 
 @contextmanager
 def tracking(names: Sequence[str], folder: Path) -> Iterator[Tracker]:
-    """The trackers of a command as one, closed at its end.
+    """Open several trackers as one, and close them at the end.
 
-    One that fails on the way is switched off, with a warning.
+    A tracker that fails during a run is switched off, with a warning.
     """
     together = _Together()
     try:
@@ -98,18 +97,19 @@ class _Together:
     def close(self) -> None:
         self._each(lambda tracker: tracker.close())
 
-    def _each(self, tell: Callable[[Tracker], None]) -> None:
-        for name, one in list(self.working.items()):
+    def _each(self, call: Callable[[Tracker], None]) -> None:
+        for name, tracker in list(self.working.items()):
             try:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
-                    tell(one)
-            except Exception as error:  # whatever it is, the run is worth more
+                    call(tracker)
+            except Exception as error:  # a tracker must never stop a run
                 del self.working[name]
                 with suppress(Exception):
-                    one.close()
+                    tracker.close()
                 warnings.warn(
-                    f"tracker {name} failed and is switched off ({_first_line(error)}); the run goes on",
+                    f"tracker {name} failed and is switched off ({_first_line(error)}); "
+                    "the run continues",
                     stacklevel=2,
                 )
 

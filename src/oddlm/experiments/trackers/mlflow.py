@@ -1,4 +1,4 @@
-"""MLflow."""
+"""The tracker for MLflow."""
 
 import os
 import time
@@ -11,14 +11,14 @@ from .pages import PROJECT, Numbers, Page, Pages, described
 
 
 def mlflow(folder: Path) -> Pages:
-    """MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME decide where things go; without, an SQLite
-    file in the working folder.
+    """Log to MLFLOW_TRACKING_URI (default: an SQLite file in the working folder).
+
+    MLFLOW_EXPERIMENT_NAME names the experiment.
     """
     import mlflow
 
-    os.environ.setdefault(
-        "MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1"
-    )  # by default a server that is gone holds a run up for minutes
+    # By default, a server that does not answer holds up a run for minutes.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
     client = mlflow.MlflowClient()
     name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)

@@ -1,4 +1,4 @@
-"""A tracker that keeps a page per run: what those of all packages have in common."""
+"""A tracker with a page per run, which the trackers for all packages share."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,26 +12,26 @@ Numbers = Mapping[str, float]
 
 
 class Page(Protocol):
-    """Where the numbers of one run go."""
+    """The log of one run in a tracking package."""
 
     def log(self, numbers: Numbers, step: int) -> None: ...
 
     def end(self, numbers: Numbers | None) -> None:
-        """With the numbers of the whole run; None where it was stopped."""
+        """Close the page with the numbers of the whole run, or None if it was stopped."""
 
 
-OpenPage = Callable[[RunSpec, int], Page]  # of a run, with its number of problems
+OpenPage = Callable[[RunSpec, int], Page]  # takes the run and its number of problems
 
 
 class Pages:
-    """A tracker out of a way to open pages."""
+    """A tracker that opens a page for every run."""
 
     def __init__(self, open_page: OpenPage) -> None:
         self._open_page = open_page
         self._open: dict[str, tuple[Page, _Standing]] = {}  # by run
 
     def start(self, spec: RunSpec, problems: int) -> None:
-        if spec.id in self._open:  # it was given up, and begins again
+        if spec.id in self._open:  # the run was stopped and starts again
             self._open.pop(spec.id)[0].end(None)
         self._open[spec.id] = (self._open_page(spec, problems), _Standing())
 
@@ -41,9 +41,8 @@ class Pages:
 
     def finish(self, spec: RunSpec, summary: Summary) -> None:
         page, _ = self._open.pop(spec.id)
-        page.end(
-            _known({**(summary.passed or {}), **summary.diversity, "seconds": summary.seconds})
-        )
+        numbers = {**(summary.passed or {}), **summary.diversity, "seconds": summary.seconds}
+        page.end(_known(numbers))
 
     def close(self) -> None:
         while self._open:
@@ -53,14 +52,14 @@ class Pages:
 
 @dataclass
 class _Standing:
-    """Of a run, after some of its records."""
+    """Running totals over the records of a run."""
 
     records: int = 0
     right: float = 0.0
     solved: float = 0.0
 
     def add(self, record: Scored) -> dict[str, float]:
-        """Pass@k over the records so far, the rest of this one."""
+        """Return Pass@k over all records so far, and the other measures of this record."""
         self.records += 1
         numbers: dict[str, float | None] = {
             **record.diversity,
@@ -78,7 +77,7 @@ class _Standing:
 
 
 def described(spec: RunSpec, problems: int) -> dict[str, Any]:
-    """What was asked, flat, in the spelling that makes the id."""
+    """Return the settings of a run as a flat dict, spelled as they are hashed for the id."""
     content = spec.canonical()
     return {**content.pop("params"), **content, "problems": problems}
 

@@ -1,4 +1,4 @@
-"""TensorBoard."""
+"""The tracker for TensorBoard."""
 
 import os
 import socket
@@ -12,19 +12,15 @@ from .pages import Numbers, Page, Pages
 
 
 def tensorboard(folder: Path) -> Pages:
-    """A folder of event files per run, in folder/tensorboard.
+    """Write event files to folder/tensorboard, one folder per run.
 
-    Written here and now: its own writer fails in a thread.
+    They are written synchronously: errors of TensorBoard's own writer are lost in its thread.
     """
     from tensorboard.summary.writer.record_writer import RecordWriter
 
     def open_page(spec: RunSpec, problems: int) -> Page:
-        path = (
-            folder
-            / "tensorboard"
-            / spec.id
-            / f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}"
-        )
+        name = f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}"
+        path = folder / "tensorboard" / spec.id / name
         path.parent.mkdir(parents=True, exist_ok=True)
         page = _Page(RecordWriter(path.open("wb")))
         page.write(file_version="brain.Event:2")

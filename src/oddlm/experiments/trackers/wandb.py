@@ -1,4 +1,4 @@
-"""Weights & Biases."""
+"""The tracker for Weights & Biases."""
 
 import os
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from .pages import PROJECT, Numbers, Page, Pages, described
 
 
 def wandb(folder: Path) -> Pages:
-    """Its own variables decide where things go: WANDB_MODE, WANDB_PROJECT, WANDB_DIR, ..."""
+    """Log to Weights & Biases, as configured by WANDB_MODE, WANDB_PROJECT, WANDB_DIR, ..."""
     import wandb
 
     if os.environ.get("WANDB_MODE", "online") in ("online", "shared"):

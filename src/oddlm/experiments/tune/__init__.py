@@ -1,1 +1,1 @@
-"""The best settings of a sampler, searched on problems that are never reported on."""
+"""Search for the best settings of a sampler, on problems that no result is reported on."""

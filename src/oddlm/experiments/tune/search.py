@@ -1,8 +1,7 @@
-"""Tuning: Optuna's TPE, or chance, over the settings of a sampler, on problems that are never
-reported on.
+"""Tune the settings of a sampler by Optuna's TPE or by random search.
 
-A study lives in a database. Its trials are runs in the store like any other; a killed trial is
-taken up where it was.
+The problems are never those that results are reported on. A study is kept in a database. Its trials
+are ordinary runs in the store; a trial that was killed resumes.
 """
 
 import hashlib
@@ -28,13 +27,22 @@ from ...params import NAMED, SampleParams
 from ...presets import expanded
 from ...spec import RunSpec
 from ...store import RunHeldError, Store
+from ...store.records import FAILURES
 from ...tasks import Problem, Task
 from ..run import Asked, Progress, Result, check_spec, run_plan
 from ..run import Plan as Runs
 from ..trackers import Tracker
 from ..work import Executor
 from .space import Axis, draw
-from .study import PROCESS, bury, living_process, open_storage, optuna_library, place_of, retry
+from .study import (
+    PROCESS,
+    fail_dead_trials,
+    open_storage,
+    optuna_library,
+    place_of,
+    process_identity,
+    retry,
+)
 
 if TYPE_CHECKING:
     import optuna
@@ -48,33 +56,28 @@ Ended = Callable[["optuna.Study", "optuna.trial.FrozenTrial"], None]
 
 @dataclass(frozen=True)
 class Plan:
-    """What a study is about."""
+    """The definition of a study."""
 
-    base: RunSpec  # of every run, but for params and seed
-    limit: int | None  # the first so many problems
+    base: RunSpec  # of every run, except for params and seed
+    limit: int | None  # number of problems; None: all
     fixed: Mapping[str, Any]  # settings that are not searched
     space: tuple[Axis, ...]
     seeds: tuple[int, ...]  # every trial runs once with each
-    k: int  # Pass@k is to be large
-    floors: Mapping[int, float]  # by k, the least Pass@k may be
+    k: int  # Pass@k is maximised
+    floors: Mapping[int, float]  # the lowest acceptable Pass@k, by k
     seed: int = 0  # of the search
-    search: Search = "tpe"  # "random": what a trial tries depends on the seed and its place alone
-    first: tuple[
-        Mapping[str, Any], ...
-    ] = ()  # settings to try before the search; what they leave open is drawn
+    search: Search = "tpe"  # the settings of a "random" trial depend on seed and place only
+    # settings to try before the search; those they do not name are drawn
+    first: tuple[Mapping[str, Any], ...] = ()
 
     def content(self) -> dict[str, Any]:
-        """What processes that share a study must agree on."""
-        base = {
-            name: value
-            for name, value in self.base.canonical().items()
-            if name not in ("params", "seed")
-        }
+        """Return everything that processes which share a study must agree on."""
+        base = {**self.base.canonical(), "limit": self.limit}
         return {
             **{
                 name: value
-                for name, value in {**base, "limit": self.limit}.items()
-                if value is not None
+                for name, value in base.items()
+                if name not in ("params", "seed") and value is not None
             },
             "metric": f"pass@{self.k}",
             "floors": {f"pass@{k}": floor for k, floor in sorted(self.floors.items())},
@@ -88,37 +91,30 @@ class Plan:
 
     @property
     def name(self) -> str:
-        """For a study without one: the same plan, the same study."""
+        """The default name of the study. Equal plans have equal names."""
         digest = hashlib.sha256(json.dumps(self.content(), sort_keys=True).encode()).hexdigest()[:8]
         return f"{Path(self.base.task or 'none').stem}-{self.base.model}-{digest}"
 
     @property
     def longest(self) -> int:
-        """Of the samples of all trials, in tokens."""
-        searched = [
-            value for axis in self.space if axis.name == "length" for value in axis.examples()
-        ]
-        return int(
-            max(
-                searched,
-                default=self.fixed.get("length", SampleParams.model_fields["length"].default),
-            )
-        )
+        """The length of the longest samples of any trial, in tokens."""
+        lengths = [axis.examples() for axis in self.space if axis.name == "length"]
+        default = self.fixed.get("length", SampleParams.model_fields["length"].default)
+        return int(max((value for values in lengths for value in values), default=default))
 
     def about(self, base: RunSpec) -> "Plan":
-        """The same plan for a model and a task as they are here and now
-        (`experiments.run.identified`).
-        """
+        """Return the same plan with another base, such as one from `experiments.run.identified`."""
         return replace(self, base=base)
 
     def specs(self, params: SampleParams) -> list[RunSpec]:
+        """Return the runs of a trial, one per seed."""
         return [
             self.base.model_copy(update={"params": params.canonical(), "seed": seed})
             for seed in self.seeds
         ]
 
     def check(self) -> None:
-        """ValueError for names and values that sampling would refuse, each by itself."""
+        """Raise ValueError for names and values that sampling would refuse on their own."""
         check_fields(SampleParams, self.fixed)
         values = [(axis.name, value) for axis in self.space for value in axis.examples()]
         for name, value in [*values, *self.fixed.items()]:
@@ -127,7 +123,8 @@ class Plan:
         for k in (self.k, *self.floors):
             if k > self.base.n:
                 raise ValueError(
-                    f"pass@{k} needs at least {k} samples per problem, not {self.base.n}: give a larger --n"
+                    f"pass@{k} needs at least {k} samples per problem, not {self.base.n}: "
+                    "use a larger --n"
                 )
         for settings in self.first:
             check_fields(SampleParams, settings)
@@ -136,21 +133,23 @@ class Plan:
                 check_spec(self.specs(checked(SampleParams, {**self.fixed, **settings}))[0])
 
     def suggested(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """What a trial suggests that draws these settings; ValueError where none of this plan can."""
+        """Return Optuna's parameters of a trial with these settings.
+
+        Raises ValueError if no trial of this plan can have them.
+        """
         axes = {axis.name: axis for axis in self.space}
         fixed = expanded(self.fixed)
-        for name in [name for name in settings if name not in axes]:
+        found: dict[str, Any] = {}
+        for name, value in settings.items():
             always = fixed.get(name, SampleParams.model_fields[name].default)
-            if settings[name] != always:
+            if name in axes:
+                found |= axes[name].suggested(value)
+            elif value != always:
                 raise ValueError(
-                    f"{name} is {always!r} in every trial, and {settings[name]!r} in one to try first: search it too"
+                    f"{name} is {always!r} in every trial, but {value!r} in settings to try "
+                    "first: add it to the space"
                 )
-        return {
-            k: v
-            for name, value in settings.items()
-            if name in axes
-            for k, v in axes[name].suggested(value).items()
-        }
+        return found
 
 
 @dataclass(frozen=True)
@@ -160,8 +159,8 @@ class Outcome:
     params: SampleParams
     runs: tuple[str, ...]
     passed: Mapping[str, float]
-    solved: tuple[float, ...]  # the metric by problem, mean over the seeds
-    short: float  # by how much it misses the floors, all together
+    solved: tuple[float, ...]  # the metric per problem, averaged over the seeds
+    short: float  # by how much it misses the floors, in total
 
     @property
     def value(self) -> float:
@@ -169,15 +168,15 @@ class Outcome:
 
 
 def parse_metric(text: str) -> int:
-    """`pass@16` is 16."""
+    """Return 16 for `pass@16`."""
     match = re.fullmatch(r"pass@([1-9]\d{0,5})", text)
     if match is None:
-        raise ValueError(f"a metric is pass@k, such as pass@1 or pass@16, not {text!r}")
+        raise ValueError(f"a metric must be pass@k, such as pass@1 or pass@16, not {text!r}")
     return int(match[1])
 
 
 def parse_floor(text: str) -> tuple[int, float]:
-    """`pass@1=0.3`: a share, not per cent."""
+    """Return k and the floor, a share from 0 to 1, of a text such as `pass@1=0.3`."""
     metric, _, share = text.partition("=")
     try:
         floor = float(share)
@@ -185,40 +184,42 @@ def parse_floor(text: str) -> tuple[int, float]:
         floor = -1.0
     if not 0 <= floor <= 1:
         raise ValueError(
-            f"a floor is a metric and a share from 0 to 1, such as pass@1=0.3, not {text!r}"
+            f"a floor must be a metric and a share from 0 to 1, such as pass@1=0.3, not {text!r}"
         )
     return parse_metric(metric), floor
 
 
 def tuning_problems(task: Task, split: str, *, limit: int | None, **options: Any) -> list[Problem]:
-    """The problems of a split that shares none with the reported one; ValueError where there is no
-    such thing.
+    """Return the problems of a split.
+
+    Raises ValueError if the task has no such split, or if it shares problems with the split that
+    results are reported on.
     """
     if split == REPORTED:
         raise ValueError(
-            f"the {REPORTED} split is what results are reported on: tune on another, such as --split tune"
+            f"results are reported on the {REPORTED} split: tune on another, such as --split tune"
         )
     if "split" not in task.options:
         raise ValueError(
-            f"task {task.name!r} has no tuning split: its load() needs a keyword `split` that takes {split!r}, {REPORTED!r}; "
-            "or tune on a .jsonl of other problems (--scorer says how they are scored)"
+            f"task {task.name!r} has no tuning split: its load() needs a keyword `split` that "
+            f"takes {split!r} and {REPORTED!r}; or tune on other problems in a .jsonl file "
+            "(with --scorer)"
         )
     problems = task.problems(split=split, limit=limit, **options)
     reported = task.problems(split=REPORTED, **options)
-    shared = {task.prompt(problem) for problem in problems} & {
-        task.prompt(problem) for problem in reported
-    }
-    if shared:
+    prompts = {task.prompt(problem) for problem in problems}
+    if shared := prompts & {task.prompt(problem) for problem in reported}:
         raise ValueError(
-            f"{len(shared)} problems of split {split!r} of task {task.name!r} are in split {REPORTED!r} too"
+            f"{len(shared)} problems of split {split!r} of task {task.name!r} are also in "
+            f"split {REPORTED!r}"
         )
     return problems
 
 
 def open_study(url: str, name: str, plan: Plan) -> "optuna.Study":
-    """The study of that name, new or as it was left.
+    """Open the study of that name, new or existing.
 
-    ValueError where the storage does not answer or the plan is another.
+    Raises ValueError if the storage does not answer, or if the study has another plan.
     """
     library = optuna_library()
     sampler = library.samplers.TPESampler(multivariate=False)
@@ -229,31 +230,33 @@ def open_study(url: str, name: str, plan: Plan) -> "optuna.Study":
         direction="maximize",
         load_if_exists=True,
     )
-    begun = bool(
-        study.get_trials(deepcopy=False)
-    )  # asked first: a study of ours has its plan before its first trial
+    # Read before the plan: our studies get their plan before their first trial.
+    begun = bool(study.get_trials(deepcopy=False))
     wanted, found = plan.content(), study.user_attrs.get(PLAN)
     if found is None and begun:
-        raise ValueError(f"study {name!r} was not made by oddlm tune: give another --study")
+        raise ValueError(f"study {name!r} was not made by oddlm tune: use another --study")
     if found is None:
         study.set_user_attr(PLAN, wanted)
     elif different := [key for key in {**found, **wanted} if found.get(key) != wanted.get(key)]:
+        key = different[0]
         raise ValueError(
-            f"study {name!r} has {different[0]} {found.get(different[0])!r}, not {wanted.get(different[0])!r}: "
-            "give another --study, or none for one of its own"
+            f"study {name!r} has {key} {found.get(key)!r}, not {wanted.get(key)!r}: "
+            "use another --study, or none for a name derived from the plan"
         )
-    bury(study)
+    fail_dead_trials(study)
     return study
 
 
 def planned(plan: Plan, trials: int) -> list[tuple[RunSpec, ...]]:
-    """The runs of the first so many trials, which a random search knows before it begins; none
-    where settings do not go together. They may be made anywhere, in any order: a search over a
-    store that holds them draws nothing.
+    """Return the runs of the first `trials` trials of a random search.
+
+    A trial whose settings are incompatible has no runs. The runs may be made anywhere and in any
+    order: a search over a store that already holds them draws nothing.
     """
     if plan.search != "random":
         raise ValueError(
-            "what tpe tries depends on what came out before: only a random search is known beforehand"
+            "the trials of a tpe search depend on earlier results: only those of a random search "
+            "are known beforehand"
         )
     found: list[tuple[RunSpec, ...]] = []
     for place in range(trials):
@@ -265,7 +268,7 @@ def planned(plan: Plan, trials: int) -> list[tuple[RunSpec, ...]]:
 
 
 def foreseen(plan: Plan, trials: int, store: Store) -> bool:
-    """Does the store hold everything that the search will ask for, as far as that can be known?"""
+    """Return whether the store is known to hold everything that the search will request."""
     return plan.search == "random" and all(
         store.complete(spec) for specs in planned(plan, trials) for spec in specs
     )
@@ -284,11 +287,12 @@ def tune(
     *,
     together: int = 1,
 ) -> None:
-    """Go on until the study has so many trials, those that other processes are running among them
-    (w of them that look at the same moment may end with w - 1 more).
+    """Run until the study has `trials` trials, counting those running in other processes.
 
-    watch: told of every problem of a trial; ended: after every trial. Ctrl-C leaves the trial to
-    the next start.
+    With w concurrent processes, the total may overshoot by up to w - 1. After Ctrl-C, the next
+    start resumes the trial.
+
+    watch: called with the progress of a trial, problem by problem. ended: called after every trial.
     """
     run = partial(
         run_plan, store=store, executor=executor, together=together, tracker=tracker, watch=watch
@@ -299,7 +303,7 @@ def tune(
 
 
 def counted(study: "optuna.Study") -> int:
-    """Trials that are finished, or running in a process that said so."""
+    """Count the trials that are finished, or running in a known process."""
     states = optuna_library().trial.TrialState
     trials = study.get_trials(deepcopy=False)
     return sum(
@@ -310,13 +314,13 @@ def counted(study: "optuna.Study") -> int:
 
 
 def outcomes(study: "optuna.Study") -> list[Outcome]:
-    """Of the trials that have ended, best first (Pass@1 decides among equals), the same setting
-    once; those that miss a floor come last.
+    """Return the outcomes of the complete trials, best first, each setting once.
+
+    Pass@1 breaks ties. Outcomes that miss a floor come last.
     """
     found: dict[tuple[str, ...], Outcome] = {}
-    for trial in study.get_trials(
-        deepcopy=False, states=(optuna_library().trial.TrialState.COMPLETE,)
-    ):
+    complete = optuna_library().trial.TrialState.COMPLETE
+    for trial in study.get_trials(deepcopy=False, states=(complete,)):
         result = trial.user_attrs[RESULT]
         short = sum(max(0.0, missing) for missing in trial.constraints.values())
         outcome = Outcome(
@@ -334,14 +338,13 @@ def outcomes(study: "optuna.Study") -> list[Outcome]:
 
 
 def interval(outcome: Outcome, other: Outcome | None = None) -> metrics.Interval:
-    """95 % over the problems: of the metric, or of how much it differs from another's."""
-    return metrics.paired_interval(
-        outcome.solved, other.solved if other else [0.0] * len(outcome.solved)
-    )
+    """Return a 95 % interval over the problems: of the metric, or of its difference to another."""
+    reference = other.solved if other else [0.0] * len(outcome.solved)
+    return metrics.paired_interval(outcome.solved, reference)
 
 
 def commands(plan: Plan, params: SampleParams, split: str | None) -> tuple[str, str]:
-    """How to report on a setting: on the command line, and from Python."""
+    """Return how to evaluate a setting on the command line, and how to use it from Python."""
     base, own = plan.base, ("alpha", "temperature", "objective", "length", "steps")
     changed = {
         name: value
@@ -374,7 +377,7 @@ def _flag(name: str) -> str:
 
 
 def as_data(plan: Plan, study: "optuna.Study", found: Sequence[Outcome]) -> dict[str, Any]:
-    """For JSON, which has no nan."""
+    """Return the results of a study as JSON data, with None in place of nan."""
 
     def ends(bounds: metrics.Interval) -> dict[str, float | None]:
         return {name: None if math.isnan(x) else x for name, x in bounds._asdict().items()}
@@ -398,7 +401,7 @@ def as_data(plan: Plan, study: "optuna.Study", found: Sequence[Outcome]) -> dict
 
 
 def tally(study: "optuna.Study") -> dict[str, int]:
-    """How many trials there are of each kind."""
+    """Count the trials by state."""
     states = [trial.state.name.lower() for trial in study.get_trials(deepcopy=False)]
     return {
         state: states.count(state) for state in ("complete", "pruned", "fail", "running", "waiting")
@@ -412,12 +415,13 @@ def _attempt(
     run: Callable[[Runs], Result],
     trial: "optuna.Trial",
 ) -> float:
+    """Run one trial and return its metric."""
     optuna = optuna_library()
-    trial.set_user_attr(PROCESS, living_process(os.getpid()))
+    trial.set_user_attr(PROCESS, process_identity(os.getpid()))
     trial.study.sampler = _sampler(plan, place_of(trial.study, trial))
     try:
         specs = _propose(plan, trial)
-    except ValueError as error:  # settings that do not go together
+    except ValueError as error:  # incompatible settings
         trial.set_user_attr(REASON, str(error))
         raise optuna.TrialPruned(str(error)) from error
     runs = Runs(tuple(Asked(spec, problems) for spec in specs))
@@ -426,21 +430,20 @@ def _attempt(
     except KeyboardInterrupt:
         retry(trial.study, trial)
         raise
-    except (
-        RunHeldError
-    ):  # the same settings in another process: this trial fails, and the next may find them done
+    # Another process runs the same settings: this trial fails, and the next may find them done.
+    except RunHeldError:
         time.sleep(1)
         raise
     for spec, failure in result.failures:
         raise ValueError(
-            f"run {spec.id}, problem {failure.problem}: {failure.error}; {store.folder / spec.id} says more"
+            f"run {spec.id}, problem {failure.problem}: {failure.error}; "
+            f"see {store.folder / spec.id / FAILURES}"
         )
     for message in result.damaged:
         raise ValueError(message)
-    correct = [_verdicts(store, one) for one in runs.runs]
-    solved = np.mean(
-        [metrics.pass_at_k(verdicts, plan.k) for verdicts in correct], axis=0
-    )  # [problems]
+    correct = [_verdicts(store, run) for run in runs.runs]
+    by_seed = [metrics.pass_at_k(verdicts, plan.k) for verdicts in correct]
+    solved = np.mean(by_seed, axis=0)  # [problems]
     passed = {k: _mean_pass(correct, k) for k in sorted({1, plan.k, plan.base.n, *plan.floors})}
     trial.set_user_attr(
         RESULT,
@@ -457,7 +460,7 @@ def _attempt(
 
 
 def _verdicts(store: Store, run: Asked) -> list[list[bool]]:
-    """[problems, n]"""
+    """Return the verdicts of a run, [problems, n]."""
     known = {
         record.problem: [bool(right) for right in record.correct]
         for record in store.scores(run.spec.id)
@@ -470,19 +473,20 @@ def _mean_pass(correct: Sequence[Sequence[Sequence[bool]]], k: int) -> float:
 
 
 def _propose(plan: Plan, trial: "optuna.Trial") -> list[RunSpec]:
-    """The runs of what a trial draws; ValueError for settings that do not go together."""
+    """Return the runs of a trial; raise ValueError if its settings are incompatible."""
     specs = plan.specs(checked(SampleParams, draw(plan.space, plan.fixed, trial)))
     check_spec(specs[0])
     return specs
 
 
 def _sampler(plan: Plan, place: int) -> Any:
-    """Of one trial: what it draws depends on seed, place and, for tpe, the trials before it, not on
-    who was killed when.
+    """Return the sampler of one trial.
+
+    Its settings depend on the seed, the place and, for tpe, the trials before it, but not on which
+    processes were killed when.
     """
-    if (
-        plan.search == "random"
-    ):  # all of it: a trial that was killed while it drew has some already, and goes on with the rest
+    if plan.search == "random":
+        # Fix all settings at once: a trial killed while drawing them already has some of them.
         trial = _rehearsal(plan, place)
         draw(plan.space, plan.fixed, trial)
         return _fixing(trial.params, optuna_library().samplers.RandomSampler(seed=0))
@@ -493,10 +497,10 @@ def _sampler(plan: Plan, place: int) -> Any:
 
 
 def _rehearsal(plan: Plan, place: int) -> "optuna.Trial":
-    """A trial of a random search, in no database."""
+    """Return a trial of a random search in memory, without a database."""
     library = optuna_library()
-    chance = library.samplers.RandomSampler(seed=_search_seed(plan.seed, place))
-    trial: optuna.Trial = library.create_study(sampler=_fixing(_first(plan, place), chance)).ask()
+    sampler = library.samplers.RandomSampler(seed=_search_seed(plan.seed, place))
+    trial: optuna.Trial = library.create_study(sampler=_fixing(_first(plan, place), sampler)).ask()
     return trial
 
 
@@ -505,7 +509,7 @@ def _first(plan: Plan, place: int) -> dict[str, Any]:
 
 
 def _fixing(known: dict[str, Any], rest: Any) -> Any:
-    """A sampler that suggests what is known, and leaves the rest to another."""
+    """Return a sampler that suggests the known values and leaves the others to `rest`."""
     library = optuna_library()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", library.exceptions.ExperimentalWarning)

@@ -1,4 +1,4 @@
-"""Search spaces over the fields of SampleParams. Imports no torch and no optimiser.
+"""Search spaces over the fields of SampleParams. Does not import torch or Optuna.
 
 temperature=0..1.5          a range
 alpha=0,1..128:log          0, or a range on a log scale
@@ -23,8 +23,8 @@ DEFAULT = (
     "objective=odd,odd_sequential,dpp",
     "alpha_schedule=linear,constant,cosine",
 )
-_FIRST = ("alpha", "objective")  # they decide what else matters
-DIGITS = 3  # of a number out of a range: more would say nothing
+_FIRST = ("alpha", "objective")  # drawn first: they decide which other settings matter
+DIGITS = 3  # significant digits of a number drawn from a range
 _RANGE = re.compile(r"(.+?)\.\.(.+?)(:log)?")
 
 
@@ -54,12 +54,10 @@ class Range:
         return self._rounded(trial.suggest_float(name, self.low, self.high, log=self.log))
 
     def holds(self, value: Any) -> bool:
-        """Can it be drawn?"""
-        if (
-            isinstance(value, bool)
-            or not isinstance(value, int | float)
-            or not self.low <= value <= self.high
-        ):
+        """Return whether this value can be drawn."""
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        if not self.low <= value <= self.high:
             return False
         return value == (int(value) if self.whole else self._rounded(value))
 
@@ -89,30 +87,28 @@ class Axis:
         return self.span.draw(self._inside, trial)
 
     def suggested(self, value: Any) -> dict[str, Any]:
-        """What a trial suggests where this value is drawn; ValueError for one that is not in the
-        space.
+        """Return Optuna's parameters of a trial that draws this value.
+
+        Raises ValueError if the value is not in the space.
         """
         for known in self.values:
             if (known, isinstance(known, bool)) == (value, isinstance(value, bool)):
                 return {self.name: _label(known)}
         if self.span is None or not self.span.holds(value):
-            digits = (
-                ""
-                if self.span is None or self.span.whole
-                else f", whose range is drawn with {DIGITS} digits"
-            )
+            rounded = self.span is not None and not self.span.whole
+            digits = f", whose range has {DIGITS} significant digits" if rounded else ""
             raise ValueError(f"{self.name} {_label(value)} is not in the space {self}{digits}")
-        return (
-            {self.name: str(self.span), self._inside: value} if self.values else {self.name: value}
-        )
+        if not self.values:
+            return {self.name: value}
+        return {self.name: str(self.span), self._inside: value}
 
     @property
     def _inside(self) -> str:
-        """What the number of the range is called where values stand beside it."""
+        """The name of the number drawn from the range, if the axis also has values."""
         return f"{self.name} in {self.span}"
 
     def examples(self) -> tuple[Any, ...]:
-        """All values, and the ends of the range: what has to be legal."""
+        """Return all values and the ends of the range, all of which must be legal."""
         ends = () if self.span is None else (self.span.low, self.span.high)
         return (*self.values, *(map(int, ends) if self.span and self.span.whole else ends))
 
@@ -121,14 +117,16 @@ class Axis:
 
 
 def draw(space: Sequence[Axis], fixed: Mapping[str, Any], trial: Suggest) -> dict[str, Any]:
-    """Settings out of the space, on top of the fixed ones.
+    """Draw settings from the space, on top of the fixed ones.
 
-    Where nothing is pushed, how to push is not drawn.
+    Settings of the repulsion are not drawn for plain sampling.
     """
     drawn = dict(fixed)
-    for axis in sorted(
-        space, key=lambda axis: _FIRST.index(axis.name) if axis.name in _FIRST else len(_FIRST)
-    ):
+
+    def order(axis: Axis) -> int:
+        return _FIRST.index(axis.name) if axis.name in _FIRST else len(_FIRST)
+
+    for axis in sorted(space, key=order):
         plain = drawn.get("alpha") == 0 or drawn.get("objective") == "none"
         if not (plain and axis.name in PUSH):
             drawn[axis.name] = axis.draw(trial)
@@ -136,9 +134,9 @@ def draw(space: Sequence[Axis], fixed: Mapping[str, Any], trial: Suggest) -> dic
 
 
 def read_space(given: Sequence[str], fixed: Mapping[str, Any]) -> tuple[Axis, ...]:
-    """Axes as `name=...`, or the path of a TOML file with a table [space] of them.
+    """Parse axes written as `name=...`, or in the table [space] of a TOML file given by its path.
 
-    ValueError says what is wrong.
+    Raises ValueError for axes that are wrong, given twice, or also fixed.
     """
     pairs: list[tuple[str, Any]] = []
     for text in given:
@@ -159,20 +157,20 @@ def read_space(given: Sequence[str], fixed: Mapping[str, Any]) -> tuple[Axis, ..
         if names.count(name) > 1:
             raise ValueError(f"{name} is in the space twice")
         if name in fixed:
-            raise ValueError(f"{name} is fixed and in the space: leave one out")
+            raise ValueError(f"{name} is both fixed and in the space: remove one of them")
     return space
 
 
 def read_settings(text: str) -> dict[str, Any]:
-    """`{"alpha": 8, "policy": "margin"}`, or `alpha=8,policy=margin`."""
+    """Parse `{"alpha": 8, "policy": "margin"}` or `alpha=8,policy=margin`."""
     if text.startswith("{"):
         try:
             return dict(parse_json(text))
         except ValueError as error:
-            raise ValueError(f"{text!r:.100} is no JSON object ({error})") from None
+            raise ValueError(f"{text!r:.100} is not a JSON object ({error})") from None
     pairs = [pair.partition("=") for pair in text.split(",")]
     if not all(name.strip() and equals for name, equals, _ in pairs):
-        raise ValueError(f"settings are NAME=VALUE,NAME=VALUE or a JSON object, not {text!r}")
+        raise ValueError(f"write settings as NAME=VALUE,... or as a JSON object, not {text!r}")
     return {name.strip(): json_or_text(value.strip()) for name, _, value in pairs}
 
 
@@ -180,15 +178,14 @@ def _from_toml(path: Path) -> dict[str, Any]:
     content = read_toml(path)
     if set(content) != {"space"} or not isinstance(content["space"], dict):
         raise ValueError(
-            f"{path} must hold one table, [space], with a line for each setting; it holds: {', '.join(content)}"
+            f"{path} must hold one table, [space], with a line for each setting; "
+            f"it holds: {', '.join(content)}"
         )
     return content["space"]
 
 
 def _axis(name: str, given: Any) -> Axis:
-    known = [
-        field for field in SampleParams.model_fields if field != "seed"
-    ]  # the seeds of a run are not tuned
+    known = [field for field in SampleParams.model_fields if field != "seed"]
     if name not in known:
         raise ValueError(f"unknown setting {name!r} in the space; known: {', '.join(known)}")
     values: list[Any] = []
@@ -200,7 +197,7 @@ def _axis(name: str, given: Any) -> Axis:
         else:
             values.append(part)
     if len(spans) > 1:
-        raise ValueError(f"{name} has two ranges; one is possible, with values beside it")
+        raise ValueError(f"{name} has two ranges; at most one is possible, next to values")
     axis = Axis(name, tuple(values), spans[0] if spans else None)
     labels = [_label(value) for value in values]
     for label in labels:
@@ -212,7 +209,7 @@ def _axis(name: str, given: Any) -> Axis:
 
 
 def _parts(name: str, given: Any) -> list[Any]:
-    """Values and ranges, the latter still text."""
+    """Return values and ranges, the latter still as text."""
     if isinstance(given, str):
         try:
             found = (
@@ -221,7 +218,7 @@ def _parts(name: str, given: Any) -> list[Any]:
                 else [_part(text.strip()) for text in given.split(",")]
             )
         except ValueError as error:
-            raise ValueError(f"{name}: {given!r:.100} is no JSON list ({error})") from error
+            raise ValueError(f"{name}: {given!r:.100} is not a JSON list ({error})") from error
     else:
         found = given if isinstance(given, list) else [given]
     if not found or "" in found:
@@ -239,21 +236,22 @@ def _range(name: str, low: str, high: str, *, log: bool) -> Range:
         *get_args(SampleParams.model_fields[name].annotation),
     }
     if not kinds & {int, float}:
-        raise ValueError(f"{name} is no number: give its values as A,B,C, not {low}..{high}")
+        raise ValueError(f"{name} is not a number: list its values as A,B,C, not {low}..{high}")
     try:
         ends = float(low), float(high)
     except ValueError:
-        raise ValueError(f"{name}: a range is LOW..HIGH in numbers, not {low}..{high}") from None
+        raise ValueError(f"{name}: a range is LOW..HIGH with numbers, not {low}..{high}") from None
     whole = float not in kinds
     if not (math.isfinite(ends[0]) and math.isfinite(ends[1]) and ends[0] < ends[1]):
         raise ValueError(
-            f"{name}: the low end of a range must lie below its high end, not {low}..{high}"
+            f"{name}: the low end of a range must be below its high end, not {low}..{high}"
         )
     if whole and not all(end.is_integer() for end in ends):
-        raise ValueError(f"{name} is a whole number: {low}..{high} is no range of those")
+        raise ValueError(f"{name} is an integer, but {low}..{high} is not a range of integers")
     if log and ends[0] <= 0:
         raise ValueError(
-            f"{name}: a log scale begins above 0, not at {low}; 0 can stand beside it: {name}=0,1..{high}:log"
+            f"{name}: a log scale must start above 0, not at {low}; "
+            f"add 0 as a value: {name}=0,1..{high}:log"
         )
     return Range(*ends, log=log, whole=whole)
 

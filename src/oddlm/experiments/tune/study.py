@@ -1,4 +1,4 @@
-"""Where a study lives: a database that answers, and what becomes of trials whose process is gone."""
+"""The database of a study, and the trials whose process has died."""
 
 import os
 import time
@@ -12,11 +12,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import optuna
 
-RETRIES = 2  # of a trial whose process was killed: a setting that kills it every time is given up
-HEARTBEAT_S, GRACE_S = (
-    20,
-    120,
-)  # a process on another machine that has been silent for longer is dead
+RETRIES = 2  # of a trial whose process was killed; the settings may be what kills it
+HEARTBEAT_S, GRACE_S = 20, 120  # a process on another machine is dead after GRACE_S of silence
 CONNECT_S = 5
 PROCESS, RETRY, PLACE = "process", "retry", "place"  # attributes of a trial
 
@@ -27,15 +24,14 @@ def optuna_library() -> Any:
         import psutil  # noqa: F401
     except ImportError as error:
         raise ValueError("tuning needs the extra 'tune': pip install 'oddlm[tune]'") from error
-    optuna.logging.set_verbosity(
-        optuna.logging.ERROR
-    )  # what happens to trials is told by the command
+    optuna.logging.set_verbosity(optuna.logging.ERROR)  # the command itself reports on trials
     return optuna
 
 
 def open_storage(url: str) -> Any:
-    """A database that answers; ValueError in seconds where it does not, without the password in the
-    message.
+    """Open a database; raise ValueError within seconds if it does not answer.
+
+    The message does not contain the password.
     """
     optuna_library()
     from sqlalchemy.engine import make_url
@@ -51,9 +47,10 @@ def open_storage(url: str) -> Any:
         "postgresql": "postgresql+psycopg",
     }
     if parsed is None or parsed.drivername.partition("+")[0] not in drivers:
-        scheme, colon, _ = url.partition(":")  # the rest may hold a password
+        scheme, colon, _ = url.partition(":")
+        shown = f"{scheme}://..." if colon else url  # the rest may hold a password
         raise ValueError(
-            f"a storage is sqlite:///FILE or postgresql://USER@HOST/DATABASE, not {scheme + '://...' if colon else url!r}"
+            f"a storage must be sqlite:///FILE or postgresql://USER@HOST/DATABASE, not {shown!r}"
         )
     parsed = parsed.set(drivername=drivers[parsed.drivername.partition("+")[0]])
     arguments = {"timeout": 60} if parsed.drivername == "sqlite" else {"connect_timeout": CONNECT_S}
@@ -63,17 +60,16 @@ def open_storage(url: str) -> Any:
         raise ValueError(
             f"PostgreSQL needs the extra 'postgres': pip install 'oddlm[postgres]' ({error})"
         ) from error
-    except (
-        SQLAlchemyError,
-        RuntimeError,
-    ) as error:  # the latter: tables of another version of Optuna
+    # RuntimeError: the tables are of another version of Optuna
+    except (SQLAlchemyError, RuntimeError) as error:
         reason = str(getattr(error, "orig", None) or error).strip().partition("\n")[0]
         raise ValueError(f"storage {parsed.render_as_string()} cannot be used: {reason}") from error
 
 
-def bury(study: "optuna.Study") -> None:
-    """Trials whose process is gone count as failed and are tried again: at once on this machine,
-    elsewhere after GRACE_S.
+def fail_dead_trials(study: "optuna.Study") -> None:
+    """Mark trials whose process has died as failed, and retry them.
+
+    A dead process on this machine is noticed at once, one on another machine after GRACE_S.
     """
     optuna = optuna_library()
     with warnings.catch_warnings():
@@ -89,7 +85,7 @@ def bury(study: "optuna.Study") -> None:
 
 
 def retry(study: "optuna.Study", trial: "optuna.Trial | optuna.trial.FrozenTrial") -> None:
-    """The same settings again, in the next trial."""
+    """Queue the same settings for the next trial, unless they were retried too often."""
     tried = trial.user_attrs.get(RETRY, 0)
     if tried < RETRIES:
         study.enqueue_trial(
@@ -98,28 +94,28 @@ def retry(study: "optuna.Study", trial: "optuna.Trial | optuna.trial.FrozenTrial
 
 
 def place_of(study: "optuna.Study", trial: "optuna.Trial | optuna.trial.FrozenTrial") -> int:
-    """Which trial it is, not counting retries, which have the place of what they repeat."""
+    """Return the trial's number without counting retries; a retry keeps the original's place."""
     if PLACE in trial.user_attrs:
         return int(trial.user_attrs[PLACE])
     earlier = [t for t in study.get_trials(deepcopy=False) if t.number < trial.number]
     return trial.number - sum(RETRY in t.user_attrs for t in earlier)
 
 
-def living_process(pid: int) -> dict[str, Any] | None:
-    """What tells a living process from all others, its successors under the same number too; None
-    where there is none, or nothing that tells this machine and its container from others.
+def process_identity(pid: int) -> dict[str, Any] | None:
+    """Return what identifies a living process, even if its pid is used again later.
+
+    None if there is no such process, or if this machine and container cannot be identified.
     """
     import psutil
 
     try:
-        boot = (
-            Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        )  # two machines may start in the same second
+        # two machines may boot in the same second, so the time of boot would not do
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         space = Path("/proc/self/ns/pid").readlink()
         process = psutil.Process(pid)
         if process.status() == psutil.STATUS_ZOMBIE:
             return None
-        started = process.create_time() - psutil.boot_time()  # both move when the clock is set
+        started = process.create_time() - psutil.boot_time()  # setting the clock changes both
     except (OSError, psutil.NoSuchProcess):
         return None
     return {"machine": f"{boot} {space}", "pid": pid, "started": round(started, 2)}
@@ -140,22 +136,21 @@ def _connected(url: str, arguments: Mapping[str, Any]) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         for pause in (0.2, 0.5, 1.0):
-            with suppress(
-                IntegrityError, ProgrammingError
-            ):  # another process is making the same tables
+            # Another process may be creating the same tables.
+            with suppress(IntegrityError, ProgrammingError):
                 return connect()
             time.sleep(pause)
         return connect()
 
 
 def _dead(process: Mapping[str, Any] | None) -> bool:
-    """Of this machine, and gone."""
+    """Return whether a process of this machine has ended; False for other machines."""
     import psutil
 
-    here = living_process(os.getpid())
+    here = process_identity(os.getpid())
     if process is None or here is None or process["machine"] != here["machine"]:
         return False
     try:
-        return living_process(process["pid"]) != process
-    except psutil.AccessDenied:  # another user's, on a system that hides them
+        return process_identity(process["pid"]) != process
+    except psutil.AccessDenied:  # another user's process, on a system that hides those
         return False
