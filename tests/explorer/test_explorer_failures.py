@@ -177,7 +177,7 @@ def test_an_api_key(mini_lm, browse):
         page = browse(server.url)
         page.fill("#key", "guess")
         page.click("button.main")
-        notice(page, "a valid API key is needed")
+        notice(page, "a valid API key")
         page.fill("#key", "secret")
         page.click("button.main")
         page.wait_for_selector("#set-n")

@@ -234,7 +234,7 @@ def test_long_prompts_are_refused_before_they_are_tokens(http):
         ("chat/completions", {"messages": [{"role": "user", "content": long}]}),
     ):
         said = refused(http.post(f"/v1/{path}", json={"model": "toy"} | body))
-        assert "characters; this server reads at most 32768" in said
+        assert "at most 32768" in said
 
 
 def test_a_length_that_lies(served):

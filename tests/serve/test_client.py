@@ -138,7 +138,7 @@ def test_models(client):
 @pytest.mark.parametrize(
     ("wrong", "error", "words"),
     [
-        ({"model": "gpt-4"}, openai.NotFoundError, "'gpt-4' does not exist; this server has 'toy'"),
+        ({"model": "gpt-4"}, openai.NotFoundError, "'gpt-4' does not exist"),
         ({"n": 65}, openai.BadRequestError, "at most 64"),
         ({"n": 0}, openai.BadRequestError, "greater than or equal to 1"),
         (
@@ -152,15 +152,11 @@ def test_models(client):
         ({"prompt": ""}, openai.BadRequestError, "empty"),
         ({"prompt": []}, openai.BadRequestError, "empty list"),
         ({"prompt": [5, 6]}, openai.BadRequestError, "prompt"),
-        (
-            {"prompt": "t5 " * 1020},
-            openai.BadRequestError,
-            "1020 tokens; with 12 to write the model's 1024 are too few",
-        ),
+        ({"prompt": "t5 " * 1020}, openai.BadRequestError, "context of 1024"),
         (
             {"extra_body": {"steps": 13}},
             openai.BadRequestError,
-            "steps 13 are more than the 12 tokens",
+            "steps is 13",
         ),
         (
             {"extra_body": {"block_length": 5}},
@@ -180,7 +176,7 @@ def test_models(client):
         (
             {"extra_body": {"objective": {"name": "dpp", "jitter": "a"}}},
             openai.BadRequestError,
-            "jitter must be like 0.0001",
+            "objective option jitter",
         ),
         ({"extra_body": {"alfa": 8}}, openai.BadRequestError, "unknown field 'alfa'"),
     ],
@@ -194,7 +190,7 @@ def test_errors_say_what_is_wrong(client, wrong, error, words):
 
 def test_api_key(toy_lm):
     with running(toy_lm, api_key="geheim") as guarded:
-        with pytest.raises(openai.AuthenticationError, match="API key is needed"):
+        with pytest.raises(openai.AuthenticationError, match="valid API key"):
             guarded.client(api_key="falsch").models.list()
         assert guarded.client(api_key="geheim").models.list().data[0].id == "toy"
         headers = {

@@ -292,7 +292,7 @@ class Broken(Toy):
 def test_a_network_that_fails_fails_its_requests_alone(caplog):
     with running(lm_of(Broken(vocab_size=60))) as server:
         client = server.client()
-        with pytest.raises(openai.InternalServerError, match="its log says why"):
+        with pytest.raises(openai.InternalServerError, match="server log"):
             client.completions.create(**ASK | {"prompt": "t13 t13 t13 t13"})
         assert "out of memory" in caplog.text
         assert client.completions.create(**ASK).choices

@@ -82,7 +82,7 @@ def test_code_is_judged_in_the_sandbox(http):
             "nothing/score",
             {"problem": "x", "texts": ["a"]},
             404,
-            "there is no task 'nothing' here; known: countdown, minicode",
+            "unknown task 'nothing'; this server has: countdown, minicode",
         ),
         ("countdown/score", {"problem": "x", "texts": ["a"]}, 404, "has no problem 'x'"),
         ("countdown/score", {"problem": "countdown/4,9,68,38,34", "texts": []}, 400, "texts"),

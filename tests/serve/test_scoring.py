@@ -194,8 +194,8 @@ def test_a_program_that_does_not_end_leaves_nothing_behind(toy_lm):
     ("name", "status", "words"),
     [
         ("ENDLESS", 408, "took longer"),
-        ("HUGE", 409, "huge has no problems here"),
-        ("BROKEN", 500, "its log says why"),
+        ("HUGE", 409, "task huge"),
+        ("BROKEN", 500, "server log"),
     ],
 )
 @pytest.mark.usefixtures("nothing_left")
