@@ -1,4 +1,4 @@
-"""The official client, unchanged."""
+"""The official OpenAI client, unchanged."""
 
 import re
 from pathlib import Path
@@ -195,8 +195,9 @@ def test_api_key(toy_lm):
         assert guarded.client(api_key="geheim").models.list().data[0].id == "toy"
         headers = {
             "Bearer geheim": 200, "bearer geheim": 200, "BEARER  geheim": 200,
-            "geheim": 401, "Bearergeheim": 401, "Bearer": 401, "": 401, "Basic geheim": 401, "Token geheim": 401,
-            "Bearer geheim geheim": 401, "Bearer Bearer geheim": 401, "Bearer gehei\xdf": 401,
+            "geheim": 401, "Bearergeheim": 401, "Bearer": 401, "": 401, "Basic geheim": 401,
+            "Token geheim": 401, "Bearer geheim geheim": 401, "Bearer Bearer geheim": 401,
+            "Bearer gehei\xdf": 401,
         }  # fmt: skip
         with httpx.Client(base_url=guarded.url, timeout=WAIT_S) as client:
             found = {
@@ -212,7 +213,7 @@ def test_the_readme_example(capsys):
     )
     mini = Mini()
     with running(LM(mini, mini.tokenizer), model="mini") as server:
-        capsys.readouterr()  # where it listens
+        capsys.readouterr()  # the address
         exec(block.replace("http://127.0.0.1:8000", server.url) + "\nclient.close()", {})
     lines = capsys.readouterr().out.splitlines()
     assert [line[0] for line in lines] == ["0", "1", "2", "3", "{"]
@@ -228,11 +229,7 @@ class Templated:
     def chat(self, messages):
         if messages[0]["role"] == "system":
             raise ValueError("this template takes no system message")
-        return [
-            1,
-            *self.encode(messages[0]["content"]),
-            1,
-        ]  # control tokens, which no text can make
+        return [1, *self.encode(messages[0]["content"]), 1]  # 1: a control token
 
 
 def test_a_checkpoint_s_own_template_and_no_control_token_in_what_is_said(tmp_path):

@@ -219,8 +219,8 @@ def coverage_table(bench: Benchmark) -> Table | None:
     if not rows:
         return None
     note = (
-        f"Of {number_of(bench.count, 'problem')}, those with a correct sample at any temperature in "
-        "any run. More samples per problem mean more chances."
+        f"Of {number_of(bench.count, 'problem')}, those with a correct sample at any temperature "
+        "in any run. More samples per problem mean more chances."
     )
     columns = ("method", "temperatures", "samples per problem", "solved", "coverage", "published")
     return Table(f"Cumulative coverage, {bench.name}", columns, tuple(rows), note)
@@ -333,8 +333,8 @@ def transfer_table(results: Results) -> Table | None:
     if not rows:
         return None
     note = (
-        "Mean gain in points over all temperatures, with its 95 % interval. Regret: the distance to "
-        "the target's own best alpha."
+        "Mean gain in points over all temperatures, with its 95 % interval. Regret: the distance "
+        "to the target's own best alpha."
     )
     columns = ("method", "tuned on", "alpha", "used on", "gain there", "best there", "regret")
     return Table("Transfer of a tuned alpha", columns, tuple(rows), note)
