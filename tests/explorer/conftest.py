@@ -1,4 +1,4 @@
-"""The servers that the pages are tested on."""
+"""The servers for the tests of the pages."""
 
 from ..serve.conftest import mini_lm, served, site, store, toy_lm
 

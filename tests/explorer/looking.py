@@ -1,4 +1,4 @@
-"""What the tests of the explorer do with its page."""
+"""Helpers for the tests of the explorer's page."""
 
 import json
 import re
@@ -8,12 +8,18 @@ from oddlm.explorer.assets import asset
 
 from ..waiting import WAIT_S
 
-HOSTILE = "<img src=x onerror=\"document.title='run'\"><script>document.title='run'</script>\x07\u202e&amp;"
-LINK = "#prompt=4%2C9%2C68%2C38%2C34%0A&n=4&alpha=8&temperature=0.5&steps=6&length=24&seed=3&objective=odd&eos=late"
+HOSTILE = (
+    "<img src=x onerror=\"document.title='run'\"><script>document.title='run'</script>"
+    "\x07\u202e&amp;"
+)
+LINK = (
+    "#prompt=4%2C9%2C68%2C38%2C34%0A&n=4&alpha=8&temperature=0.5&steps=6&length=24&seed=3"
+    "&objective=odd&eos=late"
+)
 
 
 def opening(number: int) -> dict:
-    """A recording that comes with the package."""
+    """Return a recording that comes with the package."""
     line = asset("recordings.js").decode().splitlines()[number]
     return json.loads(re.fullmatch(r"oddlm\.register\((.*)\);", line)[1])
 
@@ -24,8 +30,9 @@ def upload(page, content: str | bytes, name: str = "some.json"):
 
 
 def until(page, script: str, arg=None) -> None:
-    """Wait until the script says yes; Playwright's own waiting needs eval, which the pages' policy
-    forbids.
+    """Wait until the script returns true.
+
+    Playwright's own waiting needs eval, which the pages' content security policy forbids.
     """
     end = time.monotonic() + WAIT_S
     while time.monotonic() < end:
@@ -48,12 +55,12 @@ def finished(page):
 
 
 def texts(page, side: str) -> list[str]:
-    """What stands on one side, when all of it is drawn."""
-    until(
-        page,
-        "(side) => [...document.querySelectorAll(`#${side} .tokens`)].every((one) => one.firstChild)",
-        side,
+    """Return the texts on one side once all of them are drawn."""
+    all_drawn = (
+        "(side) => [...document.querySelectorAll(`#${side} .tokens`)]"
+        ".every((one) => one.firstChild)"
     )
+    until(page, all_drawn, side)
     return page.locator(f"#{side} .tokens").all_text_contents()
 
 
@@ -62,9 +69,10 @@ def fits(page) -> bool:
 
 
 def texts_by_row(page) -> list[list[str]]:
-    """The tokens of the diverse samples, in the order of their numbers, when all are drawn."""
+    """Return the tokens of the diverse samples, in order, once all are drawn."""
     drawn = "(all) => all.length > 0 && all.every((one) => one.firstChild)"
     until(page, f"({drawn})([...document.querySelectorAll('#diverse .tokens')])")
-    script = """() => [...document.querySelectorAll('#diverse .tokens')].sort((a, b) => a.known.row - b.known.row)
+    script = """() => [...document.querySelectorAll('#diverse .tokens')]
+        .sort((a, b) => a.known.row - b.known.row)
         .map((one) => one.known.cells.map((cell) => cell.textContent))"""
     return page.evaluate(script)

@@ -1,4 +1,4 @@
-"""The files of the pages: what they may hold, and where they go."""
+"""The static files of the pages: their content, and where they are written."""
 
 import json
 import subprocess

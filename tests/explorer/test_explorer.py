@@ -1,6 +1,6 @@
 """The explorer in a real browser.
 
-`browse` fails a test for any complaint in the console and any request to elsewhere.
+`browse` fails a test for any error in the console and any request to another origin.
 """
 
 import json
@@ -24,7 +24,7 @@ from .looking import (
     upload,
 )
 
-PAUSE_MS = 350  # between two steps that are played
+PAUSE_MS = 350  # between two steps when playing
 
 
 @pytest.mark.parametrize("width", [1280, 390])
@@ -56,7 +56,7 @@ def test_a_first_visit_shows_what_diversity_does(site, browse, width, dark):
 
 
 def with_a_clock(page):
-    """A page whose time passes in `page.clock.run_for` alone."""
+    """Return a page whose time passes only in `page.clock.run_for`."""
     page.clock.install(time=0)
     page.clock.pause_at(1)
     return page
@@ -105,9 +105,8 @@ def test_scrubbing_by_slider_and_by_keys(site, browse):
 
 def test_hover_and_focus_tell_what_plain_sampling_would_take(site, browse):
     page = browse(site.url)
-    until(
-        page, "document.getElementById('set-problem')?.options.length > 10"
-    )  # nothing moves below the pointer any more
+    # From then on, nothing moves below the pointer.
+    until(page, "document.getElementById('set-problem')?.options.length > 10")
     cell = page.locator("#diverse .samples .token.changed").first
     cell.hover()
     row, position = cell.evaluate("cell => [cell.parentElement.known.row, cell.position]")
@@ -254,8 +253,11 @@ def test_charts_tell_their_points_and_jump_to_a_step(site, browse):
     page.keyboard.press("ArrowLeft")
     page.keyboard.press("Enter")
     assert page.inner_text("#step") == "step 11 of 12"
-    at = "chart => [chart.querySelector('.cursor').getAttribute('x1'), chart.querySelector('.ring').getAttribute('cx')]"
-    cursor, ring = force.evaluate(at)
+    places = """chart => [
+        chart.querySelector('.cursor').getAttribute('x1'),
+        chart.querySelector('.ring').getAttribute('cx'),
+    ]"""
+    cursor, ring = force.evaluate(places)
     assert cursor == ring
     page.keyboard.press("Escape")
     assert page.is_hidden("#tip")
@@ -271,29 +273,31 @@ def large_recording(n: int, length: int, steps: int) -> dict:
     spot = recording["diverse"]["steps"][0]["samples"][0]["spots"][0]
     spot["top"] = spot["top"][:1]
     for run in (recording["plain"], recording["diverse"]):
-        run["start"]["n"], run["start"]["params"]["length"], run["start"]["params"]["steps"] = (
-            n,
-            length,
-            steps,
-        )
+        run["start"]["n"] = n
+        run["start"]["params"] |= {"length": length, "steps": steps}
         frame, share = run["steps"][0], length // steps
         tokens = [int(token) for token in frame["pieces"]]
-        positions = [range(step * share, (step + 1) * share) for step in range(steps)]
-        run["steps"] = [
-            {**frame, "step": step, "total": steps, "samples": [
-                {"spots": [{**spot, "position": p, "token": tokens[(p + row) % len(tokens)]} for p in positions[step]],
-                 "mean_entropy": 1.0, "mean_force": 1.0, "tokens": []} for row in range(n)]}
-            for step in range(steps)
-        ]  # fmt: skip
+        run["steps"] = []
+        for step in range(steps):
+            samples = []
+            for index in range(n):
+                spots = [
+                    {**spot, "position": p, "token": tokens[(p + index) % len(tokens)]}
+                    for p in range(step * share, (step + 1) * share)
+                ]
+                means = {"mean_entropy": 1.0, "mean_force": 1.0}
+                samples.append({"spots": spots, **means, "tokens": []})
+            run["steps"].append({**frame, "step": step, "total": steps, "samples": samples})
         ended = run["end"]["samples"][0]
-        run["end"]["samples"] = [{**ended, "index": row, "text": f"text {row}"} for row in range(n)]
+        run["end"]["samples"] = [{**ended, "index": i, "text": f"text {i}"} for i in range(n)]
         run["verdicts"] = None
     return recording
 
 
 def test_many_long_samples_stay_usable(site, browse):
-    """64 samples of 256 tokens: only what is on the screen is drawn, and a step takes far less than
-    drawing all would.
+    """With 64 samples of 256 tokens, only those on the screen are drawn.
+
+    So a step takes far less time than drawing all of them would.
     """
     page = browse(site.url, width=390)
     page.wait_for_selector("button.main")

@@ -1,6 +1,4 @@
-"""The explorer when things go wrong: words on the page, never a blank one, and what was there
-stays.
-"""
+"""The explorer when things go wrong: the page shows a message, and keeps its content."""
 
 import json
 import re
@@ -23,10 +21,19 @@ BROKEN = {
     "something else": (lambda text: '{"a": [1, 2]}', "oddlm record"),
     "null": (lambda text: "null", "oddlm record"),
     "no runs": (lambda text: text.split(',"plain"')[0] + "}", "recording.plain is not an object"),
-    "a missing step": (lambda text: text.replace('"step":3,', '"step":4,', 1), "expected step 3, found step 4"),
-    "a wrong type": (lambda text: text.replace('"position":0,', '"position":"0",', 1), "position is not a whole number"),
-    "too large": (lambda text: text.replace('"length":24', '"length":1000000000', 1), "length is not a whole number from 1"),
-}  # fmt: skip
+    "a missing step": (
+        lambda text: text.replace('"step":3,', '"step":4,', 1),
+        "expected step 3, found step 4",
+    ),
+    "a wrong type": (
+        lambda text: text.replace('"position":0,', '"position":"0",', 1),
+        "position is not a whole number",
+    ),
+    "too large": (
+        lambda text: text.replace('"length":24', '"length":1000000000', 1),
+        "length is not a whole number from 1",
+    ),
+}
 
 
 def test_broken_recordings_are_told_in_words(site, browse):
@@ -65,14 +72,13 @@ def test_an_error_in_mid_stream_keeps_what_came(mini_lm, browse):
 
 
 def answer_head(kind: str, size: int) -> bytes:
-    return f"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: {kind}\r\nContent-Length: {size}\r\n\r\n".encode()
+    lines = ("HTTP/1.1 200 OK", "Connection: close", f"Content-Type: {kind}")
+    return "\r\n".join([*lines, f"Content-Length: {size}", "", ""]).encode()
 
 
 @contextmanager
 def broken_server(site, stream: bytes):
-    """Gives the site's own pages and answers, but this as the stream of denoising, after which it
-    hangs up.
-    """
+    """Serve the pages and answers of `site`, but send `stream` for /v1/denoise and hang up."""
     listening, hangs_up = socket.create_server(("127.0.0.1", 0)), threading.Event()
 
     def serve():
@@ -163,9 +169,7 @@ def test_a_server_that_is_gone(mini_lm, browse):
     with running(mini_lm, model="mini", grace_s=1) as server:
         page = browse(server.url)
         page.wait_for_selector("button.main")
-        page.wait_for_load_state(
-            "networkidle"
-        )  # what is loaded while the server goes away would fail otherwise
+        page.wait_for_load_state("networkidle")  # requests during the shutdown would fail
     page.click("button.main")
     notice(page, "does not respond")
     assert page.locator("#diverse .verdict.right").count() > 0
@@ -177,7 +181,7 @@ def test_an_api_key(mini_lm, browse):
         page = browse(server.url)
         page.fill("#key", "guess")
         page.click("button.main")
-        notice(page, "a valid API key is needed")
+        notice(page, "a valid API key")
         page.fill("#key", "secret")
         page.click("button.main")
         page.wait_for_selector("#set-n")

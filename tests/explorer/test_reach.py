@@ -1,4 +1,4 @@
-"""Can everything on the pages be seen where one is, read, and reached without a mouse?"""
+"""Everything on the pages must be visible, readable, and reachable without a mouse."""
 
 import json
 
@@ -10,17 +10,19 @@ SIZES = [(1280, 800), (390, 844)]
 
 
 def inside(page, selector: str) -> bool:
-    """Is all of it on the screen, and uppermost?"""
+    """Whether the whole element is on the screen, and uppermost."""
     script = """(selector) => {
-        const element = document.querySelector(selector), { left, right, top, bottom } = element.getBoundingClientRect();
+        const element = document.querySelector(selector);
+        const { left, right, top, bottom } = element.getBoundingClientRect();
         const uppermost = document.elementFromPoint((left + right) / 2, (top + bottom) / 2);
-        return top >= 0 && bottom <= innerHeight && left >= 0 && right <= innerWidth && element.contains(uppermost);
+        return top >= 0 && bottom <= innerHeight && left >= 0 && right <= innerWidth
+            && element.contains(uppermost);
     }"""
     return page.evaluate(script, selector)
 
 
 def tabbed(page, most: int = 80) -> list[str]:
-    """The ids of what Tab comes to, from the top of the page."""
+    """Return the ids of the elements that Tab reaches, from the top of the page."""
     found = []
     page.evaluate("document.activeElement.blur(), scrollTo(0, 0)")
     for _ in range(most):
@@ -60,9 +62,8 @@ def test_a_recording_is_opened_by_keys(site, browse):
     )
     assert inside(page, "label:has(#open)")
     with page.expect_file_chooser() as chooser:
-        page.evaluate(
-            "0"
-        )  # answered once the browser takes choosers aside; a key press may overtake the request to do so
+        # A round trip, so that the browser intercepts choosers before the key press arrives.
+        page.evaluate("0")
         page.keyboard.press(" ")
     content = json.dumps(opening(0)).encode()
     chooser.value.set_files(
@@ -111,7 +112,8 @@ def test_the_frame_of_a_line_break_is_in_one_piece(site, browse):
     cell = page.locator("#diverse .samples .forked", has_text="↵").first
     assert cell.evaluate("cell => cell.getClientRects().length") == 1
     assert cell.text_content() == "x↵"
-    below = "cell => cell.nextElementSibling.getBoundingClientRect().top > cell.getBoundingClientRect().bottom - 4"
+    below = """cell => cell.nextElementSibling.getBoundingClientRect().top
+        > cell.getBoundingClientRect().bottom - 4"""
     assert cell.evaluate(below)
     assert "x↵\n    " in cell.evaluate("cell => cell.parentElement.textContent")
 
@@ -121,7 +123,9 @@ def test_lines_break_between_tokens(site, browse):
     page.wait_for_selector("#diverse .verdict.right")
     pieces = "cells => cells.map((cell) => cell.getClientRects().length)"
     assert set(page.locator("#diverse .samples .token:visible").evaluate_all(pieces)) == {1}
-    tops = "cells => new Set(cells.map((cell) => Math.round(cell.getBoundingClientRect().top / 12))).size"
+    tops = """cells => new Set(
+        cells.map((cell) => Math.round(cell.getBoundingClientRect().top / 12))
+    ).size"""
     assert (
         page.locator("#diverse .tokens >> nth=1").locator(".token:visible").evaluate_all(tops) > 1
     )
@@ -140,9 +144,13 @@ def test_charts_can_be_read(site, browse, width, height):
         page.set_viewport_size({"width": 390, "height": height})
         page.wait_for_timeout(300)
         assert page.evaluate(SMALLEST, ".curve text") >= 11
-    inside_drawing = """() => { const edge = document.querySelector('.curve svg').getBoundingClientRect();
-        return [...document.querySelectorAll('.curve text')].map((one) => one.getBoundingClientRect())
-            .every((box) => box.left >= edge.left && box.right <= edge.right && box.bottom <= edge.bottom + 1); }"""
+    inside_drawing = """() => {
+        const edge = document.querySelector('.curve svg').getBoundingClientRect();
+        return [...document.querySelectorAll('.curve text')]
+            .map((one) => one.getBoundingClientRect())
+            .every((box) => box.left >= edge.left && box.right <= edge.right
+                && box.bottom <= edge.bottom + 1);
+    }"""
     assert page.evaluate(inside_drawing)
     assert page.inner_text("#notice") == ""
     page = browse(site.url, width=width, height=height)

@@ -42,9 +42,7 @@ def test_curves_tell_their_points(site, browse):
 
 
 def test_a_late_answer_is_not_shown_for_what_was_picked_since(site, browse):
-    """The answer about the first run, and then about the first problem, is held back until the
-    second has come.
-    """
+    """The answer for the first run, and then for the first problem, comes after the second one."""
     page = browse(f"{site.url}/runs")
     held = []
     first = lambda route: route.continue_() if held else held.append(route)  # noqa: E731

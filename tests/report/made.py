@@ -1,4 +1,4 @@
-"""Stores whose every number is known: runs with made-up samples, written by the store itself."""
+"""Stores with known numbers: runs with made-up samples, written through the store."""
 
 from pathlib import Path
 from typing import Any
@@ -32,28 +32,22 @@ def write_run(
     seconds: float = 1.0,
     finish: bool = True,
 ) -> str:
-    """correct: [problems, n]; texts the same shape, else sample i of a problem says `p i`."""
+    """Write a run. correct and texts: [problems, n]; by default, sample i of problem p is `p i`."""
     table = np.asarray(correct, dtype=bool)
     with Store(folder).open(what, len(table)) as run:
         run.start({"time": "then"})
         for p, verdicts in enumerate(table):
             shape = {"length": 2, "size": 2, "ends": 0, "finish_reason": "stop", "nfe": 8}
-            said = [texts[p][i] if texts else f"{p} {i}" for i in range(len(verdicts))]
-            samples = [{"index": i, "text": text, **shape} for i, text in enumerate(said)]
+            written = [texts[p][i] if texts else f"{p} {i}" for i in range(len(verdicts))]
+            samples = [{"index": i, "text": text, **shape} for i, text in enumerate(written)]
             diversity = {
-                "distinct_texts": float(len(set(said))),
-                "vendi_ngram": len(set(said)) * 0.9,
+                "distinct_texts": float(len(set(written))),
+                "vendi_ngram": len(set(written)) * 0.9,
             }
-            asked = {
-                "problem": f"p/{p}",
-                "digest": "",
-                "prompt": f"ask {p}",
-                "seed": 1,
-                "nfe": 8,
-                "seconds": seconds,
-            }
-            if asked["problem"] not in run.digests:  # a sibling may have drawn it
-                run.draw(checked(Drawn, asked | {"samples": samples}))
+            drawn = {"problem": f"p/{p}", "digest": "", "prompt": f"ask {p}", "seed": 1}
+            drawn |= {"nfe": 8, "seconds": seconds, "samples": samples}
+            if drawn["problem"] not in run.digests:  # another run may share the samples
+                run.draw(checked(Drawn, drawn))
             right = [bool(verdict) for verdict in verdicts]
             columns = {"correct": right, "solutions": [0 if one else None for one in right]}
             columns |= {"answers": [None] * len(right), "details": [None] * len(right)}
@@ -78,7 +72,7 @@ def write_run(
 def grid(
     folder: Path, *, problems: int = 12, seeds: int = 2, task: str = "countdown", **more: Any
 ) -> None:
-    """Plain and odd at two alphas and two temperatures: odd solves twice as often as plain."""
+    """Write plain and odd runs at two alphas and temperatures; odd solves twice as many."""
     rng = np.random.default_rng(0)
     for temperature in (0.5, 2.0):
         for alpha, chance in ((0.0, 0.1), (8.0, 0.5), (32.0, 0.3)):

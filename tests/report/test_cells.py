@@ -1,4 +1,4 @@
-"""The data model: what becomes a cell, and that its numbers are those of the runs."""
+"""The data model: how runs become cells, and that the numbers of a cell are correct."""
 
 import shutil
 

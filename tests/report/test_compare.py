@@ -1,4 +1,4 @@
-"""Settings beside their baseline, on rows whose numbers are known."""
+"""Settings compared with their baseline, on records with known numbers."""
 
 import json
 
@@ -17,7 +17,7 @@ def params(**changes):
 
 
 def run(solved: list[list[bool]], seed: int = 0, **changes):
-    """A run of problems whose samples are right or not."""
+    """Return a run of problems with these verdicts."""
     spec = checked(
         RunSpec, {"model": "toy", "task": "own", "n": 2, "seed": seed, "params": changes}
     )
@@ -35,7 +35,7 @@ def run(solved: list[list[bool]], seed: int = 0, **changes):
 
 
 def told(texts: list[str], seed: int, **changes):
-    """A run of one problem with these texts."""
+    """Return a run of one problem with these texts."""
     spec, (only,) = run([[True, False]], seed, **changes)
     samples = tuple(
         s.model_copy(update={"text": text}) for s, text in zip(only.samples, texts, strict=True)
@@ -93,9 +93,8 @@ def test_seeds_are_averaged_and_their_spread_is_told():
         run([[True, False], [False, False]], seed=1, alpha=8),
     ]
     plain, pushed = compare(done)
-    assert plain.pass_n == pytest.approx(
-        (0.25, 0.25)
-    )  # seeds 0.5 and 0.0: their sd is 0.354, over sqrt 2
+    # The seeds have 0.5 and 0.0: their standard deviation is 0.354, divided by sqrt(2).
+    assert plain.pass_n == pytest.approx((0.25, 0.25))
     assert pushed.pass_n == pytest.approx((0.75, 0.25))
     assert pushed.difference.difference == pytest.approx(0.5)
     assert len(pushed.runs) == 2

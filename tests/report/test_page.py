@@ -20,7 +20,10 @@ from oddlm.text import percent
 
 from .made import grid, released, spec, write_released, write_run
 
-HOSTILE = "</script><script>window.hacked=1</script><!-- <img src=x onerror='window.hacked=2'> \u2028 \x1b[31m &lt; ${1}"
+HOSTILE = (
+    "</script><script>window.hacked=1</script><!-- <img src=x onerror='window.hacked=2'> "
+    "\u2028 \x1b[31m &lt; ${1}"
+)
 
 
 def made(store, out):
@@ -80,7 +83,7 @@ def test_the_table_holds_the_numbers_and_filters_choose(browse, report):
     assert at.locator("#table button span").all_inner_texts() != before
     verdicts = at.locator("#claims .verdict").all_inner_texts()
     assert len(verdicts) == 5
-    assert all(re.search("holds|fails|open|cannot be said", one) for one in verdicts)
+    assert all(re.search("holds|fails|open|insufficient data", one) for one in verdicts)
 
 
 def test_samples_come_from_disk_page_by_page_when_asked_for(browse, report):
@@ -229,7 +232,7 @@ def test_it_can_be_served_too(browse, report):
             pass
 
         def do_GET(self):
-            if self.path == "/favicon.ico":  # which browsers ask for
+            if self.path == "/favicon.ico":  # which browsers request by themselves
                 self.send_response(204)
                 self.end_headers()
             else:

@@ -1,4 +1,4 @@
-"""The authors' run logs: what they say, and that the paper's table comes out of them."""
+"""The authors' run logs: how they are read, and that they reproduce the paper's table."""
 
 import csv
 from importlib.resources import files
@@ -20,9 +20,7 @@ LOGS = Path(__file__).parents[2] / ".." / "shared" / "data" / "released_runs_gsm
 @pytest.fixture(scope="module")
 def gsm8k(tmp_path_factory):
     if not LOGS.exists():
-        pytest.skip(
-            "the released run logs are not at ../shared/data/released_runs_gsm8k.csv beside the repository"
-        )
+        pytest.skip("../shared/data/released_runs_gsm8k.csv is not beside the repository")
     folder = tmp_path_factory.mktemp("released")
     done = import_released(LOGS, Store(folder), "gsm8k")
     assert (done.new, done.known, done.empty) == (

@@ -1,6 +1,4 @@
-"""The report as files: tables, claims, figures, examples, and what stands where something cannot be
-had.
-"""
+"""The files of a report: tables, claims, figures, examples, and messages for what is missing."""
 
 import csv
 import re
@@ -54,13 +52,16 @@ def test_a_whole_report(tmp_path):
         assert data.startswith(b"\x89PNG")
         assert (tmp_path / "out" / name.replace(".png", ".pdf")).read_bytes().startswith(b"%PDF")
     assert "the runs do not differ in n, length or steps" in page
-    assert "countdown: every cell rests on 2 of the paper's 8 runs." in text("pass4.md")
+    assert "countdown: every cell has 2 runs" in text("pass4.md")
 
 
-HOSTILE = "=1+cmd|'/C calc'!A0 <img src=x onerror=1> [x](javascript:1) $\\frac{$ \\input{x}\n\n`*_ \x1b[2J"
+HOSTILE = (
+    "=1+cmd|'/C calc'!A0 <img src=x onerror=1> [x](javascript:1) "
+    "$\\frac{$ \\input{x}\n\n`*_ \x1b[2J"
+)
 
 
-@pytest.mark.filterwarnings("ignore:Glyph")  # what a font lacks is drawn as a box
+@pytest.mark.filterwarnings("ignore:Glyph")  # missing glyphs are drawn as boxes
 def test_names_are_names_in_every_format(tmp_path):
     """A task may be a file of any name."""
     for task in (HOSTILE, "данные", "тесты", "x" * 300):
@@ -189,12 +190,12 @@ def test_verdicts(tmp_path):
     }
     names = list(dict.fromkeys(name for name, _ in found))
     verdicts = [[found[name, task].verdict for name in names] for task in ("countdown", "bad")]
-    assert verdicts[0] == ["holds", "holds", "holds", "holds", "cannot be said"]
+    assert verdicts[0] == ["holds", "holds", "holds", "holds", "insufficient data"]
     assert verdicts[1][0] == verdicts[1][2] == verdicts[1][3] == "fails"
     assert all(
         re.search(r"[+-]\d+\.\d \[[+-]", one.evidence)
         for one in found.values()
-        if one.verdict != "cannot be said"
+        if one.verdict != "insufficient data"
     )
 
 
@@ -268,9 +269,7 @@ def test_changed_words_leave_the_text_as_it_is(text, plain):
 
 
 def test_changed_words_of_repetitive_texts():
-    """The search for the longest block, then for those beside it, took time that grew with the
-    cube.
-    """
+    """The time must not be cubic, as it is for a recursive search for the longest common block."""
     make = lambda n: ("a b c d " * (n // 8), ("a b c d " * (n // 8))[::-1])  # noqa: E731
     assert growth(lambda both: changed(*both), make, 128, 8) < QUADRATIC
 
@@ -279,12 +278,9 @@ def test_a_single_run(tmp_path):
     write_run(tmp_path / "runs", spec(), [[True] * 4, [False] * 4])
     _, text = made(tmp_path)
     page = text("report.md")
-    assert (
-        "countdown: gains and regret cannot be had, no method has runs of plain sampling beside it"
-        in page
-    )
-    assert "Some cells rest on one run: they have no standard error." in page
-    assert "Transfer of an alpha cannot be had" in page
+    assert "countdown: gains and regret are not available" in page
+    assert "only one run" in page
+    assert "Transfer of an alpha is not available" in page
     assert "`odd` and its plain baseline share no temperature" in text("claims.md")
     assert next(csv.DictReader(text("pass4.csv").splitlines()))["se"] == ""
 
@@ -294,7 +290,7 @@ def test_a_run_without_a_baseline_of_its_own(tmp_path):
     write_run(tmp_path / "runs", spec(temperature=2.0), [[True] * 4, [False] * 4])
     results, text = made(tmp_path)
     assert all(not cell.gains for cell in results.benchmarks[0].cells)
-    assert "cannot be said" in text("claims.md")
+    assert "insufficient data" in text("claims.md")
     assert "| odd | 1.00 | 8.0 | - |" in text("latency.md")
 
 
@@ -304,12 +300,10 @@ def test_imported_runs_say_what_cannot_be_had(tmp_path):
     ]
     import_released(write_released(tmp_path / "logs.csv", rows), Store(tmp_path / "runs"), "gsm8k")
     _, text = made(tmp_path)
-    assert "coverage cannot be had" in text("coverage.md")
+    assert "gsm8k: coverage is not available" in text("coverage.md")
     assert not (tmp_path / "out" / "coverage.csv").exists()
-    assert "Pass@1 (share of right samples) beside Pass@2 cannot be had" in text("report.md")
-    assert "No problem of these runs fits the rule, or the runs have no samples." in text(
-        "examples.md"
-    )
+    assert "gsm8k has no Pass@1" in text("report.md")
+    assert "No problem of these runs" in text("examples.md")
     assert list(csv.DictReader(text("pass2.csv").splitlines()))[-1]["mean"] == "70.0"
 
 
@@ -337,16 +331,15 @@ def test_the_commands(tmp_path, monkeypatch, capsys):
     code, out, err = call("report", tmp_path / "none")
     assert (code, out) == (2, "")
     assert err.startswith(f"oddlm: there is no store {tmp_path}/none")
-    assert (
-        call("report", tmp_path / "runs", "--out", path)[2]
-        == f"oddlm: cannot write a report to {path}: it is a file\n"
-    )
+    err = call("report", tmp_path / "runs", "--out", path)[2]
+    assert err.startswith(f"oddlm: cannot write a report to {path}")
     assert call("import-released", tmp_path / "none.csv")[0] == 2
 
 
 def test_a_report_needs_no_torch(tmp_path):
     grid(tmp_path / "runs", problems=2, seeds=1)
-    code = "import sys; from oddlm.cli import main; sys.argv = ['oddlm', 'report', 'runs', '--out', 'out']\n"
+    code = "import sys; from oddlm.cli import main\n"
+    code += "sys.argv = ['oddlm', 'report', 'runs', '--out', 'out']\n"
     code += "try: main()\nexcept SystemExit: pass\nsys.exit('torch' in sys.modules)"
     assert (
         subprocess.run(

@@ -1,4 +1,4 @@
-"""Results that a repository keeps: from a store to lines, from lines to the pages."""
+"""The result files of the repository: from a store to lines, from lines to pages."""
 
 import importlib
 import json
@@ -31,7 +31,7 @@ def page(monkeypatch):
 
 @pytest.fixture
 def made(tmp_path):
-    """A store with a tune split, on which temperature 1 is best, and a test side of two seeds."""
+    """A store with a tune split, on which temperature 1 is best, and a test split of two seeds."""
     rng = np.random.default_rng(0)
     verdicts = {}
 

@@ -1,4 +1,4 @@
-"""Real servers on real sockets, in a thread of the test's process."""
+"""Real servers on real sockets, in a thread of the test process."""
 
 import json
 import socket
@@ -53,7 +53,7 @@ class Served:
 def running(
     lm: oddlm.LM, grace_s: float = 60, buffer: int | None = None, **settings
 ) -> Iterator[Served]:
-    """`buffer` is what the system keeps of an answer that is not read yet."""
+    """Run a server; `buffer` is the size of the system's buffer for unread answers."""
     server = server_of(lm, ServeSettings(**{"model": "toy"} | settings), grace_s=grace_s)
     listening = listen("127.0.0.1", 0)
     if buffer is not None:
@@ -77,14 +77,15 @@ def limits(**given) -> Limits:
 
 
 def send(port: int, path: str, body: dict, *, buffer: int | None = None) -> socket.socket:
-    """A client that does not wait for its answer, with room for so much of it."""
+    """Send a request without waiting for its answer; `buffer`: bytes received in advance."""
     raw = socket.socket()
     if buffer is not None:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffer)
     raw.settimeout(WAIT_S)
     raw.connect(("127.0.0.1", port))
     content = json.dumps(body).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+    lines = (f"POST {path} HTTP/1.1", "Host: localhost", "Content-Type: application/json")
+    head = "\r\n".join([*lines, f"Content-Length: {len(content)}", "", ""])
     raw.sendall(head.encode() + content)
     return raw
 
@@ -94,14 +95,14 @@ def descendants(pid: int) -> set[int]:
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         try:
             children = set(map(int, task.read_text().split()))
-        except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+        except (FileNotFoundError, ProcessLookupError):  # it has ended in the meantime
             continue
         found |= children.union(*map(descendants, children))
     return found
 
 
 class Gated(Toy):
-    """A toy whose passes can be held back, and counted."""
+    """A toy whose passes can be delayed and counted."""
 
     def __init__(self, **options) -> None:
         super().__init__(**options)
@@ -118,7 +119,7 @@ class Gated(Toy):
 
 
 class TooLate(Wrapper):
-    """A model whose passes take until the requests that wait for them have timed out."""
+    """A model whose passes take longer than the timeout of the requests."""
 
     engine: Engine | None = None
 
@@ -131,7 +132,7 @@ class TooLate(Wrapper):
 
 @contextmanager
 def running_late(lm: oddlm.LM, **settings) -> Iterator[Served]:
-    """A server that answers no request in time."""
+    """A server on which every request times out."""
     late = TooLate(lm.model)
     with running(
         oddlm.LM(late, lm.tokenizer), limits=limits(timeout_s=0.001), **settings
@@ -173,8 +174,9 @@ def site(mini_lm, store) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    """Two settings of the toy on three countdown problems, and a run that broke off, an unscored
-    and a damaged one.
+    """Two settings of the toy on three countdown problems.
+
+    In addition, there are an incomplete, an unscored and a damaged run.
     """
     folder = tmp_path_factory.mktemp("pages") / "runs"
     usual = ["--model", "toy", "--store", str(folder), "--n", "4", "--length", "8"]

@@ -1,4 +1,4 @@
-"""A task whose answers say how it misbehaves while it scores them."""
+"""A task that misbehaves while it scores, in the way that the answer names."""
 
 import os
 import re
@@ -26,7 +26,7 @@ def answer_quick(_: str) -> Score:
 
 
 def answer_waits(folder: str) -> Score:
-    """Until it is let; tells the process it waits in."""
+    """Wait until it is released; report the process that waits."""
     (Path(folder) / "begun").write_text(str(os.getpid()))
     wait_until((Path(folder) / "let").exists)
     return Score(False, None, "waited")
@@ -38,7 +38,7 @@ def answer_endless(_: str) -> Score:
 
 
 def answer_backtracks(_: str) -> Score:
-    """For hours, and no other thread runs meanwhile."""
+    """Run for hours and block all other threads."""
     return Score(bool(re.match(r"(a+)+$", "a" * 60 + "b")), None, "")
 
 

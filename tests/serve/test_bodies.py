@@ -1,6 +1,4 @@
-"""Bodies as large as they may be, full of small things: refusing one costs little more than parsing
-it.
-"""
+"""Large bodies with many small values: refusing one costs little more than parsing it."""
 
 import json
 import time
@@ -40,13 +38,13 @@ FIELDS = {
 
 
 def filled(head: str, item: str, tail: str) -> bytes:
-    """As many of an item between two texts as a body may hold."""
+    """Repeat an item between two texts up to the size limit of a body."""
     count = (MOST - len(head) - len(tail)) // (len(item) + 1)
     return f"{head}{','.join([item] * count)}{tail}".encode()
 
 
 def keyed(head: str, tail: str) -> bytes:
-    """As many names as a body may hold."""
+    """Return a body with as many names as the size limit allows."""
     count = (MOST - len(head) - len(tail)) // 11
     names = ",".join(f'"x{i:05}":1' for i in range(count))
     return f"{head}{names}{tail}".encode()
@@ -93,7 +91,7 @@ def fastest(call: Callable[[], object]) -> float:
 
 
 def peak(call: Callable[[], object]) -> int:
-    """Bytes that Python takes for it, beside those that it has."""
+    """Return the peak of bytes that Python allocates for a call."""
     tracemalloc.start()
     try:
         call()
@@ -119,7 +117,7 @@ def test_a_body_full_of_small_things(http, path, body):
 
 @pytest.mark.parametrize("path", GOOD)
 def test_a_text_may_hold_what_marks_values(http, path):
-    """Only what is outside of texts counts, with quotes and backslashes in them too."""
+    """Only marks outside of strings count, also with quotes and backslashes in them."""
     text = '[{"\\,' * 2000
     body = GOOD[path] | {{"/v1/tasks/countdown/score": "problem"}.get(path, "model"): text}
     answer = http.post(path, json=body)
@@ -127,7 +125,7 @@ def test_a_text_may_hold_what_marks_values(http, path):
 
 
 def test_as_many_values_as_there_may_be(http):
-    marks = len(GOOD["/v1/completions"])  # of the others: commas, one more, and the object
+    marks = len(GOOD["/v1/completions"])  # in the other fields
     body = GOOD["/v1/completions"] | {"metadata": [1] * (MOST_VALUES - marks - 1)}
     assert http.post("/v1/completions", json=body).status_code == 200
     body["metadata"].append(1)
@@ -135,7 +133,7 @@ def test_as_many_values_as_there_may_be(http):
 
 
 def test_other_encodings_are_refused(http):
-    """Python's json would read them, where quotes and commas are other bytes."""
+    """Python's json would read them, but their quotes and commas are other bytes."""
     body = json.dumps(GOOD["/v1/completions"])
     for encoding in ("utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le"):
         assert http.post("/v1/completions", content=body.encode(encoding)).status_code == 400
@@ -154,7 +152,7 @@ def test_values_are_never_counted_too_low(content):
         )
         return len(items) + sum(map(count, items))
 
-    many = [content, "," * MOST_VALUES]  # more marks than may be, so that texts are taken out
+    many = [content, "," * MOST_VALUES]  # too many marks, so that strings are removed
     assert values_in(
         json.dumps(many, ensure_ascii=False).encode("utf-8", "surrogatepass")
     ) >= count(many)

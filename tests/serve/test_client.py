@@ -1,4 +1,4 @@
-"""The official client, unchanged."""
+"""The official OpenAI client, unchanged."""
 
 import re
 from pathlib import Path
@@ -138,7 +138,7 @@ def test_models(client):
 @pytest.mark.parametrize(
     ("wrong", "error", "words"),
     [
-        ({"model": "gpt-4"}, openai.NotFoundError, "'gpt-4' does not exist; this server has 'toy'"),
+        ({"model": "gpt-4"}, openai.NotFoundError, "'gpt-4' does not exist"),
         ({"n": 65}, openai.BadRequestError, "at most 64"),
         ({"n": 0}, openai.BadRequestError, "greater than or equal to 1"),
         (
@@ -152,15 +152,11 @@ def test_models(client):
         ({"prompt": ""}, openai.BadRequestError, "empty"),
         ({"prompt": []}, openai.BadRequestError, "empty list"),
         ({"prompt": [5, 6]}, openai.BadRequestError, "prompt"),
-        (
-            {"prompt": "t5 " * 1020},
-            openai.BadRequestError,
-            "1020 tokens; with 12 to write the model's 1024 are too few",
-        ),
+        ({"prompt": "t5 " * 1020}, openai.BadRequestError, "context of 1024"),
         (
             {"extra_body": {"steps": 13}},
             openai.BadRequestError,
-            "steps 13 are more than the 12 tokens",
+            "steps is 13",
         ),
         (
             {"extra_body": {"block_length": 5}},
@@ -180,7 +176,7 @@ def test_models(client):
         (
             {"extra_body": {"objective": {"name": "dpp", "jitter": "a"}}},
             openai.BadRequestError,
-            "jitter must be like 0.0001",
+            "objective option jitter",
         ),
         ({"extra_body": {"alfa": 8}}, openai.BadRequestError, "unknown field 'alfa'"),
     ],
@@ -194,13 +190,14 @@ def test_errors_say_what_is_wrong(client, wrong, error, words):
 
 def test_api_key(toy_lm):
     with running(toy_lm, api_key="geheim") as guarded:
-        with pytest.raises(openai.AuthenticationError, match="API key is needed"):
+        with pytest.raises(openai.AuthenticationError, match="valid API key"):
             guarded.client(api_key="falsch").models.list()
         assert guarded.client(api_key="geheim").models.list().data[0].id == "toy"
         headers = {
             "Bearer geheim": 200, "bearer geheim": 200, "BEARER  geheim": 200,
-            "geheim": 401, "Bearergeheim": 401, "Bearer": 401, "": 401, "Basic geheim": 401, "Token geheim": 401,
-            "Bearer geheim geheim": 401, "Bearer Bearer geheim": 401, "Bearer gehei\xdf": 401,
+            "geheim": 401, "Bearergeheim": 401, "Bearer": 401, "": 401, "Basic geheim": 401,
+            "Token geheim": 401, "Bearer geheim geheim": 401, "Bearer Bearer geheim": 401,
+            "Bearer gehei\xdf": 401,
         }  # fmt: skip
         with httpx.Client(base_url=guarded.url, timeout=WAIT_S) as client:
             found = {
@@ -216,7 +213,7 @@ def test_the_readme_example(capsys):
     )
     mini = Mini()
     with running(LM(mini, mini.tokenizer), model="mini") as server:
-        capsys.readouterr()  # where it listens
+        capsys.readouterr()  # the address
         exec(block.replace("http://127.0.0.1:8000", server.url) + "\nclient.close()", {})
     lines = capsys.readouterr().out.splitlines()
     assert [line[0] for line in lines] == ["0", "1", "2", "3", "{"]
@@ -232,11 +229,7 @@ class Templated:
     def chat(self, messages):
         if messages[0]["role"] == "system":
             raise ValueError("this template takes no system message")
-        return [
-            1,
-            *self.encode(messages[0]["content"]),
-            1,
-        ]  # control tokens, which no text can make
+        return [1, *self.encode(messages[0]["content"]), 1]  # 1: a control token
 
 
 def test_a_checkpoint_s_own_template_and_no_control_token_in_what_is_said(tmp_path):

@@ -1,6 +1,4 @@
-"""What a request is answered does not depend on the requests beside it, and is what `LM.generate`
-says.
-"""
+"""An answer does not depend on concurrent requests, and is that of `LM.generate`."""
 
 import asyncio
 import itertools
@@ -42,7 +40,7 @@ def lm(request, toy_lm, mini_lm) -> oddlm.LM:
 
 
 def works(lm: oddlm.LM, *, nudges: bool = True) -> list[Work]:
-    """Requests that differ in everything they can."""
+    """Return requests that differ in as many settings as possible."""
     ids = [lm.tokenizer.encode(text) for text in PROMPTS]
     found = [
         Work([ids[i]], 1 + i, SampleParams(length=5 + 3 * i, seed=i, temperature=i / 3))
@@ -109,8 +107,9 @@ def tell(lm: oddlm.LM, story, **options):
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_company_changes_no_bit(lm, workers):
-    """Before sizes were tried out and after, beside requests of other prompts, lengths, guidance
-    and prompt noise.
+    """Answers are the same before and after sizes are tested, whatever other requests run.
+
+    The requests differ in prompt, length, guidance and prompt noise.
     """
     asked, shared = works(lm), []
 
@@ -144,9 +143,7 @@ def test_company_changes_no_bit(lm, workers):
 
 @pytest.mark.parametrize("cache", ["prefix", "dual"])
 def test_a_cache_is_the_requests_own(cache):
-    """Answers in company are those of the cached model alone, which differ from those without a
-    cache.
-    """
+    """Concurrent requests get the answers of the cached model, which differ without a cache."""
     lm = oddlm.load("mini", cache=cache)
     asked = works(lm, nudges=False)
     lengthy = SampleParams(length=24, block_length=8, steps=12, temperature=0.0, alpha=0.0)
@@ -165,7 +162,7 @@ def test_a_cache_is_the_requests_own(cache):
 
 
 def test_no_size_is_tried_while_a_request_is_in_flight(mini_lm):
-    tried = []  # requests of a turn, passes tried before it
+    tried = []  # requests of a turn, test passes before it
 
     async def story(engine):
         job = Work([[5, 6, 7]], 2, SampleParams(length=6))
@@ -194,7 +191,7 @@ def engine_tried(jobs) -> int:
 
 
 def test_larger_passes_come_after_a_pause(gated: Gated):
-    """Until then all passes have the smallest size, however many rows there are."""
+    """Before that, all passes have the smallest size, however many rows there are."""
 
     async def story(engine):
         work = Work([[5, 6]], 16, SampleParams(length=8, alpha=0.0))
@@ -210,7 +207,7 @@ def test_larger_passes_come_after_a_pause(gated: Gated):
 
 
 class Fragile(Gated):
-    """It fails for one prompt."""
+    """A model that fails for one prompt."""
 
     def __call__(self, tokens, start, prompt_lengths, **aside):
         if (tokens[:, :start] == 13).any():
@@ -219,7 +216,7 @@ class Fragile(Gated):
 
 
 def test_what_fails_fails_alone():
-    """The network, for those of a pass; an observer, for its request."""
+    """An error of the network ends the requests of its pass; of an observer, its request."""
     model = Fragile(vocab_size=60)
 
     def broken(send):

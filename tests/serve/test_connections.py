@@ -1,4 +1,4 @@
-"""Clients that take their time to send a request, or never send all of it."""
+"""Clients that send a request slowly, or never complete it."""
 
 import json
 import socket
@@ -16,8 +16,8 @@ from .conftest import Served, limits, running
 
 BODY = json.dumps({"model": "toy", "prompt": "t5 t6", "max_tokens": 4, "seed": 3}).encode()
 HEAD = (
-    b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n"
-    % len(BODY)
+    b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+    b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(BODY)
 )
 GET = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 CHUNKED = b"POST /v1/denoise HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -31,7 +31,7 @@ def connect(server: Served, *parts: bytes) -> socket.socket:
 
 
 def rest(raw: socket.socket) -> bytes:
-    """What comes until the server hangs up."""
+    """Return everything that the server sends before it closes the connection."""
     said = bytearray()
     try:
         while part := raw.recv(1 << 16):
@@ -75,7 +75,7 @@ def test_silence_is_ended_in_silence(hasty):
 
 
 def test_what_comes_bit_by_bit_has_no_more_time(hasty):
-    """Each byte comes soon after the last, and all of them too late."""
+    """Each byte comes soon after the last, but the request takes too long."""
     with connect(hasty) as raw:
         raw.settimeout(0.05)
         said = b""
@@ -132,7 +132,7 @@ def test_a_request_that_is_there_may_take_longer(gated):
             httpx.post, f"{server.url}/v1/completions", json=json.loads(BODY), timeout=WAIT_S
         )
         wait_until(lambda: server.engine.rows)
-        with connect(server, HEAD[:30]) as other:  # came later, and its time is over
+        with connect(server, HEAD[:30]) as other:  # connected later, but has timed out
             assert rest(other).startswith(b"HTTP/1.1 408 ")
         assert not asked.done()
         gated.gate.set()
@@ -140,7 +140,7 @@ def test_a_request_that_is_there_may_take_longer(gated):
 
 
 def test_a_connection_serves_one_request_after_the_other(toy_lm):
-    """In parts with pauses, each in its own time; then several at once."""
+    """Requests come in parts, each within the time limit; then several at once."""
     with running(toy_lm, limits=limits(receive_timeout_s=3)) as server, connect(server) as raw:
         for _ in range(4):
             for part in (HEAD[:40], HEAD[40:], BODY[:10], BODY[10:]):

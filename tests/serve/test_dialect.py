@@ -1,6 +1,4 @@
-"""What OpenAI's clients send beside the prompt: ignored where it changes nothing, refused in words
-where it would.
-"""
+"""Other OpenAI fields: ignored if they change nothing, else refused with a message."""
 
 from dataclasses import replace
 from math import inf

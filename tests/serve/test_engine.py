@@ -1,4 +1,4 @@
-"""Sharing, waiting, giving up: what the engine does with requests that come and go."""
+"""The engine: shared passes, the queue, timeouts and cancelled requests."""
 
 import json
 import threading
@@ -97,7 +97,7 @@ def test_bodies_of_different_prompts_and_lengths_have_one_shape(mini_lm):
 
 
 class Fickle(Toy):
-    """Its arithmetic depends on the number of rows, for some of them."""
+    """A model whose arithmetic differs for some numbers of rows."""
 
     fickle: tuple[int, ...] = ()
 
@@ -114,7 +114,7 @@ def test_only_sizes_that_keep_the_bits_are_used(fickle):
     network = SharedPasses(Whole(model, None), info_of(model), (4, 8, 16), 1)
     query = query_of(model, [5] * 8, 4, n=16)
     assert network([Ask(query, lambda logits: None)]) == [None]
-    assert (network.count, network.tried) == (4, 0)  # of the smallest size: no other was tried
+    assert (network.count, network.tried) == (4, 0)  # of the smallest size; no other was tested
     while network.untried:
         before = network.tried
         network.try_one()
@@ -126,22 +126,21 @@ def test_only_sizes_that_keep_the_bits_are_used(fickle):
 
 
 def test_widths_are_tried_before_anybody_asks(mini_lm):
-    """Those that were asked for come first, then the small ones."""
+    """Widths of requests are tested first, then the others from small to large."""
     network, order = passes_of(mini_lm.model, (2, 4), 1, 18), []
     assert network([Ask(query_of(mini_lm.model, [5] * 10, 6), lambda logits: None)]) == [None]
     while network.untried:
         network.try_one()
         order.append(network.tried)
-    assert (
-        network.tried == 5 * 3
-    )  # widths 16, and 4, 8, 12, 20: two passes of the reference and a larger one for each
+    # widths 16, and 4, 8, 12, 20: two passes of the reference size and a larger one for each
+    assert network.tried == 5 * 3
     assert order[: network.tried] == list(range(1, network.tried + 1))
     assert all(network.exact_sizes(Shape(width, 0)) == (2, 4) for width in (4, 8, 12, 16, 20))
     network.close()
 
 
 class Failing(Toy):
-    """It has no memory for large passes."""
+    """A model without memory for large passes."""
 
     def __call__(self, tokens, start, prompt_lengths):
         if len(tokens) > 4:
@@ -292,7 +291,7 @@ class Broken(Toy):
 def test_a_network_that_fails_fails_its_requests_alone(caplog):
     with running(lm_of(Broken(vocab_size=60))) as server:
         client = server.client()
-        with pytest.raises(openai.InternalServerError, match="its log says why"):
+        with pytest.raises(openai.InternalServerError, match="server log"):
             client.completions.create(**ASK | {"prompt": "t13 t13 t13 t13"})
         assert "out of memory" in caplog.text
         assert client.completions.create(**ASK).choices

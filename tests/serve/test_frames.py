@@ -1,4 +1,4 @@
-"""`/v1/denoise`, as the explorer reads it."""
+"""The messages of `/v1/denoise`."""
 
 import json
 

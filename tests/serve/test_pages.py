@@ -1,4 +1,4 @@
-"""What stands behind the pages: tasks and verdicts, stored runs, static files."""
+"""The routes of the pages: tasks and verdicts, stored runs, static files."""
 
 import shutil
 from pathlib import Path
@@ -82,7 +82,7 @@ def test_code_is_judged_in_the_sandbox(http):
             "nothing/score",
             {"problem": "x", "texts": ["a"]},
             404,
-            "there is no task 'nothing' here; known: countdown, minicode",
+            "unknown task 'nothing'; this server has: countdown, minicode",
         ),
         ("countdown/score", {"problem": "x", "texts": ["a"]}, 404, "has no problem 'x'"),
         ("countdown/score", {"problem": "countdown/4,9,68,38,34", "texts": []}, 400, "texts"),
@@ -155,7 +155,7 @@ def test_stored_runs(http, store):
 
 
 def test_nothing_tells_where_the_store_is(toy_lm, store, tmp_path):
-    """What is wrong with a run is told by its id, its file and its line."""
+    """An error in a run is reported with the id, file and line, but without the folder."""
     folder = tmp_path / "kept" / "somewhere"
     shutil.copytree(store, folder)
     with (

@@ -1,4 +1,4 @@
-"""`oddlm serve` as a process: where it listens, how it ends, what it withstands."""
+"""`oddlm serve` as a process: its address, its shutdown, and hostile clients."""
 
 import json
 import signal
@@ -33,7 +33,7 @@ ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PATH": "/usr/bin:/bin", "PYTHONUNBUFFERE
 
 @contextmanager
 def process(*options: str):
-    """A server: (its process, its address). What it logs goes to the process's `log`."""
+    """Start a server; yield its process, with its output in `log`, and its address."""
     command = [sys.executable, "-m", "oddlm", "serve", "--model", "toy", "--port", "0", *options]
     with TemporaryFile("w+") as log:
         pipes = {"stdout": subprocess.PIPE, "stderr": log, "text": True}
@@ -58,7 +58,7 @@ def test_sigterm_lets_running_requests_end():
     ):
         assert url.startswith("http://127.0.0.1:")
         parts = answer.iter_text()
-        said = [next(parts)]  # it has begun, and waits for a reader after some steps
+        said = [next(parts)]  # it has begun, and will pause until it is read
         server.terminate()
         wait_until(lambda: not accepts(url))
         said += parts
@@ -82,17 +82,19 @@ HALVES = (
     b"",
     b"POST /v1/comp",
     b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n",
-    b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{",
+    (
+        b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+        b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+    ),
     b"POST /v1/denoise HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{",
 )
 
 
 @contextmanager
 def crowd(url: str, folder: Path):
-    """Clients that keep a server busy for ever: halves of requests, silence, unread answers,
-    endless scoring.
+    """Connect clients that keep a server busy forever; yield one whose text is being scored.
 
-    Gives one of them, whose text is being scored.
+    The others send half a request or nothing, do not read answers, or have endless scoring.
     """
     port = int(url.rpartition(":")[2])
     with ExitStack() as stack:
@@ -119,9 +121,7 @@ def scorers(server) -> set[int]:
 
 
 def test_sigterm_ends_it_in_time_whatever_clients_do(tmp_path):
-    """The grace is all they have; what is left then takes no second of its own, let alone as long
-    as the grace.
-    """
+    """Requests have the grace period; after that, the rest takes less than a second."""
     grace = 4
     with process("--grace", str(grace), *SLOW) as (server, url), crowd(url, tmp_path):
         started = scorers(server)
@@ -150,7 +150,7 @@ def test_a_second_signal_ends_the_grace(tmp_path, number):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_one_after_the_other_are_as_good_as_one(number):
-    """Those that come while it ends, or when it has, change nothing."""
+    """Further signals during or after the shutdown change nothing."""
     with process() as (server, url):
         assert httpx.get(f"{url}/health", timeout=WAIT_S).status_code == 200
         while server.poll() is None:
@@ -161,7 +161,7 @@ def test_signals_one_after_the_other_are_as_good_as_one(number):
 
 
 def test_a_pass_that_runs_does_not_hold_the_end_up(tmp_path):
-    """Nor does it make a process abort: clients are told at once."""
+    """The process does not abort, and clients get an answer at once."""
     (tmp_path / "sleepy.py").write_text(SLEEPY)
     command = ("--model", "sleepy.Sleepy", "--grace", "1000")
     with chdir(tmp_path), process(*command) as (server, url), ThreadPoolExecutor(1) as pool:
@@ -201,7 +201,7 @@ def test_a_server_that_is_killed_takes_its_scorers_along(tmp_path):
 
 
 def test_clients_that_go_away_are_not_worth_a_line():
-    """Whenever they go, with an answer under way."""
+    """Clients may disconnect at any time during an answer."""
     with process() as (server, url):
         port = int(url.rpartition(":")[2])
         chat = {
@@ -218,12 +218,11 @@ def test_clients_that_go_away_are_not_worth_a_line():
         ]
         for i in range(30):
             raw = send(port, *asked[i % 3])
-            raw.setsockopt(
-                socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)
-            )  # closed with a reset
+            # closing sends a reset
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             if i % 3 < 2:
                 assert raw.recv(100)
-            time.sleep(0.02 * (i % 2))  # or at once, while more is being written
+            time.sleep(0.02 * (i % 2))  # or at once, while the server writes more
             raw.close()
         wait_until(lambda: httpx.get(f"{url}/health", timeout=WAIT_S).json()["rows"] == 0)
         server.terminate()
@@ -301,12 +300,12 @@ def test_the_help_promises_what_is_there():
     [
         (["--dtype", "fp5"], "dtype"),
         (["--device", "nowhere"], "device"),
-        (["--host", "0.0.0.0"], "lets other machines in: give an API key"),
+        (["--host", "0.0.0.0"], "--host 0.0.0.0"),
         (["--host", "192.168.1.5"], "--open-to-all"),
         (["--pass-rows", "0"], "pass_rows.0: Input should be greater than or equal to 1"),
         (["--pass-rows", "a"], "whole numbers"),
         (["--alfa", "3"], "unknown field 'alfa'"),
-        (["--policy", "nix"], "the default settings are wrong: unknown policy 'nix'"),
+        (["--policy", "nix"], "unknown policy 'nix'"),
         (["--seed", "3"], "seed has an option of its own"),
         (["--model", "toi"], "unknown model 'toi'"),
     ],

@@ -1,6 +1,4 @@
-"""The code of tasks, whatever it does: in a process of its own, with limits, and nothing left of
-it.
-"""
+"""The code of tasks runs in its own process, with limits, and leaves nothing behind."""
 
 import os
 import signal
@@ -89,7 +87,7 @@ def test_what_a_task_prints_is_no_verdict(toy_lm):
 
 
 def test_others_are_served_while_a_text_is_scored(toy_lm):
-    """It holds Python's own lock for as long as it may run."""
+    """It holds Python's global lock for as long as it may run."""
     with (
         running(toy_lm, **SLOW, limits=limits(score_timeout_s=3)) as server,
         ThreadPoolExecutor(1) as pool,
@@ -179,7 +177,7 @@ def test_a_scorer_that_does_not_end_is_killed(toy_lm, tmp_path):
 
 @pytest.mark.usefixtures("nothing_left")
 def test_a_program_that_does_not_end_leaves_nothing_behind(toy_lm):
-    """The scorer is ended before the sandbox's own limit; bubblewrap and what is in it go with it."""
+    """The scorer ends before the sandbox's limit, together with bubblewrap and its processes."""
     problem = find_task("minicode").problems(limit=1)[0]
     endless = [f"    while {i}: pass\n" for i in (1, 2, 3)]
     with running(toy_lm, limits=limits(score_timeout_s=1)) as server:
@@ -194,8 +192,8 @@ def test_a_program_that_does_not_end_leaves_nothing_behind(toy_lm):
     ("name", "status", "words"),
     [
         ("ENDLESS", 408, "took longer"),
-        ("HUGE", 409, "huge has no problems here"),
-        ("BROKEN", 500, "its log says why"),
+        ("HUGE", 409, "task huge"),
+        ("BROKEN", 500, "server log"),
     ],
 )
 @pytest.mark.usefixtures("nothing_left")
@@ -214,7 +212,7 @@ def test_problems_that_cannot_be_had(toy_lm, name, status, words):
 
 
 def test_a_scorer_ends_with_its_server(toy_lm, tmp_path):
-    """Also one that is at work, and with a 503 for whoever waits for it."""
+    """This includes a busy scorer; the waiting request gets a 503."""
     with ThreadPoolExecutor(1) as pool, running(toy_lm, grace_s=0, **SLOW) as server:
         body = {"problem": "one", "texts": [f"waits {tmp_path}"]}
         asked = pool.submit(

@@ -1,4 +1,4 @@
-"""Who waits for whom: clients that do not read, large requests and small ones."""
+"""Scheduling: clients that do not read, large requests and small ones."""
 
 import asyncio
 import gc
@@ -17,16 +17,11 @@ from oddlm.serve.engine import STALLED, UNREAD, Engine, Finished, UnreadError, W
 from ..waiting import WAIT_S, wait_until
 from .conftest import Gated, Served, limits, running, send
 
-ROWS = 16  # most of a pass
+ROWS = 16  # at most in a turn
 BUFFER = 4096
 STEPS = 96
-WATCH = {
-    "model": "toy",
-    "prompt": "t5 t6",
-    "n": ROWS,
-    "max_tokens": STEPS,
-    "seed": 3,
-}  # more than fits into buffers
+# its answer does not fit into the buffers
+WATCH = {"model": "toy", "prompt": "t5 t6", "n": ROWS, "max_tokens": STEPS, "seed": 3}
 SHORT = {"model": "toy", "prompt": "t5 t6", "n": ROWS, "max_tokens": 8, "seed": 3}
 
 
@@ -39,7 +34,7 @@ def serving(model: Gated, **given):
 
 
 def stall(server: Served) -> socket.socket:
-    """A client whose request stands still because it does not read."""
+    """Return a client whose request is paused because the client does not read."""
     raw = send(server.port, "/v1/denoise", WATCH, buffer=BUFFER)
     wait_until(lambda: any(job.blocked for job in server.engine.running))
     return raw
@@ -48,9 +43,7 @@ def stall(server: Served) -> socket.socket:
 def read_more(
     raw: socket.socket, said: bytearray, *, most: int | None = None, last: bytes | None = None
 ) -> bytearray:
-    """What comes until there is so much more, until the last of it, or until the server hangs up,
-    gently or not.
-    """
+    """Read until `most` more bytes, the text `last`, or the end of the connection."""
     begun = len(said)
     while (most is None or len(said) - begun < most) and (
         last is None or last not in said[-10_000:]
@@ -67,9 +60,7 @@ def read_more(
 
 @pytest.mark.parametrize("n", [1, ROWS])
 def test_a_reader_that_stays_away_holds_nobody_up(gated, n):
-    """It has all the rows there are; the next takes as many passes as alone, and has the same
-    answer.
-    """
+    """It holds all rows, but the next request takes the same passes and has the same answer."""
     with serving(gated) as server:
 
         def ask() -> tuple[list[str], int]:
@@ -80,9 +71,8 @@ def test_a_reader_that_stays_away_holds_nobody_up(gated, n):
             return [choice["text"] for choice in answer.json()["choices"]], len(gated.rows) - before
 
         ask()
-        wait_until(
-            lambda: not server.engine.network.untried
-        )  # from now on larger passes may be used
+        # From then on, larger passes may be used.
+        wait_until(lambda: not server.engine.network.untried)
         alone = ask()
         with stall(server):
             assert ask() == alone
@@ -101,7 +91,7 @@ def test_a_reader_that_comes_back_misses_nothing(gated):
 
 
 def test_a_reader_that_stays_away_is_cut_off(gated):
-    """Long before its request would time out; the request ends with the connection."""
+    """This happens long before the request would time out; it ends with the connection."""
     with (
         serving(gated, send_timeout_s=0.5) as server,
         send(server.port, "/v1/denoise", WATCH, buffer=BUFFER) as raw,
@@ -117,7 +107,7 @@ def test_a_reader_that_stays_away_is_cut_off(gated):
 
 
 def test_an_answer_that_is_whole_need_not_be_read_either(gated):
-    """Nothing runs for it any more; its connection is cut all the same."""
+    """Its request has ended, but the connection is closed all the same."""
     body = SHORT | {"max_tokens": 200, "steps": 4, "logprobs": 1}
     with (
         serving(gated, send_timeout_s=0.5) as server,
@@ -131,7 +121,7 @@ def test_an_answer_that_is_whole_need_not_be_read_either(gated):
 
 
 def test_a_slow_reader_is_not_cut_off(gated):
-    """Its pauses add up to more than an answer may wait, but none of them is as long."""
+    """The sum of its pauses exceeds the limit, but no single pause does."""
     with serving(gated, send_timeout_s=4) as server, stall(server) as raw:
         said = bytearray()
         for _ in range(10):
@@ -144,7 +134,7 @@ def test_a_slow_reader_is_not_cut_off(gated):
 
 
 class Counted(Engine):
-    """Notes the requests of every turn."""
+    """An engine that records the requests of every turn."""
 
     def __init__(self, *args, **options) -> None:
         self.passes: list[tuple[int, ...]] = []
@@ -172,7 +162,7 @@ async def until(condition) -> None:
 
 
 def trial(lm, story, **options) -> Counted:
-    """Let requests come and go in an engine of 16 rows, and look at its passes."""
+    """Run a story in an engine of 16 rows whose passes are recorded."""
     engine = Counted(lm, max_rows=ROWS, **options)
     engine.start()
     try:
@@ -200,7 +190,7 @@ def test_unread_messages_are_bounded_and_others_go_on(toy_lm):
 
 
 def test_many_readers_that_stay_away(toy_lm):
-    """What they hold is bounded; those that were away longest go, the others can still come back."""
+    """Their rows are bounded: those unread for longest end, the others can still resume."""
 
     async def story(engine):
         away, most = [], 0
@@ -221,7 +211,7 @@ def test_many_readers_that_stay_away(toy_lm):
 
 
 def test_readers_that_come_back_together_share_passes(toy_lm):
-    """There are more of them than fit into a pass."""
+    """There are more of them than fit into a turn."""
 
     async def story(engine):
         away = []
@@ -243,9 +233,8 @@ def test_a_small_request_need_not_wait_for_a_large_one(toy_lm):
         assert (await read(engine.submit(work(1, 16)))).samples
         passes = engine.passes[began:]
         assert not large.done()
-        assert (
-            passes.count((ROWS,)) <= 6
-        )  # one for every sixteen of the small one, and those while it came and went
+        # one per sixteen steps of the small request, and those while it came and went
+        assert passes.count((ROWS,)) <= 6
         assert (await large).samples
 
     trial(toy_lm, story)
@@ -272,9 +261,7 @@ def test_small_requests_leave_a_large_one_its_half(toy_lm):
 
 
 def test_large_requests_keep_their_order(toy_lm):
-    """Neither a stream of small ones nor a large one that came later gets before the one that waits
-    longest.
-    """
+    """Neither small requests nor later large ones overtake the one that has waited longest."""
 
     async def story(engine):
         order = []
@@ -296,11 +283,9 @@ def test_large_requests_keep_their_order(toy_lm):
 
 
 def test_a_request_that_waits_holds_nothing_as_large_as_its_logits(toy_lm):
-    """Neither of the step before nor of what was observed of it: many may wait, and a vocabulary is
-    large.
-    """
+    """It keeps neither the last step's logits nor its event, as many requests may wait."""
 
-    length = 37  # nothing else has so many numbers
+    length = 37  # no other tensor has this size
 
     async def story(engine):
         slow = engine.submit(
@@ -309,9 +294,8 @@ def test_a_request_that_waits_holds_nothing_as_large_as_its_logits(toy_lm):
             )
         )
         await until(lambda: slow.blocked)
-        await until(
-            lambda: ROWS * length * toy_lm.model.vocab_size not in sizes()
-        )  # the step that filled its inbox may go on
+        # The step that filled its inbox may still be running.
+        await until(lambda: ROWS * length * toy_lm.model.vocab_size not in sizes())
         assert ROWS * length in sizes()  # its tokens
         slow.cancel()
 

@@ -1,5 +1,5 @@
-"""The pages for people and what they show: static files, step messages, recordings.
+"""The HTML pages and their data: static files, step messages, recordings.
 
-`assets` has the files of all pages, the report's too, and imports no torch. `serve` adds the
-routes.
+`assets` holds the files of all pages, including the report's, and does not import torch. `serve`
+adds the routes.
 """

@@ -1,4 +1,4 @@
-"""The files of the pages, as the package ships them. Imports no torch."""
+"""The static files of the pages, which are part of the package. Does not import torch."""
 
 import json
 import re
@@ -27,7 +27,7 @@ def asset_names() -> list[str]:
 
 
 def asset(name: str) -> bytes:
-    """Raises KeyError for an unknown name."""
+    """Return the content of a file; raise KeyError if the name is unknown."""
     return _assets()[name]
 
 
@@ -36,20 +36,21 @@ def media_type(name: str) -> str:
 
 
 def page_files(page: str) -> list[str]:
-    """The scripts and styles that a page loads, in its order."""
+    """Return the names of the scripts and styles that a page loads, in order."""
     return re.findall(rf'(?:src|href)="{STATIC}/([\w.-]+)"', asset(page).decode())
 
 
 def write_static(page: str, folder: Path) -> None:
-    """Write the scripts and styles of a page to the folder that it will be in."""
+    """Write the scripts and styles of a page below the folder of the page."""
     (folder / STATIC).mkdir(parents=True, exist_ok=True)
     for name in page_files(page):
         write_whole(folder / STATIC / name, asset(name))
 
 
 def embedded(content: Any) -> str:
-    """JSON for inside of a script: ASCII without `<`, `>` and `&`, so that no text can end the
-    script.
+    """Return JSON that can be embedded in a script element.
+
+    It is ASCII without `<`, `>` and `&`, so that no text can end the script.
     """
     text = json.dumps(content, allow_nan=False, separators=(",", ":"))
     return text.replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e")

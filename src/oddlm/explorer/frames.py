@@ -1,4 +1,4 @@
-"""Makes the messages of a run (see `messages`) of what an observer of the sampler sees."""
+"""Makes the messages of a run (see `messages`) from the events of the sampler."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -55,7 +55,7 @@ class FrameMaker:
 
     def __init__(self, tokenizer: Tokenizer, silent: Iterable[int], *, positions: bool) -> None:
         self.tokenizer = tokenizer
-        self.known = set(silent)  # ids whose text is sent already, or never
+        self.known = set(silent)  # ids whose text was sent, or is never sent
         self.positions = positions
 
     def __call__(self, send: Callable[[Any], None]) -> Observer:
@@ -91,9 +91,8 @@ class FrameMaker:
             for spot in spots
             for token in (spot.token, spot.plain_token, *(one.token for one in spot.top))
         }
-        used |= {
-            token for sample in samples for token in sample.tokens
-        }  # those of a template are in no spot
+        # tokens of a template are in no spot
+        used |= {token for sample in samples for token in sample.tokens}
         fresh = sorted(used - self.known)
         self.known.update(fresh)
         return {token: self.tokenizer.decode([token]) for token in fresh}

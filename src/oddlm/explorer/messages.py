@@ -1,7 +1,7 @@
-"""What `/v1/denoise` sends and recordings hold: `start`, one `step` per step, `end`.
+"""The messages of `/v1/denoise` and of recordings: `start`, one `step` per step, `end`.
 
-Tokens are ids. The text of an id comes in `pieces` of the first message that uses it; masks and
-end tokens have none.
+Tokens are ids. The text of an id is in `pieces` of the first message that uses it; mask and end
+tokens have no text.
 """
 
 from typing import Literal, TypeAlias
@@ -14,22 +14,23 @@ FinishReason: TypeAlias = Literal["stop", "length"]
 
 
 class Usage(BaseModel):
-    prompt_tokens: int = Field(description="Of all prompts, each counted once.")
-    completion_tokens: int = Field(description="Of all samples, up to the first end token.")
+    prompt_tokens: int = Field(description="Tokens of all prompts, each counted once.")
+    completion_tokens: int = Field(description="Tokens of all samples, up to the first end token.")
     total_tokens: int
 
 
 class Extra(BaseModel):
-    """What OpenAI's answers have no place for."""
+    """Information that OpenAI's format has no field for."""
 
-    seed: int = Field(description="Repeats the answer.")
+    seed: int = Field(description="The seed that reproduces the answer.")
     nfe: int = Field(description="Network evaluations per sample.")
     diversity: list[dict[str, float]] = Field(
         description="How different the samples are, for each prompt."
     )
     filled: list[str] | None = Field(
         None,
-        description="Of a template or suffix: each sample with what was given, as a whole, whatever stop texts it holds.",
+        description="With a template or suffix: each sample including the fixed texts, not cut at "
+        "stop texts.",
     )
 
 
@@ -40,46 +41,46 @@ class Start(BaseModel):
     prompt: str
     prompt_tokens: int
     n: int
-    params: SampleParams = Field(description="All settings, the seed among them.")
-    mask_id: int = Field(description="What `tokens` hold where nothing is written yet.")
+    params: SampleParams = Field(description="All settings, including the seed.")
+    mask_id: int = Field(description="The id in `tokens` of positions that are not written yet.")
     end_ids: list[int] = Field(description="A sample's text ends before the first of these.")
 
 
 class Likely(BaseModel):
     token: int
-    probability: float = Field(description="After the push.")
-    base_probability: float = Field(description="Of the network.")
+    probability: float = Field(description="After repulsion.")
+    base_probability: float = Field(description="Under the network.")
 
 
 class Spot(BaseModel):
-    """A position at which this step writes, or would have written without the push."""
+    """A position at which this step writes, or would have written without repulsion."""
 
     position: int
     by: Literal["both", "pushed", "plain"] = Field(
         description="Who writes here and now; only 'plain' leaves it masked."
     )
-    token: int = Field(description="What pushed sampling takes here.")
-    probability: float = Field(description="Of `token`, after the push.")
-    base_probability: float = Field(description="Of `token`, of the network.")
+    token: int = Field(description="What diverse sampling takes here.")
+    probability: float = Field(description="Of `token`, after repulsion.")
+    base_probability: float = Field(description="Of `token`, under the network.")
     plain_token: int = Field(description="What plain sampling takes here, with the same noise.")
-    plain_probability: float = Field(description="Of `plain_token`, after the push.")
-    plain_base_probability: float = Field(description="Of `plain_token`, of the network.")
-    top: list[Likely] = Field(description="The five likeliest tokens after the push.")
+    plain_probability: float = Field(description="Of `plain_token`, after repulsion.")
+    plain_base_probability: float = Field(description="Of `plain_token`, under the network.")
+    top: list[Likely] = Field(description="The five most probable tokens after repulsion.")
 
 
 class SampleStep(BaseModel):
     tokens: list[int] = Field(description="The sample after this step.")
     spots: list[Spot]
-    mean_entropy: float = Field(description="Nats, over the open positions before this step.")
+    mean_entropy: float = Field(description="In nats, over the positions open before this step.")
     mean_force: float = Field(
-        description="Size of the push on a position's logits, over the masked positions."
+        description="Norm of the push on a position's logits, over the masked positions."
     )
-    entropy: list[float] | None = Field(description="Of every position; 0 where it is not open.")
-    force: list[float] | None = Field(description="Of every position; 0 where it is not masked.")
+    entropy: list[float] | None = Field(description="Of every position; 0 if it is not open.")
+    force: list[float] | None = Field(description="Of every position; 0 if it is not masked.")
 
 
 class StepFrame(BaseModel):
-    """One per step."""
+    """The message of a step."""
 
     step: int
     total: int = Field(description="Planned steps; parallel policies may end earlier.")

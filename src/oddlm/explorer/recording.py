@@ -1,9 +1,8 @@
-"""Recordings: a plain and a diverse run of one prompt with the same noise, as the explorer shows
-them.
+"""Recordings: a plain and a diverse run of one prompt with the same noise, for the explorer.
 
-A recording holds the messages of `/v1/denoise` as they are, so that the page reads live runs and
-recorded ones alike. The page makes recordings of what it shows (download); `oddlm record` makes
-them here, beside a copy of the page that opens from disk.
+A recording holds the unchanged messages of `/v1/denoise`, so that the page treats live and recorded
+runs alike. The page can download a recording of the runs it shows. `oddlm record` makes recordings
+with this module, together with a copy of the page that opens from disk.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -22,22 +21,25 @@ from .frames import end_of, frames_of, start_of
 from .messages import End, Start, StepFrame
 from .usage import usage
 
-RECORDINGS = "recordings.js"  # those that the page opens with
-COPY_POLICY = """<meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src 'self' file:; \
-style-src 'self' file:; img-src data:; base-uri 'none'; form-action 'none'">"""
+RECORDINGS = "recordings.js"  # the recordings that the page shows at first
+COPY_POLICY = (
+    """<meta http-equiv="Content-Security-Policy" content="default-src 'none'; """
+    """script-src 'self' file:; style-src 'self' file:; img-src data:; base-uri 'none'; """
+    """form-action 'none'">"""
+)
 REGISTER = "oddlm.register"  # the page's function that takes a recording
 
 
 class Verdict(BaseModel):
     correct: bool | None = Field(
-        description="null where the text could not be scored; `detail` says why."
+        description="null if the text could not be scored; `detail` gives the reason."
     )
     answer: str | None
     detail: str
 
 
 class TaskProblem(BaseModel):
-    """Where a prompt comes from."""
+    """The problem that a prompt comes from."""
 
     name: str
     problem: str
@@ -45,7 +47,10 @@ class TaskProblem(BaseModel):
 
 
 class RecordedRun(BaseModel):
-    """The messages of one run; without an end it broke off, and `error` says why."""
+    """The messages of one run.
+
+    If `end` is missing, the run failed, and `error` gives the reason.
+    """
 
     start: Start
     steps: list[StepFrame]
@@ -67,8 +72,9 @@ class Recording(BaseModel):
 
     @property
     def contrast(self) -> bool:
-        """Does plain sampling repeat itself without solving the problem, where diverse sampling
-        solves it?
+        """Whether only diverse sampling solves the problem, while plain sampling repeats itself.
+
+        It repeats itself if at most half of its texts are distinct.
         """
         plain, diverse = (
             [one.correct for one in run.verdicts or ()] for run in (self.plain, self.diverse)
@@ -86,15 +92,14 @@ def record(
     task: Task | None,
     problem: Problem | None,
 ) -> Recording:
-    """Both runs, with verdicts where a task can tell."""
+    """Record both runs, with verdicts if there is a task."""
     if params.plain:
         raise ValueError(
-            "alpha 0 and objective 'none' push nothing apart: there is nothing to compare; give an alpha above 0"
+            "these settings have no repulsion (alpha 0 or objective 'none'), "
+            "so there is nothing to compare: set alpha above 0"
         )
     if params.pool is not None:
-        raise ValueError(
-            "a recording shows every sample as it comes: there is no pool to choose from"
-        )
+        raise ValueError("a recording shows every sample, so it cannot use pool: leave pool out")
     score = None if task is None or problem is None else lambda text: task.score(problem, text)
     plain = params.with_settings({"alpha": 0.0})
     origin = None
@@ -139,7 +144,7 @@ def _run(
 
 
 def write_copy(folder: Path, recordings: Sequence[Recording]) -> Path:
-    """The explorer with these recordings, to be opened from disk; gives the page's path."""
+    """Write a copy of the explorer that opens from disk with these recordings; return its path."""
     try:
         write_static(INDEX, folder)
     except OSError as error:
@@ -155,8 +160,9 @@ def write_copy(folder: Path, recordings: Sequence[Recording]) -> Path:
 
 
 def as_script(recordings: Iterable[Recording]) -> bytes:
-    """A page from disk may load scripts but no JSON, so every recording is a call that registers
-    it.
+    """Return a script that registers each recording with a call.
+
+    A page opened from disk may load scripts, but not JSON.
     """
     lines = (f"{REGISTER}({embedded(one.model_dump(mode='json'))});\n" for one in recordings)
     return "".join(lines).encode("ascii")

@@ -1,4 +1,4 @@
-"""What a sample's text is, and what an answer reports beside the texts: token counts and diversity."""
+"""The text of a sample, and what an answer reports with it: token counts and diversity."""
 
 from collections.abc import Collection, Sequence
 from itertools import groupby
@@ -11,7 +11,7 @@ from .messages import Extra, FinishReason, Usage
 
 
 def cut(text: str, stops: Sequence[str]) -> tuple[str, bool]:
-    """The text before the first stop text, and whether there is one."""
+    """Return the text before the first stop text, and whether there is one."""
     found = [at for at in (text.find(stop) for stop in stops) if at >= 0]
     return (text[: min(found)], True) if found else (text, False)
 
@@ -19,8 +19,9 @@ def cut(text: str, stops: Sequence[str]) -> tuple[str, bool]:
 def written(
     sample: Sample, form: Form | None, end_ids: Collection[int]
 ) -> list[tuple[tuple[int, ...], tuple[float, ...]]]:
-    """The tokens that make up the sample's text, and their log-probabilities; of a template hole by
-    hole.
+    """Return the tokens of the sample's text and their log-probabilities.
+
+    There is one pair for each hole of a template, or a single one without a template.
     """
     tokens, logprobs = sample.tokens, sample.base_logprobs
     if form is None:
@@ -35,8 +36,8 @@ def written(
     return found
 
 
-def told(sample: Sample, stops: Sequence[str]) -> tuple[str, FinishReason]:
-    """A sample's text and why it ends."""
+def final_text(sample: Sample, stops: Sequence[str]) -> tuple[str, FinishReason]:
+    """Return a sample's text, and why it ends."""
     text, stopped = cut(sample.text, stops)
     return text, "stop" if stopped else sample.finish_reason
 
@@ -47,7 +48,7 @@ def usage(
     end_ids: Collection[int],
     forms: Sequence[Form] = (),
 ) -> Usage:
-    asked = sum(len(ids) for ids in prompts)
+    read = sum(len(ids) for ids in prompts)
     form = next(iter(forms), None)  # the same for every prompt
     made = sum(
         len(ids)
@@ -55,11 +56,11 @@ def usage(
         for sample in group
         for ids, _ in written(sample, form, end_ids)
     )
-    return Usage(prompt_tokens=asked, completion_tokens=made, total_tokens=asked + made)
+    return Usage(prompt_tokens=read, completion_tokens=made, total_tokens=read + made)
 
 
 def extra(samples: Sequence[Sequence[Sample]], seed: int, stops: Sequence[str] = ()) -> Extra:
-    texts = [[told(sample, stops)[0] for sample in group] for group in samples]
+    texts = [[final_text(sample, stops)[0] for sample in group] for group in samples]
     filled = (
         [sample.filled for group in samples for sample in group] if samples[0][0].holes else None
     )

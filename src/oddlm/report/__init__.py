@@ -1,5 +1,4 @@
-"""From a folder of runs to tables, figures and claims. Reads the store and the metrics, never
-torch.
+"""Turns a folder of runs into tables, figures and claims. Does not import torch.
 
-`cells.read_results(store)` is the door: everything else here draws or writes what it gives.
+`cells.read_results(store)` is the entry point; the other modules draw or write its results.
 """

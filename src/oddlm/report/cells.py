@@ -7,7 +7,7 @@ Shares lie between 0 and 1.
     for benchmark in results.benchmarks:
         for cell in benchmark.cells:
             print(cell.label, cell.passed[cell.n], cell.gains.get(cell.n))
-    results.record(run, problem)   # the samples of one problem, read from disk when asked for
+    results.record(run, problem)   # the samples of one problem, read from disk on demand
 """
 
 import hashlib
@@ -26,7 +26,7 @@ from .. import metrics
 from ..params import PUSH, SampleParams, method_name
 from ..store import Place, Record, Store, StoreError
 from ..text import number_of, one_line, setting_label
-from .compare import Done, baseline, told_beside, unpushed
+from .compare import Done, baseline, measured_beside, unpushed
 from .load import LeftOut, RunData, Watch, read_runs
 
 AXES = ("objective", "alpha", "temperature")
@@ -35,7 +35,10 @@ By = Literal["problems", "runs"]
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over runs with its standard error (nan with one run), and the 95 % interval of `by`."""
+    """A mean over runs with its standard error (nan with one run), and a 95 % interval.
+
+    `by` is what the interval resamples.
+    """
 
     mean: float
     se: float
@@ -48,9 +51,9 @@ class Estimate:
 class Gain:
     """A cell's Pass@k minus that of its baseline, with the 95 % interval.
 
-    by problems: paired bootstrap over problems (what other problems would give). by runs: Welch's t
-    over runs, where only means of runs are known (what other seeds would give on the same
-    problems).
+    By problems: paired bootstrap over problems, for the variation between problems. By runs:
+    Welch's t over runs, if only means of runs are known, for the variation between seeds on the
+    same problems.
     """
 
     baseline: str  # the key of the cell compared with
@@ -62,37 +65,32 @@ class Gain:
 
 @dataclass(frozen=True)
 class Cell:
-    """One setting over all its runs."""
+    """A setting, over all its runs."""
 
-    key: str  # of this cell among all; fit for a file name
-    # "plain", "odd (enough 0.5) + fork": the objective, and the settings by which methods of this
-    # benchmark differ
+    key: str  # unique among all cells; usable as a file name
+    # "plain", "odd (enough 0.5) + fork": the objective, and the settings that differ between the
+    # methods of this benchmark
     method: str
     objective: str  # none, odd, dpp, ...
     alpha: float
     temperature: float
-    settings: Mapping[
-        str, Any
-    ]  # the other settings by which cells of this benchmark differ, with this cell's values
+    settings: Mapping[str, Any]  # the other settings that differ between cells of this benchmark
     n: int
     runs: tuple[str, ...]
     seeds: tuple[int, ...]  # empty for imported runs, whose seeds are not known
     problems: int
-    passed: Mapping[int, Estimate]  # by k; what cannot be had is not there
-    gains: Mapping[int, Gain]  # by k; empty where there is nothing to compare with
+    passed: Mapping[int, Estimate]  # by k, as far as known
+    gains: Mapping[int, Gain]  # by k; empty without a baseline
     diversity: Mapping[str, Estimate]
     seconds: Estimate | None  # per problem (a batch of n samples)
     run_passed: Mapping[int, tuple[float, ...]]  # by k: Pass@k of every run
     run_seconds: tuple[float, ...]  # per problem, of every run
     nfe: float | None
-    curves: (
-        NDArray[np.float64] | None
-    )  # [problems, n]: Pass@k of each problem for k = 1 to n, mean over runs; None without rows
-    right: (
-        NDArray[np.int64] | None
-    )  # [problems]: right samples among `tried`, all runs together; None without rows
+    # The next two are None for imported runs, which have no records.
+    curves: NDArray[np.float64] | None  # [problems, n]: Pass@k for k = 1 to n, mean over runs
+    right: NDArray[np.int64] | None  # [problems]: correct samples among `tried`, over all runs
     tried: int
-    solved: int | None  # problems with a right sample in some run
+    solved: int | None  # problems with a correct sample in some run
 
     @property
     def plain(self) -> bool:
@@ -105,13 +103,13 @@ class Cell:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One model on one set of problems. Its cells share the problems, in one order."""
+    """A model on a set of problems. All cells have the problems in the same order."""
 
-    name: str  # the task; with more where that is not unique
+    name: str  # the task, with additions if it is not unique
     task: str
     protocol: str | None
     model: str
-    imported: str | None  # the log that its runs came from
+    imported: str | None  # the log that its runs come from
     problems: tuple[str, ...]  # ids; empty for imported runs
     count: int  # problems
     common: Mapping[str, Any]  # settings that all its runs share and that are not the default
@@ -120,7 +118,7 @@ class Benchmark:
 
     @property
     def main(self) -> tuple[Cell, ...]:
-        """The cells with the usual n: those that one table can hold."""
+        """The cells with the usual n, which are comparable in one table."""
         return tuple(cell for cell in self.cells if cell.n == self.n)
 
     @property
@@ -139,8 +137,9 @@ class Results:
     _places: dict[str, Mapping[str, Place]] = field(default_factory=dict)
 
     def record(self, run: str, problem: str) -> Record | None:
-        """The samples of one problem; None, with a warning for the whole run, where they cannot be
-        read.
+        """Return the samples of a problem.
+
+        If they cannot be read, return None and warn once for the whole run.
         """
         try:
             if run not in self._places:
@@ -154,24 +153,21 @@ class Results:
 
 
 def read_results(folder: Path, watch: Watch = lambda _: None, *, beside: bool = False) -> Results:
-    """Everything a report says of the runs in a folder. `watch` hears of every problem that was
-    read.
+    """Return the results of all runs in a folder. `watch` is called while problems are read.
 
-    beside: with novelty, which compares the texts of a cell with those of plain sampling, and has
-    to read them.
+    beside: include novelty, which compares the texts of a cell with those of plain sampling, and
+        has to read them.
     """
     store = Store(folder)
     runs, left_out = read_runs(store, watch)
     if not runs:
         reasons = Counter(one.why for one in left_out)
-        told = "; ".join(
+        listed = "; ".join(
             f"{why} ({count})" if count > 1 else why for why, count in reasons.most_common(3)
         )
-        raise StoreError(
-            f"{folder} holds no run to report{': ' + told if told else ': it is empty'}"
-        )
+        raise StoreError(f"{folder} has no run to report: {listed or 'it is empty'}")
     together: dict[str, list[RunData]] = {}
-    first: dict[tuple[str, int], str] = {}  # a cell and a seed -> the run that stands for them
+    first: dict[tuple[str, int], str] = {}  # a cell and a seed -> the run that is used
     for run in _on_shared_problems(runs):
         bench = _bench_key(run)
         same = first.setdefault(
@@ -180,19 +176,17 @@ def read_results(folder: Path, watch: Watch = lambda _: None, *, beside: bool = 
         if same == run.id:
             together.setdefault(bench, []).append(run)
         else:
-            left_out.append(
-                LeftOut(
-                    run.id, f"the same setting, seed and problems as run {same}: it adds nothing"
-                )
-            )
+            why = f"run {same} has the same setting, seed and problems"
+            left_out.append(LeftOut(run.id, why))
     texts = store if beside else None
     benchmarks = [_benchmark(key, some, texts) for key, some in together.items()]
     return Results(store, tuple(_named(benchmarks)), tuple(left_out))
 
 
 def _on_shared_problems(runs: Sequence[RunData]) -> Iterator[RunData]:
-    """Every run on its own problems, and on those of every other of its benchmark that it holds as
-    well: whoever tries a setting on fewer problems compares it with runs on more.
+    """Yield every run on its own problems, and on each smaller set of problems it includes.
+
+    So a setting that was tried on few problems is compared with runs on more problems.
     """
     groups: dict[str, list[RunData]] = {}
     for run in runs:
@@ -207,7 +201,7 @@ def _on_shared_problems(runs: Sequence[RunData]) -> Iterator[RunData]:
 
 
 def _bench_key(run: RunData) -> str:
-    """Same model, same task, same problems."""
+    """Return a key for the model, the task and the problems."""
     return json.dumps([_task_key(run), sorted(run.problems), run.count])
 
 
@@ -218,7 +212,7 @@ def _task_key(run: RunData) -> str:
 
 
 def _named(benchmarks: Sequence[Benchmark]) -> Iterator[Benchmark]:
-    """The task's name, and as much more as tells two benchmarks apart."""
+    """Name each benchmark by its task, with additions that make the name unique."""
     tasks = [one_line(f"{b.task} ({b.protocol})" if b.protocol else b.task) for b in benchmarks]
     more = [
         (f"{t}, {b.model}", f"{t}, {b.model}, {number_of(b.count, 'problem')}")
@@ -270,12 +264,10 @@ def _rank(objective: str) -> int:
 
 
 def _flat(run: RunData) -> dict[str, Any]:
-    """All settings but the axes of the table, in their one spelling."""
+    """Return all settings but the axes of the table, in canonical form."""
     params = run.spec.params.canonical()
     found = {**params.model_dump(mode="json", exclude={*AXES, "seed"}), "n": run.spec.n}
-    if isinstance(
-        params.objective, dict
-    ):  # {"name": "odd", "quality": "none"}: its options are settings too
+    if isinstance(params.objective, dict):  # {"name": "odd", ...}: its options are settings, too
         found |= {
             f"{params.objective_name}.{name}": value
             for name, value in params.objective.items()
@@ -285,11 +277,10 @@ def _flat(run: RunData) -> dict[str, Any]:
 
 
 def _settings(runs: Sequence[RunData]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The settings that differ between runs with their usual value, and those that all share and
-    that are not the default.
+    """Return the usual values of settings that differ, and the common values of those that do not.
 
-    Usual is the default where some run has it, else what most runs have: it goes without saying in
-    a method's name.
+    The usual value, which method names omit, is the default if some run has it, else the most
+    frequent value. Common values that equal the default are left out.
     """
     tables = [_flat(run) for run in runs]
     names = dict.fromkeys(name for table in tables for name in table)
@@ -313,7 +304,7 @@ def _says(table: Mapping[str, Any], name: str) -> bool:
 
 
 def _default(name: str) -> Any:
-    if name == "fork":  # stored runs say whether they fork, and names tell those that do
+    if name == "fork":  # runs store whether they fork; method names mention it if they do
         return False
     field = SampleParams.model_fields.get(name)
     return None if field is None else field.default
@@ -384,26 +375,27 @@ def _cell(
 def _novelty(
     store: Store, runs: Sequence[RunData], plain: Sequence[RunData]
 ) -> dict[str, tuple[float, ...]]:
-    """By measure, of every run that has a plain one of its seed: its mean over the problems."""
+    """Return, by measure, the mean over problems of every run with a plain run of its seed."""
 
     def done(run: RunData) -> Done:
         found = {record.problem: record for record in store.records(run.id)}
         return run.spec, [found[problem] for problem in run.problems]
 
     known = {run.spec.seed: run for run in plain}
-    told = [
-        told_beside([done(run)], [done(known[run.spec.seed])])
+    measured = [
+        measured_beside([done(run)], [done(known[run.spec.seed])])
         for run in runs
         if run.spec.seed in known
     ]
-    names = ("novelty", "new_texts") if told else ()
+    names = ("novelty", "new_texts") if measured else ()
     return {
-        name: tuple(float(np.mean([one[name] for one in run])) for run in told) for name in names
+        name: tuple(float(np.mean([one[name] for one in run])) for run in measured)
+        for name in names
     }
 
 
 def _method(params: SampleParams, own: Mapping[str, Any], usual: Mapping[str, Any]) -> str:
-    """The name of its method as far as it is not usual here."""
+    """Return the name of a method, without settings that have their usual value."""
     extra = {name: value for name, value in own.items() if value != usual[name]}
     name, prefix = "plain" if params.plain else params.objective_name, f"{params.objective_name}."
     options = {
@@ -420,8 +412,9 @@ def _compared(
     bench: str,
     usual: Mapping[str, Any],
 ) -> str | None:
-    """The cell without the push, else plain sampling; for a plain cell with settings of its own,
-    the usual one.
+    """Return the key of the cell to compare with: the same without repulsion, else plain sampling.
+
+    A plain cell with unusual settings is compared with the usual one.
     """
     if not params.plain:
         alike = [_cell_key(bench, plain, n) for plain in (unpushed(params), baseline(params))]
@@ -434,7 +427,7 @@ def _compared(
 def _passes(
     mine: Sequence[RunData], theirs: Sequence[RunData], other: str | None
 ) -> tuple[dict[int, Estimate], dict[int, Gain]]:
-    """Pass@k for every k, and the gains over the baseline, paired by problem."""
+    """Return Pass@k and its gain over the baseline for every k, paired by problem."""
     ks = range(1, mine[0].spec.n + 1)
     curves = _curves(mine)
     columns = np.hstack([curves, curves - _curves(theirs)]) if theirs else curves
@@ -453,7 +446,7 @@ def _passes(
 def _run_level(
     mine: Sequence[RunData], theirs: Sequence[RunData], other: str | None
 ) -> tuple[dict[int, Estimate], dict[int, Gain]]:
-    """The same where only the means of runs are known."""
+    """Return the same as `_passes` if only the means of runs are known."""
     passed, gains = {}, {}
     for k in range(1, mine[0].spec.n + 1):
         values, before = _passed_by_run(mine, k), _passed_by_run(theirs, k)
@@ -465,7 +458,7 @@ def _run_level(
 
 
 def _curves(runs: Sequence[RunData]) -> NDArray[np.float64]:
-    """[problems, n]: Pass@k of each problem for every k, its mean over the runs."""
+    """Return Pass@k of each problem for k = 1 to n, averaged over the runs: [problems, n]."""
     table = [[metrics.pass_at_k(run.correct, k) for k in range(1, run.spec.n + 1)] for run in runs]
     curves: NDArray[np.float64] = np.mean(table, axis=0).T
     return curves

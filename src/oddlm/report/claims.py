@@ -1,4 +1,4 @@
-"""Does each claim of the paper hold on these runs? A verdict with the interval it rests on."""
+"""Whether each claim of the paper holds on these runs: a verdict with its evidence."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -11,10 +11,10 @@ from .cells import Benchmark, Cell, Results
 from .intervals import best_alpha, compared, contrast, mean_gain, pairs
 from .tables import escaped, signed
 
-Verdict = Literal["holds", "fails", "open", "cannot be said"]
+Verdict = Literal["holds", "fails", "open", "insufficient data"]
 METHOD = "odd"
-HOT = 1.5  # the paper's high temperatures begin here
-SMALL_ALPHA = 16  # and its small alphas end here
+HOT = 1.5  # the lowest of the paper's high temperatures
+SMALL_ALPHA = 16  # the largest of its small alphas
 FLAT = 0.05  # a relative overhead that changes by less than this is flat
 
 
@@ -27,7 +27,7 @@ class Finding:
 
 
 def findings(results: Results) -> list[Finding]:
-    """Every claim on every benchmark."""
+    """Judge every claim on every benchmark."""
     return [
         Finding(claim, bench.name, *judge(bench))
         for claim, judge in CLAIMS.items()
@@ -36,59 +36,61 @@ def findings(results: Results) -> list[Finding]:
 
 
 def verdict(span: metrics.Interval) -> Verdict:
-    """Of a claim that says: above zero."""
+    """Return the verdict on the claim that a value is above zero."""
     if not math.isfinite(span.low):
-        return "cannot be said"
+        return "insufficient data"
     return "holds" if span.low > 0 else "fails" if span.high < 0 else "open"
 
 
 def _together(verdicts: Sequence[Verdict]) -> Verdict:
-    """Of a claim that says: all of them."""
-    for worst in ("cannot be said", "fails", "open"):
+    """Return the verdict on the claim that all of several claims hold."""
+    for worst in ("insufficient data", "fails", "open"):
         if worst in verdicts:
             return worst
     return "holds"
 
 
 def _usual(bench: Benchmark) -> tuple[float, dict[float, tuple[Cell, Cell]]] | str:
-    """ODD at its best alpha, or why there is none."""
+    """Return ODD's best alpha and its cells with their baselines, or why there are none."""
     if METHOD not in {cell.method for cell in bench.main}:
-        return f"there are no runs of `{METHOD}`"
+        return f"There are no runs of `{METHOD}`."
     alpha = best_alpha(bench, METHOD)
     if alpha is None:
-        return f"`{METHOD}` and its plain baseline share no temperature"
+        return f"`{METHOD}` and its plain baseline share no temperature."
     return alpha, pairs(bench, METHOD, alpha)
 
 
 def _every_temperature(bench: Benchmark) -> tuple[Verdict, str]:
     usual = _usual(bench)
     if isinstance(usual, str):
-        return "cannot be said", usual
+        return "insufficient data", usual
     alpha, found = usual
     spans = {
         t: contrast([(1, cell), (-1, plain)], bench.n) for t, (cell, plain) in sorted(found.items())
     }
-    told = [f"θ = {t:g}: {signed(span[0])}" for t, span in spans.items() if span]
+    by_temperature = "; ".join(f"θ = {t:g}: {signed(span[0])}" for t, span in spans.items() if span)
     gains = [
         cell.gains[bench.n]
         for a in compared(bench)[METHOD]
         for cell, _ in pairs(bench, METHOD, a).values()
     ]
     above, below = sum(gain.low > 0 for gain in gains), sum(gain.high < 0 for gain in gains)
-    grid = f"Over all alphas: {above} of {len(gains)} cells lie above plain sampling, {below} below, by their intervals."
-    evidence = f"α = {alpha:g} (best mean gain, picked on these runs): {'; '.join(told)}. {grid}"
+    evidence = (
+        f"α = {alpha:g} (best mean gain, picked on these runs): {by_temperature}. Over all alphas, "
+        f"the intervals of {above} of {len(gains)} cells lie above plain sampling, {below} below."
+    )
     return _together([verdict(span[0]) for span in spans.values() if span]), evidence
 
 
 def _less_sensitive(bench: Benchmark) -> tuple[Verdict, str]:
     usual = _usual(bench)
     if isinstance(usual, str):
-        return "cannot be said", usual
+        return "insufficient data", usual
     alpha, found = usual
     if len(found) < 2:
-        return "cannot be said", "the runs have one temperature"
+        return "insufficient data", "The runs have only one temperature."
     terms: list[tuple[float, Cell]] = []
-    told = []
+    spreads = []
     for sign, name, cells in (
         (-1, METHOD, [c for c, _ in found.values()]),
         (1, "plain", [p for _, p in found.values()]),
@@ -96,25 +98,27 @@ def _less_sensitive(bench: Benchmark) -> tuple[Verdict, str]:
         ranked = sorted(cells, key=lambda cell: cell.passed[bench.n].mean)
         terms += [(sign, ranked[-1]), (-sign, ranked[0])]
         spread = ranked[-1].passed[bench.n].mean - ranked[0].passed[bench.n].mean
-        told.append(
-            f"{name} {percent(spread)} (θ = {ranked[0].temperature:g} to {ranked[-1].temperature:g})"
-        )
+        worst, best = (f"{cell.temperature:g}" for cell in (ranked[0], ranked[-1]))
+        spreads.append(f"{name} {percent(spread)} (θ = {worst} to {best})")
     span = contrast(terms, bench.n)
     if span is None:
-        return "cannot be said", f"Pass@{bench.n} is not known for all temperatures"
-    evidence = f"Worst to best temperature at α = {alpha:g}, in points: {', '.join(told)}; plain spreads by {signed(span[0])} more."
+        return "insufficient data", f"Pass@{bench.n} is not known for all temperatures."
+    evidence = (
+        f"Spread from the worst to the best temperature at α = {alpha:g}, in points: "
+        f"{', '.join(spreads)}. The spread of plain sampling is larger by {signed(span[0])}."
+    )
     return verdict(span[0]), evidence
 
 
 def _coherent_when_hot(bench: Benchmark) -> tuple[Verdict, str]:
     usual = _usual(bench)
     if isinstance(usual, str):
-        return "cannot be said", usual
+        return "insufficient data", usual
     alpha, found = usual
     hot = [pair for t, pair in sorted(found.items()) if t >= HOT]
     span = mean_gain(hot, bench.n) if hot else None
     if span is None:
-        return "cannot be said", f"no temperature of {HOT:g} or more was run"
+        return "insufficient data", f"There are no runs at temperatures of {HOT:g} or more."
     return verdict(span[0]), f"Mean gain at α = {alpha:g}: {signed(span[0])}. {_diversity(hot)}"
 
 
@@ -133,36 +137,37 @@ def _diversity(found: Sequence[tuple[Cell, Cell]]) -> str:
         if name and name in p.diversity
     ]
     if not known:
-        return "Diversity was not measured there."
+        return "Diversity was not measured at these temperatures."
     mine, theirs = (sum(values) / len(values) for values in zip(*known, strict=True))
-    return f"Diversity ({name}) there: {fixed(mine, 3)}, plain {fixed(theirs, 3)}."
+    return f"Diversity ({name}): {fixed(mine, 3)}, plain {fixed(theirs, 3)}."
 
 
 def _pareto(bench: Benchmark) -> tuple[Verdict, str]:
     alphas = [alpha for alpha in compared(bench).get(METHOD, []) if 0 < alpha <= SMALL_ALPHA]
     if not alphas:
-        return (
-            "cannot be said",
-            f"there are no runs of `{METHOD}` with an alpha up to {SMALL_ALPHA} and their baseline",
+        missing = (
+            f"There are no runs of `{METHOD}` with an alpha up to {SMALL_ALPHA} and a baseline."
         )
-    told, verdicts = [], []
+        return "insufficient data", missing
+    gains, verdicts = [], []
     for alpha in alphas:
         found = list(pairs(bench, METHOD, alpha).values())
         many, one = mean_gain(found, bench.n), mean_gain(found, 1)
         if many is None or one is None:
-            return "cannot be said", "Pass@1 as the share of right samples is not in these logs"
-        told.append(f"α = {alpha:g}: Pass@{bench.n} {signed(many[0])}, Pass@1 {signed(one[0])}")
+            return "insufficient data", "These logs lack Pass@1 as the share of correct samples."
+        gains.append(f"α = {alpha:g}: Pass@{bench.n} {signed(many[0])}, Pass@1 {signed(one[0])}")
         no_loss: Verdict = "fails" if one[0].high < 0 else "holds" if one[0].low >= 0 else "open"
         verdicts.append(_together([verdict(many[0]), no_loss]))
-    best = next((v for v in ("holds", "open", "fails") if v in verdicts), "cannot be said")
-    return best, "; ".join(
-        told
-    ) + ". It holds if for one alpha Pass@n rises and Pass@1 does not fall."  # type: ignore[return-value]
+    ranked: tuple[Verdict, ...] = ("holds", "open", "fails")
+    best = next((one for one in ranked if one in verdicts), "insufficient data")
+    rule = "The claim holds if Pass@n rises and Pass@1 does not fall for at least one alpha."
+    return best, f"{'; '.join(gains)}. {rule}"
 
 
 def overhead_by(bench: Benchmark, axis: str) -> dict[float, list[tuple[Cell, Cell]]]:
-    """By the value of `n`, `length` or `steps`: timed cells with their baseline, where that setting
-    differs between cells.
+    """Return the timed cells and their baselines, by the value of `n`, `length` or `steps`.
+
+    Empty if that setting is the same for all cells.
     """
     found: dict[float, list[tuple[Cell, Cell]]] = {}
     for cell in bench.cells:
@@ -175,8 +180,9 @@ def overhead_by(bench: Benchmark, axis: str) -> dict[float, list[tuple[Cell, Cel
 
 
 def log_overhead(found: Sequence[tuple[Cell, Cell]]) -> tuple[list[list[float]], list[float]]:
-    """Groups of logarithms of seconds with weights: their weighted sum is the mean log of the ratio
-    of times.
+    """Return groups of log seconds and a weight for each group.
+
+    The weighted sum of the group means is the mean log ratio of times.
     """
     groups = [[math.log(value) for value in cell.run_seconds] for pair in found for cell in pair]
     return groups, [1 / len(found), -1 / len(found)] * len(found)
@@ -185,22 +191,28 @@ def log_overhead(found: Sequence[tuple[Cell, Cell]]) -> tuple[list[list[float]],
 def _flat_in_steps(bench: Benchmark) -> tuple[Verdict, str]:
     found = overhead_by(bench, "steps")
     if len(found) < 2:
-        return "cannot be said", "the runs have one number of steps"
+        return "insufficient data", "The runs have only one number of steps."
     few, many = min(found), max(found)
     (groups, weights), (fewer, minus) = log_overhead(found[many]), log_overhead(found[few])
     span = metrics.run_interval([*groups, *fewer], [*weights, *(-w for w in minus)])
-    told = f"Relative overhead at {many:g} steps minus that at {few:g}: {signed(span)}; flat is within {100 * FLAT:g} points."
+    evidence = (
+        f"Relative overhead at {many:g} steps minus that at {few:g} steps: {signed(span)}. "
+        f"Within {100 * FLAT:g} points counts as flat."
+    )
     if not math.isfinite(span.low):
-        return "cannot be said", told + " One run per cell gives no interval."
-    inside = span.low > -FLAT and span.high < FLAT
-    return "holds" if inside else "fails" if span.low > FLAT or span.high < -FLAT else "open", told
+        return "insufficient data", f"{evidence} One run per cell gives no interval."
+    if span.low > -FLAT and span.high < FLAT:
+        return "holds", evidence
+    return "fails" if span.low > FLAT or span.high < -FLAT else "open", evidence
 
 
 CLAIMS: dict[str, Callable[[Benchmark], tuple[Verdict, str]]] = {
     "ODD gains at every temperature": _every_temperature,
     "ODD is less sensitive to temperature than plain sampling": _less_sensitive,
     f"ODD keeps batches coherent at temperatures of {HOT:g} and more": _coherent_when_hot,
-    f"A small alpha (up to {SMALL_ALPHA}) is a Pareto gain: Pass@n rises, Pass@1 does not fall": _pareto,
+    (
+        f"A small alpha (up to {SMALL_ALPHA}) is a Pareto gain: Pass@n rises, Pass@1 does not fall"
+    ): _pareto,
     "The relative overhead is flat in the number of steps": _flat_in_steps,
 }
 
@@ -208,9 +220,10 @@ CLAIMS: dict[str, Callable[[Benchmark], tuple[Verdict, str]]] = {
 def as_markdown(found: Sequence[Finding]) -> str:
     lines = ["# The paper's claims on these runs", ""]
     lines += [
-        "*Holds*, *fails*: the whole 95 % interval lies on one side. *Open*: it does not. Differences are in points.",
-        "Intervals of measured runs: paired bootstrap over problems. Imported runs: Welch's t over runs, problems held fixed.",
-        "Alphas and temperatures that are called best were picked on the same runs, which flatters them.",
+        "*Holds*, *fails*: the whole 95 % interval lies on one side. *Open*: it does not.",
+        "Differences are in points. Intervals of measured runs: paired bootstrap over problems.",
+        "Imported runs: Welch's t over runs, for fixed problems. The best alphas and temperatures",
+        "were picked on the same runs, which biases their results upwards.",
     ]
     for claim in dict.fromkeys(one.claim for one in found):
         lines += ["", f"## {claim}", ""]

@@ -1,4 +1,4 @@
-"""Settings beside their plain baseline. Imports no torch."""
+"""Compares settings with their plain baseline. Does not import torch."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,23 +19,20 @@ Embed = Callable[[Sequence[str]], Any]  # n texts -> [n, d]
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One setting, over all its seeds."""
+    """A setting, over all its seeds."""
 
     params: SampleParams
     runs: tuple[str, ...]
-    pass_1: tuple[
-        float, float
-    ]  # share of right samples: mean and standard error over seeds (nan with one seed)
-    pass_n: tuple[float, float]  # share of problems with a right sample
-    difference: (
-        metrics.Interval | None
-    )  # of Pass@n to plain sampling that is otherwise alike; None where it is plain
+    # Means and standard errors over seeds; with one seed, the error is nan.
+    pass_1: tuple[float, float]  # share of correct samples
+    pass_n: tuple[float, float]  # share of problems with a correct sample
+    difference: metrics.Interval | None  # in Pass@n from the plain baseline; None if plain
     diversity: Mapping[str, float | None]
     seconds: float
 
 
 def grid(fixed: Mapping[str, Any], axes: Mapping[str, Sequence[Any]]) -> list[SampleParams]:
-    """All combinations, each once, with the plain baseline of each before it."""
+    """Return all combinations, each once and preceded by its plain baseline."""
     found: dict[str, SampleParams] = {}
     for values in product(*axes.values()):
         params = checked(SampleParams, {**fixed, **dict(zip(axes, values, strict=True))})
@@ -45,23 +42,24 @@ def grid(fixed: Mapping[str, Any], axes: Mapping[str, Sequence[Any]]) -> list[Sa
 
 
 def baseline(params: SampleParams) -> SampleParams:
-    """Plain sampling that is otherwise alike; a fork that goes with the push is none of it."""
+    """Return plain sampling with the same other settings; an automatic fork is dropped, too."""
     return params.with_settings({"alpha": 0.0}).canonical()
 
 
 def unpushed(params: SampleParams) -> SampleParams:
-    """The same without its push; a fork stays."""
+    """Return the same settings without repulsion; a fork is kept."""
     return params.model_copy(update={"alpha": 0.0, "fork": params.forks}).canonical()
 
 
 def compare(
     done: Sequence[Done], *, beside: bool = False, embed: Embed | None = None
 ) -> list[Line]:
-    """A line per setting. All runs have the same problems in the same order; every setting has
-    every seed.
+    """Return a line per setting.
 
-    beside: with the measures that compare texts with those of the plain baseline, or by `embed`
-    (`metrics.BESIDE`), which are no part of a record.
+    All runs must have the same problems in the same order, and every setting every seed.
+
+    beside: include the measures that are not part of a record (`metrics.BESIDE`): those that
+        compare texts with the plain baseline, or need `embed`.
     """
     settings: dict[str, list[Done]] = {}
     for spec, records in done:
@@ -69,14 +67,17 @@ def compare(
     lines = []
     for runs in settings.values():
         plain = settings.get(_key(baseline(runs[0][0].params)))
-        lines.append(_line(runs, plain, told_beside(runs, plain, embed) if beside else []))
+        lines.append(_line(runs, plain, measured_beside(runs, plain, embed) if beside else []))
     return lines
 
 
-def told_beside(
+def measured_beside(
     runs: Sequence[Done], plain: Sequence[Done] | None, embed: Embed | None = None
 ) -> list[dict[str, float]]:
-    """Of every problem of every run; plain runs have no baseline but themselves."""
+    """Return the measures of `metrics.BESIDE` for every problem of every run.
+
+    Plain runs are not compared with a baseline.
+    """
     found = []
     others = (
         {}
@@ -98,14 +99,14 @@ def _texts(record: Record) -> list[str]:
 
 
 def covered(done: Sequence[Done]) -> int:
-    """How many problems some sample under some setting solves."""
+    """Return the number of problems solved by some sample of some setting."""
     return int(
         metrics.coverage([[record.correct for record in records] for _, records in done]).sum()
     )
 
 
 def as_data(line: Line) -> dict[str, Any]:
-    """For JSON, which has no nan."""
+    """Return a line as data for JSON, with None for nan."""
     interval = line.difference
     return {
         "params": line.params.model_dump(mode="json", exclude={"seed"}),
@@ -124,7 +125,7 @@ def _number(value: float) -> float | None:
 
 
 def pass_n(records: Sequence[Record]) -> list[float]:
-    """For every problem: is one of its samples right?"""
+    """Return 1.0 for every problem with a correct sample, else 0.0."""
     return [float(any(record.correct)) for record in records]
 
 

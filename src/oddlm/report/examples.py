@@ -1,6 +1,4 @@
-"""Examples picked by rule: the plain batch collapsed on a wrong answer, the diverse batch solved
-the problem.
-"""
+"""Examples of problems where the plain batch collapsed and the diverse batch found a solution."""
 
 import re
 from collections import Counter
@@ -16,22 +14,23 @@ from ..text import visible
 from .cells import Benchmark, Cell, Results
 from .intervals import best_alpha, compared, pairs
 
-MOST = 3  # examples of a benchmark
+MOST = 3  # examples per benchmark
 LOOKED_AT = 40  # candidates whose samples are read from disk
 RULE = (
-    "Rule: under the pushing method with the largest mean gain, at its best alpha, the problems that plain sampling solves in "
-    f"no run and the method does, those with most right samples first ({LOOKED_AT} are looked at); of these the ones whose "
-    "plain batch holds the fewest different texts, at most half as many as samples. Both batches have the same noise. "
-    "Marked words differ from the plain sample of the same number."
+    "How the examples were picked: for the repulsive method with the largest mean gain, at its "
+    "best alpha, take the problems that the method solves and plain sampling solves in no run "
+    f"(up to {LOOKED_AT}, those with the most correct samples first). Of these, show the ones "
+    "whose plain batch has the fewest distinct texts, at most half as many as samples. Both "
+    "batches have the same noise. Marked words differ from the plain sample with the same index."
 )
 
 _WORD = re.compile(r"\s+|\w+|[^\w\s]")
-Piece = tuple[str, bool]  # a text, and whether plain sampling did not write it
+Piece = tuple[str, bool]  # a text, and whether it differs from the plain sample
 
 
 @dataclass(frozen=True)
 class Shown:
-    """One different text of a batch."""
+    """A distinct text of a batch."""
 
     pieces: tuple[Piece, ...]
     times: int
@@ -50,22 +49,20 @@ class Example:
 
 
 def pick_examples(results: Results, bench: Benchmark) -> list[Example]:
-    """At most MOST; none where the runs have no rows or nothing fits the rule."""
+    """Return up to MOST examples; none if the runs have no records or nothing fits the rule."""
     if not bench.problems:
         return []
-    candidates = sorted(_candidates(bench), key=lambda one: (-one[0], one[1].temperature, one[3]))[
-        :LOOKED_AT
-    ]
+    candidates = sorted(_candidates(bench), key=lambda one: (-one[0], one[1].temperature, one[3]))
     ranked = []
-    for _, cell, plain, problem in candidates:
+    for _, cell, plain, problem in candidates[:LOOKED_AT]:
         before, after = _by_seed(results, plain, problem), _by_seed(results, cell, problem)
         after = {seed: record for seed, record in after.items() if seed in before}
         if not after:
             continue
         seed = max(after, key=lambda seed: (sum(after[seed].correct), -seed))
-        different = len({sample.text for sample in before[seed].samples})
-        if any(after[seed].correct) and different <= cell.n / 2:
-            ranked.append((different, problem, cell.label, seed, before[seed], after[seed]))
+        distinct = len({sample.text for sample in before[seed].samples})
+        if any(after[seed].correct) and distinct <= cell.n / 2:
+            ranked.append((distinct, problem, cell.label, seed, before[seed], after[seed]))
     chosen: dict[str, Example] = {}
     for _, problem, label, seed, old, new in sorted(ranked, key=lambda one: one[:3]):
         chosen.setdefault(problem, _example(bench, label, seed, old, new))
@@ -81,7 +78,7 @@ def _by_seed(results: Results, cell: Cell, problem: str) -> dict[int, Record]:
 
 
 def _candidates(bench: Benchmark) -> list[tuple[int, Cell, Cell, str]]:
-    """(right samples, cell, its baseline, problem)."""
+    """Return tuples (correct samples, cell, its baseline, problem)."""
     found = []
     for method in _strongest(bench):
         alpha = best_alpha(bench, method)
@@ -94,7 +91,7 @@ def _candidates(bench: Benchmark) -> list[tuple[int, Cell, Cell, str]]:
 
 
 def _strongest(bench: Benchmark) -> list[str]:
-    """The pushing method with the largest mean gain at its best alpha."""
+    """Return the repulsive method with the largest mean gain at its best alpha, if any."""
     gains = {}
     for method in {cell.method for cell in bench.main if not cell.plain} & set(compared(bench)):
         alpha = best_alpha(bench, method)
@@ -119,7 +116,7 @@ def _example(bench: Benchmark, label: str, seed: int, old: Record, new: Record) 
 
 
 def _shown(texts: list[tuple[Piece, ...]], correct: list[bool]) -> tuple[Shown, ...]:
-    """Each different text once, right ones first, in the order of the samples."""
+    """Return each distinct text once, correct ones first, in the order of the samples."""
     whole = ["".join(text for text, _ in pieces) for pieces in texts]
     times = Counter(whole)
     first = {text: i for i, text in reversed(list(enumerate(whole)))}
@@ -128,7 +125,7 @@ def _shown(texts: list[tuple[Piece, ...]], correct: list[bool]) -> tuple[Shown, 
 
 
 def changed(text: str, plain: str) -> tuple[Piece, ...]:
-    """The text in pieces, those marked that differ from the plain text, by words."""
+    """Split a text into pieces, and mark the words that differ from the plain text."""
     words = _words(text)
     marked = zip(words, in_common(words, _words(plain)), strict=True)
     return tuple(
@@ -142,10 +139,10 @@ def _words(text: str) -> tuple[str, ...]:
 
 
 def as_markdown(found: list[Example]) -> str:
-    """A page of HTML inside Markdown; texts are a model's and are shown as they are, never obeyed."""
+    """Return a Markdown page; the model's texts are escaped, so that they are only shown."""
     lines = ["# Examples: the plain batch collapsed, the diverse batch solved", "", RULE, ""]
     if not found:
-        lines.append("No problem of these runs fits the rule, or the runs have no samples.")
+        lines.append("No problem of these runs fits the rule, or their samples are not available.")
     for one in found:
         lines += [
             f"## {_safe(one.benchmark)}: {_safe(one.problem)}",
@@ -172,7 +169,7 @@ def _cell(shown: Shown) -> str:
 
 
 def _safe(text: str) -> str:
-    """Neither HTML nor Markdown: every sign that could mean something becomes its number."""
+    """Escape every character that could have a meaning in HTML or Markdown."""
     return re.sub(r"[^\w\s.,;:=+/()'-]", lambda sign: f"&#{ord(sign[0])};", visible(text)).replace(
         "\n", "<br>"
     )

@@ -1,6 +1,4 @@
-"""Sums and differences of cells with their intervals: one function for measured and for imported
-runs.
-"""
+"""Sums and differences of cells with their intervals, for measured and imported runs alike."""
 
 from collections.abc import Sequence
 
@@ -13,11 +11,11 @@ Term = tuple[float, Cell]  # a weight and a cell
 
 
 def contrast(terms: Sequence[Term], k: int) -> tuple[metrics.Interval, By] | None:
-    """The weighted sum of Pass@k over cells of one benchmark, with its 95 % interval; None where
-    Pass@k cannot be had.
+    """Return the weighted sum of Pass@k over cells of one benchmark, with its 95 % interval.
 
-    Where rows exist the problems are resampled, all cells together; else the runs' spread within
-    each cell gives the interval.
+    The interval comes from resampling the problems, for all cells together. If the runs have no
+    records, it comes from the spread of the runs within each cell. Return None if Pass@k is not
+    known.
     """
     curves = [(weight, cell.curves) for weight, cell in terms]
     if all(curve is not None for _, curve in curves):
@@ -30,7 +28,7 @@ def contrast(terms: Sequence[Term], k: int) -> tuple[metrics.Interval, By] | Non
 
 
 def pairs(bench: Benchmark, method: str, alpha: float) -> dict[float, tuple[Cell, Cell]]:
-    """By temperature, the cells of one method and alpha, each with its baseline."""
+    """Return the cells of a method and alpha by temperature, each with its baseline."""
     cells = [
         cell
         for cell in bench.main
@@ -40,7 +38,7 @@ def pairs(bench: Benchmark, method: str, alpha: float) -> dict[float, tuple[Cell
 
 
 def mean_gain(chosen: Sequence[tuple[Cell, Cell]], k: int) -> tuple[metrics.Interval, By] | None:
-    """The gain over the baseline, averaged over pairs of cells."""
+    """Return the gain over the baseline, averaged over pairs of cells."""
     share = 1 / len(chosen)
     return contrast(
         [term for cell, plain in chosen for term in ((share, cell), (-share, plain))], k
@@ -48,9 +46,7 @@ def mean_gain(chosen: Sequence[tuple[Cell, Cell]], k: int) -> tuple[metrics.Inte
 
 
 def compared(bench: Benchmark) -> dict[str, list[float]]:
-    """The methods that have a baseline, each with its alphas; explorers that push nothing have
-    alpha 0.
-    """
+    """Return the methods that have a baseline, with their alphas (0: without repulsion)."""
     found: dict[str, set[float]] = {}
     for cell in bench.main:
         if bench.n in cell.gains:
@@ -59,8 +55,9 @@ def compared(bench: Benchmark) -> dict[str, list[float]]:
 
 
 def best_alpha(bench: Benchmark, method: str) -> float | None:
-    """The alpha with the largest mean gain over the temperatures that all alphas of the method
-    have.
+    """Return the alpha with the largest mean gain.
+
+    The mean is over the temperatures that all alphas of the method share; None if there are none.
     """
     grid = {alpha: pairs(bench, method, alpha) for alpha in compared(bench).get(method, [])}
     shared = set.intersection(*(set(found) for found in grid.values())) if grid else set()

@@ -1,4 +1,4 @@
-"""Runs as arrays: what a report needs of a run, read once from front to back, texts left on disk."""
+"""Reads runs into arrays for a report, without their texts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,9 +16,7 @@ Watch = Callable[[int], None]  # called with the number of problems read since t
 
 @dataclass(frozen=True)
 class RunData:
-    """One complete run. An imported one has no problems of its own: only means over all of them are
-    known.
-    """
+    """A complete run. Of an imported run, only means over all problems are known."""
 
     id: str
     spec: RunSpec
@@ -26,16 +24,14 @@ class RunData:
     count: int  # problems
     problems: tuple[str, ...]
     correct: NDArray[np.bool_]  # [problems, n]
-    seconds: Floats  # [problems], of drawing the samples
+    seconds: Floats  # [problems], to draw the samples
     nfe: Floats  # [problems]
-    diversity: Mapping[str, Floats]  # [problems]; nan where it cannot be said
-    solutions: tuple[tuple[int | None, ...], ...]  # [problems, n]: classes of right samples
-    means: Mapping[
-        str, float
-    ]  # of an imported run: pass@k, measures of diversity, seconds per problem
+    diversity: Mapping[str, Floats]  # [problems]; nan if unknown
+    solutions: tuple[tuple[int | None, ...], ...]  # [problems, n]: classes of correct samples
+    means: Mapping[str, float]  # if imported: pass@k, measures of diversity, seconds per problem
 
     def on(self, problems: tuple[str, ...]) -> "RunData":
-        """The same run on some of its problems, in that order."""
+        """Return the run restricted to these problems, in this order."""
         if problems == self.problems:
             return self
         places = {problem: i for i, problem in enumerate(self.problems)}
@@ -52,15 +48,13 @@ class RunData:
         )
 
     def passed(self, k: int) -> float | None:
-        """Pass@k of this run, or None where it cannot be had."""
-        return (
-            self.means.get(f"pass@{k}")
-            if self.imported
-            else float(metrics.pass_at_k(self.correct, k).mean())
-        )
+        """Return Pass@k of this run, or None if it is unknown."""
+        if self.imported:
+            return self.means.get(f"pass@{k}")
+        return float(metrics.pass_at_k(self.correct, k).mean())
 
     def mean(self, name: str) -> float | None:
-        """A measure of diversity, or `seconds` or `nfe` per problem."""
+        """Return the mean over problems of a measure of diversity, `seconds` or `nfe`."""
         if self.imported:
             return self.means.get(name)
         column = {"seconds": self.seconds, "nfe": self.nfe}.get(name, self.diversity.get(name))
@@ -75,11 +69,11 @@ class LeftOut:
 
 
 def read_runs(store: Store, watch: Watch = lambda _: None) -> tuple[list[RunData], list[LeftOut]]:
-    """All runs that can be reported, and the others with the reason.
+    """Return the runs that can be reported, and the others with the reason.
 
-    Of runs with the same samples, the last counts.
+    Of several runs with the same samples, only the last is reported.
     """
-    runs: dict[str, RunData] = {}  # by what its samples are known by
+    runs: dict[str, RunData] = {}  # by the id of their samples
     left_out: list[LeftOut] = []
     for name in store.ids():
         try:
@@ -105,16 +99,16 @@ def _read(store: Store, head: Head, watch: Watch) -> RunData | LeftOut:
     if head.summary is None or not head.complete:
         return LeftOut(head.id, f"not complete: {head.scored} of {head.problems} problems")
     if head.summary.passed is None:
-        return LeftOut(head.id, "nothing scores its samples")
+        return LeftOut(head.id, "its samples are not scored")
     return _imported(head) if head.imported else _measured(head, store, watch)
 
 
 def _measured(head: Head, store: Store, watch: Watch) -> RunData | LeftOut:
-    """Scores hold all that statistics need: the samples themselves are not read."""
+    """Read the scores of a run; the samples themselves are not needed."""
     records = []
     for record in store.statistics(head.id):
         if None in record.correct:
-            return LeftOut(head.id, f"problem {record.problem!r} has samples that nothing scores")
+            return LeftOut(head.id, f"problem {record.problem!r} has samples that are not scored")
         if not len(record.correct) == len(record.solutions) == head.spec.n:
             return LeftOut(
                 head.id,
@@ -149,7 +143,7 @@ def _measured(head: Head, store: Store, watch: Watch) -> RunData | LeftOut:
 
 
 def _finite(values: Sequence[float | None]) -> Floats:
-    """nan for all others."""
+    """Return an array with nan for missing and infinite values."""
     found = np.array(values, dtype=np.float64)
     return np.where(np.isfinite(found), found, np.nan)
 

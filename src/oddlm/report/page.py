@@ -1,9 +1,7 @@
-"""`report.html`: the report as a page that opens from disk, with charts, filters and the samples
-behind each cell.
+"""`report.html`: the report as a page that opens from disk, with charts, filters and samples.
 
-The numbers stand inside the page. Samples are pages of their own, small scripts that are loaded
-when asked for, because a page from disk may not read files. All texts are data: the page inserts
-them as text.
+The numbers are embedded in the page. Samples are in small scripts that are loaded on demand,
+because a page opened from disk may not read files. The page inserts all texts as plain text.
 """
 
 import math
@@ -24,14 +22,16 @@ from .claims import Finding
 from .plots import MEASURES
 
 SAMPLES = "samples"
-PAGE = 10  # problems of a page of samples
-MOST_SAMPLES = 128_000  # in the folder, shared out among all cells
-MOST_SIGNS = 2_000  # of a text
+PAGE = 10  # problems per page of samples
+MOST_SAMPLES = 128_000  # in the folder, divided among all cells
+MOST_CHARACTERS = 2_000  # of a text
 RULE = (
-    "Samples of each setting's run with the lowest seed; {problems}, in the task's order. Texts are cut after "
-    f"{MOST_SIGNS:,} characters."
+    "Samples of each setting's run with the lowest seed: {problems}, in the order of the task. "
+    f"Texts are cut after {MOST_CHARACTERS:,} characters."
 )
-NO_SAMPLES = "These runs were imported as means over problems; their log has no samples."
+NO_SAMPLES = (
+    "These runs were imported from a log that has only means over problems, but no samples."
+)
 Watch = Callable[[str], None]
 Json = dict[str, Any]
 
@@ -43,8 +43,9 @@ def write_page(
     out: Path,
     watch: Watch = lambda _: None,
 ) -> Path:
-    """report.html with its script, its style and its samples; `notes` by benchmark: what its runs
-    cannot tell.
+    """Write report.html with its scripts, styles and samples; return its path.
+
+    notes: by benchmark, remarks on what its runs lack.
     """
     shown = problems_shown(results)
     content = {
@@ -64,14 +65,14 @@ def write_page(
         write_static(REPORT, out)
     except OSError as error:
         raise ValueError(
-            f"cannot write the page of a report to {error.filename or out}: {error.strerror}"
+            f"cannot write the report's page to {error.filename or out}: {error.strerror}"
         ) from error
     write_whole(out / REPORT, asset(REPORT).replace(b"@DATA@", embedded(content).encode()))
     return out / REPORT
 
 
 def problems_shown(results: Results) -> int:
-    """How many problems of each cell have their samples in the folder: whole pages, at least one."""
+    """Return for how many problems samples are written per cell: full pages, at least one."""
     each = sum(cell.n for bench in results.benchmarks for cell in bench.cells if bench.problems)
     return max(1, MOST_SAMPLES // max(1, each) // PAGE) * PAGE
 
@@ -79,7 +80,7 @@ def problems_shown(results: Results) -> int:
 def _benchmark(bench: Benchmark, notes: Sequence[str], shown: int) -> Json:
     some = min(shown, bench.count)
     every = number_of(bench.count, "problem")
-    told = every if some == bench.count else f"the first {some} of {every}"
+    shown_problems = every if some == bench.count else f"the first {some} of {every}"
     measures = {name: MEASURES.get(name, name) for cell in bench.cells for name in cell.diversity}
     return {
         "name": bench.name,
@@ -88,7 +89,7 @@ def _benchmark(bench: Benchmark, notes: Sequence[str], shown: int) -> Json:
         "notes": list(notes),
         "problems": [_short(problem) for problem in bench.problems[:shown]],
         "shown": len(bench.problems[:shown]),
-        "rule": RULE.format(problems=told) if bench.problems else NO_SAMPLES,
+        "rule": RULE.format(problems=shown_problems) if bench.problems else NO_SAMPLES,
         "measures": [[name, label, describe_metric(name)] for name, label in _ranked(measures)],
         "cells": [_cell(bench, cell, shown) for cell in bench.cells],
     }
@@ -103,7 +104,7 @@ def _about(bench: Benchmark) -> str:
 
 
 def _ranked(measures: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Measures of diversity, the paper's first."""
+    """Return the measures of diversity, the paper's first."""
     first = list(MEASURES)
     return sorted(
         measures.items(),
@@ -138,9 +139,9 @@ def _cell(bench: Benchmark, cell: Cell, shown: int) -> Json:
 
 
 def _share(one: Estimate) -> Json:
-    """In percent: mean, low and high to draw, and mean, standard error, low and high to read.
+    """Return an estimate in percent, with None for what is unknown.
 
-    None: not known.
+    "value" holds mean, low and high for charts; "text" mean, standard error, low and high.
     """
     drawn = [
         100 * share if math.isfinite(share) else None for share in (one.mean, one.low, one.high)
@@ -153,16 +154,15 @@ def _share(one: Estimate) -> Json:
 
 
 def _summary(bench: Benchmark, cell: Cell) -> str:
-    """The numbers of a cell in sentences."""
+    """Describe the numbers of a cell in sentences."""
     n, lines = cell.n, []
     if passed := cell.passed.get(n):
         seeds = f", {named('seed', cell.seeds)}" if cell.seeds else ""
         interval = (
             f" [{percent(passed.low)}, {percent(passed.high)}]" if math.isfinite(passed.low) else ""
         )
-        lines.append(
-            f"Pass@{n} {percent(passed.mean)} %{interval}; {number_of(len(cell.runs), 'run')}{seeds}."
-        )
+        runs = number_of(len(cell.runs), "run")
+        lines.append(f"Pass@{n} {percent(passed.mean)} %{interval}; {runs}{seeds}.")
     if gain := cell.gains.get(n):
         label = next(one.label for one in bench.cells if one.key == gain.baseline)
         low, high = percent(gain.low, sign="+"), percent(gain.high, sign="+")
@@ -183,12 +183,14 @@ def _write_samples(results: Results, cell: Cell, problems: Sequence[str], folder
     folder.mkdir(parents=True, exist_ok=True)
     _, run = min(zip(cell.seeds, cell.runs, strict=True))
     for page, start in enumerate(range(0, len(problems), PAGE)):
-        rows = [_row(name, results.record(run, name)) for name in problems[start : start + PAGE]]
-        text = f"oddlm.samples.take({embedded({'cell': cell.key, 'page': page, 'rows': rows})});\n"
+        some = problems[start : start + PAGE]
+        shown = [_problem(problem, results.record(run, problem)) for problem in some]
+        content = embedded({"cell": cell.key, "page": page, "rows": shown})
+        text = f"oddlm.samples.take({content});\n"
         write_whole(folder / f"{page}.js", text.encode("ascii"))
 
 
-def _row(problem: str, record: Record | None) -> Json:
+def _problem(problem: str, record: Record | None) -> Json:
     samples = [[_short(one.text), one.correct] for one in record.samples] if record else []
     return {
         "problem": _short(problem),
@@ -198,11 +200,11 @@ def _row(problem: str, record: Record | None) -> Json:
 
 
 def _short(text: str) -> str:
-    return visible(text if len(text) <= MOST_SIGNS else f"{text[:MOST_SIGNS]} ...")
+    return visible(text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]} ...")
 
 
 def _remove_samples(folder: Path) -> None:
-    """Those of an earlier report, and nothing else."""
+    """Remove the samples of an earlier report, and nothing else."""
     for path in folder.glob("*/*.js"):
         if re.fullmatch(r"[0-9a-f]{12}/\d+\.js", f"{path.parent.name}/{path.name}"):
             path.unlink()

@@ -1,6 +1,6 @@
 """The figures of the paper, at the size a paper uses.
 
-Colours that the colour-blind tell apart: Okabe and Ito's for methods and temperatures, viridis for
+The colours suit colour-blind readers: Okabe and Ito's for methods and temperatures, viridis for
 alphas.
 """
 
@@ -37,10 +37,10 @@ STYLE: dict[Any, Any] = {
     "grid.alpha": 0.25,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "pdf.fonttype": 42,  # letters as letters, which publishers ask for
-    "text.parse_math": False,  # a name with dollar signs is a name
+    "pdf.fonttype": 42,  # TrueType fonts, which publishers require
+    "text.parse_math": False,  # names may contain dollar signs
 }
-MEASURES = {  # of diversity, the first that is known, with its name on the axis
+MEASURES = {  # of diversity -> label; figures show the first that is known
     "embedding_diversity": "1 - cosine of embeddings",
     "vendi_ngram": "Vendi score (words)",
     "distinct_2": "distinct-2",
@@ -48,7 +48,7 @@ MEASURES = {  # of diversity, the first that is known, with its name on the axis
 
 
 PLAIN: dict[str, Any] = {"color": "black", "linestyle": "--", "marker": "o"}
-ACROSS = "Pass@1: right samples (%)"
+ACROSS = "Pass@1: correct samples (%)"
 
 
 @dataclass(frozen=True)
@@ -59,11 +59,11 @@ class Line:
 
 
 class NothingToDrawError(ValueError):
-    """Why a figure cannot be had from these runs."""
+    """A figure cannot be drawn from these runs; the message says why."""
 
 
 def draw(figure_of: Callable[[], "Figure"], path: Path) -> None:
-    """A figure as .png to look at and as .pdf to print; `path` has no suffix."""
+    """Save a figure as .png and .pdf; `path` has no suffix."""
     try:
         from matplotlib import rc_context
     except ImportError as error:
@@ -75,7 +75,7 @@ def draw(figure_of: Callable[[], "Figure"], path: Path) -> None:
 
 
 def pass_k(bench: Benchmark, method: str) -> "Figure":
-    """Pass@k over k, a panel per temperature, a line per alpha, plain sampling dashed."""
+    """Plot Pass@k over k: a panel per temperature, a line per alpha, plain sampling dashed."""
     cells = [
         cell
         for cell in bench.main
@@ -111,7 +111,7 @@ def pass_k(bench: Benchmark, method: str) -> "Figure":
 
 
 def pareto(bench: Benchmark, method: str) -> "Figure":
-    """Pass@1 against Pass@n: a line per alpha through the temperatures."""
+    """Plot Pass@1 against Pass@n, with a line per alpha through the temperatures."""
     cells = [cell for cell in bench.main if cell.method in (method, _plain_of(bench, method))]
     colours = _shades({cell.alpha for cell in cells if not cell.plain})
     lines = []
@@ -128,12 +128,12 @@ def pareto(bench: Benchmark, method: str) -> "Figure":
 
 
 def pareto_of_methods(bench: Benchmark) -> "Figure":
-    """The same with a line per method, each at the alpha with the largest mean gain."""
+    """Plot Pass@1 against Pass@n, with a line per method at its alpha of largest mean gain."""
     return _by_method(bench, ACROSS, _trade)
 
 
 def methods(bench: Benchmark) -> "Figure":
-    """Pass@n over temperature, a line per method at the alpha with the largest mean gain."""
+    """Plot Pass@n over temperature, with a line per method at its alpha of largest mean gain."""
     figure = _by_method(bench, "temperature θ", _over_temperature)
     for panel in figure.axes:
         panel.set_xticks(sorted({cell.temperature for cell in bench.main}))
@@ -147,7 +147,7 @@ def _trade(panel: Any, bench: Benchmark, lines: Sequence[Line]) -> None:
     ]
     if not any(line.cells and not line.cells[0].plain for line in known):
         raise NothingToDrawError(
-            f"{bench.name}: Pass@1 (share of right samples) beside Pass@{bench.n} cannot be had"
+            f"{bench.name} has no Pass@1 (share of correct samples) together with Pass@{bench.n}"
         )
     for line in known:
         cells = sorted(line.cells, key=lambda cell: cell.temperature)
@@ -158,10 +158,9 @@ def _trade(panel: Any, bench: Benchmark, lines: Sequence[Line]) -> None:
         for cell in (cells[0], cells[-1]) if len(cells) > 1 else ():
             place = (100 * cell.passed[1].mean, 100 * cell.passed[bench.n].mean)
             ends.setdefault(place, []).append(f"{cell.temperature:g}")
-        for place, told in ends.items():
-            panel.annotate(
-                ", ".join(told), place, fontsize=6, xytext=(3, 3), textcoords="offset points"
-            )
+        for place, temperatures in ends.items():
+            label = ", ".join(temperatures)
+            panel.annotate(label, place, fontsize=6, xytext=(3, 3), textcoords="offset points")
 
 
 def _over_temperature(panel: Any, bench: Benchmark, lines: Sequence[Line]) -> None:
@@ -180,8 +179,9 @@ def _over_temperature(panel: Any, bench: Benchmark, lines: Sequence[Line]) -> No
 def _by_method(
     bench: Benchmark, x: str, fill: Callable[[Any, Benchmark, Sequence[Line]], None]
 ) -> "Figure":
-    """The objectives as they are in one panel, methods with other settings in a second one, plain
-    sampling in both.
+    """Plot plain objectives in one panel, methods with other settings in a second one.
+
+    Plain sampling is in both.
     """
     plain, bare, other = _method_lines(bench)
     groups = {"objectives": [*plain, *bare], "with other settings": [*plain, *other]}
@@ -201,16 +201,16 @@ def _by_method(
 
 
 def _method_lines(bench: Benchmark) -> tuple[list[Line], list[Line], list[Line]]:
-    """Plain sampling, the other bare objectives, and the rest; each method at its best alpha, or at
-    all where none is known.
+    """Return lines for plain sampling, the other bare objectives, and the rest.
+
+    Each method has its best alpha, or all alphas if the best is unknown.
     """
     plain: list[Line] = []
     bare: list[Line] = []
     other: list[Line] = []
     objectives = {cell.objective for cell in bench.main}
-    for method in sorted(
-        bench.methods, key=lambda method: method not in objectives
-    ):  # they get the first colours
+    # objectives first, so that they get the first colours
+    for method in sorted(bench.methods, key=lambda method: method not in objectives):
         cells = [cell for cell in bench.main if cell.method == method and bench.n in cell.passed]
         best = best_alpha(bench, method)
         for alpha, some in sorted(_by_alpha(cells).items()):
@@ -225,7 +225,7 @@ def _method_lines(bench: Benchmark) -> tuple[list[Line], list[Line], list[Line]]
 
 
 def _style(i: int) -> dict[str, Any]:
-    """Colours, then the same ones dotted; never one without its own mark."""
+    """Return the i-th style: the colours are repeated with other line styles and marks."""
     return {
         "color": COLOURS[i % len(COLOURS)],
         "marker": MARKS[1 + i % (len(MARKS) - 1)],
@@ -234,14 +234,14 @@ def _style(i: int) -> dict[str, Any]:
 
 
 def diversity(bench: Benchmark, method: str) -> "Figure":
-    """Diversity over alpha, a line per temperature, each baseline dashed in its colour."""
+    """Plot diversity over alpha: a line per temperature, its baseline dashed."""
     name = next(
         (name for name in MEASURES if any(name in cell.diversity for cell in bench.main)), None
     )
     cells = [cell for cell in bench.main if name and name in cell.diversity]
     pushed = [cell for cell in cells if cell.method == method]
     if name is None or not pushed:
-        raise NothingToDrawError(f"{bench.name}: no measure of diversity of {method} is known")
+        raise NothingToDrawError(f"{bench.name} has no measure of diversity for {method}")
     temperatures = sorted({cell.temperature for cell in pushed})
     alphas = sorted({cell.alpha for cell in pushed})
     figure, (panel,) = _panels([0], MEASURES[name], "alpha", width=3.8, height=2.6)
@@ -276,7 +276,7 @@ def diversity(bench: Benchmark, method: str) -> "Figure":
 
 
 def overhead(bench: Benchmark) -> "Figure":
-    """Relative overhead over n, length and steps, as far as the runs differ in them."""
+    """Plot the relative overhead over n, length and steps, as far as the runs differ in them."""
     axes = {
         axis: found
         for axis in ("n", "length", "steps")
@@ -322,7 +322,7 @@ def overhead(bench: Benchmark) -> "Figure":
 
 
 def _plain_of(bench: Benchmark, method: str) -> str:
-    """The method that a method is compared with."""
+    """Return the method that a method is compared with."""
     gain = next(
         (gain for c in bench.cells if c.method == method for gain in c.gains.values()), None
     )
@@ -332,7 +332,7 @@ def _plain_of(bench: Benchmark, method: str) -> str:
 def _panels(
     over: Sequence[Any], y: str, x: str, *, width: float = WIDTH, height: float = 1.9
 ) -> tuple["Figure", list[Any]]:
-    """A row of panels (two rows beyond three) that share their axes."""
+    """Return a row of panels that share their axes; more than three take two rows."""
     from matplotlib.figure import Figure
 
     rows = 1 if len(over) <= 3 else 2
@@ -350,9 +350,7 @@ def _panels(
 
 
 def _legend(figure: "Figure", panels: Sequence[Any]) -> None:
-    """One legend below all panels, on paper added for it: it hides no line and takes no room from
-    the panels.
-    """
+    """Add one legend below all panels, and enlarge the figure by its height."""
     found = {
         label: handle
         for panel in panels
@@ -393,5 +391,5 @@ def _errors(cells: Sequence[Cell], k: int) -> list[float]:
 
 
 def _known(values: Sequence[float]) -> list[float]:
-    """An error bar that is not known has no length."""
+    """Replace unknown errors by 0."""
     return [value if math.isfinite(value) else 0.0 for value in values]

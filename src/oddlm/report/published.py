@@ -1,6 +1,4 @@
-"""The paper's own numbers (LLaDA-8B-Instruct in 4 bits, 16 samples, 64 tokens, 32 steps), as data
-beside ours.
-"""
+"""The paper's published numbers (LLaDA-8B-Instruct in 4 bits, 16 samples, 64 tokens, 32 steps)."""
 
 import csv
 from collections.abc import Mapping
@@ -22,8 +20,9 @@ class Latency:
 
 
 def pass_16(bench: Benchmark, cell: Cell) -> tuple[float, float] | None:
-    """Published Pass@16 in percent, mean and standard error, of the same task, objective, alpha and
-    temperature.
+    """Return the published Pass@16 in percent (mean, standard error) of the same setting.
+
+    The task, objective, alpha and temperature must match.
     """
     bare = cell.method == ("plain" if cell.plain else cell.objective)
     if cell.n != N or not bare:
@@ -32,8 +31,9 @@ def pass_16(bench: Benchmark, cell: Cell) -> tuple[float, float] | None:
 
 
 def solved(bench: Benchmark, method: str, alpha: float) -> int | None:
-    """Published problems solved by some sample at some temperature; alpha 0 is plain sampling, the
-    others are ODD.
+    """Return the published number of problems solved by some sample at some temperature.
+
+    Alpha 0 is plain sampling, the others are ODD.
     """
     if bench.n != N or method not in ("plain", "odd"):
         return None

@@ -1,10 +1,10 @@
-"""The authors' exported run logs, one CSV row per run, as runs of a store.
+"""Imports the authors' exported run logs, one CSV row per run, into a store.
 
-They hold means over a run's problems and nothing below: an imported run has a summary and no rows.
-Their pass_at_1 is the share of problems whose *first* sample is right, not the share of right
-samples: at temperature 0 it is the same for all alphas of ODD, as repulsion never moves sample 0.
-It is kept as `first_right`; Pass@1 is not known. Nor are the seeds: a run's id is made of what its
-row says.
+The logs only hold means over the problems of a run, so an imported run has a summary, but no
+records. Their pass_at_1 is the share of problems whose *first* sample is correct, not the share of
+correct samples: at temperature 0 it is the same for all alphas of ODD, as repulsion never moves
+sample 0. It is stored as `first_right`; Pass@1 is not known. Nor are the seeds, so a run's id is
+derived from the content of its row.
 """
 
 import ast
@@ -29,28 +29,18 @@ STRATEGIES = {
     "batched_orth": "odd",
     "orthogonal_projection": "odd_sequential",
 }
-USUAL = {
-    "pool": "max",
-    "top_k": 0,
-    "target": "logits",
-    "quality_scale": 1,
-}  # what the four strategies above were run with
+# the settings of the four strategies above
+USUAL = {"pool": "max", "top_k": 0, "target": "logits", "quality_scale": 1}
 SETTINGS = (
-    "name",
-    "model",
-    "strategy",
-    "steps",
-    "batch_size",
-    "gen_length",
-    "temperature",
-    "_timestamp",
+    *("name", "model", "strategy", "steps"),
+    *("batch_size", "gen_length", "temperature", "_timestamp"),
 )
 MEASURES = ("avg_time", "avg_diversity", "results_table", "n_problems", "pass_at_1")
 
 
 @dataclass(frozen=True)
 class Released:
-    """One row, understood."""
+    """A run read from a row of the log."""
 
     spec: RunSpec
     summary: Summary
@@ -60,14 +50,12 @@ class Released:
 @dataclass(frozen=True)
 class Imported:
     new: int
-    known: int  # in the store already
-    empty: tuple[str, ...]  # names of the rows without a result: runs that failed
+    known: int  # already in the store
+    empty: tuple[str, ...]  # names of rows without a result, i.e. of failed runs
 
 
 def import_released(path: Path, store: Store, task: str) -> Imported:
-    """All runs of the file into the store, or none: it is understood whole before anything is
-    written.
-    """
+    """Import all runs of the file into the store, or none if the file has an error."""
     runs, empty = read_released(path, task)
     store.check()
     new = [run for run in runs if not store.complete(run.spec)]
@@ -86,9 +74,9 @@ def import_released(path: Path, store: Store, task: str) -> Imported:
 
 
 def read_released(path: Path, task: str) -> tuple[list[Released], tuple[str, ...]]:
-    """The runs of the file, and the names of rows without a result.
+    """Return the runs of the file, and the names of rows without a result.
 
-    ValueError says which line is wrong, and how.
+    Raise ValueError, with the number of the line, if the file has an error.
     """
     rows = _rows(path)
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -103,8 +91,9 @@ def read_released(path: Path, task: str) -> tuple[list[Released], tuple[str, ...
             empty.append(row["name"])
             continue
         if run.spec.id in runs:
+            first = runs[run.spec.id][0]
             raise ValueError(
-                f"{path}: lines {runs[run.spec.id][0]} and {line} are the same run; nothing was imported"
+                f"{path}: lines {first} and {line} are the same run; nothing was imported"
             )
         runs[run.spec.id] = line, run
     if not runs:
@@ -113,7 +102,7 @@ def read_released(path: Path, task: str) -> tuple[list[Released], tuple[str, ...
 
 
 def _rows(path: Path) -> list[tuple[int, dict[str, str]]]:
-    """(line, row) pairs; every row has all the columns that are needed."""
+    """Return (line, row) pairs; every row has all required columns."""
     try:
         with path.open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file, strict=True)
@@ -121,7 +110,8 @@ def _rows(path: Path) -> list[tuple[int, dict[str, str]]]:
             missing = [name for name in (*SETTINGS, *MEASURES) if name not in columns]
             if missing:
                 raise ValueError(
-                    f"{path} is not a released run log: it has no column {', '.join(missing)}; nothing was imported"
+                    f"{path} is not a released run log: it has no column {', '.join(missing)}; "
+                    "nothing was imported"
                 )
             rows = [(reader.line_num, row) for row in reader]
     except OSError as error:
@@ -135,7 +125,8 @@ def _rows(path: Path) -> list[tuple[int, dict[str, str]]]:
     short = [line for line, row in rows if None in row or None in row.values()]
     if short:
         raise ValueError(
-            f"{path}, line {short[0]}: it has more or fewer fields than the header; nothing was imported"
+            f"{path}, line {short[0]}: it has more or fewer fields than the header; "
+            "nothing was imported"
         )
     return rows
 
@@ -149,15 +140,13 @@ def _run(file: str, digest: str, line: int, row: Mapping[str, str], task: str) -
     samples = _literal(row, "results_table").get("nrows")
     if not isinstance(samples, int) or n < 1 or samples < n or samples % n:
         raise ValueError(
-            f"results_table must say how many samples there are, a multiple of {n}, not nrows {samples!r}"
+            f"nrows of results_table must be the number of samples, a multiple of {n}, "
+            f"not {samples!r}"
         )
     problems = samples // n
     spec = _spec(row, task, n)
-    told = (
-        ""
-        if float(row["n_problems"] or "nan") == problems
-        else f", which speaks of {row['n_problems']} problems per run"
-    )
+    agrees = float(row["n_problems"] or "nan") == problems
+    remark = "" if agrees else f", which claims {row['n_problems']} problems per run"
     passed = {f"pass@{k}": share for k, share in known.items() if 1 < k <= n}
     summary = Summary(
         id=spec.id,
@@ -166,7 +155,7 @@ def _run(file: str, digest: str, line: int, row: Mapping[str, str], task: str) -
         seconds=None if (seconds := _maybe(row, "avg_time")) is None else seconds * problems,
         passed=passed | ({"first_right": known[1]} if 1 in known else {}),
         diversity={"embedding_diversity": _maybe(row, "avg_diversity")},
-        imported=file + told,
+        imported=file + remark,
     )
     start = {"imported": file, "sha256": digest, "line": line, "name": row["name"]}
     logged = datetime.fromtimestamp(_number(row, "_timestamp"), UTC).isoformat(timespec="seconds")
@@ -184,7 +173,7 @@ def _spec(row: Mapping[str, str], task: str, n: int) -> RunSpec:
     }
     if odd:
         raise ValueError(
-            f"strategy {strategy['name']} with {odd} is another setting than the one known, {USUAL}"
+            f"strategy {strategy['name']} with {odd} is not supported; it must have {USUAL}"
         )
     content = json.dumps(dict(row), sort_keys=True).encode()
     params = {
@@ -200,9 +189,8 @@ def _spec(row: Mapping[str, str], task: str, n: int) -> RunSpec:
         "task": task,
         "n": n,
         "params": params,
-        "seed": int(
-            hashlib.sha256(content).hexdigest()[:12], 16
-        ),  # not the seed it ran with, which nobody wrote down
+        # not the seed of the run, which was not logged
+        "seed": int(hashlib.sha256(content).hexdigest()[:12], 16),
     }
     return checked(RunSpec, spec)
 
@@ -223,7 +211,7 @@ def _share(row: Mapping[str, str], name: str) -> float | None:
 
 
 def _maybe(row: Mapping[str, str], name: str) -> float | None:
-    """A number; None where the field is empty or NaN."""
+    """Return a number, or None if the field is empty or NaN."""
     return None if row[name].strip().lower() in ("", "nan") else _number(row, name)
 
 
@@ -238,11 +226,11 @@ def _number(row: Mapping[str, str], name: str) -> float:
 
 
 def _literal(row: Mapping[str, str], name: str) -> dict[str, Any]:
-    """A dict as Python writes it; nothing is run."""
+    """Return a dict from a Python literal; no code is run."""
     try:
         found = ast.literal_eval(row[name])
     except (ValueError, SyntaxError, RecursionError, MemoryError):
         found = None
     if not isinstance(found, dict):
-        raise ValueError(f"{name} must be a dict as Python writes it, not {row[name]!r:.60}")
+        raise ValueError(f"{name} must be a Python dict literal, not {row[name]!r:.60}")
     return found

@@ -1,10 +1,10 @@
-"""Compact results to keep in a repository: a line per run, with verdicts and without texts.
+"""Compact result files for a repository: a line per run, with verdicts, but without texts.
 
     export(Store(Path("runs")), Path("results/mini"))   # results/mini/countdown.jsonl, ...
     for result in read_folder(Path("results/mini")):
         print(result.method, result.correct.any(axis=1).mean())
 
-results/README.md documents the fields. Imports no torch.
+results/README.md documents the fields. This module does not import torch.
 """
 
 import hashlib
@@ -22,18 +22,18 @@ from ..files import write_whole
 from ..store import Head, Store
 from .load import LeftOut, RunData, read_runs
 
-FORMAT: Literal[1] = 1  # of a line; another number is another layout, and is refused
+FORMAT: Literal[1] = 1  # of a line; other formats are refused
 
 
 class Origin(BaseModel):
-    """What drew the samples of a run."""
+    """The machine and versions that drew the samples of a run."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     date: str | None = Field(description="When drawing began, as YYYY-MM-DD.")
     device: str | None = Field(description="The GPU's name, or 'cpu'.")
     dtype: str | None = Field(
-        description="Of the network where the run fixed it; null is the model's default."
+        description="The network's dtype if the run set it; null is the model's default."
     )
     oddlm: str | None = Field(description="Version of this package.")
     torch: str | None = Field(description="Version of PyTorch.")
@@ -46,52 +46,58 @@ class Result(BaseModel):
 
     schema_version: Literal[1] = FORMAT
     run: str = Field(description="The run's id in the store it came from.")
-    model: str = Field(description="The model's name; of a folder, its last part.")
-    model_digest: str | None = Field(description="Of the weights.")
+    model: str = Field(description="The model's name; for a folder, its last part.")
+    model_digest: str | None = Field(description="Digest of the weights.")
     task: str
-    protocol: str | None = Field(description="The task's named variant; null is the task itself.")
-    split: str | None = Field(description="'tune', or null for what the task reports on.")
+    protocol: str | None = Field(
+        description="The named variant of the task; null is the task itself."
+    )
+    split: str | None = Field(
+        description="'tune', or null for the problems that results are reported on."
+    )
     task_version: int | None
     scorer_version: str | None
     sampler_version: int
-    problems: int = Field(ge=1, description="How many.")
+    problems: int = Field(ge=1, description="Number of problems.")
     problems_digest: str = Field(
-        description="SHA-256 of their sorted ids: runs with the same one can be paired."
+        description="SHA-256 of their sorted ids; runs with the same digest can be paired."
     )
     n: int = Field(ge=1, description="Samples per problem.")
     seed: int
-    method: str = Field(description="How samples are made to differ, in a few words.")
+    method: str = Field(description="How samples are made to differ, in short.")
     params: dict[str, Any] = Field(
-        description="All settings of the sampler, under the names of that version."
+        description="All settings of the sampler, with the names of that version."
     )
-    nfe: float = Field(ge=0, description="Network evaluations per sample that was kept.")
-    distinct: tuple[int, ...] = Field(description="By problem, how many of its n texts differ.")
+    nfe: float = Field(ge=0, description="Network evaluations per kept sample.")
+    distinct: tuple[int, ...] = Field(
+        description="By problem, the number of distinct texts among its n samples."
+    )
     verdicts: tuple[str, ...] = Field(
-        description="By problem, n characters: sample i is right (1) or wrong (0). Ids are sorted."
+        description="By problem, in the order of sorted ids: n characters, 1 if correct, else 0."
     )
     origin: Origin
 
     @model_validator(mode="after")
-    def _as_long(self) -> Self:
+    def _check_lengths(self) -> Self:
         if not self.problems == len(self.verdicts) == len(self.distinct):
             counts = f"{len(self.verdicts)} verdicts and {len(self.distinct)} counts of texts"
             raise ValueError(f"run {self.run} has {self.problems} problems, {counts}")
         if any(len(one) != self.n or one.strip("01") for one in self.verdicts):
             raise ValueError(
-                f"run {self.run}: a problem's verdicts are {self.n} characters, 0 or 1"
+                f"run {self.run}: the verdicts of a problem must be {self.n} characters, 0 or 1"
             )
         return self
 
     @property
     def correct(self) -> NDArray[np.bool_]:
-        """[problems, n]"""
+        """Whether each sample is correct: [problems, n]."""
         flat = np.frombuffer("".join(self.verdicts).encode(), dtype=np.uint8)
         right: NDArray[np.bool_] = flat.reshape(self.problems, self.n) == ord("1")
         return right
 
     @property
     def where(self) -> str:
-        """The task and its variant, fit for a file name."""
+        """The task and its variant, as a file name."""
         return re.sub(
             r"[^\w.+-]+", "_", f"{self.task}-{self.protocol}" if self.protocol else self.task
         )
@@ -99,16 +105,16 @@ class Result(BaseModel):
 
 @dataclass(frozen=True)
 class Exported:
-    files: Mapping[Path, int]  # how many runs each holds now
-    runs: int  # that were written
+    files: Mapping[Path, int]  # path -> number of runs it holds now
+    runs: int  # written
     left_out: tuple[LeftOut, ...]
 
 
 def export(store: Store, out: Path, runs: Collection[str] | None = None) -> Exported:
-    """Write the complete runs of a store into a folder, a file per task: those named, or all.
+    """Write the complete runs of a store, or those named in `runs`, to a folder, a file per task.
 
-    A run that a file holds already is replaced, the others stay. A folder is about one model:
-    ValueError for another one.
+    Runs that a file already holds are replaced, its others are kept. Raise ValueError if the folder
+    would hold more than one model.
     """
     found, left_out = read_runs(store)
     wanted = [run for run in found if runs is None or run.id in runs]
@@ -116,7 +122,7 @@ def export(store: Store, out: Path, runs: Collection[str] | None = None) -> Expo
     skipped = [one for one in left_out if runs is None or one.run in runs]
     for run in wanted:
         if run.imported or run.spec.task is None:
-            skipped.append(LeftOut(run.id, "it has no verdicts of its own"))
+            skipped.append(LeftOut(run.id, "it has no verdicts"))
             continue
         result = _result(run, store.exact_head(run.id))
         results.setdefault(out / f"{result.where}.jsonl", []).append(result)
@@ -132,12 +138,15 @@ def export(store: Store, out: Path, runs: Collection[str] | None = None) -> Expo
 
 
 def read_folder(folder: Path) -> list[Result]:
-    """All results of a model."""
+    """Return all results in a folder, which holds one model."""
     return [result for path in sorted(folder.glob("*.jsonl")) for result in read_file(path)]
 
 
 def read_file(path: Path) -> list[Result]:
-    """ValueError names the line that is no result, and a run that is there twice."""
+    """Return the results in a file.
+
+    Raise ValueError, with the line, if one is invalid or a run occurs twice.
+    """
     results: dict[str, Result] = {}
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         try:
@@ -147,7 +156,7 @@ def read_file(path: Path) -> list[Result]:
             where = ".".join(map(str, first["loc"]))
             raise ValueError(f"{path}, line {number}: {where}: {first['msg']}") from error
         if result.run in results:
-            raise ValueError(f"{path}, line {number}: run {result.run} is there twice")
+            raise ValueError(f"{path}, line {number}: run {result.run} occurs twice")
         results[result.run] = result
     return list(results.values())
 
@@ -181,7 +190,7 @@ def _result(run: RunData, head: Head) -> Result:
 
 
 def _origin(head: Head) -> Origin:
-    """Of the first start that drew: nothing that names a person's machine or folders."""
+    """Return the origin from the first start that drew, without names of machines or folders."""
     drew: Mapping[str, Any] = next((one for one in head.starts if one.get("stage") == "draw"), {})
     versions = drew.get("versions") or {}
     return Origin(
@@ -196,9 +205,10 @@ def _origin(head: Head) -> Origin:
 def _check_one_model(results: Sequence[Result], out: Path) -> None:
     models = {one.model_digest or one.model: one.model for one in results}
     if len(models) > 1:
-        told = ", ".join(f"{name} ({digest[:12]})" for digest, name in models.items())
+        listed = ", ".join(f"{name} ({digest[:12]})" for digest, name in models.items())
         raise ValueError(
-            f"{out} holds one model, but these runs are of {told}: name runs, or --out"
+            f"{out} can hold only one model, but these runs have {listed}: "
+            "name the runs to export, or another --out"
         )
 
 
@@ -219,7 +229,7 @@ def _line(result: Result) -> bytes:
 
 
 def by_model(folder: Path) -> dict[str, list[Result]]:
-    """The results of every model under a folder, by the name of its own folder."""
+    """Return the results of every model below a folder, by the name of the model's folder."""
     found: Iterable[Path] = (
         sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else ()
     )

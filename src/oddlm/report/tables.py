@@ -1,4 +1,4 @@
-"""The tables of a report, each once as data and from there as Markdown, LaTeX and CSV."""
+"""The tables of a report: as data, and from there as Markdown, LaTeX and CSV."""
 
 import csv
 import io
@@ -15,15 +15,15 @@ from . import published
 from .cells import Benchmark, Cell, Results
 from .intervals import best_alpha, compared, mean_gain, pairs
 
-MOST_RUNS = 8  # of a cell in the paper; cells with fewer are listed
+MOST_RUNS = 8  # per cell in the paper; cells with fewer are listed
 PASS_COLUMNS = ("task", "objective", "alpha", "temperature", "mean", "se", "runs")
 
 
 @dataclass(frozen=True)
 class Table:
-    """Cells are texts; a row of one text is a heading inside the table.
+    """A table of texts; a row with a single text is a heading inside the table.
 
-    `bold` marks (row, column).
+    `bold` holds the (row, column) pairs of bold cells.
     """
 
     title: str
@@ -43,14 +43,11 @@ class Table:
             if len(row) == 1:
                 lines.append(_pipes([f"*{escaped(row[0])}*", *[""] * (len(self.columns) - 1)]))
             else:
-                lines.append(
-                    _pipes(
-                        [
-                            f"**{escaped(x)}**" if (i, j) in self.bold else escaped(x)
-                            for j, x in enumerate(row)
-                        ]
-                    )
-                )
+                texts = [
+                    f"**{escaped(x)}**" if (i, j) in self.bold else escaped(x)
+                    for j, x in enumerate(row)
+                ]
+                lines.append(_pipes(texts))
         return "\n".join([*lines, *(["", self.note] if self.note else []), ""])
 
     def latex(self) -> str:
@@ -75,16 +72,8 @@ class Table:
                 ]
                 lines.append(" & ".join(texts) + r" \\")
         caption = " ".join(text for text in (self.title + ".", self.note) if text)
-        return "\n".join(
-            [
-                *lines,
-                r"\bottomrule",
-                r"\end{tabular}",
-                rf"\caption{{{_tex(caption)}}}",
-                r"\end{table}",
-                "",
-            ]
-        )
+        lines += [r"\bottomrule", r"\end{tabular}", rf"\caption{{{_tex(caption)}}}"]
+        return "\n".join([*lines, r"\end{table}", ""])
 
 
 def as_csv(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -96,14 +85,12 @@ def as_csv(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def _harmless(cell: object) -> object:
-    """A name that a spreadsheet would take for a formula gets an apostrophe, by which spreadsheets
-    know a text.
-    """
+    """Prefix a text that a spreadsheet would take for a formula with an apostrophe."""
     formula = isinstance(cell, str) and cell[:1] in "=+-@\t\r" and not _NUMBER.match(cell)
     return f"'{cell}" if formula else cell
 
 
-_NUMBER = re.compile(r"-?$|[+-][\d.]+($| %$| \[| \()")  # and what stands behind one in these tables
+_NUMBER = re.compile(r"-?$|[+-][\d.]+($| %$| \[| \()")  # with the suffixes of these tables
 
 
 def percent(mean: float, se: float) -> str:
@@ -111,14 +98,13 @@ def percent(mean: float, se: float) -> str:
 
 
 def with_error(mean: float, se: float, digits: int = 1) -> str:
-    """70.3 ± 0.8; an error that is not known is left out."""
-    return (
-        f"{fixed(mean, digits)} ± {fixed(se, digits)}" if math.isfinite(se) else fixed(mean, digits)
-    )
+    """Format a mean as 70.3 ± 0.8; an unknown error is left out."""
+    shown = fixed(mean, digits)
+    return f"{shown} ± {fixed(se, digits)}" if math.isfinite(se) else shown
 
 
 def signed(span: metrics.Interval) -> str:
-    """+3.1 [+0.4, +5.9], in points."""
+    """Format a difference in points as +3.1 [+0.4, +5.9]."""
     difference, low, high = (text.percent(value, sign="+") for value in span)
     return (
         f"{difference} [{low}, {high}]"
@@ -128,16 +114,14 @@ def signed(span: metrics.Interval) -> str:
 
 
 def pass_rows(bench: Benchmark) -> list[tuple[object, ...]]:
-    """PASS_COLUMNS, in percent."""
+    """Return a row of PASS_COLUMNS per cell, in percent."""
     rows: list[tuple[object, ...]] = []
     for cell in bench.main:
         if bench.n in cell.passed:
             found = cell.passed[bench.n]
             objective = cell.method.replace("plain", "none", 1) if cell.plain else cell.method
-            mean, se = (
-                round(100 * found.mean, 4),
-                round(100 * found.se, 4) if math.isfinite(found.se) else "",
-            )
+            mean = round(100 * found.mean, 4)
+            se = round(100 * found.se, 4) if math.isfinite(found.se) else ""
             runs = len(cell.run_passed[bench.n])
             rows.append(
                 (bench.name, objective, f"{cell.alpha:g}", f"{cell.temperature:g}", mean, se, runs)
@@ -146,8 +130,9 @@ def pass_rows(bench: Benchmark) -> list[tuple[object, ...]]:
 
 
 def pass_table(bench: Benchmark) -> Table:
-    """The paper's layout: temperatures across, alphas down, one block per method, the best of each
-    temperature in bold.
+    """Return Pass@n in the paper's layout: a column per temperature, a row per alpha.
+
+    There is one block per method; the best value at each temperature is bold.
     """
     k = bench.n
     temperatures = sorted({cell.temperature for cell in bench.main})
@@ -171,26 +156,22 @@ def pass_table(bench: Benchmark) -> Table:
                 for j, c in enumerate(found, 1)
                 if c and c.passed[k].mean == best[temperatures[j - 1]]
             }
-            rows.append(
-                (
-                    f"{alpha:g}",
-                    *(percent(c.passed[k].mean, c.passed[k].se) if c else "-" for c in found),
-                )
-            )
+            shown = (percent(c.passed[k].mean, c.passed[k].se) if c else "-" for c in found)
+            rows.append((f"{alpha:g}", *shown))
     sizes = f"{number_of(bench.count, 'problem')}, {number_of(k, 'sample')} each"
-    note = f"Percent, mean ± standard error over runs; {sizes}. Bold: best of each temperature."
+    note = f"Percent, mean ± standard error over runs; {sizes}. Bold: best at each temperature."
     columns = ("alpha", *(f"θ = {t:g}" for t in temperatures))
     return Table(f"Pass@{k}, {bench.name}", columns, tuple(rows), note, frozenset(bold))
 
 
 def thin_cells(bench: Benchmark) -> list[tuple[Cell, int]]:
-    """Cells that rest on fewer runs than the paper's 8, with their number of runs."""
+    """Return the cells with fewer runs than the paper's, with their number of runs."""
     counted = [(cell, len(cell.run_passed.get(bench.n, ()))) for cell in bench.main]
     return [(cell, runs) for cell, runs in counted if runs < MOST_RUNS]
 
 
 def published_table(bench: Benchmark) -> Table | None:
-    """Ours beside the published value, where task, method, alpha, temperature and n match."""
+    """Compare with the published values whose task, method, alpha, temperature and n match."""
     rows = []
     gaps = []
     for cell in bench.main:
@@ -205,7 +186,7 @@ def published_table(bench: Benchmark) -> Table | None:
     cells, largest = number_of(len(rows), "cell"), fixed(max(gaps, key=abs), 2, "+")
     note = f"{cells}; largest difference {largest} points. Published: {published.WHOSE}."
     return Table(
-        f"Beside the paper, {bench.name}",
+        f"Comparison with the paper, {bench.name}",
         ("setting", "these runs", "published", "difference", "runs"),
         tuple(rows),
         note,
@@ -213,8 +194,9 @@ def published_table(bench: Benchmark) -> Table | None:
 
 
 def coverage_table(bench: Benchmark) -> Table | None:
-    """Problems that some sample solves, all temperatures and runs of a method and alpha together;
-    None without rows.
+    """Return the problems solved by any sample of a method and alpha, at any temperature.
+
+    None for imported runs, which have no records.
     """
     rows = []
     for method in bench.methods:
@@ -232,28 +214,20 @@ def coverage_table(bench: Benchmark) -> Table | None:
             theirs = published.solved(bench, method, alpha)
             tried = sum(cell.tried for cell in some)
             share = f"{text.percent(solved / bench.count)} %"
-            rows.append(
-                (
-                    f"{method} α{alpha:g}",
-                    str(len(some)),
-                    str(tried),
-                    str(solved),
-                    share,
-                    str(theirs or "-"),
-                )
-            )
+            counts = (str(len(some)), str(tried), str(solved))
+            rows.append((f"{method} α{alpha:g}", *counts, share, str(theirs or "-")))
     if not rows:
         return None
     note = (
-        f"Of {number_of(bench.count, 'problem')}: those with a right sample at any temperature, in any run. A row with more "
-        "samples has had more chances."
+        f"Of {number_of(bench.count, 'problem')}, those with a correct sample at any temperature "
+        "in any run. More samples per problem mean more chances."
     )
     columns = ("method", "temperatures", "samples per problem", "solved", "coverage", "published")
     return Table(f"Cumulative coverage, {bench.name}", columns, tuple(rows), note)
 
 
 def latency_table(bench: Benchmark) -> Table | None:
-    """Seconds per batch, and the overhead over the baseline of the same temperature and settings."""
+    """Return seconds per batch, and the overhead over the baseline of the same settings."""
     theirs = published.latency(bench)
     rows = []
     for method in bench.methods:
@@ -261,7 +235,7 @@ def latency_table(bench: Benchmark) -> Table | None:
         if not some:
             continue
         mean, se = metrics.mean_se([value for cell in some for value in cell.run_seconds])
-        told = {"plain": theirs.plain, "odd": theirs.odd}.get(method) if theirs else None
+        paper = {"plain": theirs.plain, "odd": theirs.odd}.get(method) if theirs else None
         nfe = [cell.nfe for cell in some if cell.nfe is not None]
         rows.append(
             (
@@ -270,14 +244,15 @@ def latency_table(bench: Benchmark) -> Table | None:
                 fixed(sum(nfe) / len(nfe)) if nfe else "-",
                 _overhead(bench, some),
                 str(sum(len(cell.run_seconds) for cell in some)),
-                with_error(*told) if told else "-",
+                with_error(*paper) if paper else "-",
             )
         )
     if not rows:
         return None
     note = (
-        "Wall time of drawing a batch as it was logged, mean ± standard error over all runs of a method. Overhead: each cell "
-        "against its baseline at the same temperature, averaged; runs that shared a machine with others measure that too."
+        "Logged wall time to draw a batch, mean ± standard error over all runs of a method. "
+        "Overhead: each cell against its baseline at the same temperature, averaged. Runs that "
+        "shared a machine include the slowdown."
     )
     columns = (
         "method",
@@ -296,7 +271,7 @@ def _overhead(bench: Benchmark, cells: Sequence[Cell]) -> str:
 
 
 def overhead(bench: Benchmark, cell: Cell) -> float | None:
-    """How much longer a batch takes than its baseline, as a share; None without one."""
+    """Return the relative extra time of a batch over its baseline; None without a baseline."""
     gain = next(iter(cell.gains.values()), None)
     plain = bench.cell(gain.baseline) if gain else None
     if plain is None or cell.seconds is None or plain.seconds is None or not plain.seconds.mean:
@@ -305,9 +280,7 @@ def overhead(bench: Benchmark, cell: Cell) -> float | None:
 
 
 def robustness_table(bench: Benchmark) -> Table | None:
-    """One fixed alpha over all temperatures: its mean gain, its worst gain, and what it loses to
-    the best alpha per cell.
-    """
+    """Return the mean gain, worst gain and regret of each alpha over all temperatures."""
     k = bench.n
     rows = []
     for method, alphas in compared(bench).items():
@@ -319,14 +292,15 @@ def robustness_table(bench: Benchmark) -> Table | None:
             regrets = [_best(grid, t, k) - found[t][0].passed[k].mean for t in found]
             worst = min((cell.gains[k].difference, t) for t, (cell, _) in found.items())
             mean_regret, most = sum(regrets) / len(regrets), max(regrets)
-            told = f"{text.percent(worst[0], sign='+')} (θ = {worst[1]:g})"
-            shown = (told, text.percent(mean_regret), text.percent(most))
+            lowest = f"{text.percent(worst[0], sign='+')} (θ = {worst[1]:g})"
+            shown = (lowest, text.percent(mean_regret), text.percent(most))
             rows.append((f"{method} α{alpha:g}", str(len(found)), signed(gain[0]), *shown))
     if not rows:
         return None
     note = (
-        f"Points of Pass@{k}. Gain: over the baseline, averaged over the temperatures, with its 95 % interval. Regret: what "
-        "the method's best alpha at each temperature has more, picked on these very runs."
+        f"In points of Pass@{k}. Gain: over the baseline, averaged over temperatures, with its "
+        "95 % interval. Regret: the distance to the method's best alpha at each temperature, "
+        "picked on these runs."
     )
     columns = ("method", "temperatures", "mean gain", "worst gain", "mean regret", "largest regret")
     return Table(f"One alpha for all temperatures, {bench.name}", columns, tuple(rows), note)
@@ -339,7 +313,7 @@ def _best(grid: dict[float, dict[float, tuple[Cell, Cell]]], temperature: float,
 
 
 def transfer_table(results: Results) -> Table | None:
-    """The alpha that is best on one benchmark, used on another."""
+    """Return the gain of the best alpha of one benchmark on another."""
     rows = []
     for source in results.benchmarks:
         for target in results.benchmarks:
@@ -350,40 +324,24 @@ def transfer_table(results: Results) -> Table | None:
                 found, best = pairs(target, method, alpha), pairs(target, method, own)
                 gain = mean_gain(list(found.values()), target.n) if found else None
                 there = mean_gain(list(best.values()), target.n)
+                setting = (method, source.name, f"{alpha:g}", target.name)
                 if gain is None or there is None:
-                    rows.append(
-                        (
-                            method,
-                            source.name,
-                            f"{alpha:g}",
-                            target.name,
-                            "not run there",
-                            f"{own:g}",
-                            "-",
-                        )
-                    )
+                    rows.append((*setting, "not run there", f"{own:g}", "-"))
                     continue
                 regret = text.percent(there[0].difference - gain[0].difference)
-                rows.append(
-                    (
-                        method,
-                        source.name,
-                        f"{alpha:g}",
-                        target.name,
-                        signed(gain[0]),
-                        f"{own:g}",
-                        regret,
-                    )
-                )
+                rows.append((*setting, signed(gain[0]), f"{own:g}", regret))
     if not rows:
         return None
-    note = "Mean gain in points over all temperatures, with its 95 % interval. Regret: what the target's own best alpha has more."
+    note = (
+        "Mean gain in points over all temperatures, with its 95 % interval. Regret: the distance "
+        "to the target's own best alpha."
+    )
     columns = ("method", "tuned on", "alpha", "used on", "gain there", "best there", "regret")
     return Table("Transfer of a tuned alpha", columns, tuple(rows), note)
 
 
 def _tuned(bench: Benchmark) -> set[str]:
-    """The methods with alphas to choose from."""
+    """Return the methods with several alphas."""
     return {method for method, alphas in compared(bench).items() if len(alphas) > 1}
 
 
@@ -392,7 +350,7 @@ def _pipes(texts: Sequence[str]) -> str:
 
 
 def escaped(text: str) -> str:
-    """For Markdown: nothing in a name may end a cell, begin a tag or a link, or change the type."""
+    """Escape a name for Markdown: it must not end a cell, start a link, or change the font."""
     return re.sub(r"[\\`*_\[\]<>|~!#&]", lambda sign: rf"\{sign[0]}", one_line(text))
 
 

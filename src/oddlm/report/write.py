@@ -1,6 +1,4 @@
-"""A folder with everything: tables, figures, claims, examples, and `report.md` that holds them
-together.
-"""
+"""Writes a report: tables, figures, claims and examples, and `report.md` with all of them."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -18,19 +16,23 @@ from .plots import NothingToDrawError
 from .tables import Table, escaped
 
 FIGURES = "figures"
-LONGEST = 120  # signs of a figure's file name; of a long one the end tells more
+LONGEST = 120  # characters of a figure's file name; the end of a long one is more specific
 INTERVALS = (
-    "Standard errors (±) are over runs, as in the paper. Intervals are at 95 %: of measured runs by paired bootstrap over "
-    "problems (what other problems would give), of imported runs by Welch's t over runs (what other seeds would give on the "
-    "same problems)."
+    "Standard errors (±) are over runs, as in the paper. Intervals are at 95 %. For measured runs, "
+    "they come from a paired bootstrap over problems and show the variation between problems. For "
+    "imported runs, they come from Welch's t over runs and show the variation between seeds on the "
+    "same problems."
 )
 Watch = Callable[[str], None]
 
 
 def write_report(results: Results, out: Path, watch: Watch = lambda _: None) -> list[Path]:
-    """All files of the report; what cannot be had is a message in the place where it would stand."""
+    """Write all files of the report; return their paths.
+
+    If the runs lack the data for a table or figure, a message takes its place.
+    """
     if out.exists() and not out.is_dir():
-        raise ValueError(f"cannot write a report to {out}: it is a file")
+        raise ValueError(f"cannot write a report to {out}: it is not a folder")
     (out / FIGURES).mkdir(parents=True, exist_ok=True)
     files: dict[str, str] = {}
     watch("tables")
@@ -51,9 +53,7 @@ def write_report(results: Results, out: Path, watch: Watch = lambda _: None) -> 
     pictures = _figures(results.benchmarks, out / FIGURES, watch)
     files["report.md"] = _page(results, files, pictures)
     for path in out.iterdir():
-        if (
-            OWN.fullmatch(path.name) and path.name not in files
-        ):  # an earlier report's, which this one would contradict
+        if OWN.fullmatch(path.name) and path.name not in files:  # left from an earlier report
             path.unlink()
     for name, text in files.items():
         write_whole(out / name, text.encode())
@@ -63,15 +63,17 @@ def write_report(results: Results, out: Path, watch: Watch = lambda _: None) -> 
     return [*(out / name for name in files), *(out / FIGURES / name for name in drawn), html]
 
 
-NO_ROWS = "cannot be had, the runs were imported and have no rows."
-NO_BASE = "cannot be had, no method has runs of plain sampling beside it that are otherwise alike."
+NO_RECORDS = "not available, because the runs were imported and have no records."
+NO_BASE = (
+    "not available, because no method has runs of plain sampling with the same other settings."
+)
 NO_TRANSFER = (
-    "Transfer of an alpha cannot be had: it takes two benchmarks with two alphas of one method."
+    "Transfer of an alpha is not available: it takes two benchmarks with two alphas of one method."
 )
 TABLES: tuple[tuple[str, Callable[[Benchmark], Table | None], str], ...] = (
-    ("coverage", tables.coverage_table, "coverage " + NO_ROWS),
-    ("latency", tables.latency_table, "latency cannot be had, the runs were not timed."),
-    ("robustness", tables.robustness_table, "gains and regret " + NO_BASE),
+    ("coverage", tables.coverage_table, "coverage is " + NO_RECORDS),
+    ("latency", tables.latency_table, "latency is not available, because the runs were not timed."),
+    ("robustness", tables.robustness_table, "gains and regret are " + NO_BASE),
 )
 OWN = re.compile(rf"(pass\d+|transfer|{'|'.join(name for name, _, _ in TABLES)})\.(md|tex|csv)")
 
@@ -92,17 +94,14 @@ def _pass_files(benchmarks: Sequence[Benchmark], k: int) -> dict[str, str]:
 
 
 def _thin(bench: Benchmark) -> list[str]:
-    """Cells with fewer runs than the paper's; where all have the same few, one sentence."""
+    """List the cells with fewer runs than the paper's, in one sentence if all have as few."""
     thin = tables.thin_cells(bench)
     counts = {runs for _, runs in thin}
     if len(thin) == len(bench.main) and len(counts) == 1:
-        return [
-            f"{escaped(bench.name)}: every cell rests on {counts.pop()} of the paper's {tables.MOST_RUNS} runs."
-        ]
-    told = ", ".join(f"{escaped(cell.label)} ({runs})" for cell, runs in thin)
-    return [
-        f"{escaped(bench.name)}: cells that rest on fewer than {tables.MOST_RUNS} runs: {told or 'none'}."
-    ]
+        has = f"every cell has {number_of(counts.pop(), 'run')} (the paper: {tables.MOST_RUNS})"
+        return [f"{escaped(bench.name)}: {has}."]
+    listed = ", ".join(f"{escaped(cell.label)} ({runs})" for cell, runs in thin) or "none"
+    return [f"{escaped(bench.name)}: cells with fewer than {tables.MOST_RUNS} runs: {listed}."]
 
 
 def _table_files(name: str, found: Sequence[Table | str]) -> dict[str, str]:
@@ -121,7 +120,7 @@ def _table_files(name: str, found: Sequence[Table | str]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure of the report; without files, the caption says why there is none."""
+    """A figure of the report; if it has no files, the caption says why."""
 
     caption: str
     files: tuple[str, ...] = ()
@@ -133,7 +132,7 @@ Wanted = tuple[str, str, Callable[[], Any]]  # caption, name, figure
 def _figures(
     benchmarks: Sequence[Benchmark], folder: Path, watch: Watch
 ) -> dict[str, list[Picture]]:
-    """By benchmark, what was drawn."""
+    """Draw all figures; return them by benchmark."""
     wanted = [(bench.name, one) for bench in benchmarks for one in _wanted(bench)]
     stems = _unique([slug(f"{bench}-{name}") for bench, (_, name, _) in wanted])
     found: dict[str, list[Picture]] = {bench.name: [] for bench in benchmarks}
@@ -161,9 +160,8 @@ def _wanted(bench: Benchmark) -> list[Wanted]:
         ),
         ("Overhead", "overhead", partial(plots.overhead, bench)),
     ]
-    for method in [
-        method for method, some in alphas.items() if len(some) > 1
-    ]:  # one alpha: the figures by method say it
+    # Methods with one alpha are only in the figures by method.
+    for method in [method for method, some in alphas.items() if len(some) > 1]:
         wanted += [
             (f"Pass@k of {method}", f"passk-{method}", partial(plots.pass_k, bench, method)),
             (
@@ -181,12 +179,12 @@ def _wanted(bench: Benchmark) -> list[Wanted]:
 
 
 def slug(text: str) -> str:
-    """Fit for a file name; different texts may have the same one."""
+    """Turn a text into a file name, which need not be unique."""
     return re.sub(r"[^a-z0-9=]+", "-", text.lower())[-LONGEST:].strip("-")
 
 
 def _unique(names: Sequence[str]) -> list[str]:
-    """The same names, those that come again with a number that none has."""
+    """Make names unique by adding a number to repeated ones."""
     found: list[str] = []
     for name in names:
         numbered = (f"{name}-{i}" for i in count(2))
@@ -199,29 +197,42 @@ def _unique(names: Sequence[str]) -> list[str]:
 
 
 def unknowns(bench: Benchmark) -> list[str]:
-    """What the runs of a benchmark cannot tell."""
+    """Return remarks on what the runs of a benchmark lack."""
     if bench.imported is None:
         return [] if all(len(cell.runs) > 1 for cell in bench.cells) else [ONE_RUN]
     sizes = f"{number_of(bench.count, 'problem')} of {number_of(bench.n, 'sample')}"
     found = [
         f"Its runs come from {bench.imported}; their tables hold {sizes}.",
-        "They are means over problems: coverage, right samples per problem, examples and pairing by problem cannot be had.",
-        "Their Pass@1 is the first sample's, which repulsion never moves: the share of right samples, c/n, cannot be had.",
-        "So the Pareto figure cannot be drawn, and curves begin at k = 2.",
-        "Their seeds are not known. At temperature 0 plain runs repeat each other: a standard error of 0 there says nothing.",
+        *IMPORTED,
     ]
     theirs = published.latency(bench)
     plain, odd = (_seconds(bench, method) for method in ("plain", "odd"))
     if theirs and plain and odd:
         found.append(
-            f"Latency does not follow from them: the logs say {fixed(plain)} s per batch for plain sampling and "
-            f"{fixed(odd)} s for ODD, the paper {fixed(theirs.plain[0])} and {fixed(theirs.odd[0])} s "
-            f"({fixed(theirs.overhead_percent, sign='+')} %). The runs were not timed side by side."
+            f"They do not measure latency: the logs have {fixed(plain)} s per batch for plain "
+            f"sampling and {fixed(odd)} s for ODD, the paper {fixed(theirs.plain[0])} s and "
+            f"{fixed(theirs.odd[0])} s ({fixed(theirs.overhead_percent, sign='+')} %). The runs "
+            "were not timed side by side."
         )
     return found
 
 
-ONE_RUN = "Some cells rest on one run: they have no standard error."
+IMPORTED = (
+    (
+        "They are means over problems, so coverage, correct samples per problem, examples and "
+        "pairing by problem are not available."
+    ),
+    (
+        "Their Pass@1 is that of the first sample, which repulsion never moves; the share of "
+        "correct samples, c/n, is not available."
+    ),
+    "So there is no Pareto figure, and curves begin at k = 2.",
+    (
+        "Their seeds are not known. At temperature 0, plain runs repeat each other, so a standard "
+        "error of 0 is meaningless there."
+    ),
+)
+ONE_RUN = "Some cells have only one run, and so no standard error."
 
 
 def _seconds(bench: Benchmark, method: str) -> float | None:
@@ -234,9 +245,10 @@ def _page(results: Results, files: dict[str, str], pictures: dict[str, list[Pict
     for bench in results.benchmarks:
         settings = ", ".join(f"{name} {value}" for name, value in bench.common.items())
         runs = sum(len(cell.runs) for cell in bench.cells)
+        sizes = ((bench.count, "problem"), (len(bench.cells), "setting"), (runs, "run"))
+        counts = ", ".join(number_of(count, name) for count, name in sizes)
         lines.append(
-            f"- **{escaped(bench.name)}**: {escaped(bench.model)}, {number_of(bench.count, 'problem')}, "
-            f"{number_of(len(bench.cells), 'setting')}, {number_of(runs, 'run')}; {escaped(settings)}."
+            f"- **{escaped(bench.name)}**: {escaped(bench.model)}, {counts}; {escaped(settings)}."
         )
         lines += [f"    - {escaped(one)}" for one in unknowns(bench)]
         lines += [f"    - {one}" for one in _beyond(bench)]
@@ -255,8 +267,9 @@ def _page(results: Results, files: dict[str, str], pictures: dict[str, list[Pict
     for bench_name, found in pictures.items():
         lines += [f"### {escaped(bench_name)}", ""]
         for one in found:
-            told = escaped(one.caption)
-            lines.append(f"![{told}]({FIGURES}/{one.files[0]})\n" if one.files else f"{told}\n")
+            caption = escaped(one.caption)
+            picture = f"![{caption}]({FIGURES}/{one.files[0]})" if one.files else caption
+            lines.append(f"{picture}\n")
     lines += ["", re.sub(r"^#", "##", files["claims.md"], flags=re.MULTILINE)]
     return "\n".join([*lines, "", "Examples: [examples.md](examples.md).", ""])
 
@@ -265,7 +278,5 @@ def _beyond(bench: Benchmark) -> list[str]:
     other: list[Cell] = [cell for cell in bench.cells if cell.n != bench.n]
     settings = number_of(len(other), "setting")
     return (
-        [f"In the overhead figure alone: {settings} with another n than {bench.n}."]
-        if other
-        else []
+        [f"Only in the overhead figure: {settings} with n other than {bench.n}."] if other else []
     )

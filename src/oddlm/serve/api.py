@@ -1,4 +1,4 @@
-"""The application: its routes and their description."""
+"""The FastAPI application: its routes and their OpenAPI description."""
 
 import asyncio
 import time
@@ -52,18 +52,20 @@ PATHS = PAGE_PATHS | {
     "/health",
     "/metrics",
 }
-DESCRIPTION = """Many different answers of a diffusion language model. OpenAI's clients work as they are; the sampler's own
-settings (alpha, objective, steps, ...) go into the same body (`extra_body` of the `openai` package)."""
-DENOISE = """Server-sent events: `start` (Start), one `step` per denoising step (StepFrame), `end` (End); `error` (ErrorAnswer)
-ends the stream early. The schemas of all four are among the components."""
+DESCRIPTION = """Many different answers from a diffusion language model. OpenAI clients work
+unchanged. The sampler's own settings (alpha, objective, steps, ...) are fields of the same request
+body; pass them in `extra_body` with the `openai` package."""
+DENOISE = """Stream a run step by step as server-sent events: `start` (Start), one `step` per
+denoising step (StepFrame), then `end` (End). `error` (ErrorAnswer) ends the stream early. The
+schemas of all four events are listed under components."""
 
 
 def create_app(lm: LM, settings: ServeSettings) -> FastAPI:
-    """The server for one model, with an engine of its own that lives as long as the application."""
+    """Return the application that serves one model; its engine runs as long as the application."""
     try:
         sample_params(settings, {})
     except ApiError as error:
-        raise ValueError(f"the default settings are wrong: {error.detail}") from None
+        raise ValueError(f"the server's default settings are invalid: {error.detail}") from None
     limits = settings.limits
     engine = Engine(
         lm,
@@ -84,9 +86,14 @@ def create_app(lm: LM, settings: ServeSettings) -> FastAPI:
         await asyncio.gather(asyncio.to_thread(engine.close), desk.scorers.close())
 
     app = FastAPI(
-        title="oddlm", version=__version__, description=DESCRIPTION, lifespan=lifespan, docs_url=None, redoc_url=None,
+        title="oddlm",
+        version=__version__,
+        description=DESCRIPTION,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
         responses={"4XX": {"model": ErrorAnswer}},
-    )  # fmt: skip
+    )
     app.state.engine, app.state.scorers = engine, desk.scorers
     app.router.route_class = BoundedRoute
     errors.install(app)
@@ -127,15 +134,17 @@ def _add_routes(app: FastAPI, service: Service) -> None:
         "/v1/completions", responses={200: {"model": CompletionAnswer, "content": {STREAM: {}}}}
     )
     async def completions(http: Request, request: CompletionRequest) -> Response:
-        """n samples for every prompt."""
+        """Draw n samples for every prompt."""
         return await service.complete(http, request)
 
     @app.post(
         "/v1/chat/completions", responses={200: {"model": ChatAnswer, "content": {STREAM: {}}}}
     )
     async def chat(http: Request, request: ChatRequest) -> Response:
-        """n answers. A model without a chat template reads the messages as they are, each ended by
-        a line break.
+        """Draw n answers to a conversation.
+
+        If the model has no chat template, it reads the messages as plain text, each followed by a
+        line break.
         """
         return await service.complete(http, request)
 
@@ -150,23 +159,23 @@ def _add_routes(app: FastAPI, service: Service) -> None:
 
     @app.get("/v1/models")
     async def models() -> ModelList:
-        """The model that is served."""
+        """List the served model."""
         return ModelList(data=[card])
 
     @app.get("/v1/models/{name:path}")
     async def model(name: str) -> ModelCard:
-        """One model."""
+        """Describe the served model: its limits, defaults and presets."""
         if name != card.id:
             raise ApiError(
                 404,
-                f"the model {name!r:.200} does not exist; this server has {card.id!r}",
+                f"the model {name!r:.200} does not exist; this server serves {card.id!r}",
                 code="model_not_found",
             )
         return card
 
     @app.get("/health", responses={503: {"model": Health}})
     async def health(response: Response) -> Health:
-        """Is it alive, and how busy?"""
+        """Report whether the engine is running, and how busy it is."""
         response.status_code = 200 if engine.alive else 503
         return Health(
             status="ok" if engine.alive else "down",
@@ -177,18 +186,18 @@ def _add_routes(app: FastAPI, service: Service) -> None:
 
     @app.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def metrics() -> Response:
-        """For Prometheus."""
+        """Return metrics in the Prometheus text format."""
         return Response(service.meters.text(), media_type="text/plain; version=0.0.4")
 
 
 def _described(app: FastAPI, settings: ServeSettings) -> dict[str, Any]:
-    """The OpenAPI description, with this server's limits, and with the events of `/v1/denoise`."""
+    """Return the OpenAPI description, with this server's limits and the events of `/v1/denoise`."""
     if app.openapi_schema:
         return app.openapi_schema
-    found = get_openapi(
+    description = get_openapi(
         title=app.title, version=app.version, description=app.description, routes=app.routes
     )
-    schemas = found["components"]["schemas"]
+    schemas = description["components"]["schemas"]
     _, events = models_json_schema(
         [(kind, "serialization") for kind in EVENTS.values()],
         ref_template="#/components/schemas/{model}",
@@ -202,16 +211,16 @@ def _described(app: FastAPI, settings: ServeSettings) -> dict[str, Any]:
         fields["n"]["maximum"] = min(limits.max_n, limits.max_rows)
         for name, most in (("max_tokens", limits.max_length), ("steps", limits.max_steps)):
             fields[name]["anyOf"][0]["maximum"] = most
-    content = found["paths"]["/v1/denoise"]["post"]["responses"]["200"]["content"]
+    content = description["paths"]["/v1/denoise"]["post"]["responses"]["200"]["content"]
     content[STREAM] = {
         "schema": {"oneOf": [_event(name, kind.__name__) for name, kind in EVENTS.items()]}
     }
-    app.openapi_schema = found
-    return found
+    app.openapi_schema = description
+    return description
 
 
 def _event(name: str, schema: str) -> dict[str, Any]:
-    """A server-sent event whose data is JSON, as OpenAPI describes it."""
+    """Return the OpenAPI schema of a server-sent event whose data is JSON."""
     data = {
         "contentMediaType": "application/json",
         "contentSchema": {"$ref": f"#/components/schemas/{schema}"},

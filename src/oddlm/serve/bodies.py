@@ -1,8 +1,8 @@
-"""Bodies of requests, bounded before anything looks at what is in them.
+"""Request bodies, whose number of values is bounded before they are parsed.
 
-A body within its bytes may still hold half a million numbers. Parsing them takes a second where
-they are nested; complaining of each one takes several, and hundreds of megabytes. So the values of
-a body are counted in its bytes, whatever field they are in and however they are nested.
+A body within the byte limit may still hold half a million numbers. Parsing them takes a second if
+they are nested; reporting a validation error for each takes several seconds and hundreds of
+megabytes. So the values are counted in the raw bytes, whatever their field or nesting.
 """
 
 import json
@@ -21,15 +21,17 @@ class BoundedRequest(Request):
     async def json(self) -> Any:
         body = await self.body()
         if (count := values_in(body)) > MOST_VALUES:
-            message = f"the body has {count} values in its lists and objects; this server reads at most {MOST_VALUES}"
+            message = (
+                f"the body has {count} values in its lists and objects; "
+                f"this server accepts at most {MOST_VALUES}"
+            )
             raise ApiError(400, message, code="body_too_large")
-        return json.loads(
-            body.decode()
-        )  # in UTF-8 alone: in other encodings, which json knows too, the count would be wrong
+        # UTF-8 only: json also accepts other encodings, for which the count would be wrong.
+        return json.loads(body.decode())
 
 
 class BoundedRoute(APIRoute):
-    """A route that reads bodies as a BoundedRequest does."""
+    """A route that reads its body as a BoundedRequest."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -41,13 +43,14 @@ class BoundedRoute(APIRoute):
 
 
 def values_in(body: bytes) -> int:
-    """At least as many as JSON in UTF-8 holds: each is the first of a list or object, or comes
-    after a comma.
+    """Return an upper bound on the number of values in a JSON body (UTF-8).
+
+    Every value is the first of a list or object, or follows a comma.
     """
     if (count := _marks(body)) <= MOST_VALUES:
         return count
     unescaped = body.replace(b"\\\\", b"").replace(b'\\"', b"")
-    return _marks(b"".join(unescaped.split(b'"')[::2]))  # what is outside of texts
+    return _marks(b"".join(unescaped.split(b'"')[::2]))  # outside of strings
 
 
 def _marks(body: bytes) -> int:

@@ -1,6 +1,4 @@
-"""One client's connection, with limits on the time a client takes: to send its request, and to read
-its answer.
-"""
+"""One client's connection, with limits on the time to send a request and to read its answer."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -14,15 +12,15 @@ from .errors import ApiError
 from .settings import Limits
 
 T = TypeVar("T")
-GONE = 499  # nginx's number for a client that went away before its answer
-LEAST_READ = 1024  # bytes of a waiting answer that count as reading
-LOOKS = 4  # at a waiting answer, within the time that it may wait
+GONE = 499  # nginx's status for a client that closed the connection before the answer
+LEAST_READ = 1024  # bytes that a client must take of a waiting answer to count as reading
+LOOKS = 4  # checks of a waiting answer within send_timeout_s
 
 
 class Outgoing:
-    """A transport that knows how much of what it was given the client has taken.
+    """A transport that counts the bytes the client has taken.
 
-    It drops what comes after its end.
+    Data written after it was closed is dropped.
     """
 
     def __init__(self, transport: asyncio.Transport) -> None:
@@ -46,8 +44,9 @@ class Outgoing:
 
 
 class Connection(H11Protocol):
-    """uvicorn's own, which would wait for half a request, or for a client to read, as long as the
-    client likes.
+    """uvicorn's HTTP protocol with time limits.
+
+    By default, uvicorn waits indefinitely for the rest of a request, and for a client to read.
     """
 
     def __init__(self, limits: Limits, **given: Any) -> None:
@@ -55,7 +54,7 @@ class Connection(H11Protocol):
         self.limits = limits
         self._arrival: asyncio.TimerHandle | None = None  # runs while a request is incomplete
         self._reading: asyncio.TimerHandle | None = None
-        self._progress = (0.0, 0)  # when the client last took something, and how much it had then
+        self._progress = (0.0, 0)  # when the client last took something, and its total
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.outgoing = Outgoing(transport)
@@ -74,7 +73,7 @@ class Connection(H11Protocol):
         self._time_arrival()
 
     def shutdown(self) -> None:
-        """A request that is there has its answer; what is not there yet will not be waited for."""
+        """Finish the answer to a complete request; refuse a request that is incomplete."""
         if self._complete:
             super().shutdown()
         else:
@@ -86,7 +85,7 @@ class Connection(H11Protocol):
 
     @property
     def _complete(self) -> bool:
-        """Is there a whole request whose answer is not whole yet?"""
+        """Whether a complete request is waiting for the rest of its answer."""
         return (
             self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete
         )
@@ -97,12 +96,12 @@ class Connection(H11Protocol):
             self._arrival = None
         elif not self._complete and self._arrival is None:
             limit = self.limits.receive_timeout_s
-            message = f"the request did not arrive whole within {limit:g} s"
+            message = f"the request was not complete within {limit:g} s"
             error = ApiError(408, message, type_="timeout", code="request_timeout")
             self._arrival = self.loop.call_later(limit, self._refuse, error)
 
     def _refuse(self, error: ApiError) -> None:
-        """Answer a request that is there in part, and hang up."""
+        """Answer an incomplete request with an error, and close the connection."""
         begun = self.conn.their_state is h11.SEND_BODY or bool(self.conn.trailing_data[0])
         if begun and self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             body = error.answer.model_dump_json().encode()
@@ -117,9 +116,7 @@ class Connection(H11Protocol):
         self.transport.close()
 
     def _time_reading(self) -> None:
-        """Hang up on a client that has taken next to nothing of what waits for it in the time it
-        may take.
-        """
+        """Close the connection if the client took almost nothing for `send_timeout_s` seconds."""
         now, (then, before) = self.loop.time(), self._progress
         if not self.outgoing.waiting or self.outgoing.taken - before >= LEAST_READ:
             self._progress = (now, self.outgoing.taken)
@@ -130,7 +127,7 @@ class Connection(H11Protocol):
 
 
 async def while_there(http: Request, work: Coroutine[Any, Any, T]) -> T:
-    """What the work gives; it is cancelled where its client goes away."""
+    """Return the result of `work`, which is cancelled if the client disconnects."""
 
     async def gone() -> None:
         while (await http.receive())["type"] != "http.disconnect":
@@ -140,7 +137,7 @@ async def while_there(http: Request, work: Coroutine[Any, Any, T]) -> T:
     try:
         await asyncio.wait({doing, leaving}, return_when=asyncio.FIRST_COMPLETED)
         if not doing.done():
-            raise ApiError(GONE, "the client went away")
+            raise ApiError(GONE, "the client closed the connection")
         return doing.result()
     finally:
         for task in (doing, leaving):

@@ -1,13 +1,13 @@
-"""The engine: one thread that gathers what all running requests ask of the network, and has each
-take a step with the answer.
+"""The engine: one thread that batches the network queries of all running requests.
 
-Every request is a `generate.Drawing`. Queries that fit together share a pass (`passes`). Requests
-begin and end between passes.
+Every request is a `lm.Drawing`. In each turn, the engine collects the queries of the requests,
+evaluates them together where they fit (`passes`), and has each request take a step with its logits.
+Requests begin and end between turns.
 
-No turn has more than `max_rows` rows. Requests begin in the order they came, as many as fit into a
-turn together. Small ones need not wait for large ones: where they do not fit they begin beside
-them, and the two kinds then take turns, so that each has half of the network. A request whose
-client does not read takes no part, and nobody waits for the rows that it holds.
+A turn has at most `max_rows` rows. Requests begin in order of arrival, as many as fit into a turn
+together. Small requests need not wait for large ones: if they do not fit, they begin aside, and the
+two groups alternate, so that each gets half of the network. A request whose client does not read is
+paused, and its rows do not count against the others.
 """
 
 import asyncio
@@ -29,38 +29,37 @@ from ..params import SampleParams
 from ..selection import keep
 from .passes import SIZES, Ask, Passes, passes_of
 
-UNREAD = 16  # a request whose client is so many messages behind takes no further step
-SMALL = 4  # a request of at most a fourth of max_rows is small
-STALLED = 2  # requests that nobody reads may hold so many times max_rows while others wait
-PATIENCE_S = 1.0  # for a client that does not read where they hold more
-# without requests, before sizes of passes are tried out: a client that sends one after the other is
-# no pause
+UNREAD = 16  # a request pauses when its client is this many messages behind
+SMALL = 4  # a request is small if it has at most max_rows / SMALL rows
+STALLED = 2  # paused requests may hold STALLED * max_rows rows while others wait
+PATIENCE_S = 1.0  # beyond that, a client that has not read for this long loses its request
+# Idle time before sizes of passes are tested; longer than the gap between a client's requests.
 IDLE_S = 0.25
 
 
 class QueueFullError(Exception):
-    """As many requests wait as may."""
+    """The queue is full."""
 
 
 class ClosedError(Exception):
-    """The engine takes no more requests."""
+    """The engine no longer accepts requests."""
 
 
 class CancelledError(Exception):
-    """Nobody waits for this request any longer."""
+    """The request was cancelled, or its client is gone."""
 
 
 class TimedOutError(Exception):
-    """The request took longer than it may."""
+    """The request took longer than `timeout_s`."""
 
 
 class UnreadError(Exception):
-    """The client did not read its messages, and others waited for the room that they took."""
+    """The client did not read its messages while other requests waited for the rows it held."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The last message of a request: its samples by prompt, or what went wrong."""
+    """The last message of a request: its samples by prompt, or an error."""
 
     samples: list[Samples] | None = None
     error: Exception | None = None
@@ -68,17 +67,20 @@ class Finished:
 
 @dataclass(frozen=True)
 class Work:
-    """What is to be generated. `watch` makes messages out of steps, in a thread of the engine's."""
+    """What to generate.
+
+    `watch` takes a function that sends a message and returns an observer, which runs in the engine.
+    """
 
     prompts: Sequence[Sequence[int]]  # token ids
     n: int
     params: SampleParams
     watch: Callable[[Callable[[Any], None]], Observer] | None = None
-    forms: Sequence[Form] = ()  # a template for each prompt, or none
+    forms: Sequence[Form] = ()  # a template for each prompt, or empty
 
     @property
     def drawn(self) -> int:
-        """Samples per prompt, those that are not kept among them."""
+        """Samples drawn per prompt, including those that are not kept."""
         return self.params.drawn(self.n)
 
     @property
@@ -112,7 +114,7 @@ class Run:
         )
 
     def take(self, logits: Tensor) -> bool:
-        """A step; is there a next one?"""
+        """Take a step; return whether there is a next one."""
         event = self.drawing.advance(logits, self.query)
         if self.observe is not None:
             self.observe(event)
@@ -122,12 +124,10 @@ class Run:
         return query is not None
 
     def samples(self, work: Work) -> list[Samples]:
-        found, params = self.drawing.samples(), work.params
-        return (
-            found
-            if params.pool is None
-            else [Samples(keep(group, work.n, params.selector)) for group in found]
-        )
+        drawn, params = self.drawing.samples(), work.params
+        if params.pool is None:
+            return drawn
+        return [Samples(keep(group, work.n, params.selector)) for group in drawn]
 
 
 @dataclass(eq=False)
@@ -141,14 +141,14 @@ class Job:
     engine: "Engine"
     loop: asyncio.AbstractEventLoop
     inbox: asyncio.Queue[Any] = field(default_factory=asyncio.Queue)
-    stop: Exception | None = None  # why it goes no further
+    stop: Exception | None = None  # why it ends early
     timer: asyncio.TimerHandle | None = None
-    run: Run | None = None  # while it takes steps
+    run: Run | None = None  # set while it takes steps
     done: Finished | None = None
-    aside: bool = False  # it began beside requests that left no room for it
-    turn: int = 0  # its last one
-    sent: int = 0  # written by the engine alone
-    read: int = 0  # written by the event loop alone, as is the next
+    aside: bool = False  # began although the requests before it left no room
+    turn: int = 0  # the last turn it took part in
+    sent: int = 0  # messages; written by the engine only
+    read: int = 0  # messages; this and read_at are written by the event loop only
     read_at: float = field(default_factory=time.monotonic)
 
     @property
@@ -157,7 +157,7 @@ class Job:
 
     @property
     def blocked(self) -> bool:
-        """Does it wait for its client to read?"""
+        """Whether it waits for its client to read."""
         return self.sent - self.read >= UNREAD and self.stop is None
 
     @property
@@ -171,10 +171,8 @@ class Job:
             self.done = Finished(samples=self.run.samples(self.work))
 
     async def receive(self) -> Any:
-        """The next message; the last one is a Finished."""
-        await asyncio.sleep(
-            0
-        )  # a client that went away is noticed between two messages, also where both are there
+        """Return the next message; the last one is a Finished."""
+        await asyncio.sleep(0)  # lets a disconnect be noticed even if the next message is there
         message = await self.inbox.get()
         self.read += 1
         self.read_at = time.monotonic()
@@ -182,7 +180,7 @@ class Job:
         return message
 
     def cancel(self, why: Exception | None = None) -> None:
-        """Frees its rows before the next pass; nothing happens where it has ended."""
+        """Free its rows before the next pass; do nothing if it has ended."""
         self.stop = self.stop or why or CancelledError()
         if self.timer is not None:
             self.timer.cancel()
@@ -192,20 +190,18 @@ class Job:
         self.sent += 1
         try:
             self.loop.call_soon_threadsafe(self._deliver, message)
-        except RuntimeError:  # the event loop is closed: nobody reads any more
+        except RuntimeError:  # the event loop is closed, so nobody reads
             self.stop = CancelledError()
 
     def _deliver(self, message: Any) -> None:
         if isinstance(message, Finished) and message.error is not None:
-            while (
-                not self.inbox.empty()
-            ):  # what a client that does not read has of a request that failed is of no use
+            while not self.inbox.empty():  # unread messages of a failed request are of no use
                 self.inbox.get_nowait()
         self.inbox.put_nowait(message)
 
 
 class Engine:
-    """`submit` from any event loop; messages come back to it."""
+    """Runs requests; `submit` works from any event loop, which then receives the messages."""
 
     def __init__(
         self,
@@ -219,9 +215,11 @@ class Engine:
         max_width: int = 0,
         on_turn: Callable[[Sequence[Job]], None] | None = None,
     ) -> None:
-        """max_width: tokens that a request may have with its prompt; for so many, sizes of passes
-        are tried out beforehand.
-        on_turn: told the requests of each turn before they take their step, in the engine's thread.
+        """Create an engine; `start` starts its thread.
+
+        max_width: the most tokens of a request with its prompt; sizes of passes are tested up to
+            this width while the engine is idle.
+        on_turn: called in the engine's thread with the requests of a turn, before their step.
         """
         self.lm, self.max_rows, self.max_queue, self.timeout_s = lm, max_rows, max_queue, timeout_s
         self.on_turn = on_turn
@@ -229,10 +227,8 @@ class Engine:
         self._queue: deque[Job] = deque()
         self._running: list[Job] = []
         self._changed = threading.Condition()
-        self._turn, self._used = (
-            0,
-            {False: 0, True: 0},
-        )  # turns so far; rows of those in order, and of those aside
+        self._turn = 0  # turns so far
+        self._used = {False: 0, True: 0}  # rows computed in order, and aside
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="oddlm-engine", daemon=True)
 
@@ -240,18 +236,19 @@ class Engine:
         self._thread.start()
 
     def stop(self) -> None:
-        """Take nothing more. What runs or waits is told a ClosedError now, and ends before the next
-        pass.
+        """Accept no more requests, and end all others before the next pass.
+
+        Their clients get a ClosedError at once.
         """
         with self._changed:
             self._closing = True
-            told = [*self._running, *self._queue]
+            jobs = [*self._running, *self._queue]
             self._changed.notify()
-        for job in told:
+        for job in jobs:
             job.send(Finished(error=ClosedError()))
 
     def close(self) -> None:
-        """Stop, and wait until all has ended."""
+        """Stop, and wait for the engine's thread to end."""
         self.stop()
         if self._thread.is_alive():
             self._thread.join()
@@ -262,7 +259,7 @@ class Engine:
 
     @property
     def closing(self) -> bool:
-        """Does it take no more requests?"""
+        """Whether it has stopped accepting requests."""
         return self._closing
 
     @property
@@ -272,12 +269,12 @@ class Engine:
 
     @property
     def waiting(self) -> tuple[Job, ...]:
-        """The requests that have not."""
+        """The requests in the queue."""
         return tuple(self._queue)
 
     @property
     def busy(self) -> float:
-        """Seconds that the network was at work."""
+        """Seconds during which the network computed."""
         return self.network.busy
 
     @property
@@ -286,18 +283,18 @@ class Engine:
 
     @property
     def rows(self) -> int:
-        """In flight."""
+        """Rows of all running requests."""
         return _rows(self.running)
 
     @property
     def stalled(self) -> int:
-        """Rows in flight that wait for their client to read."""
+        """Rows of running requests that wait for their client to read."""
         return _rows(job for job in self.running if job.blocked)
 
     def submit(self, work: Work) -> Job:
-        """Queue a request; called inside an event loop."""
+        """Queue a request; must be called in an event loop."""
         if not 0 < work.rows <= self.max_rows:
-            raise ValueError(f"a request has 1 to {self.max_rows} samples, not {work.rows}")
+            raise ValueError(f"a request must have 1 to {self.max_rows} samples, not {work.rows}")
         job = Job(work, self, asyncio.get_running_loop())
         with self._changed:
             if self._closing or not self.alive:
@@ -325,9 +322,9 @@ class Engine:
             self._end_all()
 
     def _wait(self) -> bool:
-        """Until there is something to do; False at the end.
+        """Wait until there is something to do; return False when the engine closes.
 
-        While nobody asks for anything, sizes of passes are tried out.
+        Sizes of passes are tested while there are no requests.
         """
         quiet = False
         while True:
@@ -337,13 +334,13 @@ class Engine:
                     return not self._closing
                 idle = self.network.untried and not self._running and not self._queue
                 for_client = PATIENCE_S if self._queue else None
-                told = self._changed.wait((0 if quiet else IDLE_S) if idle else for_client)
-                quiet = idle and not told and not self._closing and not self._queue
+                notified = self._changed.wait((0 if quiet else IDLE_S) if idle else for_client)
+                quiet = idle and not notified and not self._closing and not self._queue
             if quiet:
                 self.network.try_one()
 
     def _admit(self) -> None:
-        """Let requests in."""
+        """Begin the requests that may begin, and drop cancelled ones from the queue."""
         with self._changed:
             fresh = self._admitted()
             stopped = [job for job in self._queue if job.stop is not None]
@@ -365,8 +362,9 @@ class Engine:
         return bool(self._admitted())
 
     def _admitted(self) -> list[Job]:
-        """Who of the queue may begin: in their order while there is room, and small ones aside
-        where there is not.
+        """Return the queued requests that may begin.
+
+        They begin in order while there is room; small ones begin aside if there is not.
         """
         if self.stalled > STALLED * self.max_rows:
             return []
@@ -381,33 +379,33 @@ class Engine:
                 continue
             job.aside = job.rows > free[False]
             if job.aside:
-                free[False] = 0  # whoever comes later must not overtake it
-            if job.rows <= free[job.aside] and not (
-                job.aside and job.rows > max(1, self.max_rows // SMALL)
-            ):
+                free[False] = 0  # later requests must not overtake it
+            small = job.rows <= max(1, self.max_rows // SMALL)
+            if job.rows <= free[job.aside] and (small or not job.aside):
                 free[job.aside] -= job.rows
                 found.append(job)
         return found
 
     def _dismiss_unread(self) -> None:
-        """Where others wait and too much is unread, those go whose clients have been away longest."""
+        """If requests wait and paused ones hold too much, end those unread for longest."""
         if not self._queue:
             return
         too_much = self.stalled - STALLED * self.max_rows
-        for job in sorted(
-            (job for job in self._running if job.blocked), key=lambda job: job.read_at
-        ):
+        blocked = [job for job in self._running if job.blocked]
+        for job in sorted(blocked, key=lambda job: job.read_at):
             if too_much > 0 and time.monotonic() - job.read_at >= PATIENCE_S:
                 job.stop = UnreadError()
                 too_much -= job.rows
 
     def _next(self) -> list[Job]:
-        """Who takes part in the next turn: the kind first that had less of the network, then
-        whoever waited longest.
+        """Return the requests of the next turn.
+
+        The group (in order or aside) that has used the network less comes first; within a group,
+        the requests that have waited longest.
         """
         ready = [job for job in self._running if not job.blocked]
         if _rows(ready) <= self.max_rows or len({job.aside for job in ready}) == 1:
-            self._used = {False: 0, True: 0}  # neither kind takes anything from the other
+            self._used = {False: 0, True: 0}  # neither group takes rows from the other
         first = self._used[True] <= self._used[False]
         found, room = [], self.max_rows
         for job in sorted(ready, key=lambda job: (job.aside != first, job.turn)):
@@ -421,7 +419,7 @@ class Engine:
         return found
 
     def _step(self, jobs: Sequence[Job]) -> None:
-        """The network for all, and every request a step further."""
+        """Evaluate the network for these requests, and have each take a step."""
         if jobs and self.on_turn is not None:
             self.on_turn(jobs)
         for job, error in zip(jobs, self.network([job.ask for job in jobs]), strict=True):
@@ -431,7 +429,7 @@ class Engine:
                 self._end(job, job.done)
 
     def _end(self, job: Job, message: Finished) -> None:
-        job.run = job.done = None  # whoever reads its messages may keep it for long
+        job.run = job.done = None  # its reader may keep the job for long
         self._running.remove(job)
         job.send(message)
 

@@ -40,61 +40,57 @@ class ApiError(HTTPException):
 
 
 def as_api_error(error: Exception) -> ApiError:
-    """What a client is told of any error; what is not the client's fault is logged."""
+    """Return the answer to any error; errors that are not the client's fault are logged."""
     if isinstance(error, ApiError):
         return error
     if isinstance(error, QueueFullError):
-        message = "the queue is full: try again later"
+        message = "the queue is full; try again later"
         return ApiError(
             429, message, type_="rate_limit_error", code="queue_full", headers={"Retry-After": "1"}
         )
     if isinstance(error, TimedOutError):
-        return ApiError(
-            408, "the request took longer than this server allows", type_="timeout", code="timeout"
-        )
+        message = "the request took longer than this server allows"
+        return ApiError(408, message, type_="timeout", code="timeout")
     if isinstance(error, UnreadError):
-        return ApiError(
-            408, "the answer was not read while others waited", type_="timeout", code="unread"
-        )
+        message = "the client did not read its answer while other requests were waiting"
+        return ApiError(408, message, type_="timeout", code="unread")
     if isinstance(error, ClosedError):
-        return ApiError(
-            503, "the server is shutting down", type_="server_error", code="shutting_down"
-        )
+        message = "the server is shutting down"
+        return ApiError(503, message, type_="server_error", code="shutting_down")
     if isinstance(error, ValueError | ArithmeticError | torch.linalg.LinAlgError):  # type: ignore[attr-defined]
         return ApiError(400, str(error))
     log.error("a request failed", exc_info=error)
-    return ApiError(500, "the server failed; its log says why", type_="server_error")
+    return ApiError(500, "internal error; see the server log", type_="server_error")
 
 
 def _invalid(complaints: Sequence[Any]) -> ApiError:
-    """The first field that is wrong; one of several possible types has a complaint for each, unless
-    it is of one of them.
+    """Return an error about the first invalid field.
+
+    For a field of several possible types, pydantic complains once per type. If the value has one of
+    these types, only the complaints about the value itself are kept.
     """
     first = complaints[0]
     if first["type"] == "json_invalid":
-        return ApiError(
-            400, f"the body is no valid JSON: {first.get('ctx', {}).get('error', first['msg'])}"
-        )
+        reason = first.get("ctx", {}).get("error", first["msg"])
+        return ApiError(400, f"the body is not valid JSON: {reason}")
     where = first["loc"][1:]
     if not where:
         return ApiError(400, "the body must be a JSON object, sent as application/json")
     if first["type"] == "extra_forbidden":
-        return ApiError(
-            400, f"unknown field {'.'.join(map(str, where))!r:.200}", param=str(where[0])[:200]
-        )
+        path = ".".join(map(str, where))
+        return ApiError(400, f"unknown field {path!r:.200}", param=str(where[0])[:200])
     if first["type"] == "unsupported":
         return ApiError(400, first["msg"], param=str(where[-1]))
     same = [each for each in complaints if each["loc"][1:2] == where[:1]]
     values = [each for each in same if each["type"] == "value_error"]
-    told = [each["msg"].removeprefix("Value error, ") for each in values or same]
-    numbers = "".join(f"[{part}]" for part in where[1:2] if isinstance(part, int))
-    return ApiError(
-        400, f"{where[0]}{numbers}: {' or '.join(dict.fromkeys(told))}", param=str(where[0])
-    )
+    reasons = [each["msg"].removeprefix("Value error, ") for each in values or same]
+    index = "".join(f"[{part}]" for part in where[1:2] if isinstance(part, int))
+    message = f"{where[0]}{index}: {' or '.join(dict.fromkeys(reasons))}"
+    return ApiError(400, message, param=str(where[0]))
 
 
 def install(app: FastAPI) -> None:
-    """Whatever goes wrong is told in OpenAI's format."""
+    """Make the application answer every error in OpenAI's format."""
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:

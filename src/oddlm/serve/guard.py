@@ -1,6 +1,4 @@
-"""What stands before every request: host names, the API key, the size of the body, and the counting
-of answers.
-"""
+"""Middleware that checks the host name, API key and body size, and counts answers."""
 
 import hmac
 import re
@@ -21,7 +19,7 @@ HOST = re.compile(r"(\[(?P<address>[0-9a-fA-F:.]+)\]|(?P<name>[\w.-]+))(:[0-9]{0
 
 
 class Guard:
-    """Pure ASGI, so that disconnects and streams pass through untouched."""
+    """Middleware in pure ASGI, so that disconnects and streams pass through untouched."""
 
     def __init__(self, app: ASGIApp, settings: ServeSettings, count: Count) -> None:
         self.app, self.settings, self.count = app, settings, count
@@ -54,7 +52,7 @@ class Guard:
         }:
             raise ApiError(
                 403,
-                f"this server answers to the host names {', '.join(names)} alone",
+                f"this server only accepts these host names: {', '.join(names)}",
                 code="unknown_host",
             )
         if self.settings.api_key is not None and scope["path"].startswith(GUARDED):
@@ -65,7 +63,7 @@ class Guard:
             if scheme.lower() != "bearer" or not known:
                 raise ApiError(
                     401,
-                    "a valid API key is needed: Authorization: Bearer KEY",
+                    "a valid API key is required: send the header Authorization: Bearer KEY",
                     code="invalid_api_key",
                 )
         length = headers.get("content-length", "0")
@@ -83,7 +81,7 @@ class Guard:
         )
 
     def _limited(self, receive: Receive) -> Callable[[], Awaitable[Any]]:
-        """Counts what comes, as a length need not be announced."""
+        """Count the bytes received, because a client need not announce the length."""
         size = 0
 
         async def limited() -> Message:
@@ -98,6 +96,6 @@ class Guard:
 
 
 def host_name(host: str) -> str | None:
-    """The name in a Host header, without port and brackets; None for what is no host and port."""
+    """Return the name in a Host header without port and brackets; None if it is malformed."""
     found = HOST.fullmatch(host)
     return None if found is None else (found["address"] or found["name"]).lower()

@@ -1,4 +1,4 @@
-"""The two shapes of OpenAI's answers, whole and in chunks."""
+"""The two formats of OpenAI's answers, complete and in chunks."""
 
 import time
 import uuid
@@ -23,12 +23,12 @@ from .schema import (
 )
 from .text import Piece
 
-Told = tuple[str, FinishReason, Sequence[Piece] | None]
+SampleText = tuple[str, FinishReason, Sequence[Piece] | None]
 
 
 @dataclass(frozen=True)
 class Completions:
-    """`/v1/completions`."""
+    """The format of `/v1/completions`."""
 
     model: str
     id: str = field(default_factory=lambda: f"cmpl-{uuid.uuid4().hex}")
@@ -38,27 +38,27 @@ class Completions:
     def head(self) -> dict[str, Any]:
         return {"id": self.id, "created": self.created, "model": self.model}
 
-    def answer(self, told: Sequence[Told], usage: Usage, extra: Extra) -> BaseModel:
+    def answer(self, texts: Sequence[SampleText], usage: Usage, extra: Extra) -> BaseModel:
         choices = [
             CompletionChoice(
                 index=i,
                 text=text,
                 finish_reason=reason,
-                logprobs=None if pieces is None else self._likely(pieces),
+                logprobs=None if pieces is None else self._logprobs(pieces),
             )
-            for i, (text, reason, pieces) in enumerate(told)
+            for i, (text, reason, pieces) in enumerate(texts)
         ]
         return CompletionAnswer(**self.head, choices=choices, usage=usage, oddlm=extra)
 
-    def _likely(self, pieces: Sequence[Piece]) -> Any:
+    def _logprobs(self, pieces: Sequence[Piece]) -> Any:
         return CompletionLogprobs(
             tokens=[piece.text for piece in pieces],
             token_logprobs=[piece.logprob for piece in pieces],
             text_offset=[piece.offset for piece in pieces],
         )
 
-    def opening(self, _rows: int) -> Iterator[BaseModel]:
-        """Chunks before any text."""
+    def opening(self, _samples: int) -> Iterator[BaseModel]:
+        """Yield the chunks before any text."""
         yield from ()
 
     def chunk(self, index: int, text: str, reason: FinishReason | None) -> BaseModel:
@@ -67,37 +67,37 @@ class Completions:
         )
 
     def closing(self, usage: Usage | None, extra: Extra) -> BaseModel:
-        """The chunk after all text."""
+        """Return the chunk after all text."""
         return CompletionAnswer(**self.head, choices=[], usage=usage, oddlm=extra)
 
 
 @dataclass(frozen=True)
 class Chat(Completions):
-    """`/v1/chat/completions`."""
+    """The format of `/v1/chat/completions`."""
 
     id: str = field(default_factory=lambda: f"chatcmpl-{uuid.uuid4().hex}")
 
-    def answer(self, told: Sequence[Told], usage: Usage, extra: Extra) -> BaseModel:
+    def answer(self, texts: Sequence[SampleText], usage: Usage, extra: Extra) -> BaseModel:
         choices = [
             ChatChoice(
                 index=i,
                 message=ChatMessage(role="assistant", content=text),
                 finish_reason=reason,
-                logprobs=None if pieces is None else self._likely(pieces),
+                logprobs=None if pieces is None else self._logprobs(pieces),
             )
-            for i, (text, reason, pieces) in enumerate(told)
+            for i, (text, reason, pieces) in enumerate(texts)
         ]
         return ChatAnswer(**self.head, choices=choices, usage=usage, oddlm=extra)
 
-    def _likely(self, pieces: Sequence[Piece]) -> Any:
+    def _logprobs(self, pieces: Sequence[Piece]) -> Any:
         tokens = [
             TokenLogprob(token=one.text, logprob=one.logprob, bytes=list(one.text.encode()))
             for one in pieces
         ]
         return ChatLogprobs(content=tokens)
 
-    def opening(self, _rows: int) -> Iterator[BaseModel]:
-        for index in range(_rows):
+    def opening(self, _samples: int) -> Iterator[BaseModel]:
+        for index in range(_samples):
             yield self._delta(index, ChatMessage(role="assistant", content=""), None)
 
     def chunk(self, index: int, text: str, reason: FinishReason | None) -> BaseModel:

@@ -1,6 +1,6 @@
-"""The pages for people: the explorer at `/`, stored runs at `/runs`.
+"""The HTML pages: the explorer at `/`, stored runs at `/runs`.
 
-Nothing in them loads or runs anything from elsewhere.
+Their content security policy forbids loading anything from other origins.
 """
 
 from fastapi import FastAPI, Response
@@ -9,8 +9,8 @@ from ..explorer.assets import INDEX, RUNS, asset, media_type
 from .errors import ApiError
 
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 HEADERS = {
     "Content-Security-Policy": POLICY,

@@ -1,14 +1,13 @@
-"""Network passes that several requests share, without one request changing another's answer.
+"""Network passes that requests share without changing each other's answers.
 
-Arithmetic depends on shapes: a prompt padded further, or a larger batch, can change the last bits
-of the logits, and a last bit can change a token. So everything has a shape that is a function of
-the request alone, save for the number of rows of a pass. That is one of a few sizes. The smallest
-is the reference; a larger one is used at a width once it was seen to give the same bits there,
-which is tried while nobody asks for anything.
+Arithmetic depends on shapes: more padding or a larger batch can change the last bits of the logits,
+and a last bit can change a token. So every shape is a function of the request alone, except for the
+number of rows of a pass, which is one of a few sizes. The smallest size is the reference. A larger
+one is used at a width only after a test has shown that it gives the same bits there; these tests
+run while the server is idle.
 
-Of our own networks the body is shared by requests of any prompts and lengths whose canvases have
-the same width class; the head is computed for each request alone, for the positions that it asks
-for.
+For oddlm's own networks, requests whose canvases have the same width class share the body, whatever
+their prompts and lengths. The head is computed per request, for the positions of its query.
 """
 
 import threading
@@ -29,20 +28,16 @@ from ..core.model import ModelInfo, Query, Session, info_of, open_session
 from ..models.native import Native
 from ..models.wrappers import ClassifierFree
 
-SIZES = (
-    4,
-    8,
-    16,
-)  # rows of a pass: small ones for requests alone; CPUs gain nothing beyond the largest
-SHAPES = 4096  # as many shapes are remembered
-# where the smallest pass takes longer, larger ones gain nothing, and somebody might have to wait
-# for one
+SIZES = (4, 8, 16)  # rows of a pass: 4 for a single request; CPUs gain nothing beyond 16
+SHAPES = 4096  # at most this many shapes are remembered
+# If the smallest pass takes longer than this, larger ones gain nothing, and testing them could
+# delay a request.
 LONG_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What a request asks of the network, and who takes the logits."""
+    """A request's query to the network, and the function that takes the logits."""
 
     query: Query
     take: Callable[[Tensor], None]
@@ -55,7 +50,7 @@ class Ask:
 
 
 class Shape(NamedTuple):
-    """What the passes of several requests have in common."""
+    """The shape that queries in one pass have in common."""
 
     start: int
     length: int
@@ -76,7 +71,7 @@ class Rows:
     @classmethod
     def lay(cls, query: Query, shape: Shape, pad_id: int) -> "Rows":
         left = shape.width - query.tokens.shape[1]
-        right = shape.start - left - query.start  # of what was written, as much counts as prompt
+        right = shape.start - left - query.start  # written tokens that count as prompt
         nudge = None if query.nudge is None else F.pad(query.nudge, (0, 0, left, right))
         return cls(
             F.pad(query.tokens, (left, 0), value=pad_id), query.prompt_lengths + right, nudge
@@ -84,25 +79,18 @@ class Rows:
 
     @classmethod
     def join(cls, parts: "Sequence[Rows]") -> "Rows":
-        """A row without a nudge has one of zeros beside those that have one."""
-        tokens, lengths = (
-            torch.cat([part.tokens for part in parts]),
-            torch.cat([part.lengths for part in parts]),
-        )
+        """Concatenate; if some rows have a nudge, the others get one of zeros."""
+        tokens = torch.cat([part.tokens for part in parts])
+        lengths = torch.cat([part.lengths for part in parts])
         some = next((part.nudge for part in parts if part.nudge is not None), None)
         if some is None:
             return cls(tokens, lengths, None)
-        none = [some.new_zeros(1).expand(len(part.tokens), *some.shape[1:]) for part in parts]
-        return cls(
-            tokens,
-            lengths,
-            torch.cat(
-                [z if p.nudge is None else p.nudge for p, z in zip(parts, none, strict=True)]
-            ),
-        )
+        zeros = [some.new_zeros(1).expand(len(part.tokens), *some.shape[1:]) for part in parts]
+        nudges = [z if p.nudge is None else p.nudge for p, z in zip(parts, zeros, strict=True)]
+        return cls(tokens, lengths, torch.cat(nudges))
 
     def take(self, first: int, size: int) -> "Rows":
-        """Exactly `size` rows from `first` on; the last row is repeated where some are missing."""
+        """Return `size` rows from `first` on, repeating the last row if there are too few."""
         rows = torch.arange(first, first + size, device=self.tokens.device).clamp(
             max=len(self.tokens) - 1
         )
@@ -112,25 +100,26 @@ class Rows:
 
 
 class Part(Protocol):
-    """What of a model is shared, and what every request does for itself."""
+    """How a model is split: `forward` is shared, `finish` is computed per request."""
 
     def shape(self, query: Query) -> Shape: ...
 
     def forward(self, rows: Rows, shape: Shape) -> Tensor:
-        """The shared part: [size, ...]."""
+        """Compute the shared part: [size, ...]."""
 
     def finish(self, parts: Sequence[Tensor], query: Query, shape: Shape) -> Tensor:
-        """The logits of a request, from what `forward` said of its rows."""
+        """Return the logits of a request, from the outputs of `forward` for its rows."""
 
     def foreseen(self, most: int) -> Iterator[Shape]:
-        """The shapes that requests of up to so many tokens can have, as far as they are few; small
-        ones first.
+        """Yield the shapes of requests of up to `most` tokens, smallest first.
+
+        Yields nothing if there are too many such shapes to test.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """Our own networks: all up to the last block's feed-forward part is shared."""
+    """oddlm's own networks: everything before the last block's MLP is shared."""
 
     model: Native
     context: int | None
@@ -139,12 +128,10 @@ class Body:
         return self._shape(query.tokens.shape[1])
 
     def _shape(self, width: int) -> Shape:
-        return Shape(
-            width_class(width)
-            if self.context is None
-            else max(width, min(width_class(width), self.context)),
-            0,
-        )
+        padded = width_class(width)
+        if self.context is not None:
+            padded = max(width, min(padded, self.context))
+        return Shape(padded, 0)
 
     def forward(self, rows: Rows, shape: Shape) -> Tensor:
         layout = self.model.network.layout(shape.width, shape.start, rows.lengths)
@@ -156,9 +143,8 @@ class Body:
         network = self.model.network
         first = shape.width - (query.tokens.shape[1] - query.start)
         kept = first - 1 if network.config.shift and first > 0 else first
-        x = torch.cat(
-            [part[:, kept:] for part in parts]
-        )  # in memory of its own, so that nothing depends on where it lay
+        # A copy, so that the result cannot depend on the memory layout of the parts.
+        x = torch.cat([part[:, kept:] for part in parts])
         return network.finish(x, first - kept, query.prompt_lengths, query.positions)
 
     def foreseen(self, most: int) -> Iterator[Shape]:
@@ -172,7 +158,7 @@ class Body:
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """Any other model is called as it is."""
+    """Any other model: the whole call is shared."""
 
     model: Callable[..., Tensor]
     context: int | None
@@ -180,14 +166,13 @@ class Whole:
     def shape(self, query: Query) -> Shape:
         length = query.tokens.shape[1] - query.start
         start = width_class(query.start) if query.start else 0
-        return Shape(
-            start if self.context is None else max(query.start, min(start, self.context - length)),
-            length,
-        )
+        if self.context is not None:
+            start = max(query.start, min(start, self.context - length))
+        return Shape(start, length)
 
     def forward(self, rows: Rows, shape: Shape) -> Tensor:
-        aside = {} if rows.nudge is None else {"nudge": rows.nudge}
-        return self.model(rows.tokens, shape.start, rows.lengths, **aside)
+        nudge = {} if rows.nudge is None else {"nudge": rows.nudge}
+        return self.model(rows.tokens, shape.start, rows.lengths, **nudge)
 
     def finish(self, parts: Sequence[Tensor], query: Query, shape: Shape) -> Tensor:  # noqa: ARG002
         return torch.cat(list(parts))
@@ -197,16 +182,18 @@ class Whole:
 
 
 def width_class(width: int) -> int:
-    """The width that a canvas or prompt is padded to: the next multiple of 4, or of about an eighth
-    of itself.
+    """Return the width that a canvas or prompt is padded to.
+
+    It is the next multiple of 4, or of about an eighth of the width if that is larger.
     """
     step = max(4, 1 << max(0, width.bit_length() - 4))
     return -(-width // step) * step
 
 
 def split_rows(rows: int, sizes: Sequence[int], workers: int = 1) -> list[int]:
-    """Passes for so many rows: large ones while they fill, then the smallest that holds the rest;
-    some for every worker.
+    """Return the sizes of the passes for `rows` rows: large ones first, the smallest for the rest.
+
+    Only sizes of which every worker gets a full pass are used, or else the smallest size.
     """
     sizes = sorted(sizes)
     sizes = [size for size in sizes if size * workers <= rows] or sizes[:1]
@@ -218,7 +205,7 @@ def split_rows(rows: int, sizes: Sequence[int], workers: int = 1) -> list[int]:
 
 
 class Clock:
-    """How long the network was at work; on a GPU by its own clock, without waiting for it."""
+    """Measures how long the network computes; on a GPU with CUDA events, without synchronizing."""
 
     def __init__(self, device: torch.device) -> None:
         self._cuda, self._lock, self._total = device.type == "cuda", threading.Lock(), 0.0
@@ -255,42 +242,40 @@ class Clock:
 
 
 class Passes:
-    """The network for many requests at a time: `workers` threads, in which requests take their
-    steps too.
+    """Evaluates the network for many requests, in `workers` threads.
+
+    The requests take their steps in these threads, too.
     """
 
     def __init__(self, info: ModelInfo, workers: int) -> None:
         self.info, self.workers = info, workers
         self.count = 0  # passes for requests
-        self.tried = 0  # passes to try out sizes
+        self.tried = 0  # passes to test sizes
         self._clock = Clock(info.device)
-        # A thread that has not been told how many threads torch has computes its first products
-        # with as many as there are.
+        # Without set_num_threads, a new thread computes its first products with all CPU threads.
         self._pool = ThreadPoolExecutor(
             workers, "oddlm-pass", torch.set_num_threads, (torch.get_num_threads(),)
         )
 
     @property
     def busy(self) -> float:
-        """Seconds that the network was at work, of all workers on average."""
+        """Seconds during which the network computed, averaged over the workers."""
         return self._clock.seconds / self.workers
 
     @property
     def untried(self) -> bool:
-        """Is there a size of passes to be tried out?"""
+        """Whether a size of passes remains to be tested."""
         return False
 
     def try_one(self) -> None:
-        """One pass to try out sizes."""
+        """Run one pass that tests a size."""
 
     def session(self, model: Any, first: Query) -> Session | None:  # noqa: ARG002
-        """What a request with this first query keeps between its steps; None where it shares
-        passes.
-        """
+        """Return the session of a request with this first query, or None if it shares passes."""
         return None
 
     def __call__(self, asks: Sequence[Ask]) -> list[Exception | None]:
-        """Let each request take the logits that it asks for; where that failed, why."""
+        """Give each request its logits; return an error for each that failed, else None."""
         return [one.result() for one in self._begin(asks)]
 
     def _begin(self, asks: Sequence[Ask]) -> "list[Future[Exception | None]]":
@@ -301,7 +286,7 @@ class Passes:
 
     @torch.no_grad()
     def _answer(self, ask: Ask, logits: Callable[[], Tensor]) -> Exception | None:
-        """An error of the network, or of the request itself, ends this request alone."""
+        """Give a request its logits; return its error, which must not affect other requests."""
         try:
             ask.take(logits())
         except Exception as error:
@@ -310,8 +295,9 @@ class Passes:
 
 
 class AlonePasses(Passes):
-    """A model that keeps something between the steps of a run: a session, and passes, for each
-    request alone.
+    """For a model that keeps state between the steps of a run.
+
+    Every request has its own session and its own passes.
     """
 
     def session(self, model: Any, first: Query) -> Session:
@@ -337,7 +323,7 @@ class _Call:
 
 
 class SharedPasses(Passes):
-    """Requests of the same shape share passes."""
+    """For other models: requests of the same shape share passes."""
 
     def __init__(
         self, part: Part, info: ModelInfo, sizes: Sequence[int], workers: int, max_width: int = 0
@@ -345,15 +331,15 @@ class SharedPasses(Passes):
         super().__init__(info, workers)
         self.part, self.sizes = part, tuple(sorted(set(sizes)))
         self._exact: dict[Shape, tuple[int, ...]] = {}
-        self._seen: deque[Shape] = deque()  # those that requests had come first
+        self._seen: deque[Shape] = deque()  # shapes of requests are tested first
         self._foreseen = part.foreseen(max_width)
         self._trial: Iterator[None] | None = None
-        self._widest: int | None = None  # a pass of this width takes long already
+        self._widest: int | None = None  # no test at this width or beyond: it takes too long
         self._untried = len(self.sizes) > 1
         self._pad_id = 0 if info.mask_id is None else info.mask_id
 
     def exact_sizes(self, shape: Shape) -> tuple[int, ...]:
-        """The sizes of passes that may be used at this shape, as far as is known."""
+        """Return the sizes of passes known to be exact at this shape."""
         return self._exact.get(shape, self.sizes[:1])
 
     def _begin(self, asks: Sequence[Ask]) -> "list[Future[Exception | None]]":
@@ -368,26 +354,20 @@ class SharedPasses(Passes):
                 )
         for shape, members in shapes.items():
             self._share(shape, members)
-        # All passes were begun before these, so one that waits for a pass cannot keep it from
-        # beginning.
+        # All passes are queued before these calls, so a call that waits for a pass cannot block it.
         return [
             self._pool.submit(self._answer, ask, lambda ask=ask, own=own: self._finish(ask, own))  # type: ignore[misc]
             for ask, own in zip(asks, calls, strict=True)
         ]
 
     def _share(self, shape: Shape, members: "list[tuple[Rows, _Call]]") -> None:
-        """Begin the passes of one shape."""
+        """Start the passes of one shape."""
         self._note(shape)
         rows = Rows.join([some for some, _ in members])
         begun, first = [], 0
         for size in split_rows(len(rows.tokens), self.exact_sizes(shape), self.workers):
-            begun.append(
-                (
-                    first,
-                    first + size,
-                    self._pool.submit(self._forward, rows.take(first, size), shape),
-                )
-            )
+            result = self._pool.submit(self._forward, rows.take(first, size), shape)
+            begun.append((first, first + size, result))
             first += size
         self.count += len(begun)
         first = 0
@@ -446,7 +426,10 @@ class SharedPasses(Passes):
         return shape
 
     def _try(self, shape: Shape) -> Iterator[None]:
-        """Which sizes give the bits of the smallest, on random tokens; one pass at a time."""
+        """Find the sizes that give the same bits as the smallest, on random tokens.
+
+        Yields after every pass.
+        """
         small, large = self.sizes[0], self.sizes[-1]
         self._exact[shape] = self.sizes[:1]
         if self._widest is not None and shape.width >= self._widest:
@@ -459,7 +442,7 @@ class SharedPasses(Passes):
                 bits.append(self._tried(rows.take(first, small), shape))
                 times.append(time.perf_counter() - began)
                 yield
-            if min(times) > LONG_S:  # the first of a shape may have to be compiled
+            if min(times) > LONG_S:  # the minimum, as the first pass of a shape may compile
                 self._widest = shape.width
                 return
             reference = torch.cat(bits)[:large]
@@ -469,7 +452,7 @@ class SharedPasses(Passes):
                 ):
                     self._exact[shape] += (size,)
                 yield
-        except Exception:  # too large for the memory, say: then what is known so far holds
+        except Exception:  # e.g. out of memory: keep the sizes found so far
             self._widest = shape.width
 
     def _tried(self, rows: Rows, shape: Shape) -> Tensor:
@@ -491,8 +474,9 @@ def _random_rows(shape: Shape, count: int, info: ModelInfo, pad_id: int) -> Rows
 
 
 def passes_of(model: Any, sizes: Sequence[int], workers: int, max_width: int) -> Passes:
-    """How requests use a model. max_width: tokens that a request may have, as far as is known; 0:
-    nothing is foreseen.
+    """Return the way requests use a model.
+
+    max_width: the most tokens of a request, if known; with 0, no shapes are tested in advance.
     """
     info = info_of(model)
     if isinstance(model, Native) and model.cache is None:

@@ -1,4 +1,4 @@
-"""What `/metrics` tells Prometheus."""
+"""The metrics that `/metrics` exports to Prometheus."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -13,50 +13,53 @@ SECONDS = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120)
 
 
 @dataclass(frozen=True)
-class _Told(Collector):
-    """A counter that somebody else counts."""
+class _ExternalCounter(Collector):
+    """A counter whose value is kept elsewhere."""
 
     name: str
-    words: str
+    description: str
     value: Callable[[], float]
 
     def collect(self) -> Iterator[CounterMetricFamily]:
-        yield CounterMetricFamily(self.name, self.words, value=self.value())
+        yield CounterMetricFamily(self.name, self.description, value=self.value())
 
 
 class Meters:
     def __init__(self, engine: Engine, paths: frozenset[str]) -> None:
         self._registry, self._paths = CollectorRegistry(), paths
-        tells = "1 while larger passes are still to be tried out, which is done while no request is there."
+        untried = (
+            "1 while sizes of passes remain to be tested, which happens while the server is idle."
+        )
         gauges = {
-            "oddlm_queue_length": ("Requests that wait.", lambda: engine.queued),
+            "oddlm_queue_length": ("Requests waiting in the queue.", lambda: engine.queued),
             "oddlm_rows_in_flight": ("Samples being denoised.", lambda: engine.rows),
-            "oddlm_rows_stalled": ("Samples whose clients do not read.", lambda: engine.stalled),
-            "oddlm_sizes_untried": (tells, lambda: engine.network.untried),
+            "oddlm_rows_stalled": ("Samples of clients that do not read.", lambda: engine.stalled),
+            "oddlm_sizes_untried": (untried, lambda: engine.network.untried),
             "oddlm_network_passes": (
                 "Network passes since the start.",
                 lambda: engine.network.count,
             ),
         }
-        busy = "Seconds that the network was at work; over the seconds alive, its share."
-        self._registry.register(_Told("oddlm_busy_seconds", busy, lambda: engine.busy))
-        for name, (words, value) in gauges.items():
-            Gauge(name, words, registry=self._registry).set_function(value)
+        busy = "Seconds during which the network computed; its rate is the network's utilization."
+        self._registry.register(_ExternalCounter("oddlm_busy_seconds", busy, lambda: engine.busy))
+        for name, (description, value) in gauges.items():
+            Gauge(name, description, registry=self._registry).set_function(value)
         self._requests = Counter(
-            "oddlm_requests", "Answers.", ["path", "status"], registry=self._registry
+            "oddlm_requests", "Answers sent.", ["path", "status"], registry=self._registry
         )
         self._latency = Histogram(
-            "oddlm_request_seconds", "From the head of a request to its answer's end.", ["path"],
-            buckets=SECONDS, registry=self._registry,
-        )  # fmt: skip
+            "oddlm_request_seconds",
+            "Time from the head of a request to the end of its answer.",
+            ["path"],
+            buckets=SECONDS,
+            registry=self._registry,
+        )
         self._tokens = Counter(
             "oddlm_tokens", "Tokens read and written.", ["kind"], registry=self._registry
         )
 
     def count(self, path: str, status: int, seconds: float) -> None:
-        known = (
-            path if path in self._paths else "other"
-        )  # paths are the client's: they must not make series
+        known = path if path in self._paths else "other"  # clients must not create time series
         self._requests.labels(known, status).inc()
         self._latency.labels(known).observe(seconds)
 

@@ -1,4 +1,4 @@
-"""From a request to work for the engine: everything that can be refused is refused here."""
+"""Turns a request into work for the engine; every invalid request is refused here."""
 
 import math
 import secrets
@@ -19,7 +19,7 @@ from .errors import ApiError
 from .schema import ChatRequest, CompletionRequest, DenoiseRequest, Message
 from .settings import ServeSettings
 
-ROLES = {"developer": "system"}  # OpenAI's newer name; templates know the older one
+ROLES = {"developer": "system"}  # OpenAI's newer name; chat templates use the older one
 MOST_STOPS = 4
 LARGEST = 2**31
 
@@ -30,8 +30,10 @@ def prepare(
     request: CompletionRequest | ChatRequest | DenoiseRequest,
     watch: Callable[[SampleParams], Callable[[Callable[[Any], None]], Observer]] | None = None,
 ) -> Work:
-    """The request as work; `watch` is told its parameters, unless its samples can be told only when
-    all are finished.
+    """Return the request as work for the engine; raise ApiError if it is invalid.
+
+    `watch` is called with the parameters and returns the work's `watch`. It is not called if
+    samples are sent only when all are finished (with a template or a pool).
     """
     limits = settings.limits
     check_size(request, limits.max_prompt)
@@ -44,7 +46,7 @@ def prepare(
         if "pool" in given:
             raise ApiError(
                 400,
-                "pool is not for a prompt to watch, as every sample is shown as it comes",
+                "pool is not supported by /v1/denoise, which shows every sample: leave it out",
                 param="pool",
             )
         params = params.model_copy(update={"pool": None})
@@ -53,18 +55,20 @@ def prepare(
     else:
         prompts = [encode(lm, text) for text in request.prompts]
     if not prompts:
-        raise ApiError(400, "prompt is an empty list: give at least one text", param="prompt")
+        raise ApiError(400, "prompt is an empty list: send at least one text", param="prompt")
     check_samples(params, request.n, len(prompts), min(limits.max_n, limits.max_rows))
     info = lm.info
     if params.prompt_noise and not (info.nudges and info.embedding is not None):
-        raise ApiError(
-            400, "this server's model takes no prompt_noise: leave it out", param="prompt_noise"
-        )
+        message = "prompt_noise is not supported by this server's model: leave it out"
+        raise ApiError(400, message, param="prompt_noise")
     for ids in prompts:
         if not ids:
             raise ApiError(400, "the prompt is empty", param="prompt")
         if info.context is not None and len(ids) + params.length > info.context:
-            message = f"the prompt has {len(ids)} tokens; with {params.length} to write the model's {info.context} are too few"
+            message = (
+                f"the prompt ({len(ids)} tokens) and the sample ({params.length} tokens) "
+                f"exceed the model's context of {info.context}"
+            )
             raise ApiError(400, message, code="context_length_exceeded")
     at_end = form is not None or params.pool is not None
     shown = watch is not None and (not at_end or isinstance(request, DenoiseRequest))
@@ -80,15 +84,16 @@ def prepare(
 def template_form(
     lm: LM, settings: ServeSettings, request: CompletionRequest | ChatRequest | DenoiseRequest
 ) -> list[int | None] | None:
-    """The request's template in tokens, None where one is to be written; None where it has no
-    template.
+    """Return the request's template in tokens, with None for each token to write.
+
+    Return None if the request has no template.
     """
     template, most = request.template, settings.limits.max_length
     if isinstance(request, CompletionRequest) and request.suffix:
         if template is not None:
             raise ApiError(
                 400,
-                "a suffix is the end of a template: give suffix or template, not both",
+                "suffix and template exclude each other: send only one of them",
                 param="suffix",
             )
         hole = request.settings().get("length", min(settings.defaults.length, most))
@@ -98,20 +103,20 @@ def template_form(
     elif "length" in request.settings():
         raise ApiError(
             400,
-            "a template says itself how many tokens to write: leave max_tokens out",
+            "template already sets the number of tokens to write: leave out max_tokens",
             param="max_tokens",
         )
     if len(template) > 2 * most + 1:
         raise ApiError(
             400,
-            f"template has {len(template)} parts; this server takes at most {2 * most + 1}",
+            f"template has {len(template)} parts; this server accepts at most {2 * most + 1}",
             param="template",
         )
     holes = sum(part for part in template if isinstance(part, int))
     if holes > most:
         raise ApiError(
             400,
-            f"{holes} tokens are to be written; this server allows at most {most}",
+            f"{holes} tokens to write; this server allows at most {most}",
             param="max_tokens",
         )
     for part in template:
@@ -133,7 +138,7 @@ def template_form(
 
 
 def check_samples(params: SampleParams, n: int, prompts: int, most: int) -> None:
-    """What is drawn counts, whether it is kept or not."""
+    """Check the number of samples drawn, including those that are not kept."""
     try:
         drawn = params.drawn(n)
     except ValueError as error:
@@ -148,17 +153,18 @@ def check_samples(params: SampleParams, n: int, prompts: int, most: int) -> None
 
 
 def check_size(request: CompletionRequest | ChatRequest | DenoiseRequest, most: int) -> None:
-    """In characters, all prompts or messages and what is given of the answer: a tokenizer may take
-    quadratic time.
+    """Check the size in characters of all prompts or messages and the texts of a template.
+
+    Characters rather than tokens, because a tokenizer may take quadratic time.
     """
     size = sum(map(len, [*request.prompts, *request.given_texts]))
     if size > most:
-        message = f"the prompt has {size} characters; this server reads at most {most}"
+        message = f"the prompt has {size} characters; this server accepts at most {most}"
         raise ApiError(400, message, code="context_length_exceeded")
 
 
 def sample_params(settings: ServeSettings, given: Mapping[str, Any]) -> SampleParams:
-    """The server's defaults with what the request says, all of it checked."""
+    """Return the server's defaults, overridden by the request's settings, after checking all."""
     given = expanded(given)
     for kind, registry in PIECES.items():
         if kind in given:
@@ -173,7 +179,8 @@ def sample_params(settings: ServeSettings, given: Mapping[str, Any]) -> SamplePa
         steps = params.steps or params.length
         if steps > params.length:
             raise ValueError(
-                f"steps {steps} are more than the {params.length} tokens to write: a step writes at least one"
+                f"steps is {steps}, but there are only {params.length} tokens to write: "
+                "every step writes at least one"
             )
         Quota.plan(params.length, steps, params.block_length, fork=params.forks)
         check_params(params)
@@ -189,9 +196,9 @@ def sample_params(settings: ServeSettings, given: Mapping[str, Any]) -> SamplePa
 
 
 def check_named(kind: str, registry: Registry[Any], spec: Any) -> None:
-    """Registered names alone, never a dotted path: a request must not import anything.
+    """Check a name and its options, which must have the types of their defaults.
 
-    Options have their default's type.
+    Only registered names are accepted, never a dotted path: a request must not import anything.
     """
     name = spec.get("name") if isinstance(spec, dict) else spec
     if name not in registry.names:
@@ -212,7 +219,8 @@ def check_named(kind: str, registry: Registry[Any], spec: Any) -> None:
         if not _like(known[option], value):
             raise ApiError(
                 400,
-                f"{kind} option {option} must be like {known[option]!r}, not {value!r:.100}",
+                f"{kind} option {option} must have the type of its default {known[option]!r}, "
+                f"not {value!r:.100}",
                 param=kind,
             )
 
@@ -222,7 +230,7 @@ def _like(default: Any, value: Any) -> bool:
         return type(value) is type(default)
     if isinstance(default, tuple):
         return isinstance(value, list) and all(_like(0, item) for item in value)
-    if default is None:  # an option that is off: who switches it on checks what number it takes
+    if default is None:  # off by default; the option's owner checks the number
         return value is None or _like(0.0, value)
     if isinstance(default, float):
         return type(value) in (int, float) and math.isfinite(value) and abs(value) < LARGEST
@@ -230,38 +238,43 @@ def _like(default: Any, value: Any) -> bool:
 
 
 def encode(lm: LM, text: str, where: str = "prompt") -> list[int]:
-    """Token ids of a text, none of which may be a control token: a text must not end or mask
-    anything.
+    """Return the token ids of a text; raise ApiError if one of them is a control token.
+
+    A text must not be able to end or mask anything.
     """
     ids, info = lm.tokenizer.encode(text), lm.info
     control = {info.mask_id, *info.end_ids} - set(lm.tokenizer.encode(""))
     if not control.isdisjoint(ids):
-        message = f"the {where} holds the text of a control token, which this model's tokenizer would not read as text"
+        message = (
+            f"the {where} contains a control token, "
+            "which this model's tokenizer cannot encode as plain text"
+        )
         raise ApiError(400, message, param=None if where == "prompt" else where)
     return ids
 
 
 def chat_prompt(lm: LM, messages: Sequence[Message]) -> list[int]:
-    """The tokenizer's chat template where it has one; else, and raw, the messages as they are, each
-    ended by a line break.
+    """Return the token ids of a conversation, through the tokenizer's chat template.
+
+    If there is none, or the model is raw, the messages are plain text, each followed by a line
+    break.
     """
-    said = [
+    turns = [
         {"role": ROLES.get(message.role, message.role), "content": message.text}
         for message in messages
     ]
     template = getattr(lm.tokenizer, "chat", None)
     if lm.raw or template is None or getattr(lm.tokenizer, "template", template) is None:
-        return encode(lm, "".join(line["content"].removesuffix("\n") + "\n" for line in said))
-    for line in said:
+        return encode(lm, "".join(line["content"].removesuffix("\n") + "\n" for line in turns))
+    for line in turns:
         encode(lm, line["content"])
     try:
-        return list(template(said))
+        return list(template(turns))
     except ValueError as error:
         raise ApiError(400, str(error), param="messages") from None
 
 
 def check_stops(stops: Sequence[str]) -> None:
     if len(stops) > MOST_STOPS or not all(stops):
-        raise ApiError(
-            400, f"stop takes up to {MOST_STOPS} texts, none of them empty", param="stop"
-        )
+        message = f"stop accepts up to {MOST_STOPS} texts, none of them empty"
+        raise ApiError(400, message, param="stop")

@@ -1,4 +1,4 @@
-"""What goes over the wire: OpenAI's shapes, with the sampler's own settings beside them."""
+"""The bodies of requests and answers: OpenAI's formats plus the sampler's own settings."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -28,41 +28,40 @@ def _sound(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"this is not valid Unicode ({error.reason})") from None
+        raise ValueError(f"not valid Unicode ({error.reason})") from None
     return text
 
 
 Text = Annotated[str, AfterValidator(_sound)]
-RENAMED = ("length", "seed")  # max_tokens, and a seed that the server draws where there is none
+RENAMED = ("length", "seed")  # defined below: max_tokens, and a seed the server draws if missing
 
 
 def _optional(name: str) -> Any:
-    """A field of SampleParams as a request may give it; left out, the server's default holds."""
+    """Return a field of SampleParams as an optional field of a request."""
     info = SampleParams.model_fields[name]
     kind: Any = info.annotation
     for constraint in info.metadata:
         kind = Annotated[kind, constraint]
-    told = f"{info.description} Left out, the server's default: {json.dumps(info.default)} unless it was started with another."
-    return kind | None, Field(None, description=told)
+    default = f"Default: {json.dumps(info.default)}, unless the server was started with another."
+    return kind | None, Field(None, description=f"{info.description} {default}")
 
 
-LOGPROBS = """Log-probabilities of the tokens that were written, under the network before any push, at the step at which each
-was written, at temperature 1 and without filters; those of other tokens are not told."""
+LOGPROBS = """Log-probabilities of the written tokens under the network, before repulsion, at
+temperature 1 and without filters, at the step at which each was written. Alternatives to the
+written tokens are not reported."""
 
 
 def _without_alternatives(count: int) -> int:
     if count > 1:
         raise PydanticCustomError(
             "unsupported",
-            "logprobs above 1 is not supported: other tokens than those written are not told",
+            "logprobs above 1 is not supported: only written tokens are reported",
         )
     return count
 
 
 class Only(GroupedMetadata):
-    """A field of other models, of which only the values that change nothing are taken; null is one
-    of them.
-    """
+    """Restricts an unsupported OpenAI field to the values that change nothing, and null."""
 
     def __init__(self, *same: Any) -> None:
         self.same = same
@@ -76,11 +75,11 @@ class Only(GroupedMetadata):
         ):
             return value
         ways = ["leave it out", *(f"send {to_json(one).decode()}" for one in self.same)]
-        told = {"name": info.field_name, "advice": " or ".join(ways)}
-        raise PydanticCustomError("unsupported", "{name} is not supported: {advice}", told)
+        context = {"name": info.field_name, "advice": " or ".join(ways)}
+        raise PydanticCustomError("unsupported", "{name} is not supported: {advice}", context)
 
 
-Ignored = Annotated[Any, Field(description="Asks nothing of the answer, and is ignored.")]
+Ignored = Annotated[Any, Field(description="Accepted and ignored; it has no effect on the answer.")]
 
 
 class _Strict(BaseModel):
@@ -90,7 +89,7 @@ class _Strict(BaseModel):
 if TYPE_CHECKING:
 
     class SamplerFields(_Strict):
-        """Every setting of the sampler, under its own name; all of them optional."""
+        """Every setting of the sampler, under its own name; all are optional."""
 
 else:
     OWN = [name for name in SampleParams.model_fields if name not in RENAMED]
@@ -109,26 +108,27 @@ class _Sampled(SamplerFields):
     n: int = Field(
         1,
         ge=1,
-        description="Samples per prompt; they are drawn together, each avoiding the others.",
+        description="Samples per prompt; they are drawn together and pushed apart.",
     )
     max_tokens: int | None = Field(None, ge=1, description="Tokens per sample.")
     seed: Seed | None = Field(
-        None, description="The same seed gives the same samples; left out, the server draws one."
+        None, description="The same seed gives the same samples. If missing, the server draws one."
     )
     template: Annotated[list[Text | Annotated[int, Field(ge=1)]], Field(min_length=1)] | None = (
         Field(
             None,
-            description="The form of every sample: texts that are given, and numbers of tokens to be written between them.",
+            description="A form that every sample fills in: a list of fixed texts, and of numbers "
+            "of tokens to write between them.",
         )
     )
 
     @property
     def given_texts(self) -> list[str]:
-        """What is given of the answer."""
+        """The fixed texts of the template."""
         return [part for part in self.template or () if isinstance(part, str)]
 
     def settings(self) -> Mapping[str, Any]:
-        """The sampler's settings that the request gives."""
+        """Return the sampler's settings in the request."""
         given = {name: getattr(self, name) for name in SamplerFields.model_fields}
         given |= {"length": self.max_tokens, "seed": self.seed}
         return {name: value for name, value in given.items() if value is not None}
@@ -136,9 +136,9 @@ class _Sampled(SamplerFields):
 
 class _Common(_Sampled):
     stop: Text | list[Text] | None = Field(
-        None, description="Up to four texts; a sample ends before the first of them."
+        None, description="Up to four texts; a sample ends before the first one that occurs in it."
     )
-    stream: bool | None = Field(False, description="Send finished blocks as they come.")
+    stream: bool | None = Field(False, description="Send every block as soon as it is finished.")
     stream_options: StreamOptions | None = None
     user: Text | None = None
     presence_penalty: Annotated[Any, Only(0)] = None
@@ -158,14 +158,14 @@ class _Common(_Sampled):
 
 
 class CompletionRequest(_Common):
-    prompt: Text | list[Text] = Field(description="A text, or several.")
+    prompt: Text | list[Text] = Field(description="A text, or a list of texts.")
     echo: Annotated[Any, Only(False)] = None
     best_of: Annotated[Any, Only(1)] = None
     logprobs: Annotated[int, Field(ge=0), AfterValidator(_without_alternatives)] | None = Field(
         None, description=LOGPROBS
     )
     suffix: Text | None = Field(
-        None, description="What comes behind each sample: the template [max_tokens, suffix]."
+        None, description="Text after each sample; short for the template [max_tokens, suffix]."
     )
 
     @property
@@ -203,7 +203,9 @@ class Message(_Strict):
 
 class ChatRequest(_Common):
     messages: list[Message] = Field(min_length=1)
-    max_completion_tokens: int | None = Field(None, ge=1, description="Another name of max_tokens.")
+    max_completion_tokens: int | None = Field(
+        None, ge=1, description="Another name for max_tokens."
+    )
     logprobs: bool | None = Field(None, description=LOGPROBS)
     top_logprobs: Annotated[Any, Only(0)] = None
     response_format: Annotated[Any, Only({"type": "text"})] = None
@@ -231,11 +233,11 @@ class ChatRequest(_Common):
 
 
 class DenoiseRequest(_Sampled):
-    """A prompt to watch."""
+    """A prompt whose denoising is streamed step by step."""
 
     prompt: Text
     positions: bool = Field(
-        True, description="Send entropy and force of every position; without, only their means."
+        True, description="Send entropy and force of every position; if false, only their means."
     )
 
     @property
@@ -247,7 +249,7 @@ class CompletionLogprobs(BaseModel):
     tokens: list[str]
     token_logprobs: list[float] = Field(description=LOGPROBS)
     top_logprobs: None = None
-    text_offset: list[int] = Field(description="Where in the text each token begins.")
+    text_offset: list[int] = Field(description="The offset in the text at which each token begins.")
 
 
 class CompletionChoice(BaseModel):
@@ -258,7 +260,7 @@ class CompletionChoice(BaseModel):
 
 
 class CompletionAnswer(BaseModel):
-    """An answer, or a chunk of a stream."""
+    """A complete answer, or a chunk of a stream."""
 
     id: str
     object: Literal["text_completion"] = "text_completion"
@@ -329,16 +331,18 @@ class ModelCard(BaseModel):
     object: Literal["model"] = "model"
     created: int
     owned_by: str = "oddlm"
-    version: str = Field(description="Of oddlm.")
-    context: int | None = Field(None, description="Most tokens of prompt and sample together.")
-    limits: Limits = Field(description="What a request may ask for.")
-    defaults: SampleParams = Field(description="What holds where a request says nothing.")
-    given: dict[str, Any] = Field(description="What of the defaults the operator decided.")
+    version: str = Field(description="The version of oddlm.")
+    context: int | None = Field(
+        None, description="The maximum number of tokens of prompt and sample together."
+    )
+    limits: Limits = Field(description="Limits on requests.")
+    defaults: SampleParams = Field(description="Settings used for fields missing from a request.")
+    given: dict[str, Any] = Field(description="The defaults that the operator set.")
     names: dict[str, list[str]] = Field(
-        description="The objectives, features, policies and schedules there are."
+        description="The available objectives, features, policies and schedules."
     )
     presets: dict[str, NamedSettings] = Field(
-        description="What presets stand for; settings given beside one win."
+        description="The settings of each preset; settings sent along with a preset override it."
     )
 
 

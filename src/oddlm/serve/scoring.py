@@ -1,7 +1,7 @@
-"""The code of tasks runs in processes that can be ended, so that none of it holds up the server.
+"""Runs the code of tasks in worker processes, which can be killed and cannot block the server.
 
-A thread would not do: a regular expression that takes minutes keeps all other threads from running,
-and nothing ends it.
+Threads would not do: a regular expression that takes minutes blocks all other threads, and cannot
+be interrupted.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ from .engine import ClosedError
 from .scoring_process import MOST_REPLY, command
 from .settings import Limits
 
-WORKERS = 2  # texts scored at a time
-FAREWELL_S = 0.5  # for a process to unwind
-LOOK_S = 0.01
-UNSAID = ("ODDLM_API_KEY",)  # variables that are no business of a task
+WORKERS = 2  # texts scored at the same time
+FAREWELL_S = 0.5  # for a process to end after SIGTERM
+LOOK_S = 0.01  # between checks whether a process has ended
+SECRETS = ("ODDLM_API_KEY",)  # environment variables that tasks must not see
 
 
 class ScoringError(Exception):
-    """There is no verdict, and why."""
+    """A text could not be scored; `kind` and the message say why."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -33,7 +33,7 @@ class ScoringError(Exception):
 
 
 class Worker:
-    """A process that does what it is asked, one thing after the other."""
+    """A process that answers one request after the other."""
 
     def __init__(self, memory_mb: int) -> None:
         self.memory_mb = memory_mb
@@ -45,15 +45,15 @@ class Worker:
                 command(far.fileno(), memory_mb << 20, os.getpid()),
                 pass_fds=[far.fileno()],
                 stdin=subprocess.DEVNULL,
-                stdout=2,  # what a task prints goes to the log
-                env={name: value for name, value in os.environ.items() if name not in UNSAID},
-                start_new_session=True,  # Ctrl-C is for the server
+                stdout=2,  # output of a task goes to the log
+                env={name: value for name, value in os.environ.items() if name not in SECRETS},
+                start_new_session=True,  # Ctrl-C must only reach the server
             )
         self._lines: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
     async def ask(self, limit_s: float, **request: str) -> dict[str, Any]:
-        """What it says; ScoringError where that is an error, or nothing in time."""
-        self.usable = False  # until it has answered
+        """Return its reply; raise ScoringError if that is an error, or does not come in time."""
+        self.usable = False  # until it has replied
         try:
             async with asyncio.timeout(limit_s):
                 if self._lines is None:
@@ -64,14 +64,14 @@ class Worker:
                 writer.write(json.dumps(request).encode() + b"\n")
                 line = await reader.readline()
         except TimeoutError:
-            raise ScoringError("time", f"it took longer than {limit_s:g} s") from None
+            raise ScoringError("time", f"the task took longer than {limit_s:g} s") from None
         except OSError:
             line = b""
         if not line.endswith(b"\n"):
-            raise ScoringError("died", f"its process ended ({await self._cause()})")
+            raise ScoringError("died", f"the task's process ended ({await self._cause()})")
         reply: dict[str, Any] = json.loads(line)
         if reply.get("error") == "memory":
-            raise ScoringError("memory", f"it needed more than {self.memory_mb} MB")
+            raise ScoringError("memory", f"the task needed more than {self.memory_mb} MB")
         self.usable = True
         if "error" in reply:
             raise ScoringError(reply["error"], reply["message"])
@@ -87,7 +87,10 @@ class Worker:
         )
 
     def signal(self, number: int) -> None:
-        """SIGKILL takes along what the task started, sandboxes apart, which end by themselves."""
+        """Send a signal; SIGKILL goes to the whole process group.
+
+        Sandboxes are not in that group, but end by themselves.
+        """
         with suppress(ProcessLookupError):
             if self.process.poll() is None:
                 (os.killpg if number == signal.SIGKILL else os.kill)(self.process.pid, number)
@@ -116,13 +119,13 @@ class Scorers:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self._room = asyncio.Semaphore(WORKERS)
-        self._kept: dict[str, str | None] = {}  # problems by task, for workers to come
+        self._kept: dict[str, str | None] = {}  # problems by task, for new workers
         self._idle: list[Worker] = []
         self._all: set[Worker] = set()
         self._closing = False
 
     async def load(self, task: str) -> list[dict[str, str]]:
-        """Cards of the task's problems."""
+        """Return a card for each of the task's problems."""
         async with self._room, self._worker() as worker:
             found = await worker.ask(self.limits.timeout_s, do="load", task=task)
             worker.loaded.add(task)
@@ -131,7 +134,7 @@ class Scorers:
         return cards
 
     async def score(self, task: str, problem: str, text: str) -> dict[str, Any]:
-        """A verdict on an answer to a problem of a task that was loaded."""
+        """Return the verdict on an answer to a problem; the task must be loaded."""
         async with self._room, self._worker() as worker:
             if task not in worker.loaded:
                 known = (
@@ -157,7 +160,7 @@ class Scorers:
             if self._closing:
                 raise ClosedError from None
             raise
-        finally:  # also where nobody waits for it any more
+        finally:  # also if the request was cancelled
             if worker.usable:
                 self._idle.append(worker)
             else:
@@ -168,7 +171,7 @@ class Scorers:
         self._all.discard(worker)
 
     def stop(self, number: int = signal.SIGTERM) -> None:
-        """Start nothing more, and end what runs."""
+        """Start no more workers, and send a signal to those that run."""
         self._closing = True
         for worker in self._all:
             worker.signal(number)

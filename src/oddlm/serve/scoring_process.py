@@ -1,16 +1,17 @@
-"""What runs in a process of its own: the code of a task, which may be slow, greedy or broken.
-Imports no torch.
+"""The worker process that runs the code of tasks, which may be slow, hungry or broken.
 
-Requests and replies are lines of JSON on a socket:
+It does not import torch. Requests and replies are lines of JSON on a socket:
 
-    {"do": "load", "task": NAME}                                -> {"cards": [{"id", "prompt",
-    "question"}, ...], "kept": KEPT} {"do": "keep", "task": NAME, "kept": KEPT}                  ->
-    {} {"do": "score", "task": NAME, "problem": ID, "text": TEXT}  -> {"correct": ..., "answer":
-    ..., "detail": ...}
+    {"do": "load", "task": NAME}
+        -> {"cards": [{"id", "prompt", "question"}, ...], "kept": KEPT}
+    {"do": "keep", "task": NAME, "kept": KEPT}
+        -> {}
+    {"do": "score", "task": NAME, "problem": ID, "text": TEXT}
+        -> {"correct": ..., "answer": ..., "detail": ...}
 
-or {"error": KIND, "message": TEXT}: "unavailable" where the task lacks something (data, a sandbox),
-"memory", "size", "failed". KEPT are the problems in a form that only such a process reads, so that
-the next one need not load them again.
+A reply may also be {"error": KIND, "message": TEXT}. The kinds are "unavailable" (the task lacks
+data or a sandbox), "memory", "size" and "failed". KEPT holds the pickled problems, which only these
+processes read, so that the next process need not load them again.
 """
 
 import base64
@@ -32,20 +33,23 @@ from ..sandbox import SandboxError
 from ..signals import Terminated, unwinding
 from ..tasks import Problem, check_scoring, find_task
 
-MOST_PROBLEMS = 200  # of a task, to pick from
+MOST_PROBLEMS = 200  # offered per task
 MOST_REPLY = 8 << 20  # bytes
 PR_SET_PDEATHSIG = 1
 
 
 class UnavailableError(Exception):
-    """A task lacks something."""
+    """A task lacks data, a sandbox or a package."""
 
 
-START = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from {} import main; main(*map(int, sys.argv[2:]))"
+START = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "from {} import main; main(*map(int, sys.argv[2:]))"
+)
 
 
 def command(line: int, memory_bytes: int, parent: int) -> list[str]:
-    """How to start it: with the other end of the socket, and this process's way to find modules."""
+    """Return the command that starts a worker with one end of a socket and this sys.path."""
     return [
         sys.executable,
         "-c",
@@ -56,9 +60,9 @@ def command(line: int, memory_bytes: int, parent: int) -> list[str]:
 
 
 def main(line: int, memory_bytes: int, parent: int) -> None:
-    with unwinding() as ending, suppress(Terminated):  # so that sandboxes are taken along
+    with unwinding() as ending, suppress(Terminated):  # so that sandboxes end, too
         _end_with(parent)
-        with suppress(ValueError, OSError):  # a lower limit may hold already
+        with suppress(ValueError, OSError):  # the limit may be lower already
             resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
         warnings.showwarning = lambda message, *_: print(f"oddlm: {message}", file=sys.stderr)
         with socket.socket(fileno=line) as connection, connection.makefile("rwb") as lines:
@@ -70,7 +74,7 @@ def main(line: int, memory_bytes: int, parent: int) -> None:
 
 
 def _end_with(parent: int) -> None:
-    """Have the kernel say when the server dies, however that happens."""
+    """Have the kernel send SIGTERM when the server dies, however that happens."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
@@ -106,14 +110,14 @@ def _load(task: str) -> dict[str, Any]:
 
 
 def _kept(problems: dict[str, Problem]) -> str | None:
-    with suppress(Exception):  # a target may be anything
+    with suppress(Exception):  # a target may not be picklable
         kept = base64.b64encode(pickle.dumps(problems)).decode()
         return kept if len(kept) < MOST_REPLY // 2 else None
     return None
 
 
 def _keep(task: str, kept: str) -> dict[str, Any]:
-    find_task(task)  # which may be what finds the classes of its targets
+    find_task(task)  # imports the classes of its targets
     _PROBLEMS[task] = pickle.loads(base64.b64decode(kept))
     return {}
 
@@ -125,18 +129,17 @@ def _score(task: str, problem: str, text: str) -> dict[str, Any]:
 
 
 def _sound(text: str) -> str:
-    """What can be sent: a task may make half a surrogate pair."""
+    """Escape lone surrogates, which a task may produce and UTF-8 cannot encode."""
     return str(text).encode("utf-8", "backslashreplace").decode()
 
 
 def _encoded(reply: dict[str, Any]) -> bytes:
-    said = json.dumps(reply).encode()
-    if len(said) < MOST_REPLY:
-        return said
-    return json.dumps(
-        {"error": "size", "message": f"it says more than {MOST_REPLY} bytes"}
-    ).encode()
+    encoded = json.dumps(reply).encode()
+    if len(encoded) < MOST_REPLY:
+        return encoded
+    error = {"error": "size", "message": f"the task's reply exceeds {MOST_REPLY} bytes"}
+    return json.dumps(error).encode()
 
 
-_PROBLEMS: dict[str, dict[str, Problem]] = {}  # of each task, by id
+_PROBLEMS: dict[str, dict[str, Problem]] = {}  # task -> id -> problem
 DO: dict[str, Callable[..., dict[str, Any]]] = {"load": _load, "keep": _keep, "score": _score}

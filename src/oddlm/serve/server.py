@@ -1,4 +1,4 @@
-"""Start the server and stop it gently."""
+"""Starts the server, and stops it gracefully."""
 
 import asyncio
 import logging
@@ -21,18 +21,18 @@ from .settings import ServeSettings
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-LOOK_S = 0.02  # between looks at what has ended
-FAREWELL_S = 0.5  # for telling clients that the server ends; then they are cut off
-LAST_S = 0.2  # for the rest, which nobody waits for any more
+LOOK_S = 0.02  # between checks during shutdown
+FAREWELL_S = 0.5  # for sending clients a 503; then they are disconnected
+LAST_S = 0.2  # for the rest of the cleanup
 
 
 class GentleServer(uvicorn.Server):
-    """Ends in a known time, whatever its clients do.
+    """A server that shuts down in bounded time, whatever its clients do.
 
-    A signal ends it gently: nothing new is taken, and what runs has `grace_s` seconds. What is left
-    when they are over, or at a second signal, gets a 503; whoever does not read it is cut off.
-    `leave` is then called with the exit status, and need not return: threads may still be at work
-    for requests that are gone.
+    After a signal, it accepts nothing new, and running requests have `grace_s` seconds. Those still
+    running then, or at a second signal, get a 503; clients that do not read it are disconnected.
+    `leave` is then called with the exit status, and need not return: threads may still be computing
+    for requests that have ended.
     """
 
     def __init__(
@@ -43,7 +43,9 @@ class GentleServer(uvicorn.Server):
         self._second: int | None = None  # signal
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        """uvicorn's own would send itself the signal again in the end, and end at once at a second
+        """Record the signal.
+
+        uvicorn's handler would raise the signal again at the end, and exit at once at a second
         Ctrl-C.
         """
         if self.should_exit:
@@ -51,7 +53,7 @@ class GentleServer(uvicorn.Server):
         self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Says where it listens once it answers: with port 0 nobody else knows."""
+        """Print the address once the server answers; with --port 0 it is not known before."""
         await super().startup(sockets)
         for one in sockets or ():
             host, port = one.getsockname()[:2]
@@ -78,7 +80,7 @@ class GentleServer(uvicorn.Server):
     async def _wait(
         self, task: "asyncio.Task[None]", seconds: float, *, hurried: bool = False
     ) -> None:
-        """Until the task is done, the time is over, or somebody is in a hurry."""
+        """Wait until the task is done, the time is over, or, if `hurried`, a second signal came."""
         end = asyncio.get_running_loop().time() + seconds
         while (
             not task.done()
@@ -95,7 +97,8 @@ def listen(host: str, port: int) -> socket.socket:
         )
     except OSError as error:
         raise ValueError(
-            f"cannot listen on {host} port {port} ({error.strerror}): --port and --host take others"
+            f"cannot listen on {host} port {port} ({error.strerror}): "
+            "choose another with --port or --host"
         ) from None
 
 
@@ -119,19 +122,19 @@ def server_of(
 
 
 def serve(lm: LM, settings: ServeSettings, listening: socket.socket, *, grace_s: float) -> None:
-    """Serve until SIGTERM or Ctrl-C; see GentleServer."""
+    """Serve until SIGTERM or Ctrl-C. GentleServer describes the shutdown."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     server = server_of(lm, settings, grace_s=grace_s, leave=_leave)
-    for one in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(
-            one, signal.SIG_IGN
-        )  # the server takes them while it runs; one that comes later must not spoil the end
+    # The server handles both while it runs. A signal after that must not interrupt the exit.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     server.run([listening])
 
 
 def _leave(status: int) -> None:
-    """End the process without waiting for threads: Python would, and abort where the network is in
-    one of them.
+    """End the process without waiting for threads.
+
+    Python would wait for them, and abort if one of them is inside the network.
     """
     sys.stdout.flush()
     sys.stderr.flush()

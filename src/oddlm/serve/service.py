@@ -1,4 +1,4 @@
-"""How requests wait for the engine: whole answers, streams of blocks, streams of frames."""
+"""Answers requests with the engine's results: complete, or streamed in blocks or frames."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -9,12 +9,12 @@ from pydantic import BaseModel
 
 from ..explorer.frames import end_of, frames_of, start_of
 from ..explorer.messages import StepFrame, Usage
-from ..explorer.usage import extra, told, usage
+from ..explorer.usage import extra, final_text, usage
 from ..lm import LM, Samples
 from .connection import while_there
 from .engine import Engine, Finished, Job, Work
 from .errors import ApiError, as_api_error
-from .openai_format import Chat, Completions, Told
+from .openai_format import Chat, Completions, SampleText
 from .prometheus import Meters
 from .request import check_stops, prepare
 from .schema import ChatRequest, CompletionRequest, DenoiseRequest
@@ -29,11 +29,11 @@ class Service:
     async def complete(self, http: Request, request: CompletionRequest | ChatRequest) -> Response:
         self._check_model(request.model)
         check_stops(request.stops)
-        likely = request.logprobs is not None and request.logprobs is not False  # 0 asks, too
-        if likely and request.stream:
+        logprobs = request.logprobs is not None and request.logprobs is not False  # 0 counts, too
+        if logprobs and request.stream:
             raise ApiError(
                 400,
-                "logprobs is not supported in a stream: ask for the whole answer",
+                "logprobs is not supported in a stream: leave out stream or logprobs",
                 param="logprobs",
             )
         watch = (
@@ -47,20 +47,22 @@ class Service:
         if request.stream:
             return _events(self._stream(job, request, dialect))
         samples = self._samples(await while_there(http, _last(job)))
-        rows = await asyncio.to_thread(self._rows, work, samples, request.stops, likely=likely)
+        texts = await asyncio.to_thread(
+            self._texts, work, samples, request.stops, logprobs=logprobs
+        )
         answer = dialect.answer(
-            rows, self._usage(work, samples), extra(samples, work.params.seed, request.stops)
+            texts, self._usage(work, samples), extra(samples, work.params.seed, request.stops)
         )
         return JSONResponse(answer.model_dump())
 
-    def _rows(
-        self, work: Work, samples: list[Samples], stops: Sequence[str], *, likely: bool
-    ) -> list[Told]:
+    def _texts(
+        self, work: Work, samples: list[Samples], stops: Sequence[str], *, logprobs: bool
+    ) -> list[SampleText]:
         decode, ends = self.lm.tokenizer.decode, self.lm.info.end_ids
-        form = next(iter(work.forms), None)  # of every prompt
+        form = next(iter(work.forms), None)  # the same for every prompt
         every = [sample for group in samples for sample in group]
         return [
-            (*told(one, stops), pieces(one, stops, decode, ends, form) if likely else None)
+            (*final_text(one, stops), pieces(one, stops, decode, ends, form) if logprobs else None)
             for one in every
         ]
 
@@ -72,9 +74,8 @@ class Service:
 
     def _check_model(self, name: str) -> None:
         if name != self.settings.model:
-            message = (
-                f"the model {name!r:.200} does not exist; this server has {self.settings.model!r}"
-            )
+            served = self.settings.model
+            message = f"the model {name!r:.200} does not exist; this server serves {served!r}"
             raise ApiError(404, message, param="model", code="model_not_found")
 
     def _submit(self, work: Work) -> Job:
@@ -87,19 +88,19 @@ class Service:
         self, job: Job, request: CompletionRequest | ChatRequest, dialect: Completions
     ) -> AsyncIterator[str]:
         ends = self.lm.info.end_ids
-        rows = [
+        streams = [
             TextStream(self.lm.tokenizer.decode, ends, request.stops)
             for _ in range(job.work.n * len(job.work.prompts))
         ]
         try:
-            yield "".join(map(_data, dialect.opening(len(rows))))
+            yield "".join(map(_data, dialect.opening(len(streams))))
             while isinstance(message := await job.receive(), Growth):
-                grown = ((row, rows[row].grow(tokens)) for row, tokens in message.rows.items())
-                yield "".join(_data(dialect.chunk(row, text, None)) for row, text in grown if text)
+                grown = ((i, streams[i].grow(tokens)) for i, tokens in message.samples.items())
+                yield "".join(_data(dialect.chunk(i, text, None)) for i, text in grown if text)
             samples = self._samples(message)
             every = enumerate(sample for group in samples for sample in group)
             yield "".join(
-                _data(dialect.chunk(row, *rows[row].finish(sample))) for row, sample in every
+                _data(dialect.chunk(i, *streams[i].finish(sample))) for i, sample in every
             )
             wanted = request.stream_options is not None and request.stream_options.include_usage
             spent = self._usage(job.work, samples)
@@ -148,7 +149,7 @@ class Service:
 
 
 async def _last(job: Job) -> Finished:
-    """The end of a request whose other messages nobody needs."""
+    """Return the last message of a request, dropping all others."""
     try:
         while not isinstance(message := await job.receive(), Finished):
             pass
@@ -158,7 +159,7 @@ async def _last(job: Job) -> Finished:
 
 
 def _data(message: BaseModel, event: str | None = None) -> str:
-    """One server-sent event."""
+    """Encode a server-sent event."""
     name = "" if event is None else f"event: {event}\n"
     return f"{name}data: {message.model_dump_json()}\n\n"
 

@@ -1,4 +1,4 @@
-"""What an operator decides. Imports no torch."""
+"""The settings of a server. Does not import torch."""
 
 import ipaddress
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 class Limits(BaseModel):
-    """What one request may ask for, and how many may ask."""
+    """Limits on requests, on their number, and on the time they may take."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -24,30 +24,35 @@ class Limits(BaseModel):
     max_prompt: int = Field(
         1 << 15,
         ge=1,
-        description="Characters of a prompt: to cut a long text into tokens takes long.",
+        description="Characters of a prompt, because tokenizing a long text takes long.",
     )
-    max_body: int = Field(1 << 20, ge=1, description="Bytes of a request's body.")
+    max_body: int = Field(1 << 20, ge=1, description="Bytes of a request body.")
     max_rows: int = Field(
-        64, ge=1, description="Samples in flight at a time, of all requests together."
+        64, ge=1, description="Samples in progress at the same time, over all requests."
     )
-    max_queue: int = Field(64, ge=1, description="Requests that wait; more are answered with 429.")
+    max_queue: int = Field(
+        64, ge=1, description="Requests in the queue; further ones are answered with 429."
+    )
     timeout_s: float = Field(
         120.0,
         gt=0,
         allow_inf_nan=False,
-        description="Seconds a request may take, waiting included.",
+        description="Seconds a request may take, including its time in the queue.",
     )
     receive_timeout_s: float = Field(
-        30.0, gt=0, allow_inf_nan=False, description="Seconds in which a request must arrive whole."
+        30.0,
+        gt=0,
+        allow_inf_nan=False,
+        description="Seconds within which a request must be complete.",
     )
     send_timeout_s: float = Field(
-        10.0, gt=0, allow_inf_nan=False, description="Seconds an answer may wait unread."
+        10.0, gt=0, allow_inf_nan=False, description="Seconds an answer may remain unread."
     )
     score_timeout_s: float = Field(
-        30.0, gt=0, allow_inf_nan=False, description="Seconds that scoring one text may take."
+        30.0, gt=0, allow_inf_nan=False, description="Seconds that scoring a text may take."
     )
     score_memory_mb: int = Field(
-        2048, ge=1, description="Megabytes that the code of a task may take."
+        2048, ge=1, description="Megabytes of memory that the code of a task may use."
     )
 
 
@@ -57,29 +62,25 @@ def _check_given(given: dict[str, Any]) -> dict[str, Any]:
 
 
 class ServeSettings(BaseModel):
-    """One server."""
+    """The settings of one server."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: str
     limits: Limits = Field(default_factory=lambda: Limits.model_validate({}))
-    given: Annotated[dict[str, Any], AfterValidator(_check_given)] = Field(
-        default_factory=dict
-    )  # where a request says nothing
+    # settings used for fields missing from a request
+    given: Annotated[dict[str, Any], AfterValidator(_check_given)] = Field(default_factory=dict)
     api_key: str | None = Field(None, min_length=1, repr=False)
-    host_names: Sequence[str] | None = None  # what the Host header may say; None is anything
+    host_names: Sequence[str] | None = None  # accepted in the Host header; None accepts any
     cors: Sequence[str] = ()
-    tasks: Sequence[str] = (
-        "countdown",
-        "minicode",
-    )  # whose problems the explorer offers: these need no download
-    store: Path | None = None  # the runs that `/runs` shows
+    tasks: Sequence[str] = ("countdown", "minicode")  # for the explorer; these need no download
+    store: Path | None = None  # the runs shown at `/runs`
     pass_rows: Sequence[Annotated[int, Field(ge=1)]] = Field((4, 8, 16), min_length=1)
-    workers: int = Field(1, ge=1)  # network passes side by side
+    workers: int = Field(1, ge=1)  # concurrent network passes
 
     @property
     def defaults(self) -> SampleParams:
-        """What a request gets that says nothing."""
+        """The settings of a request that sends none."""
         return checked(SampleParams, self.given)
 
 
@@ -91,8 +92,12 @@ def is_loopback(host: str) -> bool:
 
 
 def check_binding(host: str, api_key: str | None, *, open_to_all: bool) -> None:
-    """Only this machine may use a server without a key, unless the operator says otherwise."""
+    """Raise ValueError if other machines could use the server without a key.
+
+    `open_to_all` allows it.
+    """
     if not is_loopback(host) and api_key is None and not open_to_all:
         raise ValueError(
-            f"--host {host} lets other machines in: give an API key (--api-key, or ODDLM_API_KEY), or say --open-to-all"
+            f"--host {host} lets other machines in: set an API key (--api-key or ODDLM_API_KEY), "
+            "or allow access without one (--open-to-all)"
         )

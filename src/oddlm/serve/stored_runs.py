@@ -1,4 +1,4 @@
-"""Stored runs for the page at `/runs`: read only, and read again when the store changes."""
+"""Stored runs for the page at `/runs`: read-only, and read again when the store changes."""
 
 import asyncio
 import math
@@ -17,26 +17,26 @@ from ..store import DRAWN, SCORES, SUMMARY, Head, Place, Record, Store, StoreErr
 from .errors import ApiError
 
 MOST_RUNS = 1000  # listed, the newest first
-MOST_INDEXES = 8  # runs whose lines are known
-NO_STORE = "this server shows no stored runs: start it with `oddlm serve --store DIR`"
+MOST_INDEXES = 8  # runs whose problems are kept in memory
+NO_STORE = "this server has no store: start it with `oddlm serve --store DIR` to show runs"
 
 
 class RunCard(BaseModel):
-    """One run as the list shows it."""
+    """A run in the list of runs."""
 
     id: str
     model: str | None = None
     task: str | None = None
     objective: str | None = None
-    method: str | None = None  # the objective with its options, and the fork, as tables say it
+    method: str | None = None  # the objective with its options, and the fork, as in tables
     alpha: float | None = None
     temperature: float | None = None
     n: int | None = None
     seed: int | None = None
-    problems: int | None = None  # when it is complete
+    problems: int | None = None  # in the complete run
     done: int | None = None
     complete: bool = False
-    passed: dict[str, float | None] | None = None  # Pass@k, where something scores the samples
+    passed: dict[str, float | None] | None = None  # Pass@k, if the samples are scored
     began: str | None = None
     damage: str | None = None  # why it cannot be read
 
@@ -49,7 +49,7 @@ class Share(BaseModel):
 
 
 class CellCard(BaseModel):
-    """One setting over all its runs."""
+    """A setting and all its runs."""
 
     label: str
     plain: bool
@@ -73,12 +73,12 @@ class RunList(BaseModel):
 
 class Curves(BaseModel):
     data: list[BenchmarkCard]
-    left_out: dict[str, str] = Field(description="Runs that say nothing about Pass@k, and why.")
+    left_out: dict[str, str] = Field(description="Runs without a Pass@k, and why.")
 
 
 class StoredProblem(BaseModel):
     id: str
-    right: int | None = Field(description="Right samples; None where nothing scores them.")
+    right: int | None = Field(description="Correct samples; null if they are not scored.")
     n: int
 
 
@@ -94,7 +94,7 @@ class _Line:
 
 
 class RunDesk:
-    """The store as requests see it. Its methods block: call them in a thread."""
+    """Reads the store for requests. Its methods block, so call them in a thread."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -109,7 +109,7 @@ class RunDesk:
         )
 
     def curves(self) -> Curves:
-        """Pass@k of all settings; computed once for every state of the store."""
+        """Return Pass@k of all settings; recomputed only after the store has changed."""
         with self._computing:
             state = [(name, self._changed(name, SUMMARY)) for name in self.store.ids()]
             if self._curves is None or self._curves[0] != state:
@@ -128,8 +128,8 @@ class RunDesk:
                 return self.store.record(name, problem, line.place)
         raise ApiError(404, f"run {name} has no problem {problem!r:.200}", param="problem")
 
-    def told(self, message: str) -> str:
-        """The message without the folder that the store is in, which is no client's business."""
+    def redacted(self, message: str) -> str:
+        """Remove the path of the store, which clients must not see, from a message."""
         return message.replace(f"{self.store.folder}{os.sep}", "").replace(
             str(self.store.folder), "in its folder"
         )
@@ -138,15 +138,17 @@ class RunDesk:
         try:
             return _card(self.store.exact_head(name))
         except StoreError as error:
-            return RunCard(id=name, damage=self.told(str(error)))
+            return RunCard(id=name, damage=self.redacted(str(error)))
 
     def _compute(self) -> Curves:
         try:
             results = read_results(self.store.folder)
-        except StoreError:  # nothing to report; the list of runs says what is wrong with each
+        except StoreError:  # no readable run; the list of runs shows what is wrong with each
             return Curves(data=[], left_out={})
         data = [_benchmark(bench) for bench in results.benchmarks]
-        return Curves(data=data, left_out={one.run: self.told(one.why) for one in results.left_out})
+        return Curves(
+            data=data, left_out={one.run: self.redacted(one.why) for one in results.left_out}
+        )
 
     def _index(self, name: str) -> list[_Line]:
         if name not in self.store.ids():  # the name becomes a path below
@@ -222,29 +224,31 @@ def _known(value: float) -> float | None:
 
 
 def add_runs(app: FastAPI, desk: RunDesk | None) -> None:
-    def there() -> RunDesk:
+    def configured() -> RunDesk:
         if desk is None:
             raise ApiError(404, NO_STORE, code="no_store")
         return desk
 
-    async def asked(function: Any, *arguments: Any) -> Any:
+    async def in_thread(function: Any, *arguments: Any) -> Any:
         try:
             return await asyncio.to_thread(function, *arguments)
         except StoreError as error:
-            raise ApiError(409, there().told(str(error)), code="store_unreadable") from None
+            raise ApiError(
+                409, configured().redacted(str(error)), code="store_unreadable"
+            ) from None
 
     Name = Annotated[str, Path(max_length=100)]
 
     @app.get("/v1/runs")
     async def stored_runs() -> RunList:
-        """The runs of the store."""
-        found: RunList = await asked(there().runs)
+        """List the runs of the store."""
+        found: RunList = await in_thread(configured().runs)
         return found
 
     @app.get("/v1/curves")
     async def curves() -> Curves:
-        """Pass@k with its 95 % interval, for every setting in the store."""
-        found: Curves = await asked(there().curves)
+        """Return Pass@k with its 95 % interval for every setting in the store."""
+        found: Curves = await in_thread(configured().curves)
         return found
 
     @app.get("/v1/runs/{run}/problems")
@@ -253,12 +257,12 @@ def add_runs(app: FastAPI, desk: RunDesk | None) -> None:
         offset: Annotated[int, Query(ge=0, le=10**9)] = 0,
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     ) -> StoredProblems:
-        """The problems of a run, in its order."""
-        found: StoredProblems = await asked(there().problems, run, offset, limit)
+        """List the problems of a run, in the order of the run."""
+        found: StoredProblems = await in_thread(configured().problems, run, offset, limit)
         return found
 
     @app.get("/v1/runs/{run}/samples")
     async def stored_samples(run: Name, problem: Annotated[str, Query(max_length=1000)]) -> Record:
-        """All samples of one problem."""
-        found: Record = await asked(there().record, run, problem)
+        """Return all samples of a problem."""
+        found: Record = await in_thread(configured().record, run, problem)
         return found

@@ -1,4 +1,4 @@
-"""Problems to pick from and verdicts on answers: `/v1/tasks`."""
+"""`/v1/tasks`: the problems of tasks, and verdicts on answers."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -22,9 +22,11 @@ LONGEST_TEXT = 1 << 15  # characters of an answer
 
 class TaskCard(BaseModel):
     name: str
-    length: int = Field(description="Tokens of an answer.")
-    steps: int | None = Field(description="Network evaluations, where the task fixes them.")
-    code: bool = Field(description="Answers are programs.")
+    length: int = Field(description="Tokens per answer.")
+    steps: int | None = Field(
+        description="Network evaluations; null if the task does not set them."
+    )
+    code: bool = Field(description="Whether answers are programs.")
 
 
 class TaskList(BaseModel):
@@ -33,7 +35,7 @@ class TaskList(BaseModel):
 
 class ProblemCard(BaseModel):
     id: str
-    prompt: str = Field(description="What the model is shown.")
+    prompt: str = Field(description="The prompt for the model.")
     question: str = Field(description="The problem in words.")
 
 
@@ -45,7 +47,7 @@ class ProblemList(BaseModel):
 class ScoreRequest(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    problem: Text = Field(description="Its id.")
+    problem: Text = Field(description="The id of the problem.")
     texts: list[Annotated[Text, Field(max_length=LONGEST_TEXT)]] = Field(min_length=1)
 
 
@@ -54,11 +56,11 @@ class ScoreAnswer(BaseModel):
 
 
 class TaskDesk:
-    """The tasks that the operator offers; their problems are read when first asked for."""
+    """The tasks that the server offers; their problems are loaded at the first request."""
 
     def __init__(self, names: Sequence[str], limits: Limits) -> None:
         self.tasks: dict[str, Task] = {}
-        self._paths: dict[str, str] = {}  # by which a process finds them
+        self._paths: dict[str, str] = {}  # by which a worker process finds them
         for path in names:
             task = find_task(path)
             self.tasks[task.name], self._paths[task.name] = task, path
@@ -71,13 +73,13 @@ class TaskDesk:
         if name not in self.tasks:
             raise ApiError(
                 404,
-                f"there is no task {name!r:.100} here; known: {', '.join(self.tasks) or 'none'}",
+                f"unknown task {name!r:.100}; this server has: {', '.join(self.tasks) or 'none'}",
                 param="name",
             )
         return self.tasks[name]
 
     async def problems(self, task: Task) -> dict[str, ProblemCard]:
-        """By id. What it lacks to have them (data, a sandbox) is told as the task tells it."""
+        """Return the problems by id; raise ApiError if the task lacks data or a sandbox."""
         try:
             async with asyncio.timeout(self.limits.timeout_s), self._reading[task.name]:
                 if task.name not in self._problems:
@@ -93,18 +95,16 @@ class TaskDesk:
             if error.kind == "failed":
                 raise as_api_error(error) from None
             raise ApiError(
-                409, f"task {task.name} has no problems here: {error}", code="task_unavailable"
+                409, f"task {task.name} is not available: {error}", code="task_unavailable"
             ) from None
         return self._problems[task.name]
 
     async def score(self, task: Task, request: ScoreRequest) -> list[Verdict]:
-        """Every different text once; code runs in the sandbox."""
+        """Score every distinct text once; code runs in the sandbox."""
         if len(request.texts) > self.limits.max_n:
-            raise ApiError(
-                400,
-                f"{len(request.texts)} texts; this server scores at most {self.limits.max_n}",
-                param="texts",
-            )
+            count, most = len(request.texts), self.limits.max_n
+            message = f"the request has {count} texts; this server scores at most {most}"
+            raise ApiError(400, message, param="texts")
         if self._waiting >= self.limits.max_queue:
             raise as_api_error(QueueFullError())
         self._waiting += 1
@@ -124,7 +124,7 @@ class TaskDesk:
         return [found[text] for text in request.texts]
 
     async def _verdicts(self, task: Task, problem: str, texts: Iterable[str]) -> dict[str, Verdict]:
-        """A few at a time, so that requests with few texts need not wait for those with many."""
+        """Score a few texts at a time, so that small requests need not wait for large ones."""
         left, found = iter(texts), {}
 
         async def judge() -> None:
@@ -147,8 +147,8 @@ class TaskDesk:
         except ScoringError as error:
             if error.kind == "unavailable":
                 raise ApiError(409, str(error), code="task_unavailable") from None
-            told = f"the task raised {error}" if error.kind == "failed" else str(error)
-            return Verdict(correct=None, answer=None, detail=f"not scored: {told}")
+            reason = f"the task raised {error}" if error.kind == "failed" else str(error)
+            return Verdict(correct=None, answer=None, detail=f"not scored: {reason}")
 
 
 def add_tasks(app: FastAPI, desk: TaskDesk) -> None:
@@ -156,7 +156,7 @@ def add_tasks(app: FastAPI, desk: TaskDesk) -> None:
 
     @app.get("/v1/tasks")
     async def tasks() -> TaskList:
-        """The tasks whose problems can be picked and whose answers can be scored."""
+        """List the tasks that have problems to pick and answers to score."""
         cards = [
             TaskCard(name=t.name, length=t.length, steps=t.steps, code=t.code)
             for t in desk.tasks.values()
@@ -169,11 +169,11 @@ def add_tasks(app: FastAPI, desk: TaskDesk) -> None:
         offset: Annotated[int, Query(ge=0, le=10**6)] = 0,
         limit: Annotated[int, Query(ge=1, le=MOST_PROBLEMS)] = 50,
     ) -> ProblemList:
-        """Problems of a task, in its order."""
+        """List the problems of a task, in the order of the task."""
         found = list((await desk.problems(desk.task(name))).values())
         return ProblemList(total=len(found), data=found[offset : offset + limit])
 
     @app.post("/v1/tasks/{name}/score")
     async def score(http: Request, name: Name, request: ScoreRequest) -> ScoreAnswer:
-        """Verdicts on answers."""
+        """Score answers to a problem."""
         return ScoreAnswer(data=await while_there(http, desk.score(desk.task(name), request)))

@@ -1,4 +1,4 @@
-"""Samples as text: stop texts, and how much of a sample can be told before it is finished."""
+"""Samples as text: stop texts, and how much of an unfinished sample can be sent."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,15 +7,16 @@ from typing import Any
 from ..core.canvas import Template as Form
 from ..core.step import Observer, Sample, StepEvent
 from ..explorer.messages import FinishReason
-from ..explorer.usage import cut, told, written
+from ..explorer.usage import cut, final_text, written
 from ..text import text_length
 
-IMPOSSIBLE = -9999.0  # OpenAI's number where JSON has none for minus infinity
+IMPOSSIBLE = -9999.0  # OpenAI's value for minus infinity, which JSON lacks
 
 
 def settled(text: str, stops: Sequence[str]) -> str:
-    """What of an unfinished text will not change: no half character at its end, and nothing that
-    may become a stop text.
+    """Return the part of an unfinished text that is final.
+
+    It excludes half a character at the end, and anything that may become a stop text.
     """
     text = text.rstrip("\ufffd")
     held = (
@@ -29,13 +30,14 @@ def settled(text: str, stops: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """What a token adds to its sample's text; half a character adds nothing until its other half
-    comes.
+    """The text that a token adds to its sample.
+
+    Half a character adds nothing until the other half follows.
     """
 
     text: str
     offset: int
-    logprob: float  # of the network
+    logprob: float  # under the network
 
 
 def pieces(
@@ -45,17 +47,14 @@ def pieces(
     end_ids: Collection[int],
     form: Form | None = None,
 ) -> list[Piece]:
-    """The sample's text by tokens, as far as it is told."""
+    """Split the sample's text, up to the first stop text, into tokens."""
     text, stopped = cut(sample.text, stops)
     found, before = [], 0
     for ids, logprobs in written(sample, form, end_ids):
         whole = len(sample.text) if form is None else before + len(decode(ids))
-        # Of the tokens together, as one alone may read otherwise: its space, or half of a
-        # character.
-        ends = [before + len(decode(ids[:count]).rstrip("\ufffd")) for count in range(len(ids))] + [
-            whole
-        ]
-        ends = [min(end, len(text)) for end in ends]
+        # Decoded together, because a token alone may lose its space or be half a character.
+        ends = [before + len(decode(ids[:count]).rstrip("\ufffd")) for count in range(len(ids))]
+        ends = [min(end, len(text)) for end in (*ends, whole)]
         found += [
             Piece(text[start:end], start, max(logprob, IMPOSSIBLE))
             for start, end, logprob in zip(ends, ends[1:], logprobs, strict=False)
@@ -67,25 +66,25 @@ def pieces(
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Rows whose first blocks are finished: row -> the tokens of those blocks."""
+    """Samples with newly finished blocks: index -> all tokens finished from the left."""
 
-    rows: Mapping[int, tuple[int, ...]]
+    samples: Mapping[int, tuple[int, ...]]
 
 
 def grown_blocks(block_length: int) -> Callable[[Callable[[Any], None]], Observer]:
-    """An observer that sends a Growth whenever a row has finished a further block from the left."""
+    """Return an observer that sends a Growth when samples finish further blocks from the left."""
 
     def watch(send: Callable[[Any], None]) -> Observer:
-        told: dict[int, int] = {}
+        sent: dict[int, int] = {}  # index -> tokens
 
         def observe(event: StepEvent) -> None:
             still = event.step.masked & ~event.commit
             done = still.cumsum(dim=1).eq(0).sum(dim=1) // block_length * block_length
             tokens = event.prediction.tokens.where(event.commit, event.step.tokens)
-            rows = {row: end for row, end in enumerate(done.tolist()) if end > told.get(row, 0)}
-            if rows:
-                told.update(rows)
-                send(Growth({row: tuple(tokens[row, :end].tolist()) for row, end in rows.items()}))
+            grown = {i: end for i, end in enumerate(done.tolist()) if end > sent.get(i, 0)}
+            if grown:
+                sent.update(grown)
+                send(Growth({i: tuple(tokens[i, :end].tolist()) for i, end in grown.items()}))
 
         return observe
 
@@ -94,26 +93,24 @@ def grown_blocks(block_length: int) -> Callable[[Callable[[Any], None]], Observe
 
 @dataclass
 class TextStream:
-    """The text of one sample, told piece by piece; all pieces together are the text that is told at
-    once.
-    """
+    """The text of one sample, sent in pieces that add up to the text of a complete answer."""
 
     decode: Callable[[Sequence[int]], str]
     end_ids: Collection[int]
     stops: Sequence[str]
-    said: str = field(default="", init=False)
+    sent: str = field(default="", init=False)
 
     def grow(self, tokens: Sequence[int]) -> str:
-        """What is new, and sure, of the text of the first tokens."""
+        """Return the new and final part of the text of the first tokens."""
         text = self.decode(tokens[: text_length(tokens, self.end_ids)])
         shown, stopped = cut(text, self.stops)
         return self._new(shown if stopped else settled(shown, self.stops))
 
     def finish(self, sample: Sample) -> tuple[str, FinishReason]:
-        text, reason = told(sample, self.stops)
+        text, reason = final_text(sample, self.stops)
         return self._new(text), reason
 
     def _new(self, text: str) -> str:
-        fresh = text[len(self.said) :] if text.startswith(self.said) else ""
-        self.said += fresh
+        fresh = text[len(self.sent) :] if text.startswith(self.sent) else ""
+        self.sent += fresh
         return fresh
