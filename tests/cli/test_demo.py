@@ -13,7 +13,7 @@ from oddlm.experiments.executors.inline import InlineExecutor
 from oddlm.experiments.work import Options
 from oddlm.store import Store
 
-METHODS = [{"objective": "none", "temperature": 0.0}, {"objective": "auto", "temperature": 0.0}]
+METHODS = [{"objective": "none", "temperature": 0.0}, {"preset": "auto", "temperature": 0.0}]
 
 
 @pytest.fixture

@@ -152,7 +152,9 @@ def run_demo(*, alpha: float, seed: int, seconds: float | None, picture: Path) -
         except SandboxError as error:
             console.print(Text(f"minicode is left out: {error}"))
             return
-        methods = [{"objective": name, "temperature": 1.0} for name in ("none", "auto")]
+        methods = [
+            {**method, "temperature": 1.0} for method in ({"objective": "none"}, {"preset": "auto"})
+        ]
         title = "minicode, held-out compositions of 3 operations"
         code = trial(title, "minicode", MINICODE, methods, seed, protocol="3_operations")
         code.run(console, store, executor, 0.4 * seconds, least)

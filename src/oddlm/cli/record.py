@@ -74,7 +74,7 @@ def record(
         typer.Option(
             metavar="N",
             help="Keep only the first N problems that diverse sampling solves and plain sampling "
-            "does not, with at most half as many different texts as samples.",
+            "does not, with at most half of the plain samples different.",
             min=1,
             rich_help_panel=PROBLEMS,
         ),

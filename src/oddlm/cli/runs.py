@@ -25,7 +25,7 @@ RunIds = Annotated[list[str] | None, typer.Argument(help="Ids of runs, or their 
 
 @runs_app.callback()
 def runs(context: typer.Context, store: StoreFolder = FOLDER) -> None:
-    """List stored runs, or do something with them.
+    """List, show, score, export and query stored runs.
 
     Without a command the runs are listed with their settings, Pass@1 and Pass@n.
 
