@@ -29,7 +29,7 @@ ORDER = (
     *("tasks", "problems", "eval", "draw", "score", "sweep", "tune"),
     *("runs", "report", "import-released"),
     *("names", "train", "bench"),
-)  # of the commands in the help; others follow
+)  # of the commands in the help; any others follow
 
 
 class Command(TyperCommand):
@@ -40,12 +40,14 @@ class Command(TyperCommand):
 
 
 class Group(TyperGroup):
-    """A group of commands, listed in `ORDER`."""
+    """A group of commands; those of `oddlm` itself are listed in `ORDER`."""
 
     def get_help_option(self, ctx: Any) -> Any:
         return _without_metavar(super().get_help_option(ctx))
 
-    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
+    def list_commands(self, ctx: Any) -> list[str]:
+        if ctx.parent is not None:
+            return list(self.commands)
         return sorted(self.commands, key=lambda name: (*ORDER, name).index(name))
 
 

@@ -160,10 +160,10 @@ def overhead(
         if grid
         else expand(*(listed(option, values, int) for option, values in sizes.items()))
     )
-    where, called = machine(device)
+    place, machine_name = machine(device)
     names = listed("model", model or MODELS[grid], str)
     about = (
-        f"{datetime.now():%Y-%m-%d}, {called}, torch {torch.__version__}, "
+        f"{datetime.now():%Y-%m-%d}, {machine_name}, torch {torch.__version__}, "
         f"temperature {temperature:g}, alpha {alpha:g}, {number_of(repeats, 'run')}"
     )
     costs: list[Cost] = []
@@ -177,7 +177,7 @@ def overhead(
         out.mkdir(parents=True, exist_ok=True)
     with problem_bar(len(names) * len(dtypes) * len(cells)) as tick:
         for name, number_format in product(names, dtypes):
-            built = build_model(name, where, number_format, compiled)
+            built = build_model(name, place, number_format, compiled)
             for cost in measure(
                 built,
                 cells,

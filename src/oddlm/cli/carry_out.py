@@ -55,8 +55,8 @@ def run(
             progress.problems,
         )
 
-    where = Store(store)
-    where.check()
+    target = Store(store)
+    target.check()
     try:
         with (
             closing(executor),
@@ -65,7 +65,7 @@ def run(
         ):
             return run_plan(
                 plan,
-                where,
+                target,
                 executor,
                 stages=stages,
                 together=together,
@@ -74,7 +74,7 @@ def run(
             )
     except KeyboardInterrupt:
         heads = [
-            where.exact_head(run.spec.id)
+            target.exact_head(run.spec.id)
             for run in plan.runs
             if (store / run.spec.id / "spec.json").exists()
         ]

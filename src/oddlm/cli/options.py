@@ -413,7 +413,7 @@ class Workers:
     workers: Annotated[
         int | None,
         typer.Option(
-            help="Copies of the model; several run in processes of this machine, or as Ray actors.",
+            help="Workers, each with a copy of the model; several are processes or Ray actors.",
             min=1,
             rich_help_panel=WORK,
         ),

@@ -114,7 +114,7 @@ def record(
     prompts = (
         [prompt or ""]
         if chosen is None
-        else [chosen.prompt(one) for one in problems if one is not None]
+        else [chosen.prompt(given) for given in problems if given is not None]
     )
     from ..explorer.recording import Recording, write_copy
     from ..explorer.recording import record as make
@@ -126,8 +126,8 @@ def record(
     stopped = False
     try:
         with problem_bar(len(prompts)) as tick:
-            for text, one in zip(prompts, problems, strict=True):
-                found = make(lm, model, text, n, params, chosen, one)
+            for text, given in zip(prompts, problems, strict=True):
+                found = make(lm, model, text, n, params, chosen, given)
                 if contrast is None or found.contrast:
                     kept.append(found)
                 tick("recording", True)

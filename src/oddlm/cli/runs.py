@@ -112,12 +112,12 @@ def score(
     from .carry_out import run as carry_out
 
     folder = store or context.obj
-    where, undrawn = Store(folder), 0
+    opened, undrawn = Store(folder), 0
     wanted: list[Asked] = []
     damaged: list[str] = []
-    for name in where.ids() if every else dict.fromkeys(where.find(one) for one in runs or ()):
+    for name in opened.ids() if every else dict.fromkeys(opened.find(one) for one in runs or ()):
         try:
-            head = where.exact_head(name)
+            head = opened.exact_head(name)
             if every and (head.spec.task is None or head.imported or not head.drawn):
                 continue
             run = drawn_problems(head, data=data, unsafe=unsafe)
@@ -171,14 +171,14 @@ def export(
     from ..store import Store
     from ..text import number_of
 
-    where = Store(store or context.obj)
-    done = write(where, out, None if runs is None else {where.find(one) for one in runs})
+    opened = Store(store or context.obj)
+    done = write(opened, out, None if runs is None else {opened.find(one) for one in runs})
     for path, count in done.files.items():
         typer.echo(f"{path}: {number_of(count, 'run')}")
     for one in done.left_out:
         complain(f"left out run {one.run}: {one.why}")
     if not done.runs:
-        raise ValueError(f"{where.folder} holds no complete run to export")
+        raise ValueError(f"{opened.folder} holds no complete run to export")
 
 
 @runs_app.command()

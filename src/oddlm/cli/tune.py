@@ -231,16 +231,16 @@ def tune(
     options.check(model, *shape)
     check_scoring(chosen, unsafe=unsafe)
     plan = plan.about(identified(base))
-    where = work.find(**options.place, keep_tokens=work.keep_tokens)
-    if isinstance(where, InlineExecutor) and not foreseen(plan, search.trials, Store(store)):
-        where.bench.lm(plan.base)  # a model that does not load leaves no study behind
+    executor = work.find(**options.place, keep_tokens=work.keep_tokens)
+    if isinstance(executor, InlineExecutor) and not foreseen(plan, search.trials, Store(store)):
+        executor.bench.lm(plan.base)  # a model that does not load leaves no study behind
     Store(store).check()
     opened = open_study(storage or f"sqlite:///{store / 'tune.db'}", study or plan.name, plan)
     stopped = False
     left = max(0, search.trials - counted(opened)) * len(numbers) * len(found)
     try:
         with (
-            closing(where),
+            closing(executor),
             tracking(work.track or (), store) as tracker,
             problem_bar(left) as tick,
         ):
@@ -249,7 +249,7 @@ def tune(
                 opened,
                 search.trials,
                 Store(store),
-                where,
+                executor,
                 found,
                 tracker,
                 partial(_advance_bar, tick),
