@@ -15,9 +15,8 @@ from oddlm.cli import app
 from oddlm.params import SampleParams
 from oddlm.spec import Loading, RunSpec
 
-FACTS = re.compile(
-    r"^(?P<text>.*?)(?:  \[(?P<facts>[^\[\]]*)\])?$", re.DOTALL
-)  # `Help.  [default: 2]`
+# `Help. Default: 2.  [x>=1]`
+FACTS = re.compile(r"^(?P<text>.*?)(?:  \[(?P<facts>[^\[\]]*)\])?$", re.DOTALL)
 EXAMPLE = re.compile(r"^Example: ", re.MULTILINE)
 
 
@@ -93,19 +92,19 @@ def _command(name: str, command: Any) -> str:
 
 
 def _parameter_row(names: str, text: str) -> list[str]:
-    """A row from a record such as (`--n <int range>`, `Samples.  [default: 16; x>=1]`)."""
+    """A row from a record such as (`--n INT`, `Samples. Default: 16.  [x>=1]`)."""
     name, _, value = names.partition(" ")
     found = FACTS.match(text)
     assert found is not None
     facts = dict(_fact(fact) for fact in (found["facts"] or "").split("; ") if fact)
     value = value.replace(" range", "").strip("<>")
-    bounds = (
-        facts.get("range", "").replace("x>=", "≥ ").replace("x<=", "≤ ").replace("<=x<=", " to ")
-    )
-    default = "required" if "required" in facts else _code(facts.get("default", ""))
-    about = _plain(found["text"]) + (
-        f" Environment: `{facts['env var']}`." if "env var" in facts else ""
-    )
+    bounds = facts.get("range", "").replace("<=x<=", " to ")
+    bounds = bounds.replace("x>=", "≥ ").replace("x<=", "≤ ")
+    about, _, default = found["text"].partition("Default: ")
+    default = "required" if "required" in facts else _code(default.removesuffix("."))
+    about = _plain(about.strip())
+    if "env var" in facts:
+        about += f" Environment: `{facts['env var']}`."
     return [f"`{name.rstrip(',')}`", f"{_code(value)} {_plain(bounds)}".strip(), default, about]
 
 
@@ -115,10 +114,10 @@ def _fact(fact: str) -> tuple[str, str]:
 
 
 def _code(text: str) -> str:
-    """A value as code, and words in brackets as words."""
+    """A value as code; words (with a space) as words."""
     if not text:
         return ""
-    return _plain(text[1:-1]) if text.startswith("(") else f"`{text}`"
+    return _plain(text) if " " in text else f"`{text}`"
 
 
 # Settings.

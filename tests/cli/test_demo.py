@@ -1,6 +1,4 @@
-"""The demo's numbers are those of the rest of the package, and it concludes nothing from too
-little.
-"""
+"""The demo reports the same numbers as the rest of the package, and no conclusion from too few."""
 
 import io
 from contextlib import closing
@@ -13,12 +11,12 @@ from oddlm.experiments.executors.inline import InlineExecutor
 from oddlm.experiments.work import Options
 from oddlm.store import Store
 
-METHODS = [{"objective": "none", "temperature": 0.0}, {"objective": "auto", "temperature": 0.0}]
+METHODS = [{"objective": "none", "temperature": 0.0}, {"preset": "auto", "temperature": 0.0}]
 
 
 @pytest.fixture
 def small():
-    """The shortest trial there is: one step, four tokens."""
+    """A very short trial: two steps, four tokens."""
     return demo.trial("made up", "countdown", {"length": 4, "steps": 2}, METHODS, 0)
 
 
@@ -43,7 +41,7 @@ def test_as_many_problems_as_are_needed_whatever_the_clock_says(small, tmp_path,
 
 
 class Interrupted(InlineExecutor):
-    """Somebody presses Ctrl-C in the middle of the fourth problem."""
+    """Ctrl-C arrives in the middle of the fourth problem."""
 
     plans = 0
 

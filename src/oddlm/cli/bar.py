@@ -1,6 +1,4 @@
-"""A progress bar over problems, or a line that says what is being done, on stderr, where that is a
-terminal.
-"""
+"""A progress bar or a status line on stderr, if that is a terminal."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,11 +7,12 @@ from typing import Protocol
 
 class Tick(Protocol):
     def __call__(self, words: str, fresh: bool, count: int = 1) -> None:
-        """Some problems are behind us: what to say, and whether they took time (or were stored)."""
+        """Advance by `count` problems; `fresh` ones were computed now, others were stored."""
 
 
 @contextmanager
 def problem_bar(problems: int) -> Iterator[Tick]:
+    """Show a bar over problems, with rate and time left; yield the function that advances it."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -28,9 +27,8 @@ def problem_bar(problems: int) -> Iterator[Tick]:
 
     class Rate(ProgressColumn):
         def render(self, task: Task) -> Text:
-            return Text(
-                "" if task.speed is None else f"{task.speed:.1f}/s", style="progress.data.speed"
-            )
+            rate = "" if task.speed is None else f"{task.speed:.1f}/s"
+            return Text(rate, style="progress.data.speed")
 
     console = Console(stderr=True)
     words_column = TextColumn("{task.description}", markup=False)
@@ -39,17 +37,16 @@ def problem_bar(problems: int) -> Iterator[Tick]:
         *columns, console=console, transient=True, expand=True, disable=not console.is_terminal
     )
     whole = progress.add_task("loading", total=problems)
-    behind = 0
+    done = 0
 
     def tick(words: str, fresh: bool, count: int = 1) -> None:
-        nonlocal behind
-        behind += count
+        nonlocal done
+        done += count
         if fresh:
-            progress.update(whole, completed=behind, description=words)
+            progress.update(whole, completed=done, description=words)
         else:
-            progress.reset(
-                whole, completed=behind, description=words
-            )  # says nothing about the time the others will take
+            # Stored problems say nothing about the time that the others will take.
+            progress.reset(whole, completed=done, description=words)
 
     with progress:
         yield tick
@@ -57,7 +54,7 @@ def problem_bar(problems: int) -> Iterator[Tick]:
 
 @contextmanager
 def status_line(words: str) -> Iterator[Callable[[str], None]]:
-    """A line with a spinner; what is yielded changes its words."""
+    """Show a line with a spinner; yield the function that changes its text."""
     from rich.console import Console
     from rich.text import Text
 

@@ -1,4 +1,4 @@
-"""What the commands that run a plan have in common: a bar, trackers, Ctrl-C, and what failed."""
+"""Run a plan behind a progress bar, with trackers, and report interruptions and failures."""
 
 from collections.abc import Sequence
 from contextlib import closing
@@ -16,14 +16,11 @@ if TYPE_CHECKING:
     from ..experiments.work import Executor
     from ..store import Stage
 
-SHOWN = 20  # failures
+SHOWN = 20  # the most failures that are printed
 
 
 def carry_out(plan: "Plan", work: Work, model: ModelOptions, stages: "Sequence[Stage]") -> "Result":
-    """Run a plan behind a bar.
-
-    After Ctrl-C the command ends with status 130, and says how far it is.
-    """
+    """Run a plan with the executor that the options name; see `run`."""
     executor = work.find(**model.place, keep_tokens=work.keep_tokens)
     return run(plan, work.store, executor, work.together, stages, work.track)
 
@@ -36,13 +33,16 @@ def run(
     stages: "Sequence[Stage]",
     track: Sequence[str] | None,
 ) -> "Result":
-    """The same for who has an executor."""
+    """Run a plan behind a bar.
+
+    After Ctrl-C the command prints how much is done and ends with status 130.
+    """
     from ..experiments.run import run_plan
     from ..experiments.trackers import tracking
     from ..store import Store
     from .views import label
 
-    solved: dict[str, list[bool]] = {}  # by run: which problems have a right sample
+    solved: dict[str, list[bool]] = {}  # by run: does a problem have a correct sample?
 
     def watch(progress: "Progress") -> None:
         spec, seen = progress.spec, solved.setdefault(progress.spec.id, [])
@@ -55,8 +55,8 @@ def run(
             progress.problems,
         )
 
-    where = Store(store)
-    where.check()
+    target = Store(store)
+    target.check()
     try:
         with (
             closing(executor),
@@ -65,7 +65,7 @@ def run(
         ):
             return run_plan(
                 plan,
-                where,
+                target,
                 executor,
                 stages=stages,
                 together=together,
@@ -74,23 +74,21 @@ def run(
             )
     except KeyboardInterrupt:
         heads = [
-            where.exact_head(run.spec.id)
+            target.exact_head(run.spec.id)
             for run in plan.runs
             if (store / run.spec.id / "spec.json").exists()
         ]
         drawn, scored = sum(head.drawn for head in heads), sum(head.scored for head in heads)
         typer.echo(
-            f"oddlm: stopped; of {plan.units} problems {drawn} are drawn and {scored} scored in {store}. "
-            "The same command resumes from there.",
+            f"oddlm: stopped; of {plan.units} problems {drawn} are drawn and {scored} scored "
+            f"in {store}. The same command resumes from there.",
             err=True,
         )
         raise typer.Exit(130) from None
 
 
-def tell_trouble(plan: "Plan", result: "Result", store: Path) -> None:
-    """Runs that cannot be read, problems that failed or that nobody has drawn, if any; the exit
-    status is 1 then.
-    """
+def report_trouble(plan: "Plan", result: "Result", store: Path) -> None:
+    """Report damaged runs and problems that failed or were not drawn; exit with 1 if any."""
     for message in result.damaged:
         complain(message)
     if result.failures:
@@ -105,7 +103,8 @@ def tell_trouble(plan: "Plan", result: "Result", store: Path) -> None:
             typer.echo(f"  and {len(result.failures) - SHOWN} more", err=True)
     if result.undrawn:
         typer.echo(
-            f"oddlm: {result.undrawn} problems that were asked for are not drawn: nothing to score there",
+            f"oddlm: {result.undrawn} problems have no samples yet and were not scored: "
+            "`oddlm draw` or `oddlm eval` draws them",
             err=True,
         )
     if result.damaged or result.failures or result.undrawn:

@@ -1,6 +1,4 @@
-"""`oddlm demo`: what diversity does to Pass@16, on the model in the package; or to a batch, on an
-untrained toy network.
-"""
+"""The two comparisons of `oddlm demo`: Pass@16 of the mini model, and a batch of a toy network."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -32,7 +30,7 @@ from .views import label, open_console, results, side_by_side
 
 N = 16
 SECONDS = 140.0  # so that `make demo` ends within three minutes on two idle cores
-LEAST = 10  # problems, below which nothing is concluded
+LEAST = 10  # with fewer problems nothing is concluded
 COUNTDOWN = {"length": 24, "steps": 12, "eos": "late"}
 MINICODE = {"length": 64, "steps": 16, "eos": "free"}
 SHOWN = ("distinct_texts", "vendi_ngram", "self_bleu")
@@ -41,7 +39,7 @@ COLORS = {"none": "C0", "dpp": "C2", "odd": "C1"}
 
 @dataclass(frozen=True)
 class Trial:
-    """Settings on one problem of a task after another, in a store that is thrown away."""
+    """Settings that run on the problems of a task, one problem at a time."""
 
     title: str
     task: str
@@ -51,8 +49,9 @@ class Trial:
     def run(
         self, console: Console, store: Store, executor: Executor, seconds: float, least: int
     ) -> list[Done]:
-        """Until the time is up and `least` problems are done; what came of it is shown, also of
-        what was done before Ctrl-C.
+        """Run until the time is up and `least` problems are done, and print the results.
+
+        After Ctrl-C the results so far are printed.
         """
         began, count = time.monotonic(), 0
         columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
@@ -60,20 +59,16 @@ class Trial:
             with Progress(*columns, console=console, transient=True) as progress:
                 bar = progress.add_task(self.task)
                 for problem in self.problems:
-                    result = run_plan(
-                        Plan(tuple(Asked(spec, (problem,)) for spec in self.specs)), store, executor
-                    )
+                    plan = Plan(tuple(Asked(spec, (problem,)) for spec in self.specs))
+                    result = run_plan(plan, store, executor)
                     for _, failure in result.failures:
                         raise ValueError(f"problem {failure.problem}: {failure.error}")
                     count += 1
-                    told = f" of at least {least}" if count < least else ""
-                    progress.update(
-                        bar, description=f"{self.task}: {number_of(count, 'problem')}{told}"
-                    )
-                    if (
-                        count >= least
-                        and (spent := time.monotonic() - began) + spent / count > seconds
-                    ):
+                    wanted = f" of at least {least}" if count < least else ""
+                    words = f"{self.task}: {number_of(count, 'problem')}{wanted}"
+                    progress.update(bar, description=words)
+                    spent = time.monotonic() - began
+                    if count >= least and spent + spent / count > seconds:
                         break
         finally:
             done = self.done(store, count)
@@ -81,26 +76,25 @@ class Trial:
         return done
 
     def done(self, store: Store, count: int) -> list[Done]:
-        return (
-            [
-                (spec, Asked(spec, tuple(self.problems[:count])).records(store))
-                for spec in self.specs
-            ]
-            if count
-            else []
-        )
+        """Return each setting with its records of the first `count` problems."""
+        if not count:
+            return []
+        first = tuple(self.problems[:count])
+        return [(spec, Asked(spec, first).records(store)) for spec in self.specs]
 
     def report(self, console: Console, done: Sequence[Done]) -> None:
+        """Print the results as a table."""
         if not done:
             return
         count = number_of(len(done[0][1]), "problem")
         console.print(Text(f"{self.title}: {count}", style="bold"))
         console.print(results(compare(done), N, ["distinct_texts"]))
         if len(done[0][1]) < LEAST:
-            console.print(f"No conclusion from {count}: {LEAST} at least are needed (--seconds).\n")
+            console.print(f"No conclusion from {count}: at least {LEAST} are needed (--seconds).\n")
         else:
             console.print(
-                "Per cent; vs plain: difference in points with a 95 % interval, paired by problem.\n"
+                "Percentages; vs plain: difference in points with its 95 % interval, paired by "
+                "problem.\n"
             )
 
 
@@ -112,18 +106,20 @@ def trial(
     seed: int,
     **spec: Any,
 ) -> Trial:
+    """Return a trial of several methods, each with the settings of `shape`."""
     own = find_task(task).under(spec.get("protocol"))
-    asked = {"model": "mini", "task": task, "n": N, "seed": seed, **spec}
+    shared = {"model": "mini", "task": task, "n": N, "seed": seed, **spec}
     specs = [
-        identified(checked(RunSpec, asked | {"params": {**shape, **method}})) for method in methods
+        identified(checked(RunSpec, {**shared, "params": {**shape, **method}}))
+        for method in methods
     ]
     return Trial(title, task, own.problems(), specs)
 
 
 def run_demo(*, alpha: float, seed: int, seconds: float | None, picture: Path) -> None:
-    """Plain sampling, DPP, ODD and the package's default, on as many problems as the time allows.
+    """Compare plain sampling, DPP, ODD and the package's default for the given time.
 
-    seconds None: as many as SECONDS allow, and LEAST of each task however slow the machine is.
+    If seconds is None, that is SECONDS, and longer until LEAST problems of each task are done.
     """
     seconds, least = (SECONDS, LEAST) if seconds is None else (seconds, 1)
     if seconds <= 0:
@@ -131,9 +127,10 @@ def run_demo(*, alpha: float, seed: int, seconds: float | None, picture: Path) -
     console = open_console()
     auto = checked(SampleParams, {"preset": "auto"})
     console.print(
-        f"The mini model, {N} samples per problem; all methods spend the same network evaluations. Pass@1 is the share of "
-        f"right samples, Pass@{N} the share of problems with a right one among {N}. The training data hold none "
-        f"of the problems. The package's default is {auto.method} with alpha {auto.alpha:g}.\n"
+        f"The mini model, {N} samples per problem; all methods use the same number of network "
+        f"evaluations. Pass@1 is the share of correct samples, Pass@{N} the share of problems with "
+        f"a correct one among {N}. None of the problems is in the training data. The package's "
+        f"default is {auto.method} with alpha {auto.alpha:g}.\n"
     )
     with TemporaryDirectory() as folder, closing(InlineExecutor(Options())) as executor:
         store = Store(Path(folder))
@@ -155,15 +152,18 @@ def run_demo(*, alpha: float, seed: int, seconds: float | None, picture: Path) -
         except SandboxError as error:
             console.print(Text(f"minicode is left out: {error}"))
             return
-        methods = [{"objective": name, "temperature": 1.0} for name in ("none", "auto")]
+        methods = [
+            {**method, "temperature": 1.0} for method in ({"objective": "none"}, {"preset": "auto"})
+        ]
         title = "minicode, held-out compositions of 3 operations"
         code = trial(title, "minicode", MINICODE, methods, seed, protocol="3_operations")
         code.run(console, store, executor, 0.4 * seconds, least)
 
 
 def _show(console: Console, done: Sequence[Done]) -> None:
-    """The first problem on which plain sampling and the default differ most at temperature 0, side
-    by side.
+    """Print the samples of the problem on which plain sampling and the default differ most.
+
+    It is the first such problem at temperature 0.
     """
     cold = [one for one in done if one[0].params.temperature == 0]
     plain, auto = cold[0], cold[-1]
@@ -172,21 +172,19 @@ def _show(console: Console, done: Sequence[Done]) -> None:
     ]
     i = gains.index(max(gains))
     console.print("The first problem with the largest difference, plain sampling and the default:")
-    console.print(
-        side_by_side(
-            [(label(spec.params), records[i]) for spec, records in (plain, auto)], console.width
-        )
-    )
+    columns = [(label(spec.params), records[i]) for spec, records in (plain, auto)]
+    console.print(side_by_side(columns, console.width))
 
 
 def _curves(done: Sequence[Done]) -> Iterator[tuple[SampleParams, list[float]]]:
+    """Yield each setting with its Pass@k for k from 1 to N."""
     for spec, records in done:
         correct = [record.correct for record in records]
         yield spec.params, [float(pass_at_k(correct, k).mean()) for k in range(1, N + 1)]
 
 
 def _draw(console: Console, done: Sequence[Done], path: Path) -> None:
-    """Pass@k over k, as a picture."""
+    """Save a picture of Pass@k over k, if matplotlib is installed."""
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -210,20 +208,23 @@ def _draw(console: Console, done: Sequence[Done], path: Path) -> None:
 
 
 def run_toy(*, n: int, length: int, steps: int, alpha: float, seed: int) -> None:
+    """Compare plain sampling, DPP and ODD on one batch of an untrained network."""
     shape: dict[str, Any] = {"length": length, "steps": steps, "fork": False}
     methods = [
         {"objective": name, "alpha": alpha, "temperature": t}
         for t in (0.0, 0.5)
         for name in ("none", "dpp", "odd")
     ]
-    asked = {"model": "toy", "n": n, "seed": seed}
+    shared = {"model": "toy", "n": n, "seed": seed}
     specs = [
-        identified(checked(RunSpec, {**asked, "params": {**shape, **method}})) for method in methods
+        identified(checked(RunSpec, {**shared, "params": {**shape, **method}}))
+        for method in methods
     ]
     console = open_console()
     console.print(
         "An untrained toy network ([bold]random weights: it knows nothing[/bold]). "
-        f"{n} samples of {length} tokens in {steps} steps; every setting spends the same network evaluations.\n"
+        f"{n} samples of {length} tokens in {steps} steps; every setting uses the same number of "
+        "network evaluations.\n"
     )
     plan = Plan(tuple(Asked(spec, (Problem("prompt", "t5 t6 t7", None),)) for spec in specs))
     with TemporaryDirectory() as folder, closing(InlineExecutor(Options())) as executor:
@@ -240,12 +241,8 @@ def run_toy(*, n: int, length: int, steps: int, alpha: float, seed: int) -> None
         ]
         table.add_row(label(spec.params), *measures, f"{logprob:.2f}", f"{record.seconds:.2f}")
     console.print(table)
-    told = ". ".join(f"{name}: {METRICS[name]}" for name in SHOWN)
-    console.print(
-        Text(
-            f"{told}. log p: mean over the tokens of the texts, under the network before the push.\n"
-        )
-    )
-    console.print(
-        side_by_side([(label(specs[i].params), records[i]) for i in (0, 2)], console.width)
-    )
+    measures_shown = ". ".join(f"{name}: {METRICS[name]}" for name in SHOWN)
+    logprob_shown = "log p: mean per token of the texts, under the network before the push"
+    console.print(Text(f"{measures_shown}. {logprob_shown}.\n"))
+    columns = [(label(specs[i].params), records[i]) for i in (0, 2)]
+    console.print(side_by_side(columns, console.width))

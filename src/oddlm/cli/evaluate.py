@@ -1,6 +1,4 @@
-"""`oddlm eval` and `oddlm draw`: settings of a model on a benchmark, beside plain sampling, or
-their samples alone.
-"""
+"""`oddlm eval` and `oddlm draw`: run settings on a task, with scores or without."""
 
 import json
 from collections.abc import Sequence
@@ -9,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .app import app
+from .app import MEASURING, app
 from .bar import status_line
-from .carry_out import carry_out, tell_trouble
+from .carry_out import carry_out, report_trouble
 from .options import (
     MODEL,
+    OUTPUT,
     Grid,
+    JsonFile,
     ModelName,
     ModelOptions,
     Problems,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from ..tasks import Task
 
 
-@app.command("eval")
+@app.command("eval", rich_help_panel=MEASURING)
 @grouped
 def evaluate(
     problems: Problems,
@@ -42,32 +42,40 @@ def evaluate(
     model: ModelName = MODEL,
     split: Split = None,
     metrics: Annotated[
-        str, typer.Option(help="Measures of diversity to show, comma-separated.")
+        str,
+        typer.Option(help="Diversity measures to show, comma-separated.", rich_help_panel=OUTPUT),
     ] = "distinct_texts",
     embed: Annotated[
         bool,
         typer.Option(
             "--embed",
-            help="Measure diversity by sentence embeddings too (extra 'embeddings'; slower).",
+            help="Measure diversity by sentence embeddings, too (extra 'embeddings'; slower).",
+            rich_help_panel=OUTPUT,
         ),
     ] = False,
     show: Annotated[
-        int, typer.Option(help="Print the samples of so many problems side by side.", min=0)
+        int,
+        typer.Option(
+            metavar="N",
+            help="Print the samples of the first N problems side by side.",
+            min=0,
+            rich_help_panel=OUTPUT,
+        ),
     ] = 0,
-    json_out: Annotated[
-        Path | None, typer.Option("--json", help="Write the results to this file.")
-    ] = None,
+    json_out: JsonFile = None,
     unsafe: Unsafe = False,
     *,
     options: ModelOptions,
 ) -> None:
-    """Measure settings of a sampler on a task, each beside plain sampling with the same noise.
+    """Measure settings on a task, each next to plain sampling with the same noise.
 
-    Sampling and diversity options take comma-separated values; all combinations run, once per seed. What is done is
-    stored problem by problem, so that the same command resumes where it was stopped, and one with a
-    larger --limit adds to it; nothing is drawn twice.
+    Sampling and diversity options take comma-separated values; every combination runs once per
+    seed. Results are stored problem by problem: the same command resumes where it was stopped, and
+    a larger --limit adds problems. Nothing is drawn twice.
 
     Example: oddlm eval countdown --n 8 --alpha 0,16 --limit 5
+
+    Example: oddlm eval own.jsonl --scorer number --preset auto,paper --temperature 0,1
     """
     from ..experiments.run import BOTH
     from ..store import Store
@@ -75,25 +83,22 @@ def evaluate(
     shown = _metrics(metrics)
     check_out(json_out)
     chosen, plan = _plan(problems, grid, model, split, options, unsafe, BOTH)
-    embedder = (
-        _embedder() if embed else None
-    )  # what cannot be had is told before anything is computed
+    embedder = _embedder() if embed else None  # fails before anything is computed
     result = carry_out(plan, work, options, BOTH)
     failed = {failure.problem for _, failure in result.failures}
     if len(failed) < len(plan.runs[0].problems) and not result.damaged:
         done = [(run.spec, run.records(Store(work.store))) for run in plan.runs]
-        everywhere = (
-            set.intersection(*({record.problem for record in records} for _, records in done))
-            - failed
-        )
+        by_run = ({record.problem for record in records} for _, records in done)
+        shared = set.intersection(*by_run) - failed
         kept: list[Done] = [
-            (spec, [one for one in records if one.problem in everywhere]) for spec, records in done
+            (spec, [record for record in records if record.problem in shared])
+            for spec, records in done
         ]
         _report(kept, chosen, grid.n, shown, show, json_out, embedder)
-    tell_trouble(plan, result, work.store)
+    report_trouble(plan, result, work.store)
 
 
-@app.command()
+@app.command(rich_help_panel=MEASURING)
 @grouped
 def draw(
     problems: Problems,
@@ -104,10 +109,10 @@ def draw(
     *,
     options: ModelOptions,
 ) -> None:
-    """Draw the samples of `oddlm eval` and score none: no program is run, and no sandbox needed.
+    """Draw the samples of `oddlm eval` without scoring them; no sandbox is needed.
 
-    Scoring is `oddlm runs score RUN`, here or where the store was copied to; `oddlm eval` with the
-    same options scores and compares them.
+    The ids of the runs are printed. Score them later with `oddlm runs score`, here or wherever the
+    store is copied to; `oddlm eval` with the same options scores and compares them.
 
     Example: oddlm draw countdown --n 8 --alpha 0,16 --limit 5
     """
@@ -115,7 +120,7 @@ def draw(
     result = carry_out(plan, work, options, ("draw",))
     for run in plan.runs:
         typer.echo(run.spec.id)
-    tell_trouble(plan, result, work.store)
+    report_trouble(plan, result, work.store)
 
 
 def _plan(
@@ -127,37 +132,29 @@ def _plan(
     unsafe: bool,
     stages: "Sequence[Stage]",
 ) -> "tuple[Task, Plan]":
-    """The task and the plan of all settings; what cannot be run is refused before the model is
-    loaded.
-    """
+    """Return the task and a plan of all settings; raise ValueError before the model is loaded."""
     from ..config import checked
     from ..experiments.grid import Wanted
     from ..experiments.run import check_spec, make_plan
     from ..spec import RunSpec
 
     chosen = problems.find()
-    what = {
-        **problems.spec(),
-        "model": model,
-        "loading": options.loading,
-        "split": split,
-        "n": grid.n,
-    }
+    shared = {**problems.spec(), "model": model, "loading": options.loading}
+    shared |= {"split": split, "n": grid.n}
     specs = [
-        checked(RunSpec, {**what, "params": one, "seed": seed})
-        for one in grid.combinations(chosen)
+        checked(RunSpec, {**shared, "params": params, "seed": seed})
+        for params in grid.combinations(chosen)
         for seed in grid.seeds
     ]
     for spec in specs:
         check_spec(spec)
-    options.check(model)  # it fails in a moment, where data may take long
+    options.check(model)  # fails at once; reading data may take long
     with status_line(f"reading the problems of {problems.task}"):
         plan = make_plan(
             [Wanted(spec, problems.limit) for spec in specs], unsafe=unsafe, stages=stages
         )
-    options.check(
-        model, [chosen.prompt(problem) for problem in plan.runs[0].problems], specs[0].params.length
-    )
+    prompts = [chosen.prompt(problem) for problem in plan.runs[0].problems]
+    options.check(model, prompts, specs[0].params.length)
     return chosen, plan
 
 
@@ -209,25 +206,18 @@ def _report(
         lines = compare(done, beside=beside, embed=embed)
     seeds = sorted({spec.seed for spec, _ in done})
     console.print(results(lines, n, shown))
+    problems = number_of(len(done[0][1]), "problem")
     console.print(
-        f"{task.name}, {first.model}: {number_of(len(done[0][1]), 'problem')}, {number_of(n, 'sample')} each, "
-        f"{named('seed', seeds)}. "
-        f"Percent; Pass@1 is the share of right samples. Difference in Pass@{n}, paired by problem. "
+        f"{task.name}, {first.model}: {problems}, {number_of(n, 'sample')} each, "
+        f"{named('seed', seeds)}. Percentages; Pass@1 is the share of correct samples. "
+        f"Differences are in Pass@{n}, paired by problem. "
         f"All settings and seeds together solve {number_of(covered(done), 'problem')}.",
         style="dim",
         highlight=False,
         markup=False,
     )
     if json_out is not None:
-        head = {
-            "task": task.name,
-            "model": first.model,
-            "n": n,
-            "problems": len(done[0][1]),
-            "seeds": seeds,
-        }
-        head["covered"] = covered(done)
-        content = json.dumps(
-            {**head, "settings": [as_data(line) for line in lines]}, indent=2, allow_nan=False
-        )
-        write_whole(json_out, content.encode() + b"\n")
+        content = {"task": task.name, "model": first.model, "n": n, "problems": len(done[0][1])}
+        content |= {"seeds": seeds, "covered": covered(done)}
+        content["settings"] = [as_data(line) for line in lines]
+        write_whole(json_out, json.dumps(content, indent=2, allow_nan=False).encode() + b"\n")

@@ -1,12 +1,19 @@
-"""`oddlm names`: what settings may name."""
+"""`oddlm names`: the names that settings can take."""
 
+from .app import PIECES as PIECES_PANEL
 from .app import app
 
 
-@app.command()
+@app.command(rich_help_panel=PIECES_PANEL)
 def names() -> None:
-    """List the objectives, features, policies, alpha schedules and selectors, with their options,
-    and what presets stand for.
+    """List the names that settings can take: objectives, policies, presets and more.
+
+    Each name is shown with its options, and each preset with the settings it stands for. A name
+    with options is given as JSON, as in the example; a dotted path names a function of your own.
+
+    Example: oddlm names
+
+    Example: oddlm sample "73,32,7,19,28" --policy '{"name": "threshold", "threshold": 0.8}'
     """
     from rich.table import Table
 
@@ -15,7 +22,7 @@ def names() -> None:
     from ..presets import ABOUT, PRESETS
     from .views import open_console
 
-    table = Table("kind", "name", "options", "what it does", show_lines=False, pad_edge=False)
+    table = Table("kind", "name", "options", "description", show_lines=False, pad_edge=False)
     for field, registry in PIECES.items():
         for name in registry.names:
             shared = FEATURE_OPTIONS if field == "feature" else {}

@@ -1,10 +1,11 @@
 """Options that several commands share, in groups: a command takes a group as one parameter.
 
-A group is a dataclass of options, or is made from the fields of a pydantic model (`FieldOptions`): the
-names, help texts and defaults on the command line are then those of the model.
+A group is either a dataclass of options or a subclass of `FieldOptions`, which takes the names,
+help texts and defaults of its options from the fields of a pydantic model.
 """
 
 import inspect
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
@@ -35,29 +36,35 @@ if TYPE_CHECKING:
     from ..experiments.work import Executor
     from ..tasks import Problem, Task
 
-MODEL = "mini"  # the default of every command: it comes with the package, and it knows something
+MODEL = "mini"  # the default of every command: a trained model that comes with the package
 FOLDER = Path("runs")
-PROBLEMS, SAMPLING, DIVERSITY, NETWORK, WORK = (
-    f"{name} options" for name in ("Problem", "Sampling", "Diversity", "Model", "Execution")
+PROBLEMS, SAMPLING, DIVERSITY, NETWORK, WORK, OUTPUT = (
+    f"{name} options"
+    for name in ("Problem", "Sampling", "Diversity", "Model", "Execution", "Output")
 )
+DEFAULT = re.compile(r"(?:(?P<text>.*?)[;.] )?[Dd]efault: (?P<default>.*?)\.?")
 
 ModelName = Annotated[
     str,
     typer.Option(
         "--model",
-        help="mini, toy, a checkpoint folder, a name on the hub (organisation/model), or a dotted "
-        "path.",
+        help="A built-in model (mini, toy), a checkpoint folder, a model on the hub "
+        "(organisation/model), or a dotted path.",
         rich_help_panel=NETWORK,
     ),
 ]
 Protocol = Annotated[
     str | None,
-    typer.Option(help="A named variant of the task, such as 'paper'.", rich_help_panel=PROBLEMS),
+    typer.Option(
+        help="A named variant of the task, such as 'paper' (see `oddlm tasks`).",
+        rich_help_panel=PROBLEMS,
+    ),
 ]
 Split = Annotated[
     str | None,
     typer.Option(
-        help="Which problems, such as tune or test; default: the task's reported ones.",
+        help="Which part of the problems to use, such as tune or test.",
+        show_default="the problems that results are reported on",
         rich_help_panel=PROBLEMS,
     ),
 ]
@@ -65,17 +72,35 @@ Unsafe = Annotated[
     bool,
     typer.Option(
         "--unsafe-no-sandbox",
-        help="Run code written by the model WITHOUT protection.",
+        help="Run code written by the model WITHOUT a sandbox.",
         rich_help_panel=WORK,
     ),
 ]
 StoreFolder = Annotated[
-    Path, typer.Option("--store", help="The folder of runs.", rich_help_panel=WORK)
+    Path, typer.Option("--store", help="The folder that holds the runs.", rich_help_panel=WORK)
 ]
-
 MaxBatch = Annotated[
     int | None,
-    typer.Option("--max-batch", help="Samples per network pass.", min=1, rich_help_panel=NETWORK),
+    typer.Option(
+        "--max-batch",
+        help="Most samples per network pass.",
+        min=1,
+        show_default="256",
+        rich_help_panel=NETWORK,
+    ),
+]
+Device = Annotated[
+    str | None,
+    typer.Option(
+        "--device",
+        help="Where to run: cpu, cuda, cuda:1.",
+        show_default="a GPU, if there is one",
+        rich_help_panel=NETWORK,
+    ),
+]
+JsonFile = Annotated[
+    Path | None,
+    typer.Option("--json", help="Write the results to this file.", rich_help_panel=OUTPUT),
 ]
 
 T = TypeVar("T")
@@ -83,11 +108,13 @@ Command = Callable[..., None]
 
 
 class FieldOptions:
-    """Options made from the fields of a pydantic model; `given` holds those that were used."""
+    """Options made from the fields of a pydantic model; `given` holds those on the command line."""
 
     model: ClassVar[type[BaseModel]]
     left_out: ClassVar[frozenset[str]] = frozenset()
-    usual: ClassVar[Mapping[str, str]] = {}  # defaults that are not the field's own, in words
+    first: ClassVar[Sequence[str]] = ()  # the fields that the help lists first
+    texts: ClassVar[Mapping[str, str]] = {}  # help that differs from the field's description
+    usual: ClassVar[Mapping[str, str]] = {}  # defaults that differ from the field's, in words
 
     def __init__(self, **values: Any) -> None:
         self.given = {
@@ -101,13 +128,15 @@ class FieldOptions:
 
     @classmethod
     def panel(cls, name: str) -> str:
-        """Which part of the help a field belongs to."""
+        """Return the help panel that a field belongs to."""
         raise NotImplementedError
 
     @classmethod
     def parameters(cls) -> list[inspect.Parameter]:
+        """Return one parameter per option."""
         known = cls.model.model_fields
-        return [_option(cls, name, known[name]) for name in known if name not in cls.left_out]
+        names = [name for name in (*cls.first, *known) if name not in cls.left_out]
+        return [_option(cls, name, known[name]) for name in dict.fromkeys(names)]
 
 
 def _option(group: type[FieldOptions], name: str, field: FieldInfo) -> inspect.Parameter:
@@ -116,14 +145,14 @@ def _option(group: type[FieldOptions], name: str, field: FieldInfo) -> inspect.P
     if field.annotation is bool:
         option = typer.Option(flag, help=field.description, rich_help_panel=panel)
         return _parameter(name, Annotated[bool, option], False)
-    told, _, own = (field.description or "").partition("; default: ")
-    default = group.usual.get(name) or _told(field.default) or own.rstrip(".")
-    words = [told.rstrip(".") + ".", *([f"Default: {default}."] if default else [])]
+    description = field.description or ""
+    found = DEFAULT.fullmatch(description)
+    text, own = (found["text"] or "", found["default"]) if found else (description, None)
     option = typer.Option(
         flag,
         metavar=_metavar(field.annotation),
-        help=" ".join(words),
-        show_default=False,
+        help=group.texts.get(name) or f"{text.rstrip('.')}.",
+        show_default=group.usual.get(name) or _default_text(field.default) or own or False,
         rich_help_panel=panel,
     )
     return _parameter(name, Annotated[str | None, option], None)
@@ -134,15 +163,15 @@ def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
     return inspect.Parameter(name, kind, default=default, annotation=annotation)
 
 
-def _told(default: Any) -> str | None:
-    """A default as the help shows it."""
+def _default_text(default: Any) -> str | None:
+    """Return a default as the help states it."""
     if default is None:
         return None
     return method_name(default, {}) if isinstance(default, dict) else short(default)
 
 
 def _metavar(kind: Any) -> str:
-    """What a value looks like: INT, full|sampled, NAME."""
+    """Return what stands for a value in the help: INT, full|sampled, NAME."""
     if get_origin(kind) is Literal:
         return "|".join(map(str, get_args(kind)))
     words = {int: "INT", float: "FLOAT", str: "TEXT", bool: "true|false", dict: "NAME"}
@@ -153,9 +182,14 @@ def _metavar(kind: Any) -> str:
 
 
 class Settings(FieldOptions):
-    """One setting of the sampler: the fields of `SampleParams`."""
+    """One value for each setting of the sampler (the fields of `SampleParams`)."""
 
     model = SampleParams
+    first = ("preset", "objective", "alpha")
+    texts: ClassVar[Mapping[str, str]] = {
+        "arithmetic": "How the push is computed: exact, or as in the paper's code (published), in "
+        "the precision of the logits.",
+    }
     usual: ClassVar[Mapping[str, str]] = {"preset": "auto"}
 
     @classmethod
@@ -167,28 +201,31 @@ class Settings(FieldOptions):
         return self.given.get("seed", 0)
 
     def params(self, **more: Any) -> dict[str, Any]:
-        """Fields of `SampleParams`, without the seed; `more` is used where nothing was given."""
+        """Return fields of `SampleParams` without the seed; `more` fills in those not given."""
         return {**more, **{name: value for name, value in self.given.items() if name != "seed"}}
 
 
+TASKS_OWN = {"length": "the task's", "steps": "the task's"}
 DIVERSE = ("preset", "alpha", "fork", "fork_temperature", "order_temperature", "prompt_noise")
 
 
 class FixedSettings(Settings):
-    """Settings without a seed, for commands that have seeds of their own."""
+    """Settings without a seed, for commands that set the seed in another way."""
 
     left_out = frozenset({"seed"})
+
+
+class TaskSettings(FixedSettings):
+    """Settings without a seed, for commands with a task."""
+
+    usual: ClassVar[Mapping[str, str]] = {**Settings.usual, **TASKS_OWN}
 
 
 class Grid(Settings):
-    """Settings of the sampler, in all combinations of comma-separated values."""
+    """Settings of the sampler as comma-separated values, used in all combinations."""
 
     left_out = frozenset({"seed"})
-    usual: ClassVar[Mapping[str, str]] = {
-        "length": "the task's",
-        "steps": "the task's",
-        "preset": "auto",
-    }
+    usual: ClassVar[Mapping[str, str]] = {**Settings.usual, **TASKS_OWN}
 
     def __init__(self, *, n: int, seeds: str, **values: Any) -> None:
         super().__init__(**values)
@@ -196,7 +233,7 @@ class Grid(Settings):
         self.seeds = list(dict.fromkeys(listed("seeds", seeds, int)))
 
     def _read(self, value: Any) -> list[Any]:
-        """Values parted at commas; one in JSON, with its options, is one value."""
+        """Split a value at its commas, unless it is JSON: a piece with options is one value."""
         if value.lstrip().startswith(("{", "[")):
             return [json_or_text(value)]
         parts = [part.strip() for part in value.split(",")]
@@ -206,7 +243,9 @@ class Grid(Settings):
     def parameters(cls) -> list[inspect.Parameter]:
         count = typer.Option("--n", help="Samples per problem.", min=1, rich_help_panel=SAMPLING)
         seeds = typer.Option(
-            "--seeds", help="Each setting runs once per seed.", rich_help_panel=SAMPLING
+            "--seeds",
+            help="Comma-separated seeds; each setting runs once per seed.",
+            rich_help_panel=SAMPLING,
         )
         own = [
             _parameter("n", Annotated[int, count], 16),
@@ -215,7 +254,7 @@ class Grid(Settings):
         return [*own, *super().parameters()]
 
     def combinations(self, task: "Task") -> "list[SampleParams]":
-        """All combinations, each beside its plain baseline."""
+        """Return all combinations, each preceded by its plain baseline."""
         from ..report.compare import grid
 
         usual = present(length=task.length, steps=task.steps)
@@ -224,7 +263,7 @@ class Grid(Settings):
                 raise ValueError(
                     f"--{name.replace('_', '-')} takes comma-separated values; one is empty"
                 )
-        first = ("preset", "temperature", "objective")  # the order of lines in tables
+        first = ("preset", "temperature", "objective")  # orders the lines of tables
         names = sorted(self.given, key=lambda name: first.index(name) if name in first else 9)
         return grid(usual, {name: self.given[name] for name in names})
 
@@ -233,27 +272,29 @@ class Loaded(FieldOptions):
     """How a model is loaded (the fields of `Loading`), and where it runs."""
 
     model = Loading
+    texts: ClassVar[Mapping[str, str]] = {"dtype": "Number format of the weights."}
 
     def __init__(self, **values: Any) -> None:
         super().__init__(**values)
         self.values = values
         if values["verbose"]:
-            tell_all()
+            log_to_stderr()
 
     @classmethod
-    def panel(cls, name: str) -> str:
+    def panel(cls, name: str) -> str:  # noqa: ARG003
         return NETWORK
 
     @classmethod
     def parameters(cls) -> list[inspect.Parameter]:
         device = typer.Option(
             "--device",
-            help="cpu, cuda, cuda:1, or auto (over all GPUs); default: a GPU, if any.",
+            help="Where to run: cpu, cuda, cuda:1, or auto (spread over all GPUs).",
+            show_default="a GPU, if there is one",
             rich_help_panel=NETWORK,
         )
         verbose = typer.Option(
             "--verbose",
-            help="Print which model runs where, and what computes it.",
+            help="Log which model runs where, and on which kernels.",
             rich_help_panel=NETWORK,
         )
         return [
@@ -264,24 +305,24 @@ class Loaded(FieldOptions):
 
     @property
     def loading(self) -> dict[str, Any]:
-        """What may change samples, and is part of a run."""
+        """Options that may change samples, and so are part of a run."""
         return self.given
 
     @property
     def place(self) -> dict[str, Any]:
-        """What changes no sample, except by rounding."""
+        """Options that change samples only by rounding."""
         return present(**{name: self.values.get(name) for name in ("device", "max_batch")})
 
 
 class ModelOptions(Loaded):
-    """The same, with a bound on the batch."""
+    """How a model is loaded and where it runs, with a bound on the batch size."""
 
     @classmethod
     def parameters(cls) -> list[inspect.Parameter]:
         return [*super().parameters(), _parameter("max_batch", MaxBatch, None)]
 
     def check(self, model: str, prompts: Sequence[str] = (), length: int = 0) -> None:
-        """ValueError for a model that is not available or prompts it cannot take.
+        """Raise ValueError if the model is not available or cannot take the prompts.
 
         No weights are read or downloaded.
         """
@@ -295,31 +336,39 @@ class ModelOptions(Loaded):
 
 @dataclass(frozen=True)
 class Problems:
-    """Which problems of which task."""
+    """A task, and which of its problems to use."""
 
     task: Annotated[
         str,
         typer.Argument(help="A task (see `oddlm tasks`), a dotted path, or your own .jsonl file."),
     ]
     limit: Annotated[
-        int | None, typer.Option(help="The first so many problems.", rich_help_panel=PROBLEMS)
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Use the first N problems only.",
+            rich_help_panel=PROBLEMS,
+        ),
     ] = None
     data: Annotated[
         Path | None,
-        typer.Option(help="Read the problems from this JSONL file.", rich_help_panel=PROBLEMS),
+        typer.Option(
+            help="Read the task's problems from this JSONL file.", rich_help_panel=PROBLEMS
+        ),
     ] = None
     protocol: Protocol = None
     scorer: Annotated[
         str | None,
         typer.Option(
-            help="How your own .jsonl is scored: exact, number or python.", rich_help_panel=PROBLEMS
+            help="How to score your own .jsonl file: exact, number or python.",
+            rich_help_panel=PROBLEMS,
         ),
     ] = None
     exclude_train: Annotated[
         bool,
         typer.Option(
             "--exclude-train",
-            help="Leave out problems of the training side (countdown).",
+            help="With --data: leave out problems of the training split (countdown).",
             rich_help_panel=PROBLEMS,
         ),
     ] = False
@@ -330,14 +379,14 @@ class Problems:
         return find_task(self.task, scorer=self.scorer).under(self.protocol)
 
     def load(self, *, unsafe: bool, limit: int | None = None) -> "list[Problem]":
-        """limit: where none is given."""
+        """Read the problems; `limit` applies if the command line gives none."""
         given = limit if self.limit is None else self.limit
         return self.find().problems(
             data=self.data, limit=given, exclude_train=self.exclude_train, unsafe=unsafe
         )
 
     def spec(self) -> dict[str, Any]:
-        """Fields of a `RunSpec`."""
+        """Return the fields of a `RunSpec` that name the problems."""
         own = {
             "task": self.task,
             "protocol": self.protocol,
@@ -349,21 +398,22 @@ class Problems:
 
 @dataclass(frozen=True)
 class Workers:
-    """Who carries a plan out."""
+    """The processes that execute a plan."""
 
     executor: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Where to run: inline (this process), local (processes, such as local:workers=4,timeout=60), ray (a cluster, "
-            "such as ray:address=HOST:6379), or a dotted path of your own.",
+            help="What runs the work: inline (this process), local (worker processes, such as "
+            "local:workers=4,timeout=60), ray (a cluster, such as ray:address=HOST:6379), or a "
+            "dotted path.",
             rich_help_panel=WORK,
         ),
     ] = None
     workers: Annotated[
         int | None,
         typer.Option(
-            help="Copies of the model: more than one are processes of this machine, or actors of Ray.",
+            help="Workers, each with a copy of the model; several are processes or Ray actors.",
             min=1,
             rich_help_panel=WORK,
         ),
@@ -371,7 +421,7 @@ class Workers:
     scorers: Annotated[
         int,
         typer.Option(
-            help="Answers scored at a time by each worker, while it draws others.",
+            help="Answers that each worker scores at a time, while it draws others.",
             min=1,
             rich_help_panel=WORK,
         ),
@@ -380,13 +430,17 @@ class Workers:
         list[str] | None,
         typer.Option(
             "--track",
-            help="Tell wandb, mlflow, tensorboard (extras) or a dotted path how runs go. Repeatable.",
+            help="Report runs to wandb, mlflow, tensorboard (extras) or a dotted path. Repeatable.",
             rich_help_panel=WORK,
         ),
     ] = None
 
     def find(self, usual: str = "inline", **options: Any) -> "Executor":
-        """usual: the executor of one worker; options: further fields of `Options`."""
+        """Return the executor.
+
+        usual: its name, if there is one worker and no --executor.
+        options: further fields of `Options`.
+        """
         from ..experiments.executors import find_executor
         from ..experiments.work import Options
 
@@ -398,13 +452,13 @@ class Workers:
 
 @dataclass(frozen=True)
 class Work(Workers):
-    """The same, and where its records go."""
+    """The processes that execute a plan, and where its records are stored."""
 
     store: StoreFolder = FOLDER
     together: Annotated[
         int,
         typer.Option(
-            help="Problems denoised at a time: many on a GPU. As many are lost with a killed process.",
+            help="Problems denoised at a time; use many on a GPU. A killed process loses as many.",
             min=1,
             rich_help_panel=WORK,
         ),
@@ -413,14 +467,14 @@ class Work(Workers):
         bool,
         typer.Option(
             "--keep-tokens",
-            help="Store token ids and their log-probabilities beside the texts, of what is drawn now.",
+            help="Store token ids and log-probabilities of the samples drawn now, too.",
             rich_help_panel=WORK,
         ),
     ] = False
 
 
 def grouped(command: Command) -> Command:
-    """A command whose parameters may be groups: the options of a group are options of the command."""
+    """Let the parameters of a command be groups, whose options become options of the command."""
     signature = inspect.signature(command)
     groups: dict[str, Any] = {
         p.name: p.annotation
@@ -455,16 +509,16 @@ def _default(field: "Field[Any]") -> Any:
     return inspect.Parameter.empty if field.default is MISSING else field.default
 
 
-def tell_all() -> None:
-    """What the package logs goes to stderr, each line once."""
+def log_to_stderr() -> None:
+    """Print the package's log messages to stderr, each of them once."""
     import logging
 
-    said: set[str] = set()
+    seen: set[str] = set()
 
     class Once(logging.Filter):
         def filter(self, record: logging.LogRecord) -> bool:
-            fresh = record.getMessage() not in said
-            said.add(record.getMessage())
+            fresh = record.getMessage() not in seen
+            seen.add(record.getMessage())
             return fresh
 
     handler = logging.StreamHandler()
@@ -476,7 +530,7 @@ def tell_all() -> None:
 
 
 def listed(option: str, text: str, kind: Callable[[str], T]) -> list[T]:
-    """`0,8,16` as numbers."""
+    """Convert the comma-separated values of an option; raise ValueError that names the option."""
     parts = [part.strip() for part in text.split(",")]
     try:
         return [kind(part) for part in parts if part] if all(parts) else [kind("")]
@@ -486,14 +540,14 @@ def listed(option: str, text: str, kind: Callable[[str], T]) -> list[T]:
 
 
 def present(**values: Any) -> dict[str, Any]:
-    """Those that were given."""
+    """Return the values that are not None."""
     return {name: value for name, value in values.items() if value is not None}
 
 
 def check_out(path: Path | None) -> None:
-    """Can the file be written?
+    """Raise ValueError if the file cannot be written; call this before anything is computed.
 
-    Asked before anything is computed. Where it is our own output, words for people go to stderr.
+    If the file is standard output, messages for people go to stderr until the command ends.
     """
     from ..files import check_target, is_stdout
 
@@ -501,4 +555,4 @@ def check_out(path: Path | None) -> None:
         return
     check_target(path)
     if is_stdout(path):
-        sys.stdout = sys.stderr  # until the command ends, see `main`
+        sys.stdout = sys.stderr  # `main` restores it

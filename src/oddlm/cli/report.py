@@ -5,36 +5,38 @@ from typing import Annotated
 
 import typer
 
-from .app import app, complain
+from .app import RESULTS, app, complain
 from .options import FOLDER, StoreFolder
 
 
-@app.command()
+@app.command(rich_help_panel=RESULTS)
 def report(
     runs: Annotated[
-        Path, typer.Argument(help="The folder of runs (the --store of `oddlm eval`).")
+        Path, typer.Argument(help="The folder that holds the runs (--store of `oddlm eval`).")
     ] = FOLDER,
     out: Annotated[
         Path,
         typer.Option(
-            "--out", help="The folder of the report; files of an earlier one are replaced."
+            "--out",
+            metavar="FOLDER",
+            help="Folder of the report; files of an earlier report are replaced.",
         ),
     ] = Path("report"),
     novelty: Annotated[
         bool,
         typer.Option(
             "--novelty",
-            help="Novelty beside plain sampling, too: another measure in report.html; slower.",
+            help="Measure novelty relative to plain sampling, too, in report.html (slower).",
         ),
     ] = False,
 ) -> None:
-    """Tables, figures, claims and examples from a folder of runs.
+    """Write tables, figures, claims and examples from a folder of runs.
 
-    Writes report.html, which opens from disk with charts, filters and the samples behind each cell,
-    and report.md; beside them Pass@n in the paper's layout, coverage, latency, robustness and
-    transfer of alpha (.md, .tex, .csv), claims.md, examples.md and figures/ (.png, .pdf). Settings
-    other than objective, alpha and temperature become methods of their own. What cannot be had from
-    these runs is said where it would stand.
+    The report is report.html, which opens from disk with charts, filters and the samples behind
+    each cell, and report.md. Next to them are tables (.md, .tex, .csv) of Pass@n in the paper's
+    layout, coverage, latency, robustness and transfer of alpha, claims.md, examples.md and figures/
+    (.png, .pdf). Runs that differ in other settings than objective, alpha and temperature count as
+    different methods. If the runs do not allow a table, the report says why in its place.
 
     Example: oddlm report runs --out report
     """
@@ -43,38 +45,38 @@ def report(
     from ..text import number_of
     from .bar import status_line
 
-    with status_line("reading runs") as tell:
+    with status_line("reading runs") as update:
         count = 0
 
         def read(problems: int) -> None:
             nonlocal count
             count += problems
             if count % 1000 == 0:
-                tell(f"reading runs: {count} problems")
+                update(f"reading runs: {count} problems")
 
         results = read_results(runs, read, beside=novelty)
-        files = write_report(results, out, tell)
+        files = write_report(results, out, update)
     for one in results.left_out:
         complain(f"left out run {one.run}: {one.why}")
     settings = sum(len(bench.cells) for bench in results.benchmarks)
     typer.echo(
-        f"{number_of(settings, 'setting')}, {number_of(len(files), 'file')}: {out / 'report.html'}, {out / 'report.md'}"
+        f"{number_of(settings, 'setting')}, {number_of(len(files), 'file')}: "
+        f"{out / 'report.html'}, {out / 'report.md'}"
     )
 
 
-@app.command("import-released")
+@app.command("import-released", rich_help_panel=RESULTS)
 def import_released(
-    file: Annotated[Path, typer.Argument(help="The authors' run log: a CSV with one row per run.")],
+    file: Annotated[Path, typer.Argument(help="The authors' run log, a CSV with one row per run.")],
     store: StoreFolder = FOLDER,
     task: Annotated[
-        str, typer.Option(help="The task that the log is of: the file does not say.")
+        str, typer.Option(help="The task of the runs, which the file does not name.")
     ] = "gsm8k",
 ) -> None:
-    """Take the published run logs into a store, so that `oddlm report` draws the authors' own
-    results.
+    """Import the paper's published run logs into a store, for `oddlm report`.
 
-    The file is understood whole before anything is written; runs that are there already are not
-    taken twice.
+    The whole file is read and checked before anything is written. Runs that the store already has
+    are skipped.
 
     Example: oddlm import-released released_runs_gsm8k.csv --store released
     """
@@ -85,6 +87,5 @@ def import_released(
     done = take(file, Store(store), task)
     typer.echo(f"{number_of(done.new, 'run')} imported into {store}, {done.known} there already")
     if done.empty:
-        complain(
-            f"left out {number_of(len(done.empty), 'row')} without a result: {', '.join(done.empty)}"
-        )
+        rows = number_of(len(done.empty), "row")
+        complain(f"left out {rows} without a result: {', '.join(done.empty)}")

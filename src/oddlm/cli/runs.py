@@ -1,4 +1,4 @@
-"""`oddlm runs`: what the store holds."""
+"""`oddlm runs`: list, show, score, export and query stored runs."""
 
 import json
 from pathlib import Path
@@ -6,21 +6,31 @@ from typing import Annotated
 
 import typer
 
-from .app import App, app, complain
-from .options import FOLDER, StoreFolder, Unsafe, Workers, grouped
+from .app import RESULTS, App, app, complain
+from .options import FOLDER, PROBLEMS, WORK, StoreFolder, Unsafe, Workers, grouped
 
-runs_app = App(
-    help="Look at stored runs; without a command, list them.", invoke_without_command=True
-)
-app.add_typer(runs_app, name="runs")
+runs_app = App(invoke_without_command=True)
+app.add_typer(runs_app, name="runs", rich_help_panel=RESULTS)
 Folder = Annotated[
-    Path | None, typer.Option("--store", help="The folder of runs.", show_default="runs")
+    Path | None,
+    typer.Option(
+        "--store",
+        help="The folder that holds the runs.",
+        show_default="runs",
+        rich_help_panel=WORK,
+    ),
 ]
+RunIds = Annotated[list[str] | None, typer.Argument(help="Ids of runs, or their beginnings.")]
 
 
 @runs_app.callback()
 def runs(context: typer.Context, store: StoreFolder = FOLDER) -> None:
-    """Look at stored runs; without a command, list them."""
+    """List, show, score, export and query stored runs.
+
+    Without a command the runs are listed with their settings, Pass@1 and Pass@n.
+
+    Example: oddlm runs --store runs
+    """
     context.obj = store
     if context.invoked_subcommand is not None:
         return
@@ -47,13 +57,17 @@ def runs(context: typer.Context, store: StoreFolder = FOLDER) -> None:
 @runs_app.command()
 def show(
     context: typer.Context,
-    run: Annotated[str, typer.Argument(help="A run's id, or the beginning of it.")],
+    run: Annotated[str, typer.Argument(help="The id of a run, or its beginning.")],
     samples: Annotated[
-        int, typer.Option(help="Show the samples of so many problems too.", min=0)
+        int,
+        typer.Option(metavar="N", help="Show the samples of the first N problems, too.", min=0),
     ] = 0,
     store: Folder = None,
 ) -> None:
-    """One run: what was asked, what ran it and what came out."""
+    """Show one run: its settings, the machine it ran on, and its results.
+
+    Example: oddlm runs show 3fa91c2b --samples 2
+    """
     from ..store import Store
     from .views import label, open_console, run_details, side_by_side
 
@@ -69,79 +83,87 @@ def show(
 def score(
     context: typer.Context,
     work: Workers,
-    runs: Annotated[
-        list[str] | None, typer.Argument(help="Ids of runs, or the beginnings of them.")
-    ] = None,
+    runs: RunIds = None,
     every: Annotated[
-        bool, typer.Option("--all", help="All runs of the store that have a task.")
+        bool, typer.Option("--all", help="Score all runs of the store that have a task.")
     ] = False,
     data: Annotated[
-        Path | None, typer.Option(help="Where the file of the problems is now, if it was moved.")
+        Path | None,
+        typer.Option(
+            help="Where the file of the problems is now, if it was moved.",
+            rich_help_panel=PROBLEMS,
+        ),
     ] = None,
     unsafe: Unsafe = False,
     store: Folder = None,
 ) -> None:
-    """Score what was drawn: here, elsewhere, or by a scorer that was mended. Nothing is drawn, and
-    no model loaded.
+    """Score samples that were drawn earlier, here or elsewhere. No model is loaded.
 
-    A run is known by its scorer too: where that is another one now, the verdicts go into a run of
-    their own beside the old one, with the same samples.
+    The scorer's version is part of a run. If it has changed since the run was made, the scores go
+    into a new run with the same samples, and the old run stays as it is.
 
     Example: oddlm runs score 3fa91c2b
+
+    Example: oddlm runs score --all --workers 2
     """
     from ..experiments.run import Asked, Plan, Result, drawn_problems, merged
     from ..store import DamagedRunError, Store
+    from .carry_out import report_trouble
     from .carry_out import run as carry_out
-    from .carry_out import tell_trouble
 
     folder = store or context.obj
-    where, undrawn = Store(folder), 0
-    asked: list[Asked] = []
+    opened, undrawn = Store(folder), 0
+    wanted: list[Asked] = []
     damaged: list[str] = []
-    for name in where.ids() if every else dict.fromkeys(where.find(one) for one in runs or ()):
+    for name in opened.ids() if every else dict.fromkeys(opened.find(one) for one in runs or ()):
         try:
-            head = where.exact_head(name)
+            head = opened.exact_head(name)
             if every and (head.spec.task is None or head.imported or not head.drawn):
                 continue
             run = drawn_problems(head, data=data, unsafe=unsafe)
         except ValueError as error:
             if not every and not isinstance(error, DamagedRunError):
                 raise
-            damaged.append(str(error))  # the others can be scored
+            damaged.append(str(error))  # the other runs are scored all the same
             continue
-        asked.append(run)
+        wanted.append(run)
         undrawn += max(0, head.problems - head.drawn)
         if head.id != run.spec.id:
-            versions = f"scorer {head.spec.scorer_version}, and here is {run.spec.scorer_version}"
             complain(
-                f"{head.folder / 'spec.json'} is of {versions}: the verdicts go into run {run.spec.id}"
+                f"{head.folder / 'spec.json'} has scorer {head.spec.scorer_version}, this is "
+                f"{run.spec.scorer_version}: the scores go into run {run.spec.id}"
             )
-    if not asked and not damaged:
+    if not wanted and not damaged:
         raise ValueError("there is nothing to score: name runs, or give --all")
-    plan = Plan(merged(asked))
-    result = carry_out(plan, folder, work.find(), 16, ("score",), work.track) if asked else Result()
+    plan, result = Plan(merged(wanted)), Result()
+    if wanted:
+        result = carry_out(plan, folder, work.find(), 16, ("score",), work.track)
     for name in result.done:
         typer.echo(name)
     result.damaged += damaged
     result.undrawn += undrawn
-    tell_trouble(plan, result, folder)
+    report_trouble(plan, result, folder)
 
 
 @runs_app.command()
 def export(
     context: typer.Context,
     out: Annotated[
-        Path, typer.Option("--out", help="The folder of the model's results, such as results/mini.")
+        Path,
+        typer.Option(
+            "--out", metavar="FOLDER", help="Folder of the model's results, such as results/mini."
+        ),
     ],
     runs: Annotated[
         list[str] | None,
-        typer.Argument(help="Ids of runs, or the beginnings of them; default: all."),
+        typer.Argument(help="Ids of runs, or their beginnings.", show_default="all"),
     ] = None,
     store: Folder = None,
 ) -> None:
-    """Write the verdicts of complete runs into files that a repository can keep: a file per task, a line per run, no texts.
+    """Write the scores of complete runs, without texts, into files to keep in a repository.
 
-    A run that a file holds already is replaced, the others stay. results/README.md documents the files.
+    There is one file per task, with a line per run. Runs that a file already holds are replaced;
+    other runs in it stay. results/README.md documents the format.
 
     Example: oddlm runs export --store runs --out results/mini
     """
@@ -149,14 +171,14 @@ def export(
     from ..store import Store
     from ..text import number_of
 
-    where = Store(store or context.obj)
-    done = write(where, out, None if runs is None else {where.find(one) for one in runs})
+    opened = Store(store or context.obj)
+    done = write(opened, out, None if runs is None else {opened.find(one) for one in runs})
     for path, count in done.files.items():
         typer.echo(f"{path}: {number_of(count, 'run')}")
     for one in done.left_out:
         complain(f"left out run {one.run}: {one.why}")
     if not done.runs:
-        raise ValueError(f"{where.folder} holds no complete run to export")
+        raise ValueError(f"{opened.folder} holds no complete run to export")
 
 
 @runs_app.command()
@@ -165,11 +187,14 @@ def sql(
     query: Annotated[str, typer.Argument(help="SQL over the tables runs, problems and samples.")],
     as_json: Annotated[
         bool,
-        typer.Option("--json", help="Print a JSON object per row, in full, instead of a table."),
+        typer.Option("--json", help="Print one JSON object per row instead of a table."),
     ] = False,
     store: Folder = None,
 ) -> None:
-    """Ask anything, in DuckDB's SQL: `describe samples` lists the columns of a table.
+    """Query the store in SQL (DuckDB).
+
+    The tables are runs, problems and samples; `describe samples` lists the columns of one. This
+    needs the extra 'store'.
 
     Example: oddlm runs sql "select run, avg(correct::int) from samples group by run"
     """

@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .app import app
+from .app import DRAWING, app
 from .bar import status_line
-from .carry_out import carry_out, tell_trouble
+from .carry_out import carry_out, report_trouble
 from .options import (
     FOLDER,
     MODEL,
+    OUTPUT,
+    SAMPLING,
     ModelName,
     ModelOptions,
     Settings,
@@ -31,28 +33,33 @@ if TYPE_CHECKING:
     from ..store import Record, SampleRecord
 
 
-@app.command()
+@app.command(rich_help_panel=DRAWING)
 @grouped
 def sample(
-    prompt: Annotated[str, typer.Argument(help="What the samples answer.")],
+    prompt: Annotated[str, typer.Argument(help="The prompt that the samples answer.")],
+    *,
+    n: Annotated[int, typer.Option(help="Samples to draw.", min=1, rich_help_panel=SAMPLING)] = 8,
     setting: Settings,
     model: ModelName = MODEL,
-    n: Annotated[int, typer.Option(help="Samples.", min=1)] = 8,
     pause: Annotated[
-        float, typer.Option(help="Seconds to look at each step, on a terminal.", min=0)
+        float,
+        typer.Option(
+            help="Seconds to pause after each step, on a terminal.",
+            min=0,
+            rich_help_panel=OUTPUT,
+        ),
     ] = 0.05,
     store: StoreFolder = FOLDER,
-    *,
     options: ModelOptions,
 ) -> None:
-    """Draw samples of one prompt, and watch them come out of the noise.
+    """Draw samples for one prompt, and watch them being denoised.
 
-    On a terminal the samples are drawn while they are denoised; tokens that plain sampling would
-    not have written there and then are in colour, with a mark. Elsewhere the finished samples are
-    printed, one after the other.
+    On a terminal the samples are shown step by step; tokens that plain sampling would not have
+    committed at that step are coloured and marked. Otherwise the finished samples are printed one
+    after the other.
 
-    The last line tells the seed S that this prompt derives from --seed: in Python,
-    lm.generate(PROMPT, n, seed=S, ...) with the same settings gives the same samples.
+    The last line is the seed S derived from --seed and the prompt: in Python, lm.generate(PROMPT,
+    n, seed=S, ...) with the same settings gives the same samples.
 
     Example: oddlm sample "73,32,7,19,28" --length 24 --steps 12 --eos late
     """
@@ -72,30 +79,26 @@ def sample(
     run = Asked(spec, (Problem("prompt", prompt, None),))
     Store(store).check()
     console = Console()
-    steps_seen: list[Callable[[StepEvent], None]] = []  # filled in when the tokenizer is there
+    observers: list[Callable[[StepEvent], None]] = []  # filled once the tokenizer is loaded
 
-    def seen(event: "StepEvent") -> None:
-        for see in steps_seen:
-            see(event)
+    def observe(event: "StepEvent") -> None:
+        for observer in observers:
+            observer(event)
 
-    executor = InlineExecutor(Options(**options.place, observe=(seen,)))
+    executor = InlineExecutor(Options(**options.place, observe=(observe,)))
     with closing(executor):
         lm = executor.bench.lm(spec)
+        # Raises ValueError if the prompt does not fit.
         encode_prompts(
             lm.tokenizer, [prompt], spec.params.length, context=lm.info.context, raw=lm.raw
-        )  # or it is refused
-        view = (
-            Denoising(lm.tokenizer.decode, lm.info.end_ids, console)
-            if console.is_terminal
-            else None
         )
-        steps_seen += [view, lambda _: time.sleep(pause)] if view else []
+        view = None
+        if console.is_terminal:
+            view = Denoising(lm.tokenizer.decode, lm.info.end_ids, console)
+            observers += [view, lambda _: time.sleep(pause)]
         with view.drawn() if view else nullcontext():
-            known = Store(store).complete(spec)
-            if known and view:
-                executor.bench.run(
-                    Batch(spec, run.problems)
-                )  # it is stored, and to be watched all the same
+            if view and Store(store).complete(spec):
+                executor.bench.run(Batch(spec, run.problems))  # stored already: run it to watch it
             result = run_plan(Plan((run,)), Store(store), executor)
     for _, failure in result.failures:
         raise ValueError(failure.error.partition(": ")[2])
@@ -105,33 +108,43 @@ def sample(
     if view:
         console.print(view.final())
     else:
-        for one in record.samples:
-            typer.echo(f"--- {one.index}\n{one.text}")
+        for sample in record.samples:
+            typer.echo(f"--- {sample.index}\n{sample.text}")
     typer.echo(f"--- seed {record.seed}")
 
 
-@app.command()
+@app.command(rich_help_panel=DRAWING)
 @grouped
 def generate(
     prompts: Annotated[
         Path,
-        typer.Option("--in", help='JSONL of prompts: {"prompt": text}, with an "id" if you like.'),
+        typer.Option(
+            "--in",
+            metavar="FILE",
+            help='JSONL file of prompts: {"prompt": TEXT}, optionally with an "id".',
+        ),
     ],
     out: Annotated[
         Path,
-        typer.Option("--out", help="JSONL of samples, one per line, with the id of their prompt."),
+        typer.Option(
+            "--out",
+            metavar="FILE",
+            help="JSONL file to write: one sample per line, with the id of its prompt.",
+        ),
     ],
+    *,
+    n: Annotated[
+        int, typer.Option(help="Samples per prompt.", min=1, rich_help_panel=SAMPLING)
+    ] = 16,
     setting: Settings,
     work: Work,
     model: ModelName = MODEL,
-    n: Annotated[int, typer.Option(help="Samples per prompt.", min=1)] = 16,
-    *,
     options: ModelOptions,
 ) -> None:
     """Draw samples for every prompt of a file.
 
-    The samples are stored prompt by prompt, and the same command resumes where it was stopped;
-    --out is written when it ends, by Ctrl-C too. `oddlm score` takes that file as it is.
+    Samples are stored prompt by prompt, and the same command resumes where it was stopped. The
+    output file is written when the command ends, after Ctrl-C too; `oddlm score` reads it as it is.
 
     Example: oddlm generate --in prompts.jsonl --out samples.jsonl --n 4 --length 24
     """
@@ -142,37 +155,29 @@ def generate(
     from ..text import number_of
 
     check_out(out)
-    rows = read_jsonl(prompts, ("prompt",))
     problems = [
-        Problem(str(row.get("id", i)), text_field(prompts, line, row, "prompt"), None)
-        for i, (line, row) in enumerate(rows)
+        Problem(str(fields.get("id", i)), text_field(prompts, line, fields, "prompt"), None)
+        for i, (line, fields) in enumerate(read_jsonl(prompts, ("prompt",)))
     ]
-    content = {
-        "n": n,
-        "seed": setting.seed,
-        "params": setting.params(),
-        "data": str(prompts),
-        "data_digest": digest(prompts),
-    }
+    content = {"n": n, "seed": setting.seed, "params": setting.params()}
+    content |= {"data": str(prompts), "data_digest": digest(prompts)}
     spec = _spec(model, options, content, [problem.prompt for problem in problems])
     run = Asked(spec, tuple(problems))
     plan = Plan((run,))
     try:
         result = carry_out(plan, work, options, BOTH)
-    finally:  # by Ctrl-C too
+    finally:  # after Ctrl-C, too
         drawn = run.records(Store(work.store)) if (work.store / spec.id).exists() else []
         if drawn:
             _write(out, drawn)
     typer.echo(f"{number_of(sum(len(record.samples) for record in drawn), 'sample')} in {out}")
-    tell_trouble(plan, result, work.store)
+    report_trouble(plan, result, work.store)
 
 
 def _spec(
     model: str, options: ModelOptions, content: dict[str, Any], prompts: Sequence[str]
 ) -> "RunSpec":
-    """A run without a task, of the model as it is here and now; prompts that do not fit are
-    refused.
-    """
+    """Return the spec of a run without a task; raise ValueError if a prompt does not fit."""
     from ..config import checked
     from ..experiments.run import check_spec, identified
     from ..spec import RunSpec

@@ -1,124 +1,227 @@
-"""`oddlm serve`."""
+"""`oddlm serve`: a model behind an HTTP server."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from .app import app
+from .app import DRAWING, app
 from .options import MODEL, FixedSettings, Loaded, ModelName, grouped, listed, present
 
 if TYPE_CHECKING:
     from ..core.model import ModelInfo
 
+SERVER, ACCESS, THROUGHPUT = (f"{name} options" for name in ("Server", "Access", "Throughput"))
+LIMITS, TIMEOUTS = "Limits", "Timeouts"
 
-@app.command()
-@grouped
-def serve(
-    *,
-    options: Loaded,
-    model: ModelName = MODEL,
-    name: Annotated[
-        str | None, typer.Option(help="What clients call the model; default: as --model says.")
-    ] = None,
-    host: Annotated[
-        str, typer.Option(help="Where to listen; other machines can only come in with an API key.")
-    ] = "127.0.0.1",
-    port: Annotated[
-        int, typer.Option(help="0 takes a free one and prints it.", min=0, max=65535)
-    ] = 8000,
+
+@dataclass(frozen=True)
+class Access:
+    """Which clients the server admits."""
+
     api_key: Annotated[
         str | None,
         typer.Option(
             envvar="ODDLM_API_KEY",
-            help="What clients must present. The variable keeps it out of `ps`.",
+            help="Key that clients must present. The variable keeps it out of `ps`.",
+            rich_help_panel=ACCESS,
         ),
-    ] = None,
+    ] = None
     open_to_all: Annotated[
-        bool, typer.Option("--open-to-all", help="Let other machines in WITHOUT a key.")
-    ] = False,
+        bool,
+        typer.Option(
+            "--open-to-all", help="Admit other machines WITHOUT a key.", rich_help_panel=ACCESS
+        ),
+    ] = False
     host_name: Annotated[
         list[str] | None,
         typer.Option(
-            help="A further name clients may call this machine by, behind a proxy. Repeatable."
+            metavar="NAME",
+            help="Another name that clients may use for this machine, such as that of a proxy. "
+            "Repeatable.",
+            rich_help_panel=ACCESS,
         ),
-    ] = None,
+    ] = None
     cors: Annotated[
-        list[str] | None, typer.Option(help="An origin whose pages may use the server. Repeatable.")
-    ] = None,
-    task: Annotated[
         list[str] | None,
         typer.Option(
-            help="A task whose problems the explorer offers; default: countdown and minicode. Repeatable."
+            metavar="ORIGIN",
+            help="Origin whose pages may use the server. Repeatable.",
+            rich_help_panel=ACCESS,
         ),
-    ] = None,
-    store: Annotated[
-        Path | None, typer.Option(help="A folder of runs, to be shown at /runs.")
-    ] = None,
-    settings: FixedSettings,
-    max_n: Annotated[int, typer.Option(help="Most samples of a request.", min=1)] = 64,
+    ] = None
+
+
+@dataclass(frozen=True)
+class RequestLimits:
+    """What a request may ask for, and how many requests are accepted."""
+
+    max_n: Annotated[
+        int, typer.Option(help="Most samples per request.", min=1, rich_help_panel=LIMITS)
+    ] = 64
     max_steps: Annotated[
-        int, typer.Option(help="Most network evaluations of a sample.", min=1)
-    ] = 256,
-    max_length: Annotated[int, typer.Option(help="Most tokens of a sample.", min=1)] = 256,
+        int,
+        typer.Option(help="Most network evaluations per sample.", min=1, rich_help_panel=LIMITS),
+    ] = 256
+    max_length: Annotated[
+        int, typer.Option(help="Most tokens per sample.", min=1, rich_help_panel=LIMITS)
+    ] = 256
     max_prompt: Annotated[
-        int, typer.Option(help="Most characters of a prompt, as it is before tokens.", min=1)
-    ] = 1 << 15,
-    max_body: Annotated[int, typer.Option(help="Most bytes of a request.", min=1)] = 1 << 20,
+        int, typer.Option(help="Most characters per prompt.", min=1, rich_help_panel=LIMITS)
+    ] = 1 << 15
+    max_body: Annotated[
+        int, typer.Option(help="Most bytes per request.", min=1, rich_help_panel=LIMITS)
+    ] = 1 << 20
     max_rows: Annotated[
-        int, typer.Option(help="Samples in flight at a time, of all requests together.", min=1)
-    ] = 64,
+        int,
+        typer.Option(
+            help="Most samples in flight, over all requests.", min=1, rich_help_panel=LIMITS
+        ),
+    ] = 64
     max_queue: Annotated[
-        int, typer.Option(help="Requests that wait; more are answered with 429.", min=1)
-    ] = 64,
+        int,
+        typer.Option(
+            help="Most requests that wait; further ones are answered with 429.",
+            min=1,
+            rich_help_panel=LIMITS,
+        ),
+    ] = 64
+    score_memory: Annotated[
+        int,
+        typer.Option(
+            help="Most megabytes that a scored program may use.", min=1, rich_help_panel=LIMITS
+        ),
+    ] = 2048
     timeout: Annotated[
-        float, typer.Option(help="Seconds a request may take, waiting included.", min=0.001)
-    ] = 120.0,
+        float,
+        typer.Option(
+            help="Seconds a request may take, including waiting.",
+            min=0.001,
+            rich_help_panel=TIMEOUTS,
+        ),
+    ] = 120.0
     receive_timeout: Annotated[
         float,
         typer.Option(
-            help="Seconds in which a request must arrive whole; then it gets a 408.", min=0.001
+            help="Seconds a request may take to arrive; then it is answered with 408.",
+            min=0.001,
+            rich_help_panel=TIMEOUTS,
         ),
-    ] = 30.0,
+    ] = 30.0
     send_timeout: Annotated[
         float,
         typer.Option(
-            help="Seconds a client may leave its answer unread; then it is cut off.", min=0.001
+            help="Seconds a client may leave its answer unread; then it is disconnected.",
+            min=0.001,
+            rich_help_panel=TIMEOUTS,
         ),
-    ] = 10.0,
+    ] = 10.0
     score_timeout: Annotated[
-        float, typer.Option(help="Seconds that scoring one text may take.", min=0.001)
-    ] = 30.0,
-    score_memory: Annotated[
-        int, typer.Option(help="Megabytes that the code of a task may take.", min=1)
-    ] = 2048,
+        float,
+        typer.Option(
+            help="Seconds that scoring one text may take.", min=0.001, rich_help_panel=TIMEOUTS
+        ),
+    ] = 30.0
+
+    def fields(self) -> dict[str, Any]:
+        """Return the fields of `serve.settings.Limits`."""
+        return {
+            "max_n": self.max_n,
+            "max_steps": self.max_steps,
+            "max_length": self.max_length,
+            "max_prompt": self.max_prompt,
+            "max_body": self.max_body,
+            "max_rows": self.max_rows,
+            "max_queue": self.max_queue,
+            "timeout_s": self.timeout,
+            "receive_timeout_s": self.receive_timeout,
+            "send_timeout_s": self.send_timeout,
+            "score_timeout_s": self.score_timeout,
+            "score_memory_mb": self.score_memory,
+        }
+
+
+@app.command(rich_help_panel=DRAWING)
+@grouped
+def serve(
+    *,
+    name: Annotated[
+        str | None,
+        typer.Option(
+            help="Name of the model for clients.",
+            show_default="the value of --model",
+            rich_help_panel=SERVER,
+        ),
+    ] = None,
+    host: Annotated[
+        str,
+        typer.Option(
+            help="Address to listen on. Any but this machine's own needs an API key.",
+            rich_help_panel=SERVER,
+        ),
+    ] = "127.0.0.1",
+    port: Annotated[
+        int,
+        typer.Option(
+            help="Port to listen on; 0 picks a free port and prints it.",
+            min=0,
+            max=65535,
+            rich_help_panel=SERVER,
+        ),
+    ] = 8000,
+    task: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Task whose problems the explorer offers. Repeatable.",
+            show_default="countdown and minicode",
+            rich_help_panel=SERVER,
+        ),
+    ] = None,
+    store: Annotated[
+        Path | None,
+        typer.Option(help="Folder of runs to show at /runs.", rich_help_panel=SERVER),
+    ] = None,
+    access: Access,
+    model: ModelName = MODEL,
+    options: Loaded,
+    settings: FixedSettings,
+    limits: RequestLimits,
     grace: Annotated[
         float,
         typer.Option(
-            help="Seconds that running requests have left at SIGTERM or Ctrl-C; a second one ends them.",
+            help="Seconds for running requests to finish after SIGTERM or Ctrl-C. A second signal "
+            "ends them at once.",
             min=0,
+            rich_help_panel=TIMEOUTS,
         ),
     ] = 30.0,
     pass_rows: Annotated[
         str,
         typer.Option(
-            help="Rows of a network pass, parted by commas; sizes that change the arithmetic are not used."
+            help="Batch sizes of network passes, comma-separated. Sizes that would change the "
+            "arithmetic are skipped.",
+            rich_help_panel=THROUGHPUT,
         ),
     ] = "4,8,16",
     workers: Annotated[
         int | None,
         typer.Option(
-            help="Network passes side by side; default: one per CPU thread, or one on a GPU.", min=1
+            help="Network passes that run side by side.",
+            min=1,
+            show_default="one per CPU thread, or one on a GPU",
+            rich_help_panel=THROUGHPUT,
         ),
     ] = None,
 ) -> None:
-    """Serve a model to OpenAI's clients: the n samples of a request are drawn together and pushed
-    apart.
+    """Serve a model over HTTP, to OpenAI clients and in the browser.
 
-    The explorer is the page at /, stored runs are at /runs (--store). Completions, chat and streams
-    at /v1; denoising step by step at /v1/denoise; /health, /metrics, /openapi.json. What other
-    requests are running changes no answer: the same seed gives the same samples. The
-    sampling and diversity options are the defaults of requests.
+    The n samples of a request are drawn together and pushed apart. The sampling and diversity
+    options are the defaults of requests. A request gets the same samples for the same seed,
+    whatever other requests are running.
+
+    The explorer is at /, stored runs are at /runs (with --store), completions, chat and streams at
+    /v1, step-by-step denoising at /v1/denoise; there are also /health, /metrics and /openapi.json.
 
     Example: oddlm serve --model mini --port 8000 --eos late --length 48
     """
@@ -127,32 +230,19 @@ def serve(
     from ..serve.settings import LOOPBACK_NAMES, Limits, ServeSettings, check_binding, is_loopback
     from ..store import Store
 
-    check_binding(host, api_key, open_to_all=open_to_all)
+    check_binding(host, access.api_key, open_to_all=access.open_to_all)
     if store is not None:
-        Store(store).ids()  # a folder that is none is told at once
-    limits: dict[str, Any] = {
-        "max_n": max_n,
-        "max_steps": max_steps,
-        "max_length": max_length,
-        "max_prompt": max_prompt,
-    }
-    limits |= {
-        "max_body": max_body,
-        "max_rows": max_rows,
-        "max_queue": max_queue,
-        "timeout_s": timeout,
-    }
-    limits |= {"receive_timeout_s": receive_timeout, "send_timeout_s": send_timeout}
-    limits |= {"score_timeout_s": score_timeout, "score_memory_mb": score_memory}
+        Store(store).ids()  # raises ValueError if it is not a store
     given = settings.params()
     checked(SampleParams, given)
+    host_names = (*LOOPBACK_NAMES, host, *(access.host_name or ()))
     content = {
         "model": name or model,
-        "limits": checked(Limits, limits),
+        "limits": checked(Limits, limits.fields()),
         "given": given,
-        "api_key": api_key,
-        "host_names": (*LOOPBACK_NAMES, host, *(host_name or ())) if is_loopback(host) else None,
-        "cors": cors or (),
+        "api_key": access.api_key,
+        "host_names": host_names if is_loopback(host) else None,
+        "cors": access.cors or (),
         **present(tasks=task, store=store),
         "pass_rows": listed("pass-rows", pass_rows, int),
     }
@@ -173,8 +263,9 @@ def serve(
 
 
 def _workers(info: "ModelInfo") -> int:
-    """As many as there are threads, each then left with one of its own: passes of a few rows gain
-    little from more.
+    """Return one worker per CPU thread and give each pass a single thread, or one on a GPU.
+
+    Passes of a few samples gain little from several threads.
     """
     import torch
 

@@ -1,4 +1,4 @@
-"""`oddlm sweep`: all the runs of a file."""
+"""`oddlm sweep`: all runs of a grid file."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -9,59 +9,30 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ..text import number_of
-from .app import app, complain
+from .app import MEASURING, app, complain
 from .bar import status_line
-from .carry_out import run, tell_trouble
-from .options import MaxBatch, Unsafe, Work, grouped
+from .carry_out import report_trouble, run
+from .options import NETWORK, PROBLEMS, WORK, MaxBatch, Unsafe, Work, grouped
 
 if TYPE_CHECKING:
     from ..experiments.run import Plan
     from ..experiments.work import Options
     from ..store import Stage, Store
 
+DRY_RUN = "Dry-run options"
 
-@app.command()
+
+@app.command(rich_help_panel=MEASURING)
 @grouped
 def sweep(
-    file: Annotated[Path, typer.Argument(help="A TOML of grids, such as grids/mini.toml.")],
-    work: Work,
-    device: Annotated[
-        str | None,
-        typer.Option(
-            help="Where models that have a choice are put: cuda (local workers take GPUs in turn), or auto: over all GPUs."
-        ),
-    ] = None,
-    max_batch: MaxBatch = None,
-    compiled: Annotated[
-        str | None,
-        typer.Option(
-            help="Compile models that can be: fixed (for each shape) or any (one for all shapes)."
-        ),
-    ] = None,
-    only: Annotated[
-        Literal["draw", "score"] | None,
-        typer.Option(
-            help="One stage alone: draw the samples here, and score them later or on another machine."
-        ),
-    ] = None,
-    shard: Annotated[
-        str | None,
-        typer.Option(
-            metavar="I/N",
-            help="Only every N-th run, from the I-th: machines with 1/N ... N/N share a sweep without Ray. "
-            "Their stores are merged by copying the folders of the runs into one.",
-        ),
-    ] = None,
-    data: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TASK=FILE", help="Read the problems of a task from this file. Repeatable."
-        ),
-    ] = None,
+    file: Annotated[Path, typer.Argument(help="A TOML file of grids, such as grids/mini.toml.")],
+    *,
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="Say what there is to do and how long it will take, and run nothing."
+            "--dry-run",
+            help="Print how much there is to do and how long it will take; run nothing.",
+            rich_help_panel=DRY_RUN,
         ),
     ] = False,
     calibration: Annotated[
@@ -69,17 +40,66 @@ def sweep(
         typer.Option(
             "--calibration/--no-calibration",
             help="With --dry-run: load the model and time some problems.",
+            show_default="--calibration",
+            rich_help_panel=DRY_RUN,
         ),
     ] = True,
+    only: Annotated[
+        Literal["draw", "score"] | None,
+        typer.Option(
+            metavar="draw|score",
+            help="Run one stage only: draw the samples here, and score them later or on another "
+            "machine.",
+            rich_help_panel=WORK,
+        ),
+    ] = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            metavar="I/N",
+            help="Run only every N-th run, from the I-th. Machines with 1/N to N/N share a sweep; "
+            "copy the folders of their runs into one store to merge them.",
+            rich_help_panel=WORK,
+        ),
+    ] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="TASK=FILE",
+            help="Read the problems of a task from this file. Repeatable.",
+            rich_help_panel=PROBLEMS,
+        ),
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(
+            help="Where to put models: cpu, cuda (local workers take GPUs in turn), or auto "
+            "(spread over all GPUs).",
+            show_default="a GPU, if there is one",
+            rich_help_panel=NETWORK,
+        ),
+    ] = None,
+    max_batch: MaxBatch = None,
+    compiled: Annotated[
+        str | None,
+        typer.Option(
+            metavar="fixed|any",
+            help="Compile models that support it: once per shape (fixed) or once for all (any).",
+            rich_help_panel=NETWORK,
+        ),
+    ] = None,
+    work: Work,
     unsafe: Unsafe = False,
 ) -> None:
-    """Run every setting of a grid on its tasks: on one core, on GPUs, or on a Ray cluster, with the
-    same records.
+    """Run every setting of a grid on its tasks: on one core, several GPUs or a Ray cluster.
 
-    Records are stored problem by problem, and the same command resumes where it was stopped. A
-    problem that fails does not stop the sweep: it is noted with its traceback in the run's
-    failures.jsonl, listed at the end (exit status 1), and tried again next time. Workers that die,
-    or hang (--executor local:timeout=SECONDS), are replaced.
+    Records are the same wherever they are made. They are stored problem by problem, and the same
+    command resumes where it was stopped. A problem that fails does not stop the sweep: it is
+    written with its traceback to the run's failures.jsonl, listed at the end (exit status 1), and
+    tried again next time. Workers that die, or hang (--executor local:timeout=SECONDS), are
+    replaced.
+
+    Example: oddlm sweep grids/smoke.toml --dry-run
 
     Example: oddlm sweep grids/smoke.toml --workers 2
     """
@@ -98,14 +118,16 @@ def sweep(
         )
     place: dict[str, Any] = {"device": device, "max_batch": max_batch, "compiled": compiled}
     if dry_run:
-        _foretell(plan, Store(work.store), Options(**place) if calibration else None, work, stages)
+        _print_estimate(
+            plan, Store(work.store), Options(**place) if calibration else None, work, stages
+        )
         return
     executor = work.find("local", **place, keep_tokens=work.keep_tokens)
     result = run(plan, work.store, executor, work.together, stages, work.track)
     kind = {"draw": "drawn", "score": "scored"}[only] if only else "complete"
     count = f"{result.complete} of {len(plan.runs)} runs are {kind}"
     typer.echo(f"{count} in {work.store}: `oddlm runs --store {work.store}` lists them")
-    tell_trouble(plan, result, work.store)
+    report_trouble(plan, result, work.store)
 
 
 def _files(given: Sequence[str]) -> Mapping[str, Path]:
@@ -126,9 +148,10 @@ def _shard(text: str | None) -> tuple[int, int] | None:
     return part, parts
 
 
-def _foretell(
+def _print_estimate(
     plan: "Plan", store: "Store", options: "Options | None", work: Work, stages: "Sequence[Stage]"
 ) -> None:
+    """Print how much there is to do and, if options are given, how long it will take."""
     found = plan.survey(store, stages)
     for message in found.damaged:
         complain(message)
@@ -139,17 +162,18 @@ def _foretell(
         f"{number_of(plan.units, 'group')}, {number_of(plan.samples, 'sample')}"
     )
     typer.echo(
-        f"in {store.folder}: {number_of(found.complete, 'run')} complete, {number_of(found.units, 'group')} done, "
-        f"{plan.units - found.units} to do"
+        f"in {store.folder}: {number_of(found.complete, 'run')} complete, "
+        f"{number_of(found.units, 'group')} done, {plan.units - found.units} to do"
     )
     for why in plan.unknown:
-        complain(f"runs that the store may hold of this model are not counted: {why}")
+        complain(f"stored runs of this model are not counted: {why}")
     if options is not None and found.units < plan.units:
         from ..experiments.calibrate import estimate
 
         workers = work.workers or 1
         seconds, timed = estimate(plan, store, options, work.together)
-        told = f"about {timedelta(seconds=round(seconds / workers))} (h:mm:ss) with {number_of(workers, 'worker')}"
+        duration = timedelta(seconds=round(seconds / workers))
         typer.echo(
-            f"{told}, from {number_of(timed, 'group')} timed here with {work.together} at a time"
+            f"about {duration} (h:mm:ss) with {number_of(workers, 'worker')}, from "
+            f"{number_of(timed, 'group')} timed here with {work.together} at a time"
         )

@@ -5,30 +5,38 @@ from typing import Annotated
 
 import typer
 
-from .app import app
-from .options import Problems, Unsafe, check_out, grouped
+from .app import MEASURING, app
+from .options import WORK, Problems, Unsafe, check_out, grouped
 
 
-@app.command()
+@app.command(rich_help_panel=MEASURING)
 def tasks() -> None:
-    """List the tasks, with their protocols."""
+    """List the tasks, with their protocols and answer lengths.
+
+    A protocol is a named variant of a task, such as the paper's prompt.
+
+    Example: oddlm tasks
+    """
     from rich.table import Table
 
     from ..tasks.base import describe, find_task, task_names
     from .views import open_console
 
-    table = Table("task", "protocols", "answer tokens", "what it asks", pad_edge=False)
+    table = Table("task", "protocols", "answer tokens", "description", pad_edge=False)
     for name in task_names():
         task = find_task(name)
         table.add_row(name, ", ".join(task.protocols), str(task.length), describe(name))
     open_console().print(table)
 
 
-@app.command()
+@app.command(rich_help_panel=MEASURING)
 @grouped
 def problems(problems: Problems, unsafe: Unsafe = False) -> None:
-    """Show problems as a model sees them, with what they are scored against; without --limit the
-    first three.
+    """Show problems as a model sees them, with the targets that answers are scored against.
+
+    Without --limit the first three are shown.
+
+    Example: oddlm problems countdown --limit 2
     """
     from rich.rule import Rule
     from rich.text import Text
@@ -43,20 +51,34 @@ def problems(problems: Problems, unsafe: Unsafe = False) -> None:
         console.print(Text(visible(f"target: {problem.target}"), style="dim"))
 
 
-@app.command()
+@app.command(rich_help_panel=MEASURING)
 @grouped
 def score(
     problems: Problems,
     texts: Annotated[
-        Path, typer.Option("--in", help='JSONL of answers: {"id": problem, "text": answer}.')
+        Path,
+        typer.Option(
+            "--in",
+            metavar="FILE",
+            help='JSONL file of answers: {"id": PROBLEM, "text": ANSWER}.',
+        ),
     ],
     out: Annotated[
-        Path | None, typer.Option(help="Write the answers with their scores to this JSONL.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the answers with their scores to this file."),
     ] = None,
     unsafe: Unsafe = False,
-    workers: Annotated[int, typer.Option(help="Answers scored at a time.", min=1)] = 2,
+    workers: Annotated[
+        int, typer.Option(help="Answers scored at a time.", min=1, rich_help_panel=WORK)
+    ] = 2,
 ) -> None:
-    """Score answers that you have; a problem may have any number of them."""
+    """Score answers from a file, wherever they come from.
+
+    A problem may have any number of answers. The file that `oddlm generate` writes can be read as
+    it is.
+
+    Example: oddlm score own.jsonl --scorer number --in samples.jsonl --out scored.jsonl
+    """
     from ..tasks import check_scoring
     from ..tasks.answers import score_file
 
@@ -64,7 +86,8 @@ def score(
     chosen = problems.find()
     check_scoring(chosen, unsafe=unsafe)
     result = score_file(chosen, problems.load(unsafe=unsafe), texts, out, workers)
+    right, solved = result.correct / result.texts, result.solved / result.problems
     typer.echo(
-        f"{result.correct} of {result.texts} answers right ({result.correct / result.texts:.1%}); "
-        f"{result.solved} of {result.problems} problems with a right answer ({result.solved / result.problems:.1%})"
+        f"{result.correct} of {result.texts} answers right ({right:.1%}); {result.solved} of "
+        f"{result.problems} problems with a right answer ({solved:.1%})"
     )

@@ -1,23 +1,28 @@
-"""`oddlm tune`: the best settings of a sampler for a task and a model."""
+"""`oddlm tune`: search the settings of the sampler for a task and a model."""
 
 import json
 import sys
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from .app import app
+from .app import MEASURING, app
 from .bar import Tick, problem_bar, status_line
 from .options import (
     MODEL,
-    FixedSettings,
+    OUTPUT,
+    PROBLEMS,
+    SAMPLING,
+    JsonFile,
     ModelName,
     ModelOptions,
     Problems,
+    TaskSettings,
     Unsafe,
     Work,
     check_out,
@@ -32,86 +37,138 @@ if TYPE_CHECKING:
     from ..experiments.run import Progress
     from ..experiments.tune.search import Plan
 
-SPACE_HELP = (
-    "What to search, instead of the default: NAME=LOW..HIGH, NAME=LOW..HIGH:log, NAME=A,B,C, or values and a range "
-    "(alpha=0,1..64:log), over any setting of the sampler; or a .toml with a table called space. Repeatable."
-)
+SEARCH, STUDY = "Search options", "Study options"
 
 
-@app.command()
-@grouped
-def tune(
-    problems: Problems,
-    work: Work,
-    settings: FixedSettings,
-    model: ModelName = MODEL,
+@dataclass(frozen=True)
+class Search:
+    """What to search for, where, and how."""
+
     trials: Annotated[
-        int, typer.Option(help="Of the whole study, over all processes and starts.", min=1)
-    ] = 30,
+        int,
+        typer.Option(
+            help="Trials of the whole study, over all processes and restarts.",
+            min=1,
+            rich_help_panel=SEARCH,
+        ),
+    ] = 30
     metric: Annotated[
-        str | None, typer.Option(help="What to make large: pass@k.", show_default="pass@n")
-    ] = None,
+        str | None,
+        typer.Option(
+            help="What to maximise: pass@k.", show_default="pass@n", rich_help_panel=SEARCH
+        ),
+    ] = None
     floor: Annotated[
         list[str] | None,
-        typer.Option(help="What must not be lost, such as pass@1=0.3. Repeatable."),
-    ] = None,
-    space: Annotated[list[str] | None, typer.Option(help=SPACE_HELP)] = None,
+        typer.Option(
+            help="What must not fall below a value, such as pass@1=0.3. Repeatable.",
+            rich_help_panel=SEARCH,
+        ),
+    ] = None
+    space: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Settings to search: NAME=LOW..HIGH, NAME=LOW..HIGH:log, NAME=A,B,C, or values "
+            "and a range (alpha=0,1..64:log); or a .toml file with a table named space. "
+            "Repeatable.",
+            show_default="alpha, temperature, objective and alpha_schedule",
+            rich_help_panel=SEARCH,
+        ),
+    ] = None
     search: Annotated[
         Literal["tpe", "random"],
         typer.Option(
-            help="tpe learns from what it has tried; random is known beforehand (--dry-run) and may run anywhere."
+            metavar="tpe|random",
+            help="How to propose settings: tpe learns from earlier trials; random is known "
+            "beforehand (--dry-run), so that its runs can be made anywhere.",
+            rich_help_panel=SEARCH,
         ),
-    ] = "tpe",
+    ] = "tpe"
     first: Annotated[
         list[str] | None,
         typer.Option(
             metavar="SETTINGS",
-            help='Try this before the search: alpha=8,temperature=1 or {"alpha": 8}; what it leaves open is drawn. Repeatable.',
+            help='Settings to try first: alpha=8,temperature=1 or {"alpha": 8}; the others are '
+            "drawn. Repeatable.",
+            rich_help_panel=SEARCH,
         ),
-    ] = None,
-    n: Annotated[int, typer.Option(help="Samples per problem.", min=1)] = 16,
-    seeds: Annotated[str, typer.Option(help="Each trial runs once per seed.")] = "0",
-    split: Annotated[
-        str, typer.Option(help="The problems to tune on; never those to report on.")
-    ] = "tune",
-    storage: Annotated[
-        str | None,
-        typer.Option(
-            help="sqlite:///FILE or postgresql://USER@HOST/DATABASE.",
-            show_default="tune.db in the store",
-        ),
-    ] = None,
-    study: Annotated[
-        str | None,
-        typer.Option(help="Its name in the storage; default: one that says what it is about."),
-    ] = None,
+    ] = None
     seed: Annotated[
         int,
-        typer.Option(help="Of the search: the same seed tries the same settings, in one process."),
-    ] = 0,
+        typer.Option(
+            help="Seed of the search: in one process, the same seed tries the same settings.",
+            rich_help_panel=SEARCH,
+        ),
+    ] = 0
+
+
+@app.command(rich_help_panel=MEASURING)
+@grouped
+def tune(
+    problems: Problems,
+    *,
     dry_run: Annotated[
         bool,
         typer.Option(
             "--dry-run",
-            help="With --search random: print the trials as lines of JSON, and run none.",
+            help="With --search random: print the trials as lines of JSON; run nothing.",
         ),
     ] = False,
-    top: Annotated[int, typer.Option(help="Show so many settings.", min=1)] = 5,
-    json_out: Annotated[
-        Path | None, typer.Option("--json", help="Write the results to this file.")
+    split: Annotated[
+        str,
+        typer.Option(
+            help="The problems to tune on, never those to report on.", rich_help_panel=PROBLEMS
+        ),
+    ] = "tune",
+    search: Search,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL",
+            help="Database of the study: sqlite:///FILE or postgresql://USER@HOST/DATABASE.",
+            show_default="tune.db in the store",
+            rich_help_panel=STUDY,
+        ),
     ] = None,
-    unsafe: Unsafe = False,
-    *,
+    study: Annotated[
+        str | None,
+        typer.Option(
+            help="Name of the study in the database.",
+            show_default="derived from what is tuned",
+            rich_help_panel=STUDY,
+        ),
+    ] = None,
+    top: Annotated[
+        int,
+        typer.Option(metavar="N", help="Show the best N settings.", min=1, rich_help_panel=OUTPUT),
+    ] = 5,
+    json_out: JsonFile = None,
+    n: Annotated[
+        int, typer.Option(help="Samples per problem.", min=1, rich_help_panel=SAMPLING)
+    ] = 16,
+    seeds: Annotated[
+        str,
+        typer.Option(
+            help="Comma-separated seeds; each trial runs once per seed.", rich_help_panel=SAMPLING
+        ),
+    ] = "0",
+    settings: TaskSettings,
+    model: ModelName = MODEL,
     options: ModelOptions,
+    work: Work,
+    unsafe: Unsafe = False,
 ) -> None:
-    """Search the settings of the sampler for the largest Pass@k, on problems that are not those to
-    report on.
+    """Search the settings of the sampler for the largest Pass@k.
 
-    Optuna's TPE, or chance (--search random), proposes settings; each is a run in the store like
-    any other. The same command goes on where it was stopped, by Ctrl-C or kill -9, and settings
-    that have run already cost nothing. With a PostgreSQL storage many machines share a study.
+    Tuning uses other problems than those that results are reported on. Optuna's TPE or random
+    search proposes settings; each trial is a run in the store like any other. The same command
+    resumes where it was stopped, after Ctrl-C or kill -9, and settings that have already run cost
+    nothing. Many machines can share a study in a PostgreSQL database. Sampling and diversity
+    options fix settings that are not searched.
 
-    Example: oddlm tune countdown --model mini --trials 20 --limit 50 --floor pass@1=0.2
+    Example: oddlm tune countdown --trials 20 --limit 50 --floor pass@1=0.2
+
+    Example: oddlm tune countdown --space alpha=2,4,8 --space temperature=0..1.5 --limit 50
     """
     from ..config import checked
     from ..experiments.executors.inline import InlineExecutor
@@ -137,7 +194,7 @@ def tune(
     check_out(json_out)
     chosen, store = problems.find(), work.store
     given = settings.params()
-    axes = read_space(DEFAULT if space is None else space, given)
+    axes = read_space(DEFAULT if search.space is None else search.space, given)
     usual = present(length=chosen.length, steps=chosen.steps) | expanded(given)
     fixed = {
         name: value for name, value in usual.items() if name not in {axis.name for axis in axes}
@@ -146,27 +203,27 @@ def tune(
         RunSpec,
         {**problems.spec(), "model": model, "loading": options.loading, "split": split, "n": n},
     )
-    floors = dict(map(parse_floor, floor or ()))
+    floors = dict(map(parse_floor, search.floor or ()))
     numbers = tuple(dict.fromkeys(listed("seeds", seeds, int)))
-    begin = tuple(expanded(read_settings(text)) for text in first or ())
+    begin = tuple(expanded(read_settings(text)) for text in search.first or ())
     plan = Plan(
         base,
         problems.limit,
         fixed,
         axes,
         numbers,
-        parse_metric(metric or f"pass@{n}"),
+        parse_metric(search.metric or f"pass@{n}"),
         floors,
-        seed,
-        search,
+        search.seed,
+        search.search,
         begin,
     )
     plan.check()
     if dry_run:
         options.check(model)
-        _foretell(plan.about(identified(base)), trials)
+        _print_trials(plan.about(identified(base)), search.trials)
         return
-    options.check(model)  # it fails in a moment, where data may take long
+    options.check(model)  # fails at once; reading data may take long
     reading = {"data": problems.data, "exclude_train": problems.exclude_train, "unsafe": unsafe}
     with status_line(f"reading the problems of {problems.task}"):
         found = tuning_problems(chosen, split, limit=problems.limit, **reading)
@@ -174,30 +231,29 @@ def tune(
     options.check(model, *shape)
     check_scoring(chosen, unsafe=unsafe)
     plan = plan.about(identified(base))
-    where = work.find(**options.place, keep_tokens=work.keep_tokens)
-    if isinstance(where, InlineExecutor) and not foreseen(plan, trials, Store(store)):
-        where.bench.lm(plan.base)  # a model that does not load leaves no study behind
+    executor = work.find(**options.place, keep_tokens=work.keep_tokens)
+    if isinstance(executor, InlineExecutor) and not foreseen(plan, search.trials, Store(store)):
+        executor.bench.lm(plan.base)  # a model that does not load leaves no study behind
     Store(store).check()
     opened = open_study(storage or f"sqlite:///{store / 'tune.db'}", study or plan.name, plan)
     stopped = False
-    left = max(0, trials - counted(opened)) * len(numbers) * len(found)
+    left = max(0, search.trials - counted(opened)) * len(numbers) * len(found)
     try:
         with (
-            closing(where),
+            closing(executor),
             tracking(work.track or (), store) as tracker,
             problem_bar(left) as tick,
         ):
-            say, tell = partial(_say, [axis.name for axis in axes]), partial(_tell, tick)
             run(
                 plan,
                 opened,
-                trials,
+                search.trials,
                 Store(store),
-                where,
+                executor,
                 found,
                 tracker,
-                tell,
-                say,
+                partial(_advance_bar, tick),
+                partial(_print_trial, [axis.name for axis in axes]),
                 together=work.together,
             )
     except KeyboardInterrupt:
@@ -210,20 +266,18 @@ def tune(
     raise typer.Exit(0 if best else 1)
 
 
-def _foretell(plan: "Plan", trials: int) -> None:
+def _print_trials(plan: "Plan", trials: int) -> None:
+    """Print each trial as a line of JSON; params is null if its settings are not compatible."""
     from ..experiments.tune.search import planned
 
     for number, specs in enumerate(planned(plan, trials)):
-        params = (
-            specs[0].params.model_dump(mode="json", exclude={"seed"}) if specs else None
-        )  # None: they do not go together
+        params = specs[0].params.model_dump(mode="json", exclude={"seed"}) if specs else None
         typer.echo(
             json.dumps({"trial": number, "runs": [spec.id for spec in specs], "params": params})
         )
 
 
-def _tell(tick: "Tick", progress: "Progress") -> None:
-    """Moves the bar on."""
+def _advance_bar(tick: "Tick", progress: "Progress") -> None:
     from .views import label
 
     tick(
@@ -233,8 +287,10 @@ def _tell(tick: "Tick", progress: "Progress") -> None:
     )
 
 
-def _say(names: Sequence[str], study: "optuna.Study", trial: "optuna.trial.FrozenTrial") -> None:
-    """A line per trial, where no bar is drawn."""
+def _print_trial(
+    names: Sequence[str], study: "optuna.Study", trial: "optuna.trial.FrozenTrial"
+) -> None:
+    """Print a line about a finished trial, if stderr shows no bar."""
     from ..config import checked
     from ..experiments.tune.search import REASON, RESULT
     from ..params import SampleParams
@@ -243,13 +299,13 @@ def _say(names: Sequence[str], study: "optuna.Study", trial: "optuna.trial.Froze
 
     if not sys.stderr.isatty():
         result = trial.user_attrs.get(RESULT)
-        told = (
+        about = (
             searched(checked(SampleParams, result["params"]), names)
             if result
             else trial.user_attrs.get(REASON, "")
         )
         value = "-" if trial.value is None else f"{percent(trial.value)} %"
-        typer.echo(f"trial {trial.number}: {value}, {told}", err=True)
+        typer.echo(f"trial {trial.number}: {value}, {about}", err=True)
 
 
 def _report(
@@ -260,8 +316,9 @@ def _report(
     top: int,
     json_out: Path | None,
 ) -> bool:
-    """The best settings, and how to report on the first, on that split; False where none keeps the
-    floors.
+    """Print the best settings, and the command that reports on the first one, on `split`.
+
+    Return False if no setting keeps the floors.
     """
     from ..experiments.tune.search import as_data, commands, interval, outcomes, tally
     from ..files import write_whole
@@ -275,15 +332,19 @@ def _report(
         rows = [(o.params, interval(o), interval(o, found[0]), o.passed["pass@1"]) for o in found]
         console.print(tuned(rows, [axis.name for axis in plan.space], f"pass@{plan.k}"))
     trials = tally(study)
-    said = (
-        f"{plan.base.task}, {plan.base.model}: {number_of(problems, 'problem')} of split {plan.base.split}, "
-        f"{number_of(plan.base.n, 'sample')} each, {named('seed', plan.seeds)}. "
+    base = plan.base
+    summary = (
+        f"{base.task}, {base.model}: {number_of(problems, 'problem')} of split {base.split}, "
+        f"{number_of(base.n, 'sample')} each, {named('seed', plan.seeds)}. "
         f"Study {study.study_name}: {number_of(trials['complete'], 'trial')} complete, "
-        f"{trials['pruned']} with settings that do not go together, {trials['fail']} failed, {trials['running']} running. "
+        f"{trials['pruned']} with incompatible settings, {trials['fail']} failed, "
+        f"{trials['running']} running. "
     )
-    said += "The best of many is partly luck: report on other problems, with" if best else ""
-    said += "No setting keeps the floor; these come nearest." if found and not best else ""
-    console.print(said, style="dim", highlight=False, markup=False)
+    if best:
+        summary += "The best of many is partly luck: report on other problems, with"
+    elif found:
+        summary += "No setting keeps the floor; these come nearest."
+    console.print(summary, style="dim", highlight=False, markup=False)
     lines = commands(plan, best.params, split) if best else (None, None)
     for line in filter(None, lines):
         typer.echo(line)

@@ -1,8 +1,7 @@
-"""What the terminal shows: tables, samples side by side, the denoising as it goes. Imports no
-torch.
+"""Tables, samples side by side, and samples being denoised, for the terminal. Imports no torch.
 
-Texts come from models and may hold anything; nothing of them reaches the terminal but what can be
-seen.
+Texts come from models and may contain anything: control characters are made visible before they
+reach the terminal.
 """
 
 import math
@@ -33,14 +32,16 @@ UNBOUNDED = 1 << 20  # columns
 
 
 def open_console() -> Console:
-    """Standard output: as wide as the terminal or COLUMNS say; in a pipe or a file so wide that
-    nothing is cut or wrapped.
+    """Return a console on standard output, as wide as the terminal or COLUMNS.
+
+    In a pipe or a file it is so wide that nothing is cut or wrapped.
     """
     console = Console()
     return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=UNBOUNDED)
 
 
 def label(params: SampleParams) -> str:
+    """Return a short name for settings, such as `odd + fork α4 T0.5`."""
     return setting_label(params.method, params.canonical().alpha, params.temperature)
 
 
@@ -49,17 +50,17 @@ def _table(*headers: str | Column) -> Table:
 
 
 def _text(text: str) -> Text:
-    """As it is: no markup, no control characters."""
+    """Return text literally: no markup, control characters made visible."""
     return Text(visible(text))
 
 
 def _tail(name: str) -> Text:
-    """Of a long path the end tells more than the beginning."""
+    """Shorten a long name to its end, which tells more than its beginning."""
     return _text(name if len(name) <= 14 else "…" + name[-13:])
 
 
 def results(lines: Sequence[Line], n: int, shown: Sequence[str]) -> Table:
-    """Every setting with the difference to its plain baseline; percentages."""
+    """Return a table of settings, in percent, with the difference to their plain baseline."""
     table = _table(Column("objective", overflow="fold"))
     for header in ("alpha", "T", "Pass@1", f"Pass@{n}", "vs plain [95 %]"):
         table.add_column(header, justify="right", no_wrap=True)
@@ -90,7 +91,7 @@ def _percent(mean: float, error: float) -> str:
 
 
 def _difference(line: Line) -> Text:
-    """An interval that leaves out 0 is in bold."""
+    """Return the difference with its interval, in bold if the interval excludes 0."""
     if line.difference is None:
         return Text("baseline", style="dim")
     return _interval(line.difference, "+")
@@ -111,9 +112,7 @@ def tuned(
     names: Sequence[str],
     metric: str,
 ) -> Table:
-    """Settings, best first, with the metric, how far they are from the first, and Pass@1;
-    percentages.
-    """
+    """Return a table of settings, best first, in percent: metric, gap to the best, Pass@1."""
     table = _table()
     for header in (f"{metric.capitalize()} [95 %]", "vs best [95 %]", "Pass@1"):
         table.add_column(header, justify="right", no_wrap=True)
@@ -125,21 +124,21 @@ def tuned(
 
 
 def searched(params: SampleParams, names: Sequence[str]) -> str:
-    """`alpha 8, temperature 0.5`: some settings, without those that do nothing."""
+    """Return some settings, without those that have no effect, as `alpha 8, temperature 0.5`."""
     used = params.canonical().model_dump()
-    told = {name: used[name] for name in names if not (params.plain and name in PUSH)}
+    effective = {name: used[name] for name in names if not (params.plain and name in PUSH)}
     return ", ".join(
         f"{name} {value:g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in told.items()
+        for name, value in effective.items()
     )
 
 
 def side_by_side(columns: Sequence[tuple[str, Record]], width: int) -> Group:
-    """The samples of one problem under several settings, in as many tables as the width asks for."""
-    row = columns[0][1]
+    """Show the samples of one problem under several settings, in tables that fit the width."""
+    record = columns[0][1]
     parts: list[RenderableType] = [
-        Text(visible(row.problem), style="bold"),
-        Text(_clip(visible(row.prompt)), style="dim"),
+        Text(visible(record.problem), style="bold"),
+        Text(_clip(visible(record.prompt)), style="dim"),
     ]
     fit = max(1, (width - 5) // (CELL_WIDTH + 3))
     for first in range(0, len(columns), fit):
@@ -147,7 +146,7 @@ def side_by_side(columns: Sequence[tuple[str, Record]], width: int) -> Group:
         table = Table("", pad_edge=False, show_lines=True)
         for name, _ in some:
             table.add_column(_text(name), overflow="fold", ratio=1)
-        cells = [list(_cells(row.samples)) for _, row in some]
+        cells = [list(_cells(record.samples)) for _, record in some]
         for i in range(max(map(len, cells))):
             table.add_row(str(i), *(column[i] if i < len(column) else "" for column in cells))
         parts.append(table)
@@ -155,6 +154,7 @@ def side_by_side(columns: Sequence[tuple[str, Record]], width: int) -> Group:
 
 
 def _cells(samples: Sequence[SampleRecord]) -> Iterator[Text]:
+    """Yield each text with its score; one that was seen before is `= i`."""
     first: dict[str, int] = {}
     for sample in samples:
         mark = {None: ("", ""), True: ("✓ ", "bold green"), False: ("✗ ", "red")}[sample.correct]
@@ -172,7 +172,7 @@ def _clip(text: str) -> str:
 
 
 def runs_table(runs: Sequence[Head], *, whole: bool = False) -> Table:
-    """whole: long names of tasks and models in full."""
+    """Return a table of runs; if `whole`, long names of tasks and models are shown in full."""
     short = _text if whole else _tail
     names = [Column(header, overflow="fold") for header in ("task", "model")]
     table = _table(Column("run", no_wrap=True), *names, Column("setting", overflow="fold"))
@@ -193,12 +193,12 @@ def runs_table(runs: Sequence[Head], *, whole: bool = False) -> Table:
             *("-" if share is None else percent(share) for share in shares),
         )
     if not all(run.complete for run in runs):
-        table.caption = "done: scored/asked for, or scored/drawn/asked for"
+        table.caption = "done: scored/requested, or scored/drawn/requested"
     return table
 
 
 def _state(run: Head) -> str:
-    """`100`, `73/100`, or `40/73/100` where as many are scored, drawn and asked for."""
+    """Return `100` if complete, else scored/requested or scored/drawn/requested."""
     if run.complete:
         return str(run.problems)
     return (
@@ -209,18 +209,15 @@ def _state(run: Head) -> str:
 
 
 def run_details(run: Head) -> Group:
-    """The spec as far as it says something, what ran it, and what came out."""
+    """Show the spec without its defaults, the results, and each start with its machine."""
     params = run.spec.params.canonical().model_dump()
-    defaults = {name: field.default for name, field in SampleParams.model_fields.items()} | {
-        "fork": False
-    }
-    spec = {
-        k: v for k, v in run.spec.model_dump(exclude={"params"}).items() if v not in (None, False)
-    }
-    told = {
-        k: v
-        for k, v in params.items()
-        if v != defaults[k] or k in ("objective", "alpha", "temperature", "length")
+    defaults = {name: field.default for name, field in SampleParams.model_fields.items()}
+    defaults["fork"] = False
+    always = ("objective", "alpha", "temperature", "length")
+    fields = run.spec.model_dump(exclude={"params"}).items()
+    spec = {name: value for name, value in fields if value not in (None, False)}
+    sampling = {
+        name: value for name, value in params.items() if value != defaults[name] or name in always
     }
     state = "complete" if run.complete else "not complete: the command that began it resumes it"
     if run.drawn > run.scored:
@@ -229,18 +226,14 @@ def run_details(run: Head) -> Group:
         state = f"without records: imported from {run.summary.imported}"
     parts: list[RenderableType] = [
         Text(visible(f"{run.id}: {run.scored} of {run.problems} problems, {state}"), style="bold"),
-        _pairs("asked", spec),
-        _pairs("sampling", told),
+        _pairs("run", spec),
+        _pairs("sampling", sampling),
     ]
     if run.summary:
-        numbers = {
-            **(run.summary.passed or {}),
-            **run.summary.diversity,
-            "seconds": run.summary.seconds,
-        }
-        parts.append(
-            _pairs("came out", {k: "-" if v is None else f"{v:.4g}" for k, v in numbers.items()})
-        )
+        numbers = {**(run.summary.passed or {}), **run.summary.diversity}
+        numbers["seconds"] = run.summary.seconds
+        shown = {name: "-" if v is None else f"{v:.4g}" for name, v in numbers.items()}
+        parts.append(_pairs("results", shown))
     parts += [_pairs(f"start {i}", _flat(start)) for i, start in enumerate(run.starts)]
     return Group(*parts)
 
@@ -253,17 +246,16 @@ def _pairs(title: str, values: Mapping[str, Any]) -> Table:
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Flatten nested mappings; names are joined by spaces."""
     flat: dict[str, Any] = {}
     for name, value in values.items():
-        flat |= (
-            _flat(value, f"{prefix}{name} ")
-            if isinstance(value, dict)
-            else {f"{prefix}{name}": value}
-        )
+        key = f"{prefix}{name}"
+        flat |= _flat(value, f"{key} ") if isinstance(value, dict) else {key: value}
     return flat
 
 
 def answer_table(answer: Answer) -> Table:
+    """Return the result of a query as a table."""
     table = _table(*(Column(_text(name)) for name in answer.columns))
     for row in answer.rows:
         table.add_row(*("" if value is None else _text(str(value)) for value in row))
@@ -273,8 +265,9 @@ def answer_table(answer: Answer) -> Table:
 def pieces(
     decode: Callable[[Sequence[int]], str], tokens: Sequence[int | None]
 ) -> list[str | None]:
-    """The text that each token adds to those before it; None stays None, and behind it the text
-    begins anew.
+    """Return the text that each token adds to those before it.
+
+    None (a masked position) stays None, and the text starts again after it.
     """
     found: list[str | None] = []
     run: list[int] = []
@@ -292,7 +285,7 @@ def pieces(
 
 
 class Denoising:
-    """An observer that draws the samples of one prompt as they come out of the noise."""
+    """An observer that shows the samples of one prompt while they are denoised."""
 
     def __init__(
         self, decode: Callable[[Sequence[int]], str], end_ids: Sequence[int], console: Console
@@ -315,6 +308,7 @@ class Denoising:
 
     @contextmanager
     def drawn(self) -> Iterator[None]:
+        """Show the frames on the console for as long as the context is open."""
         from rich.live import Live
 
         with Live(
@@ -323,7 +317,7 @@ class Denoising:
             yield
 
     def frame(self) -> Group:
-        """As many lines for each sample as the terminal has room for."""
+        """Return the samples as they are now, with as many lines each as the terminal allows."""
         n, height = max(1, len(self._canvas)), self._console.height - 3
         shown = min(n, height)
         lines = max(1, height // n)
@@ -338,7 +332,7 @@ class Denoising:
         return Group(*parts)
 
     def final(self) -> Group:
-        """All samples in full, equal ones once."""
+        """Return all samples in full; duplicates are shown as `= i`."""
         first: dict[str, int] = {}
         parts: list[RenderableType] = []
         for i in range(len(self._canvas)):
@@ -351,7 +345,7 @@ class Denoising:
         return Group(*parts, Text(LEGEND, style="dim"))
 
     def _kept(self, i: int) -> list[int | None]:
-        """The tokens before the end token."""
+        """Return the tokens before the end token."""
         row = self._canvas[i]
         return row[: text_length(row, self._end_ids)]
 
