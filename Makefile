@@ -5,7 +5,7 @@ READY := $(VENV)/.ready
 # $(call install,package): where that needs no password
 install = { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -qq -y $(1) >/dev/null; }
 
-.PHONY: demo test lint soak docs docs-serve results clean sandbox postgres browser
+.PHONY: demo test lint soak docs docs-serve results dist clean sandbox postgres browser
 .DEFAULT_GOAL := test
 
 $(READY): pyproject.toml constraints.txt | sandbox
@@ -50,6 +50,11 @@ docs-serve: $(READY)  ## show the documentation, rebuilt on every change
 
 results: $(READY)  ## write docs/results.md and the figures on other pages from results/
 	$(BIN)/python recipes/results/page.py
+
+dist: $(READY)  ## the wheel and the sdist, checked
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/twine check --strict dist/*
 
 clean:
 	rm -rf $(VENV) build dist site

@@ -18,7 +18,16 @@ ASSETS = Path(__file__).parent / "assets"
 SIZES = {1280: 1000, 390: 844}
 
 
-def picture(browser: Browser, url: str, path: Path, *, width: int, dark: bool, hover: str | None, click: list[str]) -> None:
+def picture(
+    browser: Browser,
+    url: str,
+    path: Path,
+    *,
+    width: int,
+    dark: bool,
+    hover: str | None,
+    click: list[str],
+) -> None:
     context = browser.new_context(
         viewport={"width": width, "height": SIZES[width]},
         color_scheme="dark" if dark else "light",
@@ -36,25 +45,43 @@ def picture(browser: Browser, url: str, path: Path, *, width: int, dark: bool, h
     if hover:
         page.hover(hover)
     page.wait_for_timeout(500)
-    image = Image.open(io.BytesIO(page.screenshot())).convert("RGB").quantize(192, dither=Image.Dither.NONE)
+    image = (
+        Image.open(io.BytesIO(page.screenshot()))
+        .convert("RGB")
+        .quantize(192, dither=Image.Dither.NONE)
+    )
     image.save(path, optimize=True)
     context.close()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--store", type=Path, default=Path("runs"))
     store = parser.parse_args().store
     command = [sys.executable, "-m", "oddlm", "serve", "--port", "0", "--store", str(store)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server, sync_playwright() as playwright:
+    with (
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server,
+        sync_playwright() as playwright,
+    ):
         assert server.stdout is not None
         url = server.stdout.readline().split()[-1]
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
+        browser = playwright.chromium.launch(
+            executable_path=shutil.which("chromium"), args=["--no-sandbox"]
+        )
         for width in SIZES:
             for theme in ("light", "dark"):
                 how = {"width": width, "dark": theme == "dark"}
                 hover = "#diverse .samples .changed >> nth=-1" if width > 600 else None
-                picture(browser, url, ASSETS / f"explorer-{width}-{theme}.png", hover=hover, click=[], **how)
+                picture(
+                    browser,
+                    url,
+                    ASSETS / f"explorer-{width}-{theme}.png",
+                    hover=hover,
+                    click=[],
+                    **how,
+                )
                 picture(
                     browser,
                     f"{url}/runs",

@@ -327,7 +327,7 @@ def test_a_mask_id_outside_the_vocabulary_may_stand_where_masked():
         ),
         (
             {"alpha_schedule": "linea"},
-            "unknown alpha schedule 'linea'; known: constant, cosine, linear, paper",
+            "unknown alpha_schedule 'linea'; known: constant, cosine, linear, paper",
         ),
         ({"objective": "od"}, "unknown objective 'od'; known: dpp"),
         (

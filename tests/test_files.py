@@ -16,8 +16,8 @@ import pytest
 
 from oddlm.files import check_target, write_whole
 
+from .experiments.test_run import ENV, ROOT
 from .starting import interruptible
-from .test_run import ENV, ROOT
 
 SCORE = ["score", "own.jsonl", "--scorer", "number", "--in", "answers.jsonl"]
 SHAPE = ["--model", "toy", "--n", "2", "--length", "4", "--steps", "2"]

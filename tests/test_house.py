@@ -17,6 +17,8 @@ ROOT = Path(__file__).parents[1]
 TORCHLESS = [
     "oddlm",
     "oddlm.cli",
+    "oddlm.explorer.assets",
+    "oddlm.explorer.messages",
     "oddlm.files",
     "oddlm.signals",
     "oddlm.params",

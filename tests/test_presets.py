@@ -19,7 +19,7 @@ from oddlm.serve.schema import CompletionRequest
 from oddlm.serve.settings import ServeSettings
 from oddlm.store import Store
 
-from .test_cli_eval import oddlm  # noqa: F401
+from .cli.test_eval import oddlm  # noqa: F401
 from .test_params import spec
 
 SLOW = {"objective": "dpp", "alpha": 2.0, "temperature": 0.9, "policy": "margin", "fork": False}

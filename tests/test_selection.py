@@ -175,7 +175,7 @@ def test_a_record_tells_what_was_spent(tmp_path, pool, nfe, together):
 
 
 def test_a_recording_has_no_pool(lm):
-    from oddlm.serve.recording import record
+    from oddlm.explorer.recording import record
 
     with pytest.raises(ValueError, match="there is no pool to choose from"):
         record(lm, "toy", "t5", 2, oddlm.SampleParams(pool=4, length=8), None, None)

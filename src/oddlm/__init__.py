@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from .tasks import Score as Score
     from .tasks import Task as Task
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # Resolved on first use: `import oddlm` and the command line start without torch.
 _PUBLIC = {

@@ -7,8 +7,7 @@ from decimal import ROUND_HALF_UP, Decimal
 
 
 def fixed(value: float, digits: int = 1, sign: str = "") -> str:
-    """`70.3` for 70.25: ties go away from zero, as in JavaScript's toFixed, so that pages and
-    tables say the same.
+    """`70.3` for 70.25: ties go away from zero.
 
     sign: "+" writes that of positive numbers, too.
     """

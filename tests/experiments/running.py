@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from ..starting import interruptible
-from ..test_run import ENV, ROOT
+from .test_run import ENV, ROOT
 
 GRID = """
 model = "toy"

@@ -6,9 +6,9 @@ import pytest
 
 from oddlm.models.toy import Toy
 
+from ..cli.test_eval import oddlm  # noqa: F401
 from ..runs import stored, sweep_inline
-from ..test_cli_eval import oddlm  # noqa: F401
-from ..test_run import ROOT
+from .test_run import ROOT
 
 SMOKE = str(ROOT / "grids" / "smoke.toml")
 HEAD = 'model = "toy"\ntask = "tests.own_task.TASK"\nn = 2\n'

@@ -15,7 +15,7 @@ from oddlm.experiments.grid import expand, read_grid, variants
 from oddlm.spec import RunSpec
 from oddlm.tasks.base import task_names
 
-from ..test_run import ENV, ROOT
+from .test_run import ENV, ROOT
 
 FILES = ROOT / "grids"
 

@@ -21,9 +21,9 @@ from oddlm.store import Store
 
 from .. import own_task
 from ..runs import scored, stored, sweep_inline
-from ..test_run import ENV, ROOT
 from ..waiting import WAIT_S, wait_until
 from .running import GRID, start, sweep
+from .test_run import ENV, ROOT
 
 SMOKE = ROOT / "grids" / "smoke.toml"
 SCRIPT = Path(__file__).with_name("ray_cluster.py")

@@ -13,8 +13,8 @@ import pytest
 from oddlm.models.loading import chat, rendering
 from oddlm.models.loading.chat import ChatTemplate, ControlTokens, renderer
 
+from ..experiments.test_run import ENV, ROOT
 from ..growth import LINEAR, growth
-from ..test_run import ENV, ROOT
 from ..waiting import wait_gone
 
 USER = [{"role": "user", "content": "hello"}]

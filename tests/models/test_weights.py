@@ -24,8 +24,8 @@ from oddlm.models.toy import Toy
 from oddlm.spec import RunSpec
 from oddlm.store import Store
 
+from ..cli.test_eval import oddlm as command  # noqa: F401
 from ..runs import carry_out, run
-from ..test_cli_eval import oddlm as command  # noqa: F401
 from . import published_layout as layout
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ..experiments.running import start as start_sweep
-from ..test_run import ENV, ROOT
+from ..experiments.test_run import ENV, ROOT
 from ..waiting import WAIT_S, wait_until
 from .test_attacks import _descendants
 

@@ -1,24 +1,23 @@
-"""The default, "auto", and presets: what a request gets, and what the explorer's form makes of
-them.
-"""
+"""Presets: what a request gets, and what the explorer's form makes of them."""
 
 import json
 
 import httpx
 import pytest
 
-from oddlm.presets import ABOUT, AUTO
+from oddlm.presets import ABOUT, PRESETS
 from oddlm.serve.api import create_app
 from oddlm.serve.errors import ApiError
 from oddlm.serve.request import sample_params
 from oddlm.serve.settings import ServeSettings
 
+from ..explorer.looking import HOSTILE, LINK, finished, notice, opening, texts, until, upload
 from ..waiting import WAIT_S
 from .conftest import limits, running
-from .looking import HOSTILE, LINK, finished, notice, opening, texts, until, upload
 
 ASK = {"model": "toy", "prompt": "t5 t6", "n": 4, "max_tokens": 12, "seed": 3}
 ODD = {"name": "odd", "enough": 0.5}
+SPELLED = '{"enough":0.5,"name":"odd"}'  # the value of its entry in the form's menu
 
 
 @pytest.fixture(scope="module")
@@ -40,10 +39,9 @@ def started(url: str, **body) -> dict:
     ("body", "objective", "alpha", "fork"),
     [
         ({}, ODD, 4, True),
-        ({"objective": "auto"}, ODD, 4, True),
-        ({"objective": {"name": "auto"}}, ODD, 4, True),
-        ({"objective": "auto", "alpha": 16}, ODD, 16, True),
-        ({"objective": "auto", "fork": False}, ODD, 4, False),
+        ({"preset": "auto"}, ODD, 4, True),
+        ({"preset": "auto", "alpha": 16}, ODD, 16, True),
+        ({"preset": "auto", "fork": False}, ODD, 4, False),
         ({"fork": False}, ODD, 4, False),
         ({"preset": "careful"}, "odd", 2, True),
         ({"preset": "careful", "alpha": 8, "objective": "dpp"}, "dpp", 8, True),
@@ -53,7 +51,7 @@ def started(url: str, **body) -> dict:
         ({"objective": "odd", "fork": False}, "odd", 4, False),
         ({"objective": "odd", "fork": "auto", "steps": 1}, "odd", 4, False),
         ({"alpha": 0}, ODD, 0, False),
-        ({"objective": "auto", "alpha": 0}, ODD, 0, False),
+        ({"preset": "auto", "alpha": 0}, ODD, 0, False),
         ({"objective": "none"}, "none", 4, False),
         ({"steps": 1}, ODD, 4, False),
         ({"steps": 1, "preset": "careful"}, "odd", 2, False),
@@ -71,7 +69,7 @@ def test_a_fork_that_is_asked_for_needs_its_steps(served):
     for body, least in (
         ({"steps": 1}, 2),
         ({"steps": 3, "block_length": 4}, 6),
-        ({"steps": 1, "objective": "auto"}, 2),
+        ({"steps": 1, "preset": "auto"}, 2),
     ):
         answer = httpx.post(
             f"{served.url}/v1/completions", json=ASK | body | {"fork": True}, timeout=WAIT_S
@@ -89,7 +87,7 @@ def test_a_fork_that_is_asked_for_needs_its_steps(served):
         ({"preset": "careful"}, {}, "odd", 2, True),
         ({"preset": "careful"}, {"steps": 1}, "odd", 2, False),
         ({"preset": "careful"}, {"alpha": 0}, "odd", 0, False),
-        ({"preset": "careful"}, {"objective": "auto"}, ODD, 4, True),
+        ({"preset": "careful"}, {"preset": "auto"}, ODD, 4, True),
         ({"objective": "dpp", "alpha": 16}, {}, "dpp", 16, True),
         ({"preset": "paper"}, {}, "odd", 8, False),
         ({"fork": False}, {"fork": "auto"}, ODD, 4, True),
@@ -117,9 +115,11 @@ def test_a_limit_on_steps_does_not_break_the_default(toy_lm):
     create_app(toy_lm, ServeSettings(model="toy", limits=limits(max_length=1, max_steps=1)))
 
 
-def test_the_card_says_what_auto_stands_for(toy_lm, served):
+def test_the_card_says_what_presets_stand_for(toy_lm, served):
     card = httpx.get(f"{served.url}/v1/models/toy", timeout=WAIT_S).json()
-    assert card["auto"] == {"about": ABOUT["auto"], "settings": AUTO}
+    assert card["presets"] == {
+        name: {"about": ABOUT[name], "settings": settings} for name, settings in PRESETS.items()
+    }
     assert card["given"] == {}
     assert (card["defaults"]["objective"], card["defaults"]["alpha"], card["defaults"]["fork"]) == (
         ODD,
@@ -128,7 +128,7 @@ def test_the_card_says_what_auto_stands_for(toy_lm, served):
     )
     with running(toy_lm, given={"preset": "careful", "length": 8}) as server:
         card = httpx.get(f"{server.url}/v1/models/toy", timeout=WAIT_S).json()
-    assert card["given"] == {"objective": "odd", "alpha": 2, "fork": "auto", "length": 8}
+    assert card["given"] == {**PRESETS["careful"], "length": 8}
 
 
 def asked(page) -> list[dict]:
@@ -170,40 +170,47 @@ def test_rows_never_stand_empty(bare, browse):
     assert set(empty) == {0}
 
 
-def test_the_form_begins_with_auto(bare, browse):
+def test_the_form_begins_with_the_default_preset(bare, browse):
     page = browse(bare.url)
     page.wait_for_selector("button.main")
     sent = asked(page)
-    assert form(page) == ("auto", "4", "auto")
-    assert page.locator("#set-objective option").first.get_attribute("value") == "auto"
-    assert page.locator("#set-objective option").first.get_attribute("title") == ABOUT["auto"]
-    assert (
-        page.inner_text("#auto-hint")
-        == "What we advise: a push by odd (enough 0.5) with alpha 4, and a start of its own for each sample (fork)."
-    )
+    assert form(page) == (SPELLED, "4", "auto")
+    assert page.input_value("#set-preset") == "auto"
+    assert page.is_visible("#preset-hint")
     generate(page)
     plain, diverse = sent
-    assert (diverse["objective"], diverse["alpha"]) == ("auto", 4)
-    assert "fork" not in diverse
+    assert (diverse["objective"], diverse["alpha"]) == (ODD, 4)
+    assert not {"fork", "preset"} & set(diverse)
     assert plain == diverse | {"alpha": 0, "fork": False}
-    assert (
-        "has a start of its own and is pushed away from those before it: odd (enough 0.5), alpha 4."
-        in page.inner_text("#diverse")
-    )
+    assert ": odd (enough 0.5), alpha 4." in page.inner_text("#diverse")
     assert page.locator("#diverse .samples .forked").count() == 2
     assert page.locator("#plain .samples .forked").count() == 0
     page.hover("#diverse .samples .forked >> nth=1")
     assert "The fork starts this sample here" in page.inner_text("#details")
-    assert "plain would take" in page.inner_text("#details")
+    assert page.locator("#details .plainly").count() == 1
     page.select_option("#set-objective", "dpp")
-    assert page.is_hidden("#auto-hint")
+    assert page.input_value("#set-preset") == ""
+    assert page.is_hidden("#preset-hint")
     page.locator("#set-alpha").fill("16")
     generate(page)
     assert (sent[-1]["objective"], sent[-1]["alpha"], "fork" in sent[-1]) == ("dpp", 16, False)
     assert page.is_visible("#fork-legend")
-    page.select_option("#set-objective", "auto")
-    assert form(page) == ("auto", "4", "auto")
-    assert page.is_visible("#auto-hint")
+
+
+def test_a_preset_of_the_form_sets_the_push(bare, browse):
+    page = browse(bare.url)
+    page.wait_for_selector("button.main")
+    sent = asked(page)
+    for name, expected in (("paper", ("odd", "8", "no")), ("careful", ("odd", "2", "auto"))):
+        page.select_option("#set-preset", name)
+        assert form(page) == expected
+        assert page.input_value("#set-preset") == name
+        generate(page)
+        assert sent[-1]["arithmetic"] == PRESETS[name]["arithmetic"]
+        assert sent[-1]["alpha"] == PRESETS[name]["alpha"]
+        sent.clear()
+    page.select_option("#set-preset", "auto")
+    assert form(page) == (SPELLED, "4", "auto")
 
 
 def test_the_fork_of_the_form(bare, browse):
@@ -228,19 +235,16 @@ def test_the_fork_of_the_form(bare, browse):
     assert form(again) == ("odd", "4", "yes")
     assert texts(again, "diverse") == shown
     generate(again, steps="1")
-    notice(
-        again,
-        "The server refused: fork spends step 0 on one token per sample: it needs steps >= 2, not 1",
-    )
+    notice(again, "fork spends step 0 on one token per sample: it needs steps >= 2, not 1")
     browse.expect_failed_loads("400")
     again.click("summary")
     again.select_option("#set-fork", "auto")
     generate(again, steps="1")
     assert again.inner_text("#notice") == ""
-    again.select_option("#set-objective", "auto")
+    again.select_option("#set-preset", "auto")
     generate(again, steps="1")
     assert again.inner_text("#notice") == ""
-    assert "Every sample is pushed" in again.inner_text("#diverse")
+    assert again.locator("#diverse .forked").count() == 0
 
 
 def test_a_link_means_the_same_wherever_it_is_opened(bare, browse):
@@ -257,7 +261,7 @@ def test_a_link_means_the_same_wherever_it_is_opened(bare, browse):
     assert form(page) == ("odd", "8", "auto")
     assert (sent[-1]["objective"], sent[-1]["alpha"]) == ("odd", 8)
     assert not {"fork", "block_length"} & set(sent[-1])
-    assert "pushed away from those before it: odd, alpha 8." in page.inner_text("#diverse")
+    assert ": odd, alpha 8." in page.inner_text("#diverse")
 
 
 def test_an_objective_with_options_is_shown_sent_and_linked(mini_lm, bare, browse):
@@ -270,7 +274,7 @@ def test_an_objective_with_options_is_shown_sent_and_linked(mini_lm, bare, brows
         sent = asked(page)
         assert form(page)[1:] == ("2", "no")
         assert page.locator("#set-objective option:checked").inner_text() == "odd (enough 0.6)"
-        assert page.is_hidden("#auto-hint")
+        assert page.is_hidden("#preset-hint")
         generate(page)
         assert (sent[-1]["objective"], sent[-1]["alpha"], sent[-1]["fork"]) == (mine, 2, False)
         assert "odd (enough 0.6), alpha 2." in page.inner_text("#diverse")
@@ -284,8 +288,8 @@ def test_an_objective_with_options_is_shown_sent_and_linked(mini_lm, bare, brows
     for wrong in ("{", '{"name":["odd"]}', '{"name":"x","y":1}', "none"):
         again = browse(f"{bare.url}{LINK.replace('objective=odd', f'objective={wrong}')}")
         finished(again)
-        notice(again, f"not understood at objective={wrong}")
-        assert again.input_value("#set-objective") == "auto"
+        notice(again, f"objective={wrong}")
+        assert again.input_value("#set-objective") == "dpp", "the first of the menu"
 
 
 def test_a_recording_s_objective_is_read_out_and_taken_over(bare, browse):
@@ -294,8 +298,13 @@ def test_a_recording_s_objective_is_read_out_and_taken_over(bare, browse):
     page = browse(bare.url)
     page.wait_for_selector("button.main")
     trials = (
-        ({"enough": 0.5, "name": "odd"}, True, "odd (enough 0.5), alpha 4.", ("auto", "4", "auto")),
-        ({"name": "odd", "enough": 0.5}, False, "odd (enough 0.5), alpha 4.", ("auto", "4", "no")),
+        (
+            {"enough": 0.5, "name": "odd"},
+            True,
+            "odd (enough 0.5), alpha 4.",
+            (SPELLED, "4", "auto"),
+        ),
+        ({"name": "odd", "enough": 0.5}, False, "odd (enough 0.5), alpha 4.", (SPELLED, "4", "no")),
         (
             {"name": "dpp", "jitter": 0.01},
             True,
@@ -303,7 +312,7 @@ def test_a_recording_s_objective_is_read_out_and_taken_over(bare, browse):
             ('{"jitter":0.01,"name":"dpp"}', "4", "yes"),
         ),
         ({"name": "odd"}, False, "odd, alpha 4.", ("odd", "4", "no")),
-        ({"name": HOSTILE, "x": [HOSTILE]}, False, "alpha 4.", ("auto", "4", "no")),
+        ({"name": HOSTILE, "x": [HOSTILE]}, False, "alpha 4.", ("dpp", "4", "no")),
     )
     for number, (objective, fork, words, expected) in enumerate(trials):
         params |= {"objective": objective, "fork": fork}

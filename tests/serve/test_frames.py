@@ -5,7 +5,7 @@ import json
 import httpx
 import pytest
 
-from oddlm.serve.frames import EVENTS
+from oddlm.serve.schema import EVENTS
 
 from .conftest import Served, running_late
 
@@ -63,7 +63,7 @@ def test_frames_tell_what_diversity_changed(run, served):
     spots = [
         spot for _, frame in run[1:-1] for sample in frame["samples"] for spot in sample["spots"]
     ]
-    assert {spot["by"] for spot in spots} == {"both", "guided", "plain"}
+    assert {spot["by"] for spot in spots} == {"both", "pushed", "plain"}
     assert any(spot["token"] != spot["plain_token"] for spot in spots)
     for spot in spots:
         assert len(spot["top"]) == 5

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 import oddlm
+from oddlm.explorer.frames import frames_of
 from oddlm.serve.engine import STALLED, UNREAD, Engine, Finished, UnreadError, Work
-from oddlm.serve.frames import frames_of
 
 from ..waiting import WAIT_S, wait_until
 from .conftest import Gated, Served, limits, running, send

@@ -81,9 +81,9 @@ def record(
         if chosen is None
         else [chosen.prompt(one) for one in problems if one is not None]
     )
+    from ..explorer.recording import Recording, write_copy
+    from ..explorer.recording import record as make
     from ..lm import load
-    from ..serve.recording import Recording, write_copy
-    from ..serve.recording import record as make
 
     options.check(model, prompts, params.length)
     lm = load(model, **options.loading, **options.place)

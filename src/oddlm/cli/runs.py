@@ -130,8 +130,13 @@ def score(
 @runs_app.command()
 def export(
     context: typer.Context,
-    out: Annotated[Path, typer.Option("--out", help="The folder of the model's results, such as results/mini.")],
-    runs: Annotated[list[str] | None, typer.Argument(help="Ids of runs, or the beginnings of them; default: all.")] = None,
+    out: Annotated[
+        Path, typer.Option("--out", help="The folder of the model's results, such as results/mini.")
+    ],
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(help="Ids of runs, or the beginnings of them; default: all."),
+    ] = None,
     store: Folder = None,
 ) -> None:
     """Write the verdicts of complete runs into files that a repository can keep: a file per task, a line per run, no texts.

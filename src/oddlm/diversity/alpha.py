@@ -11,7 +11,7 @@ from ..registry import Registry
 AlphaSchedule = Callable[
     [Tensor, int], Tensor
 ]  # time left [B] (1 to 0), planned steps -> factor on alpha [B]
-ALPHA_SCHEDULES: Registry[AlphaSchedule] = Registry("alpha schedule")
+ALPHA_SCHEDULES: Registry[AlphaSchedule] = Registry("alpha_schedule")
 
 
 @ALPHA_SCHEDULES.register

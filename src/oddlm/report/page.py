@@ -6,36 +6,32 @@ when asked for, because a page from disk may not read files. All texts are data:
 them as text.
 """
 
-import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from ..explorer.assets import REPORT, asset, embedded, write_static
 from ..files import write_whole
 from ..metrics import describe_metric
 from ..store import Record
-from ..text import number_of, visible
+from ..text import fixed, named, number_of, percent, visible
 from . import published, tables
 from .cells import Benchmark, Cell, Estimate, Results
 from .claims import Finding
 from .plots import MEASURES
 
-STATIC = "page"
 SAMPLES = "samples"
 PAGE = 10  # problems of a page of samples
 MOST_SAMPLES = 128_000  # in the folder, shared out among all cells
 MOST_SIGNS = 2_000  # of a text
 RULE = (
-    "Samples of the run with the lowest seed of each setting; {problems}, in the order of the task. Texts end after "
-    f"{MOST_SIGNS:,} signs."
+    "Samples of each setting's run with the lowest seed; {problems}, in the task's order. Texts are cut after "
+    f"{MOST_SIGNS:,} characters."
 )
-NO_SAMPLES = (
-    "These runs were imported as means over problems: the log that they come from holds no samples."
-)
+NO_SAMPLES = "These runs were imported as means over problems; their log has no samples."
 Watch = Callable[[str], None]
 Json = dict[str, Any]
 
@@ -65,24 +61,13 @@ def write_page(
             for cell in bench.cells if bench.problems else ():
                 watch(f"samples: {bench.name}, {cell.label}")
                 _write_samples(results, cell, bench.problems[:shown], out / SAMPLES / cell.key)
-        (out / STATIC).mkdir(parents=True, exist_ok=True)
+        write_static(REPORT, out)
     except OSError as error:
         raise ValueError(
             f"cannot write the page of a report to {error.filename or out}: {error.strerror}"
         ) from error
-    static = files(__package__) / "static"
-    for file in static.iterdir():
-        if file.name.endswith((".css", ".js")):
-            write_whole(out / STATIC / file.name, file.read_bytes())
-    html = (static / "report.html").read_text(encoding="utf-8").replace("@DATA@", embedded(content))
-    write_whole(out / "report.html", html.encode())
-    return out / "report.html"
-
-
-def embedded(content: Json) -> str:
-    """JSON that nothing inside can end: no tag, no comment, no sign beyond ASCII."""
-    text = json.dumps(content, allow_nan=False, separators=(",", ":"))
-    return text.replace("&", r"\u0026").replace("<", r"\u003c").replace(">", r"\u003e")
+    write_whole(out / REPORT, asset(REPORT).replace(b"@DATA@", embedded(content).encode()))
+    return out / REPORT
 
 
 def problems_shown(results: Results) -> int:
@@ -98,18 +83,23 @@ def _benchmark(bench: Benchmark, notes: Sequence[str], shown: int) -> Json:
     measures = {name: MEASURES.get(name, name) for cell in bench.cells for name in cell.diversity}
     return {
         "name": bench.name,
-        "model": bench.model,
-        "count": bench.count,
+        "about": _about(bench),
         "n": bench.n,
-        "common": ", ".join(f"{name} {value}" for name, value in bench.common.items()),
         "notes": list(notes),
         "problems": [_short(problem) for problem in bench.problems[:shown]],
         "shown": len(bench.problems[:shown]),
         "rule": RULE.format(problems=told) if bench.problems else NO_SAMPLES,
         "measures": [[name, label, describe_metric(name)] for name, label in _ranked(measures)],
-        "whose": published.WHOSE,
         "cells": [_cell(bench, cell, shown) for cell in bench.cells],
     }
+
+
+def _about(bench: Benchmark) -> str:
+    runs = sum(len(cell.runs) for cell in bench.cells)
+    counts = ((bench.count, "problem"), (len(bench.cells), "setting"), (runs, "run"))
+    common = ", ".join(f"{name} {value}" for name, value in bench.common.items())
+    whole = ", ".join([bench.model, *(number_of(*one) for one in counts)])
+    return f"{whole}; {common}." if common else f"{whole}."
 
 
 def _ranked(measures: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -133,34 +123,60 @@ def _cell(bench: Benchmark, cell: Cell, shown: int) -> Json:
         "temperature": cell.temperature,
         "n": cell.n,
         **axes,
-        "runs": len(cell.runs),
-        "seeds": list(cell.seeds),
-        "passed": {str(k): _numbers(one) for k, one in cell.passed.items()},
-        "gains": {
-            str(k): [*_known(gain.difference, gain.low, gain.high), gain.by]
-            for k, gain in cell.gains.items()
-        },
+        "passed": {str(k): _share(one) for k, one in cell.passed.items()},
         "baseline": next((gain.baseline for gain in cell.gains.values()), None),
-        "diversity": {name: _numbers(one) for name, one in cell.diversity.items()},
-        "seconds": _numbers(cell.seconds) if cell.seconds else None,
+        "diversity": {
+            name: {"value": one.mean, "text": fixed(one.mean, 3)}
+            for name, one in cell.diversity.items()
+            if math.isfinite(one.mean)
+        },
         "overhead": tables.overhead(bench, cell),
-        "published": published.pass_16(bench, cell),
         "right": None if cell.right is None else cell.right[:shown].tolist(),
         "tried": cell.tried,
-        "solved": cell.solved,
+        "summary": _summary(bench, cell),
     }
 
 
-def _numbers(one: Estimate) -> list[float | None]:
-    return _known(one.mean, one.se, one.low, one.high)
+def _share(one: Estimate) -> Json:
+    """In percent: mean, low and high to draw, and mean, standard error, low and high to read.
 
-
-def _known(*values: float) -> list[float | None]:
-    """As they are: rounded twice, a number could differ from its twin in a table.
-
-    What is not known is null.
+    None: not known.
     """
-    return [float(value) if math.isfinite(value) else None for value in values]
+    drawn = [
+        100 * share if math.isfinite(share) else None for share in (one.mean, one.low, one.high)
+    ]
+    read = [
+        percent(share) if math.isfinite(share) else None
+        for share in (one.mean, one.se, one.low, one.high)
+    ]
+    return {"value": drawn, "text": read}
+
+
+def _summary(bench: Benchmark, cell: Cell) -> str:
+    """The numbers of a cell in sentences."""
+    n, lines = cell.n, []
+    if passed := cell.passed.get(n):
+        seeds = f", {named('seed', cell.seeds)}" if cell.seeds else ""
+        interval = (
+            f" [{percent(passed.low)}, {percent(passed.high)}]" if math.isfinite(passed.low) else ""
+        )
+        lines.append(
+            f"Pass@{n} {percent(passed.mean)} %{interval}; {number_of(len(cell.runs), 'run')}{seeds}."
+        )
+    if gain := cell.gains.get(n):
+        label = next(one.label for one in bench.cells if one.key == gain.baseline)
+        low, high = percent(gain.low, sign="+"), percent(gain.high, sign="+")
+        interval = f" [{low}, {high}] (interval over {gain.by})" if math.isfinite(gain.low) else ""
+        lines.append(f"Gain over {label}: {percent(gain.difference, sign='+')} points{interval}.")
+    if theirs := published.pass_16(bench, cell):
+        lines.append(f"Published: {fixed(theirs[0])} ± {fixed(theirs[1])} ({published.WHOSE}).")
+    if cell.solved is not None:
+        lines.append(f"{cell.solved} of {number_of(bench.count, 'problem')} solved by some run.")
+    if cell.seconds:
+        more = tables.overhead(bench, cell)
+        against = "" if more is None else f", {percent(more, sign='+')} % relative to its baseline"
+        lines.append(f"{fixed(cell.seconds.mean, 2)} s per batch{against}.")
+    return " ".join(lines)
 
 
 def _write_samples(results: Results, cell: Cell, problems: Sequence[str], folder: Path) -> None:
@@ -168,7 +184,7 @@ def _write_samples(results: Results, cell: Cell, problems: Sequence[str], folder
     _, run = min(zip(cell.seeds, cell.runs, strict=True))
     for page, start in enumerate(range(0, len(problems), PAGE)):
         rows = [_row(name, results.record(run, name)) for name in problems[start : start + PAGE]]
-        text = f"showSamples({embedded({'cell': cell.key, 'page': page, 'rows': rows})});\n"
+        text = f"oddlm.samples.take({embedded({'cell': cell.key, 'page': page, 'rows': rows})});\n"
         write_whole(folder / f"{page}.js", text.encode("ascii"))
 
 

@@ -20,12 +20,12 @@ from . import errors
 from .bodies import BoundedRoute
 from .engine import Engine
 from .errors import ApiError
-from .frames import EVENTS
 from .guard import Guard
 from .pages import add_pages
 from .prometheus import Meters
 from .request import sample_params
 from .schema import (
+    EVENTS,
     ChatAnswer,
     ChatRequest,
     CompletionAnswer,

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from ..explorer.messages import Extra, FinishReason, Usage
 from .schema import (
     ChatAnswer,
     ChatChoice,
@@ -18,10 +19,7 @@ from .schema import (
     CompletionAnswer,
     CompletionChoice,
     CompletionLogprobs,
-    Extra,
-    FinishReason,
     TokenLogprob,
-    Usage,
 )
 from .text import Piece
 

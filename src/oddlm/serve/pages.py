@@ -5,7 +5,7 @@ Nothing in them loads or runs anything from elsewhere.
 
 from fastapi import FastAPI, Response
 
-from .assets import INDEX, RUNS, asset, media_type
+from ..explorer.assets import INDEX, RUNS, asset, media_type
 from .errors import ApiError
 
 POLICY = (

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import GroupedMetadata
 from pydantic import (
@@ -17,6 +17,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError, to_json
 
 from ..config import Seed
+from ..explorer.messages import End, Extra, FinishReason, Start, StepFrame, Usage
 from ..params import SampleParams
 from .settings import Limits
 
@@ -242,29 +243,6 @@ class DenoiseRequest(_Sampled):
         return [self.prompt]
 
 
-class Usage(BaseModel):
-    prompt_tokens: int = Field(description="Of all prompts, each counted once.")
-    completion_tokens: int = Field(description="Of all samples, up to the first end token.")
-    total_tokens: int
-
-
-class Extra(BaseModel):
-    """What OpenAI's answers have no place for."""
-
-    seed: int = Field(description="Repeats the answer.")
-    nfe: int = Field(description="Network evaluations per sample.")
-    diversity: list[dict[str, float]] = Field(
-        description="How different the samples are, for each prompt."
-    )
-    filled: list[str] | None = Field(
-        None,
-        description="Of a template or suffix: each sample with what was given, as a whole, whatever stop texts it holds.",
-    )
-
-
-FinishReason: TypeAlias = Literal["stop", "length"]
-
-
 class CompletionLogprobs(BaseModel):
     tokens: list[str]
     token_logprobs: list[float] = Field(description=LOGPROBS)
@@ -385,3 +363,11 @@ class ErrorBody(BaseModel):
 
 class ErrorAnswer(BaseModel):
     error: ErrorBody
+
+
+EVENTS: Mapping[str, type[BaseModel]] = {
+    "start": Start,
+    "step": StepFrame,
+    "end": End,
+    "error": ErrorAnswer,
+}

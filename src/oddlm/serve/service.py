@@ -7,17 +7,19 @@ from fastapi import Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel
 
+from ..explorer.frames import end_of, frames_of, start_of
+from ..explorer.messages import StepFrame, Usage
+from ..explorer.usage import extra, told, usage
 from ..lm import LM, Samples
 from .connection import while_there
 from .engine import Engine, Finished, Job, Work
 from .errors import ApiError, as_api_error
-from .frames import StepFrame, end_of, frames_of, start_of
 from .openai_format import Chat, Completions, Told
 from .prometheus import Meters
 from .request import check_stops, prepare
-from .schema import ChatRequest, CompletionRequest, DenoiseRequest, Usage
+from .schema import ChatRequest, CompletionRequest, DenoiseRequest
 from .settings import ServeSettings
-from .text import Growth, TextStream, extra, grown_blocks, pieces, told, usage
+from .text import Growth, TextStream, grown_blocks, pieces
 
 
 class Service:

@@ -7,11 +7,11 @@ from typing import Annotated
 from fastapi import FastAPI, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
+from ..explorer.recording import Verdict
 from ..tasks import Task, find_task
 from .connection import while_there
 from .engine import ClosedError, QueueFullError, TimedOutError
 from .errors import ApiError, as_api_error
-from .recording import Verdict
 from .schema import Text
 from .scoring import WORKERS, Scorers, ScoringError
 from .scoring_process import MOST_PROBLEMS

@@ -2,22 +2,15 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Any
 
 from ..core.canvas import Template as Form
 from ..core.step import Observer, Sample, StepEvent
-from ..metrics import text_diversity
+from ..explorer.messages import FinishReason
+from ..explorer.usage import cut, told, written
 from ..text import text_length
-from .schema import Extra, FinishReason, Usage
 
 IMPOSSIBLE = -9999.0  # OpenAI's number where JSON has none for minus infinity
-
-
-def cut(text: str, stops: Sequence[str]) -> tuple[str, bool]:
-    """The text before the first stop text, and whether there is one."""
-    found = [at for at in (text.find(stop) for stop in stops) if at >= 0]
-    return (text[: min(found)], True) if found else (text, False)
 
 
 def settled(text: str, stops: Sequence[str]) -> str:
@@ -43,25 +36,6 @@ class Piece:
     text: str
     offset: int
     logprob: float  # of the network
-
-
-def written(
-    sample: Sample, form: Form | None, end_ids: Collection[int]
-) -> list[tuple[tuple[int, ...], tuple[float, ...]]]:
-    """The tokens that make up the sample's text, and their log-probabilities; of a template hole by
-    hole.
-    """
-    tokens, logprobs = sample.tokens, sample.base_logprobs
-    if form is None:
-        length = text_length(tokens, end_ids)
-        return [(tokens[:length], logprobs[:length])]
-    found, at = [], 0
-    for is_hole, places in groupby(form, lambda token: token is None):
-        hole = slice(at, at := at + len(list(places)))
-        if is_hole:
-            length = text_length(tokens[hole], end_ids)
-            found.append((tokens[hole][:length], logprobs[hole][:length]))
-    return found
 
 
 def pieces(
@@ -143,39 +117,3 @@ class TextStream:
         fresh = text[len(self.said) :] if text.startswith(self.said) else ""
         self.said += fresh
         return fresh
-
-
-def told(sample: Sample, stops: Sequence[str]) -> tuple[str, FinishReason]:
-    """A sample's text and why it ends."""
-    text, stopped = cut(sample.text, stops)
-    return text, "stop" if stopped else sample.finish_reason
-
-
-def usage(
-    prompts: Sequence[Sequence[int]],
-    samples: Sequence[Sequence[Sample]],
-    end_ids: Collection[int],
-    forms: Sequence[Form] = (),
-) -> Usage:
-    asked = sum(len(ids) for ids in prompts)
-    form = next(iter(forms), None)  # the same for every prompt
-    made = sum(
-        len(ids)
-        for group in samples
-        for sample in group
-        for ids, _ in written(sample, form, end_ids)
-    )
-    return Usage(prompt_tokens=asked, completion_tokens=made, total_tokens=asked + made)
-
-
-def extra(samples: Sequence[Sequence[Sample]], seed: int, stops: Sequence[str] = ()) -> Extra:
-    texts = [[told(sample, stops)[0] for sample in group] for group in samples]
-    filled = (
-        [sample.filled for group in samples for sample in group] if samples[0][0].holes else None
-    )
-    return Extra(
-        seed=seed,
-        nfe=samples[0][0].nfe,
-        diversity=[text_diversity(group) for group in texts],
-        filled=filled,
-    )
