@@ -212,7 +212,7 @@ def test_pages_open_from_disk(site, browse, width, dark):
 
 def test_search_works_from_disk(site, browse):
     page = browse((site / "index.html").as_uri())
-    page.locator(".md-search__input").fill("alpha")
+    page.locator(".md-search__input").press_sequentially("alpha")  # it listens to keys
     page.locator(".md-search-result__link").first.wait_for()
     assert page.locator(".md-search-result__link").count() > 1
 
