@@ -164,7 +164,7 @@ EVAL = ["eval", RULE, *TOY, "--limit", "1", "--n", "2"]
         (["generate", "--in", "file", "--out", "o"], "file, line 1: not JSON"),
         (["sample", "t5", *TOY, "--store", "file"], "file is a file: a store is a folder"),
         (["sample", ""], "prompts[0] is empty"),
-        (["runs"], "there is no store runs: `oddlm eval` makes one"),
+        (["runs"], "there is no store runs: create one with `oddlm eval`"),
         (["runs", "show", "x", "--store", "nowhere"], "there is no store nowhere"),
     ],
 )
