@@ -91,7 +91,7 @@ def test_max_batch_changes_no_sample(oddlm, monkeypatch):  # noqa: F811
             ["--data", "countdown=no.jsonl"],
             "cannot read no.jsonl: No such",
         ),
-        (HEAD, ["--store", "file"], "file is a file: a store is a folder"),
+        (HEAD, ["--store", "file"], "file is a file, but a store is a folder"),
         (
             HEAD,
             ["--executor", "ray:address=127.0.0.1:1"],

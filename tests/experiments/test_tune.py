@@ -743,12 +743,12 @@ SHORT = [*HILL, "--trials", "1", "--limit", "2", "--n", "2"]
     [
         (["tune", "hils"], "unknown task 'hils'; known: countdown"),
         ([*SHORT, "--model", "toi"], "unknown model 'toi'; known: mini, toy"),
-        ([*SHORT, "--split", "test"], "the test split is what results are reported on"),
+        ([*SHORT, "--split", "test"], "results are reported on the test split"),
         (["tune", "tests.own_task.TASK", "--model", "toy"], "task 'own' has no tuning split"),
         ([*SHORT, "--space", "alfa=1..2"], "unknown setting 'alfa' in the space; known: length"),
         (
             [*SHORT, "--space", "alpha=2..1"],
-            "alpha: the low end of a range must lie below its high end",
+            "alpha: the low end of a range must be below its high end",
         ),
         (
             [*SHORT, "--space", "alpha=-1,8"],
@@ -783,7 +783,7 @@ SHORT = [*HILL, "--trials", "1", "--limit", "2", "--n", "2"]
         ([*SHORT, "--metric", "pass@4"], "pass@4 needs at least 4 samples per problem, not 2"),
         (
             [*SHORT, "--floor", "pass@1=30"],
-            "a share from 0 to 1, such as pass@1=0.3, not 'pass@1=30'",
+            "a floor must be a metric and a share from 0 to 1, such as pass@1=0.3, not 'pass@1=30'",
         ),
         (
             [*SHORT, "--storage", "tune.db"],
@@ -803,7 +803,7 @@ SHORT = [*HILL, "--trials", "1", "--limit", "2", "--n", "2"]
         ),
         (
             [*SHORT, "--first", "alpha"],
-            "settings are NAME=VALUE,NAME=VALUE or a JSON object, not 'alpha'",
+            "write settings as NAME=VALUE,... or as a JSON object, not 'alpha'",
         ),
         ([*SHORT, "--first", "alfa=1"], "unknown field 'alfa'; known: length"),
         ([*SHORT, "--first", "alpha=200"], "alpha 200 is not in the space alpha=0,1..128:log"),
@@ -813,7 +813,7 @@ SHORT = [*HILL, "--trials", "1", "--limit", "2", "--n", "2"]
         ),
         (
             [*SHORT, "--first", "alpha=8,fork=true"],
-            "fork is 'auto' in every trial, and True in one to try first",
+            "fork is 'auto' in every trial, but True in settings to try first",
         ),
         (
             [*SHORT, "--space", "block_length=1,5", "--first", "block_length=5"],
