@@ -98,7 +98,7 @@ def main() -> None:
     making = commands.add_parser("generate")
     making.add_argument("--device", default="cpu")
     making.add_argument("--dtype", default="float32")
-    making.add_argument("--head", help="Numbers of the logits, where others than --dtype.")
+    making.add_argument("--head", help="dtype of the logits, if not --dtype")
     making.add_argument("--problems", type=int, default=200)
     making.add_argument("--rounds", type=int, default=1)
     making.add_argument("--out", required=True)

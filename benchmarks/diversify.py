@@ -74,7 +74,7 @@ def child(
 ) -> None:
     groups, n, S, V, share = case
     g = torch.Generator().manual_seed(0)
-    for kernel in BACKENDS:  # what loading and first calls take is no kernel's memory
+    for kernel in BACKENDS:  # so that loading and first calls do not count as a kernel's memory
         small = torch.randn(4, 8, 600, generator=g)
         oddlm.diversify(small, small[..., 0].long(), small[..., 0] < 1, alpha=1.0, backend=kernel)
     logits = torch.empty(groups * n, S, V).normal_(0, 3, generator=g)
@@ -105,8 +105,9 @@ def child(
 def measure(
     case: tuple[int, int, int, int, float], backend: str, objective: str, repeats: int
 ) -> dict[str, float]:
-    """Of three processes the middle time and the smallest peak: what the allocator wastes is no
-    kernel's need.
+    """Return the median time and the smallest peak of three processes.
+
+    The smallest peak excludes memory that the allocator wastes.
     """
     command = [
         sys.executable,
@@ -152,7 +153,7 @@ def kernel_table(objective: str, repeats: int) -> None:
 
 
 def share_table(objective: str) -> None:
-    """What part of a whole run on the toy network the guide takes."""
+    """Print the guide's share of the time of a whole run on the toy network."""
     print("\ntoy network end to end: n=16, length 32, 32 steps, V=1000\n")
     print("| backend | whole run | in the guide | share |")
     print("|---|---|---|---|")
@@ -184,7 +185,7 @@ def share_table(objective: str) -> None:
 
 
 def rise_mib(call: Callable[[], Any]) -> float:
-    """How far the resident set of this process rises during a call."""
+    """Return how far the resident set of this process rises during a call."""
 
     def read(field: str) -> int:
         return int(Path("/proc/self/status").read_text().split(field + ":")[1].split()[0])

@@ -63,7 +63,7 @@ def replay(call: Callable[[], Any]) -> Callable[[], None]:
 
 
 def matrix_products() -> Callable[[], None]:
-    """What takes about 45 ms of nothing but matrix products."""
+    """Return a call of matrix products that takes about 45 ms."""
     a, b = torch.randn(2, 8192, 8192, device="cuda", dtype=torch.bfloat16)
 
     def work() -> None:
@@ -92,7 +92,7 @@ def host_ms(call: Callable[[], Any]) -> float:
 
 
 def bandwidth() -> float:
-    """Bytes per millisecond, read and written."""
+    """Return the bytes per millisecond of a copy, read and written."""
     x = torch.empty(1 << 32, dtype=torch.uint8, device="cuda")
     y = torch.empty_like(x)
     return 2 * x.numel() / median_ms(lambda: y.copy_(x), 10)

@@ -58,9 +58,7 @@ class Mutant:
 
 
 def mutants(problem: Problem, *, boundary: bool = False) -> Iterator[Mutant]:
-    """Every program that differs from the canonical solution in one place of the function asked
-    for.
-    """
+    """Yield every program that differs in one place of the function from the canonical solution."""
     tests = problem.target
     swaps = SWAPS | (BOUNDARY if boundary else OPPOSITE)
     tree = ast.parse(tests.prompt + tests.canonical_solution)
@@ -126,7 +124,7 @@ def survives(mutant: Mutant) -> tuple[bool, str]:
 
 
 def passes_plainly(mutant: Mutant) -> bool:
-    """Program and tests in one unguarded process. Only for survivors, which are known to end."""
+    """Run program and tests in one unguarded process. Only for survivors: they are known to end."""
     tests = mutant.problem.target
     program = f"{mutant.source}\n{tests.test}\ncheck({tests.entry_point})\n"
     return (

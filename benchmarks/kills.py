@@ -113,16 +113,17 @@ def torn(store: Path) -> int:
 
 
 def added(store: Path, stage: str) -> int:
-    """Grows with every record that this stage makes."""
+    """Return a number that grows with every record that this stage makes."""
     return (lines(store, DRAWN) if stage != "score" else 0) + (
         lines(store, SCORES) if stage != "draw" else 0
     )
 
 
 def equal(mine: Path, theirs: Path, *, scored: bool) -> bool:
-    """Records by run and problem, all but times; one that is there twice is an error of the store.
-    The means of a summary may differ in their last digit, because records are added up in the order
-    in which they came.
+    """Compare the records by run and problem, without times; the store refuses duplicates.
+
+    The means of a summary may differ in the last digit, because records are added up in the order
+    in which they arrived.
     """
     one, other = Store(mine), Store(theirs)
     if sorted(one.ids()) != sorted(other.ids()):
@@ -147,7 +148,7 @@ def means(run: Run) -> dict[str, str]:
 
 
 def start(grid: Path, store: Path, executor: str, stage: str) -> Process:
-    """In a session of its own, by which the processes it leaves are known."""
+    """Start a sweep in a new session, by which processes that it leaves behind are found."""
     command = [
         sys.executable,
         "-m",
@@ -172,7 +173,7 @@ def start(grid: Path, store: Path, executor: str, stage: str) -> Process:
 
 
 def wait_until(condition: Callable[[], object], process: Process, what: str) -> bool:
-    """False where the process ended before."""
+    """Wait for a condition; return False if the process ended before."""
     end = time.monotonic() + WAIT_S
     while not condition():
         if process.poll() is not None:
@@ -195,7 +196,7 @@ def living(session: int) -> list[int]:
 
 
 def end(process: Process, row: Row) -> None:
-    """Kill the driver. Its workers hear of it by themselves."""
+    """Kill the driver. Its workers notice by themselves."""
     process.kill()
     process.wait()
     until = time.monotonic() + 30
@@ -209,8 +210,9 @@ def end(process: Process, row: Row) -> None:
 def kill_often(
     row: Row, grid: Path, store: Path, executor: str, kills: int, raylets: list[int]
 ) -> Process | None:
-    """Start and kill until that was done so often; the driver that is left where the last was a
-    worker.
+    """Start and kill sweeps until there were `kills` kills.
+
+    Returns the driver if it is still running, because the last kill hit a worker.
     """
     process = None
     while row.kills < kills:
@@ -256,7 +258,7 @@ def kill_often(
 
 
 def finish(row: Row, grid: Path, store: Path, executor: str, process: Process | None) -> None:
-    """The same command until all is there."""
+    """Run the same command until everything is done."""
     for _ in range(5):
         if process is None:
             process = start(grid, store, executor, row.stage)
@@ -269,7 +271,7 @@ def finish(row: Row, grid: Path, store: Path, executor: str, process: Process | 
 
 @contextmanager
 def cluster() -> Iterator[dict[str, Any]]:
-    """Two raylets on this machine."""
+    """Run a Ray cluster of two raylets on this machine."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     process = subprocess.Popen(
         [sys.executable, str(CLUSTER), "2"], cwd=CLUSTER.parent, env=ENV, text=True, **pipes
@@ -322,21 +324,21 @@ def main() -> None:
             process = start(home / "grid.toml", home / name, "inline", stage)
             if process.wait() or lines(home / name, DRAWN) != PROBLEMS:
                 raise SystemExit((home / "errors.txt").read_text())
-        told = [
+        lines_out = [
             f"# python benchmarks/kills.py --kills {args.kills}",
             f"\n{os.cpu_count()} cores, Python {platform.python_version()}. {METHOD}\n",
             f"| {' | '.join(COLUMNS)} |",
             f"|---|---{'|---:' * (len(COLUMNS) - 3)}|---|",
         ]
-        print("\n".join(told), flush=True)
+        print("\n".join(lines_out), flush=True)
         for name in args.executors:
             for row in rows(name, home, args.kills, home / "undisturbed"):
-                told.append(row.line())
-                print(told[-1], *row.trouble, sep="\n", flush=True)
+                lines_out.append(row.line())
+                print(lines_out[-1], *row.trouble, sep="\n", flush=True)
                 if not row.equal:
                     print((home / name / "errors.txt").read_text()[-3000:], file=sys.stderr)
     if args.out:
-        args.out.write_text("\n".join(told) + "\n")
+        args.out.write_text("\n".join(lines_out) + "\n")
 
 
 if __name__ == "__main__":

@@ -49,9 +49,7 @@ ALONE = {
 
 
 def digests(folder: Path) -> dict[str, tuple[str, str, int]]:
-    """By run: digests of both stages, lines in the order of their problems, and how many problems
-    there are.
-    """
+    """Return by run the digests of both stages, with lines sorted by problem, and their number."""
     found = {}
     for run in sorted(path.parent for path in folder.glob("*/spec.json")):
         parts = []

@@ -77,7 +77,7 @@ def requests(model: str, n: int, length: int, steps: int) -> list[dict]:
 
 @contextmanager
 def server(model: str, *options: str):
-    """A server of its own process: (process, address)."""
+    """Start a server in a separate process: (process, address)."""
     command = [
         sys.executable,
         "-m",
@@ -112,8 +112,8 @@ def cpu_s(pid: int) -> float:
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
-def said(answer: dict, request: dict) -> list[tuple] | None:
-    """The choices; None where the answer is not complete."""
+def choices_of(answer: dict, request: dict) -> list[tuple] | None:
+    """Return the choices of an answer; None if it is incomplete."""
     choices = [
         (c["text"], c["finish_reason"])
         for c in answer["choices"]
@@ -130,12 +130,12 @@ def said(answer: dict, request: dict) -> list[tuple] | None:
 async def one_by_one(
     client: "httpx.AsyncClient", pool: list[dict], alone: dict[int, list], pid: int
 ) -> tuple[float, float]:
-    """Every request of the pool alone; seconds per request, by the clock and of the processor."""
+    """Send every request alone; return wall-clock and processor seconds per request."""
     began, cpu = time.perf_counter(), cpu_s(pid)
     for i, request in enumerate(pool):
         answer = await client.post("/v1/completions", json=request)
         answer.raise_for_status()
-        found = said(answer.json(), request)
+        found = choices_of(answer.json(), request)
         if found is None or alone.setdefault(i, found) != found:
             raise RuntimeError(f"request {i} sent alone is incomplete, or not twice the same")
     return (time.perf_counter() - began) / len(pool), (cpu_s(pid) - cpu) / len(pool)
@@ -144,7 +144,7 @@ async def one_by_one(
 async def load(
     client: "httpx.AsyncClient", pool: list[dict], clients: int, seconds: float, pid: int
 ) -> dict:
-    """Clients that send one request after the other."""
+    """Run clients that send one request after the other."""
     import httpx
 
     statuses: Counter[str] = Counter()
@@ -165,7 +165,7 @@ async def load(
                 continue
             statuses[str(answer.status_code)] += 1
             if answer.status_code == 200:
-                answers.append((i, said(answer.json(), pool[i])))
+                answers.append((i, choices_of(answer.json(), pool[i])))
             else:
                 await asyncio.sleep(float(answer.headers.get("retry-after", 0.1)))
 
@@ -274,7 +274,7 @@ def watcher(url: str, request: dict, *, reads: bool):
 
 
 def beside(url: str, request: dict, large: dict, stalled: int, times: int) -> dict:
-    """The seconds that a request takes alone and in company, each the median of several."""
+    """Return the median seconds of a request alone and next to other clients."""
     import httpx
 
     def ask() -> float:
@@ -322,7 +322,7 @@ def beside(url: str, request: dict, large: dict, stalled: int, times: int) -> di
 
 
 class Ids:
-    """The tokenizer of a network with random weights."""
+    """A tokenizer for a network with random weights."""
 
     def encode(self, text: str) -> list[int]:
         return [int(part) for part in text.split()]
@@ -332,8 +332,9 @@ class Ids:
 
 
 def engine_works(given: argparse.Namespace) -> tuple[LM, list[Work]]:
-    """The model, and requests with prompts of several lengths; of a real model those that clients
-    send otherwise.
+    """Return the model, and requests with prompts of several lengths.
+
+    For a real model, they are the requests that clients send without --engine-only.
     """
     if given.model not in SHAPES:
         lm = load_lm(given.model, **({} if given.device is None else {"device": given.device}))
@@ -374,7 +375,7 @@ async def ask_engine(engine: Engine, work: Work) -> list[tuple]:
 
 
 async def load_engine(engine: Engine, works: list[Work], clients: int, seconds: float) -> dict:
-    """Every request alone, and by many clients at random; answers must have the same bits."""
+    """Send requests alone and by many clients at random; the answers must be identical."""
     began = time.perf_counter()
     alone = [await ask_engine(engine, work) for work in works]
     one_by_one = (time.perf_counter() - began) / len(works)

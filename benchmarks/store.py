@@ -61,7 +61,7 @@ def settings() -> list[SampleParams]:
 
 
 def specs(samples: int) -> list[RunSpec]:
-    """As many runs as hold so many samples: more seeds where the settings do not suffice."""
+    """Return runs with this number of samples in total; if settings run out, add seeds."""
     runs, params = -(-samples // (PROBLEMS * N)), settings()
     seeds = range(max(SEEDS, -(-runs // len(params))))
     known = {
@@ -90,7 +90,7 @@ def drawn() -> list[Drawn]:
 
 
 def scores(seed: int) -> Iterator[Scored]:
-    """Of a run that is as good as its seed says."""
+    """Make the verdicts of a run, whose quality depends on its seed."""
     rng = np.random.default_rng(seed)
     shared = {
         "diversity": dict.fromkeys(BATCH_METRICS, 0.5),
@@ -112,9 +112,7 @@ def scores(seed: int) -> Iterator[Scored]:
 
 
 def append(folder: Path, samples: int, together: int) -> None:
-    """Runs written as the driver writes them; prints the seconds that this took, without making the
-    records.
-    """
+    """Write runs as the driver does; print the seconds, without those for making the records."""
     store, seconds = Store(folder), 0.0
     for seed, spec in enumerate(specs(samples)[:APPENDED]):
         records, verdicts = drawn(), list(scores(seed))
@@ -129,7 +127,7 @@ def append(folder: Path, samples: int, together: int) -> None:
 
 
 def put(folder: Path, runs: Sequence[RunSpec]) -> None:
-    """The same runs as bytes: every line is what the store writes, but is made once."""
+    """Write the same runs as bytes: the lines are those of the store, but made only once."""
     lines = b"".join(
         record.model_dump_json(exclude_none=True).encode() + b"\n" for record in drawn()
     )
@@ -169,7 +167,7 @@ class Used(NamedTuple):
 
 
 def measure(*command: str) -> tuple[Used, str]:
-    """A Python process of its own, and what it said."""
+    """Measure a separate Python process; return its cost and its output."""
     with tempfile.NamedTemporaryFile() as file:
         launch = [sys.executable, "-S", "-c", LAUNCH, file.name, sys.executable, *command]
         done = subprocess.run(launch, check=True, stdout=subprocess.PIPE, text=True)
@@ -185,16 +183,16 @@ def cpu_name() -> str:
 
 
 def table(samples: int, home: Path, repeats: int) -> Iterator[str]:
-    """The lines of one, as they are measured."""
+    """Yield the lines of the report on one store, as they are measured."""
     store, runs = home / "runs", specs(samples)
     own = min(APPENDED, len(runs)) * PROBLEMS
     appended = []
     for together in TOGETHER:  # the last of them stays a part of the store
         where = store if together == TOGETHER[-1] else home / f"together-{together}"
-        used, said = measure(
+        used, output = measure(
             __file__, "--append", str(where), "--samples", str(samples), "--together", str(together)
         )
-        seconds = float(said)
+        seconds = float(output)
         rate = f"{own * N / seconds:,.0f} samples/s, {2 * own / together / seconds:,.0f} calls/s"
         name = f"append {own * N:,} samples, {together} record{'s' * (together > 1)} per call"
         appended.append(

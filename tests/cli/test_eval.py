@@ -127,7 +127,7 @@ EVAL = ["eval", RULE, *TOY, "--limit", "1", "--n", "2"]
             [*EVAL, "--json", "no/where.json"],
             "cannot write no/where.json: its folder does not exist",
         ),
-        ([*EVAL, "--store", "file"], "file is a file: a store is a folder"),
+        ([*EVAL, "--store", "file"], "file is a file, but a store is a folder"),
         ([*EVAL, "--data", "x.jsonl"], "task 'own' has no option 'data'; options: limit"),
         (["eval", "own.jsonl"], "there is no file own.jsonl"),
         (
@@ -141,9 +141,9 @@ EVAL = ["eval", RULE, *TOY, "--limit", "1", "--n", "2"]
             "cannot read no.jsonl: No such file or directory",
         ),
         (["generate", "--in", "file", "--out", "o"], "file, line 1: not JSON"),
-        (["sample", "t5", *TOY, "--store", "file"], "file is a file: a store is a folder"),
+        (["sample", "t5", *TOY, "--store", "file"], "file is a file, but a store is a folder"),
         (["sample", ""], "prompts[0] is empty"),
-        (["runs"], "there is no store runs: `oddlm eval` makes one"),
+        (["runs"], "there is no store runs: create one with `oddlm eval`"),
         (["runs", "show", "x", "--store", "nowhere"], "there is no store nowhere"),
     ],
 )

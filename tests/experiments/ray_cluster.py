@@ -1,4 +1,4 @@
-"""A Ray cluster on this machine, one raylet per node, which lives until its standard input ends.
+"""Run a Ray cluster on this machine, one raylet per node, until standard input ends.
 
 Run as a script, by the Python whose environment its workers shall have; prints the address and the
 processes of its raylets.
@@ -17,9 +17,8 @@ QUICK = {  # to notice within seconds that a node is dead
 
 
 def main(nodes: int) -> None:
-    os.environ |= {
-        "RAY_memory_monitor_refresh_ms": "0"
-    }  # what others on this machine use is none of its business
+    # Do not kill workers because other processes use much memory.
+    os.environ |= {"RAY_memory_monitor_refresh_ms": "0"}
     from ray.cluster_utils import Cluster
 
     head = {"num_cpus": 1, "include_dashboard": False, "_system_config": QUICK}

@@ -1,4 +1,4 @@
-"""Sweeps as a user starts them, in processes of their own."""
+"""Start sweeps as a user does, in separate processes."""
 
 import subprocess
 import sys
@@ -25,7 +25,7 @@ def start(grid: Path, store: Path, *more: str) -> subprocess.Popen[str]:
 
 
 def sweep(grid: Path, store: Path, *more: str) -> tuple[int, str, str]:
-    """Exit status, stdout and stderr."""
+    """Run a sweep and return its exit status, stdout and stderr."""
     process = start(grid, store, *more)
     out, err = process.communicate(timeout=300)
     return process.returncode, out, err

@@ -1,4 +1,4 @@
-"""`oddlm sweep` as a user types it: what it says before it runs, and what it refuses."""
+"""`oddlm sweep` on the command line: what it prints before it runs, and what it refuses."""
 
 from pathlib import Path
 
@@ -39,7 +39,7 @@ def test_a_dry_run_counts_what_is_done(oddlm):  # noqa: F811
 
 
 def test_max_batch_changes_no_sample(oddlm, monkeypatch):  # noqa: F811
-    """Ten samples of each of three problems at a time, of which the network sees four."""
+    """Three problems with ten samples each are drawn together, four samples per network call."""
     Path("grid.toml").write_text(HEAD.replace("n = 2", "n = 10\nlimit = 3"))
     sweep_inline(Path("grid.toml"), Path("whole"))
     seen: list[int] = []
@@ -91,7 +91,7 @@ def test_max_batch_changes_no_sample(oddlm, monkeypatch):  # noqa: F811
             ["--data", "countdown=no.jsonl"],
             "cannot read no.jsonl: No such",
         ),
-        (HEAD, ["--store", "file"], "file is a file: a store is a folder"),
+        (HEAD, ["--store", "file"], "file is a file, but a store is a folder"),
         (
             HEAD,
             ["--executor", "ray:address=127.0.0.1:1"],

@@ -1,6 +1,4 @@
-"""Sweeps on this machine: complete whatever happens to workers and driver, and the same rows in
-every way.
-"""
+"""Local sweeps complete even if workers or the driver die, always with the same records."""
 
 import multiprocessing
 import os
@@ -40,7 +38,7 @@ def grid(tmp_path):
 
 
 def workers_of(process) -> list[int]:
-    """The processes that a driver has started, without the one that watches over shared memory."""
+    """The workers that a driver has started, without Python's resource tracker."""
     pids = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     return [int(pid) for pid in pids if b"spawn_main" in command_of(pid)]
 
@@ -48,7 +46,7 @@ def workers_of(process) -> list[int]:
 def command_of(pid: str) -> bytes:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+    except (FileNotFoundError, ProcessLookupError):  # it has ended in the meantime
         return b""
 
 
@@ -66,8 +64,8 @@ def test_eval_and_sweep_make_the_same_rows(grid, tmp_path, monkeypatch, capsys):
     other = stored(tmp_path / "b")
     assert found.keys() == other.keys()
     for name, run in other.items():
-        for problem, row in run.items():
-            assert found[name][problem] == row
+        for problem, record in run.items():
+            assert found[name][problem] == record
 
 
 def test_smoke_from_end_to_end(tmp_path):
@@ -95,7 +93,9 @@ def test_a_worker_killed_then_the_driver_of_four(grid, tmp_path, monkeypatch):
         wait_gone(pid)
     code, _, err = sweep(path, store, "--workers", "4")
     assert (code, err) == (0, "")
-    monkeypatch.setattr(own_task, "SLOW", own_task.TASK)  # here nobody needs time to kill something
+    monkeypatch.setattr(
+        own_task, "SLOW", own_task.TASK
+    )  # nothing is killed here, so it need not be slow
     sweep_inline(path, tmp_path / "whole")
     assert stored(store) == stored(tmp_path / "whole")
     assert scored(store) == 96
@@ -207,7 +207,7 @@ def test_what_failed_is_tried_again_and_trackers_are_told(grid, tmp_path, monkey
         assert own[0] == ("start", spec.id, 20)
         assert own[-1] == ("finish", spec.id, 20)
         assert sorted(what[2] for what in own[1:-1]) == sorted(
-            row.problem for row in store.read(spec.id).records
+            record.problem for record in store.read(spec.id).records
         )
     assert carry_out(plan, store).complete == 8
 
@@ -234,7 +234,7 @@ def test_a_worker_whose_answers_nobody_reads_ends_in_silence(capfd):
     )
     worker.start()
     there.close()
-    here.send((0, None))  # no batch: the answer says so
+    here.send((0, None))  # not a batch, so the worker answers with an error
     assert here.poll(WAIT_S)
     here.close()
     worker.join(WAIT_S)
@@ -299,7 +299,7 @@ def test_a_problem_that_cannot_be_drawn_leaves_the_others(monkeypatch):
         )
     )
     outcome = Bench(Options()).run(Batch(spec, problems))
-    assert [row.problem for row in outcome.records] == ["own/0", "own/1", "own/2", "own/3"]
+    assert [record.problem for record in outcome.records] == ["own/0", "own/1", "own/2", "own/3"]
     (failure,) = outcome.failures
     assert failure.error.startswith("ValueError: problem long: prompts[0] has 2000 tokens")
     assert "Traceback" in failure.traceback

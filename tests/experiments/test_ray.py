@@ -1,6 +1,4 @@
-"""Sweeps on real Ray clusters of one machine: two raylets, one of them killed; and clusters that
-cannot be used.
-"""
+"""Sweeps on real Ray clusters on this machine, with a raylet that is killed, and bad clusters."""
 
 import json
 import os
@@ -105,14 +103,16 @@ def test_a_worker_that_hangs_is_replaced(cluster, tmp_path, monkeypatch):
 
 
 def test_a_raylet_killed_in_mid_sweep(cluster, tmp_path, monkeypatch):
-    """The last test on this cluster: one of its two nodes is gone for good."""
+    """The last test on this cluster, as it kills one of the two nodes for good."""
     path, store = grid(tmp_path, "SLOW"), tmp_path / "runs"
     process = start(path, store, *on_ray(cluster))
     wait_until(lambda: scored(store) >= 8, process)
     os.kill(cluster["raylets"][1], signal.SIGKILL)
     _, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
-    monkeypatch.setattr(own_task, "SLOW", own_task.TASK)  # here nobody needs time to kill something
+    monkeypatch.setattr(
+        own_task, "SLOW", own_task.TASK
+    )  # nothing is killed here, so it need not be slow
     sweep_inline(path, tmp_path / "whole")
     assert stored(store) == stored(tmp_path / "whole")
     assert scored(store) == 96
@@ -120,7 +120,7 @@ def test_a_raylet_killed_in_mid_sweep(cluster, tmp_path, monkeypatch):
 
 
 def without_package(folder: Path) -> str:
-    """A Python that has all packages of this one but ours."""
+    """Make a Python that has all packages of this one except oddlm."""
     import ray
 
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder)], check=True)

@@ -1,6 +1,4 @@
-"""`oddlm runs score`: nothing that is drawn is drawn again, and what cannot be scored is named and
-left as it is.
-"""
+"""`oddlm runs score` draws nothing again; runs that it cannot score are named and not changed."""
 
 import json
 import shutil
@@ -41,14 +39,14 @@ def oddlm(monkeypatch, capsys):
 
 @pytest.fixture
 def scorer(monkeypatch):
-    """The task under another version of its scorer."""
+    """Give the task another version of its scorer."""
     return lambda version: monkeypatch.setattr(
         own_task, "TASK", replace(TASK, scorer_version=version)
     )
 
 
 def bytes_of(store: Store) -> dict[str, str]:
-    """All but locks, which say who wrote last."""
+    """The digests of all files except locks, which name the last writer."""
     paths = [path for path in store.folder.rglob("*") if path.is_file() and path.name != "lock"]
     return {str(path): sha256(path.read_bytes()).hexdigest() for path in paths}
 
@@ -163,7 +161,7 @@ def cut(folder: Path, how: str) -> None:
 
 @pytest.mark.parametrize("how", ["torn", "lines", "folder", "gone"])
 def test_a_folder_that_is_refused_is_left_as_it_is(store, scorer, how):
-    """Whatever was lost, a larger number of problems was asked for, or a sibling has all of it."""
+    """Files were lost, more problems were requested, or a sibling has all samples."""
     run(store, spec(), limit=4)
     scorer(2)
     run(store, spec(), limit=4)

@@ -1,6 +1,4 @@
-"""The driver: every problem is drawn, scored and stored once, whatever happens to its process, on
-every executor.
-"""
+"""Every problem is drawn, scored and stored once, on every executor, even if processes die."""
 
 import json
 import os
@@ -55,7 +53,7 @@ def store(tmp_path):
 
 @pytest.fixture
 def no_model(monkeypatch):
-    """Whoever loads one fails."""
+    """Make loading a model fail."""
 
     def refuse(*_, **__):
         raise AssertionError("no model is needed")
@@ -162,7 +160,7 @@ def test_what_is_stored_is_not_made_again(store, no_model):
 
 
 def test_drawing_and_scoring_apart_are_both_together(store, tmp_path, no_model):
-    """Drawn in one place, copied, and scored in another, where there is no model."""
+    """Draw in one place, copy the run, and score it in another, where there is no model."""
     whole = run(tmp_path / "whole", spec())
     run(store, spec(), stages=("draw",), together=5)
     head = store.head(spec().id)
@@ -229,9 +227,7 @@ def test_an_error_in_scoring_keeps_what_was_done(store, monkeypatch):
 
 
 def test_scoring_overlaps_drawing(store, monkeypatch):
-    """The first problem is scored only when the third is drawn: who did one after the other would
-    wait for ever.
-    """
+    """Scoring the first problem waits for the third to be drawn: without overlap, it would hang."""
     from threading import Event
 
     third = Event()
@@ -298,7 +294,7 @@ def test_data_that_changed_are_not_scored(store, tmp_path):
 
 def test_weights_that_changed_make_no_more_of_a_run(store):
     """A worker whose weights differ from those of the plan reports it and draws nothing."""
-    with pytest.raises(ValueError, match="model 'toy' .* 0{64}"):
+    with pytest.raises(ValueError, match=r"model 'toy' .* 0{64}"):
         run(store, spec(model_digest="0" * 64).model_copy(update={"model_digest": "0" * 64}))
     assert list(store.folder.iterdir()) == []
 
@@ -359,7 +355,7 @@ def test_powers_of_two():
 
 
 class Backwards:
-    """An executor of somebody's own: it does the last batch first."""
+    """A custom executor that runs the last batch first."""
 
     def __init__(self, options: Options) -> None:
         self.bench = Bench(options)
@@ -422,7 +418,7 @@ def test_an_executor_serves_plan_after_plan(tmp_path):
 
 @pytest.mark.parametrize("name", ["inline", "local"])
 def test_an_executor_outlives_a_plan_that_was_refused(tmp_path, name):
-    """A study goes on to its next trial where another process holds a run."""
+    """A study continues with its next trial if another process holds a run."""
     store, plan = Store(tmp_path), Plan((asked(spec(), limit=2), asked(spec(seed=1), limit=2)))
     with closing(find_executor(name, Options())) as executor:
         with store.open(spec(seed=1), 2), pytest.raises(RunHeldError):
@@ -433,20 +429,9 @@ def test_an_executor_outlives_a_plan_that_was_refused(tmp_path, name):
 def start(
     store: Path, *more: str, hearing: bool = True, command: str = "eval"
 ) -> subprocess.Popen[str]:
-    """hearing: Ctrl-C is not ignored, whatever the caller does."""
-    words = [
-        sys.executable,
-        "-m",
-        "oddlm",
-        command,
-        "tests.own_task.SLOW",
-        "--model",
-        "toy",
-        "--n",
-        "4",
-        "--alpha",
-        "16",
-    ]
+    """Start a command. hearing: it reacts to Ctrl-C even if the caller ignores it."""
+    words = [sys.executable, "-m", "oddlm", command, "tests.own_task.SLOW", "--model", "toy"]
+    words += ["--n", "4", "--alpha", "16"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     begin = interruptible if hearing else subprocess.Popen
     return begin([*words, *more, "--store", str(store)], cwd=ROOT, env=ENV, text=True, **pipes)
@@ -459,9 +444,7 @@ lines = scored  # whole lines of all runs
     ("kills", "seeds"), [(3, "0"), pytest.param(20, "0,1,2", marks=pytest.mark.soak)]
 )
 def test_killed_at_random_moments_and_restarted(tmp_path, kills, seeds):
-    """Plain sampling and one setting, 12 problems of about 0.2 s each; every kill comes up to 0.3 s
-    after some record.
-    """
+    """Two settings, 12 problems of about 0.2 s each; every kill comes up to 0.3 s after one."""
     undisturbed, disturbed = tmp_path / "undisturbed", tmp_path / "disturbed"
     whole = start(undisturbed, "--seeds", seeds)
     _, err = whole.communicate(timeout=WAIT_S)
@@ -488,7 +471,7 @@ def test_killed_at_random_moments_and_restarted(tmp_path, kills, seeds):
 def test_two_processes_on_one_folder(tmp_path):
     first = start(tmp_path / "runs")
     wait_until(lambda: lines(tmp_path / "runs") >= 1, first)
-    first.send_signal(signal.SIGSTOP)  # in mid-run, however long the other takes
+    first.send_signal(signal.SIGSTOP)  # stays in mid-run, however long the other takes
     try:
         second = start(tmp_path / "runs")
         _, complaint = second.communicate(timeout=WAIT_S)

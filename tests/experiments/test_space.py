@@ -1,4 +1,4 @@
-"""What `--space` takes, and what is drawn from it."""
+"""The syntax of `--space`, and what is drawn from a space."""
 
 from random import Random
 
@@ -10,7 +10,7 @@ from oddlm.params import SampleParams
 
 
 class Dice:
-    """Draws like a trial, and keeps what it was asked."""
+    """Draws like a trial, and keeps the names that it was asked for."""
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)
@@ -54,7 +54,8 @@ def test_the_default_draws_plain_sampling_and_every_kind_of_push():
 
 def test_every_syntax(tmp_path):
     (tmp_path / "space.toml").write_text(
-        '[space]\nalpha = "0,2..32:log"\nfork = [true, false]\npolicy = ["margin", {name = "threshold", threshold = 0.8}]\n'
+        '[space]\nalpha = "0,2..32:log"\nfork = [true, false]\n'
+        'policy = ["margin", {name = "threshold", threshold = 0.8}]\n'
     )
     given = [
         str(tmp_path / "space.toml"),
@@ -85,8 +86,8 @@ def test_numbers_have_three_digits_and_stay_inside():
         assert float(f"{settings['order_temperature']:.3g}") == settings["order_temperature"]
 
 
-class Told:
-    """A trial that suggests what it was told."""
+class Fixed:
+    """A trial that suggests given values."""
 
     def __init__(self, suggested: dict[str, object]) -> None:
         self._suggested = suggested
@@ -114,10 +115,10 @@ def test_what_can_be_drawn_can_be_told():
     space = {axis.name: axis for axis in read_space(given, {})}
     for seed in range(40):
         drawn = draw(tuple(space.values()), {}, Dice(seed))
-        told = {
+        suggested = {
             k: v for name, value in drawn.items() for k, v in space[name].suggested(value).items()
         }
-        assert draw(tuple(space.values()), {}, Told(told)) == drawn
+        assert draw(tuple(space.values()), {}, Fixed(suggested)) == drawn
 
 
 @pytest.mark.parametrize(

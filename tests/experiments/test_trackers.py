@@ -45,12 +45,12 @@ def run(store, told, spec, watch=lambda _: None):
     return runs.run(store, spec, PROBLEMS, tracker=told, watch=watch)
 
 
-def standing(rows) -> list[tuple[float, float]]:
-    """(pass@1, pass@4) after each row."""
-    right = [sum(row.correct) / 4 for row in rows]
-    solved = [any(row.correct) for row in rows]
+def standing(records) -> list[tuple[float, float]]:
+    """Return (pass@1, pass@4) after each record."""
+    right = [sum(record.correct) / 4 for record in records]
+    solved = [any(record.correct) for record in records]
     return [
-        (sum(right[: i + 1]) / (i + 1), sum(solved[: i + 1]) / (i + 1)) for i in range(len(rows))
+        (sum(right[: i + 1]) / (i + 1), sum(solved[: i + 1]) / (i + 1)) for i in range(len(records))
     ]
 
 
@@ -58,17 +58,17 @@ def test_tensorboard_reads_its_files_back(store, tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     with tracking(["tensorboard"], tmp_path) as told:
-        rows = run(store, told, spec())
+        records = run(store, told, spec())
     read = EventAccumulator(str(tmp_path / "tensorboard" / spec().id)).Reload()
     assert [event.step for event in read.Scalars("pass@4")] == [1, 2, 3]
     assert [event.value for event in read.Scalars("pass@1")] == pytest.approx(
-        [one for one, _ in standing(rows)]
+        [one for one, _ in standing(records)]
     )
     assert [event.value for event in read.Scalars("pass@4")] == pytest.approx(
-        [four for _, four in standing(rows)]
+        [four for _, four in standing(records)]
     )
     assert [e.value for e in read.Scalars("distinct_texts")] == pytest.approx(
-        [r.diversity["distinct_texts"] for r in rows]
+        [r.diversity["distinct_texts"] for r in records]
     )
     summary = store.read(spec().id).summary
     assert read.Scalars("run/pass@4")[0].value == pytest.approx(summary.passed["pass@4"])
@@ -78,9 +78,9 @@ def test_mlflow_in_a_database_of_its_own(store, tmp_path, monkeypatch):
     import mlflow
 
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/mlflow.db")
-    for _ in range(2):  # the second time nothing is drawn, and it is the same run there
+    for _ in range(2):  # the second time nothing is drawn, and MLflow's run is reused
         with tracking(["mlflow"], tmp_path) as told:
-            rows = run(store, told, spec())
+            records = run(store, told, spec())
     client = mlflow.MlflowClient()
     (found,) = client.search_runs([client.get_experiment_by_name("oddlm").experiment_id])
     assert found.info.status == "FINISHED"
@@ -88,10 +88,10 @@ def test_mlflow_in_a_database_of_its_own(store, tmp_path, monkeypatch):
     assert found.data.params["temperature"] == "1.0"
     history = client.get_metric_history(found.info.run_id, "pass_at_4")
     assert {(m.step, m.value) for m in history} == {
-        (i + 1, four) for i, (_, four) in enumerate(standing(rows))
+        (i + 1, four) for i, (_, four) in enumerate(standing(records))
     }
-    assert found.data.metrics["run/pass_at_1"] == pytest.approx(standing(rows)[-1][0])
-    # The database breaks in mid-run: the rows are stored all the same, and one warning says so.
+    assert found.data.metrics["run/pass_at_1"] == pytest.approx(standing(records)[-1][0])
+    # The database breaks in mid-run: the records are stored anyway, with one warning.
     second, broken = spec(seed=1), []
 
     def watch(progress):
@@ -109,8 +109,10 @@ def test_mlflow_in_a_database_of_its_own(store, tmp_path, monkeypatch):
 
 
 def records(path: Path) -> Iterator[bytes]:
-    """Of W&B's own file: a header of 7 bytes, then blocks of 32 KiB of (checksum, length, kind,
-    content), as LevelDB's log.
+    """Yield the records of W&B's file.
+
+    After a header of 7 bytes it has blocks of 32 KiB of (checksum, length, kind, content), like a
+    log of LevelDB.
     """
     data, place, part = path.read_bytes(), 7, b""
     while place + 7 <= len(data):
@@ -120,13 +122,13 @@ def records(path: Path) -> Iterator[bytes]:
         _, length, kind = struct.unpack("<IHB", data[place : place + 7])
         part += data[place + 7 : place + 7 + length]
         place += 7 + length
-        if kind in (1, 4):  # whole, or the last of its parts
+        if kind in (1, 4):  # a whole record, or its last part
             yield part
             part = b""
 
 
 def test_wandb_offline(tmp_path):
-    """In a process of its own: W&B keeps a service process and hooks at exit."""
+    """Run in a separate process, as W&B keeps a service process and exit hooks."""
     code = """
 from pathlib import Path
 from tests.experiments.test_trackers import Store, run, spec, tracking
@@ -153,7 +155,7 @@ with tracking(["wandb"], Path(".")) as told:
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     from wandb.proto.wandb_internal_pb2 import Record
 
-    rows = Store(tmp_path / "runs").read(spec().id).records
+    records = Store(tmp_path / "runs").read(spec().id).records
     files = {path.stem: path for path in tmp_path.glob("wandb/offline-run-*/run-*.wandb")}
     assert set(files) == {f"run-{spec().id}", f"run-{spec(seed=7).id}"}
     kept = [Record.FromString(record) for record in records(files[f"run-{spec().id}"])]
@@ -164,7 +166,7 @@ with tracking(["wandb"], Path(".")) as told:
     ]
     assert [(h["_step"], h["pass@1"], h["pass@4"]) for h in history] == [
         (i + 1, pytest.approx(one), pytest.approx(four))
-        for i, (one, four) in enumerate(standing(rows))
+        for i, (one, four) in enumerate(standing(records))
     ]
     config = {
         u.key: json.loads(u.value_json)
@@ -180,7 +182,7 @@ with tracking(["wandb"], Path(".")) as told:
 
 
 def test_a_full_disk_switches_one_tracker_off_and_loses_no_record(store, tmp_path):
-    """In mid-run TensorBoard's file becomes /dev/full, where every write fails as on a full disk."""
+    """In mid-run, TensorBoard's file becomes /dev/full, where writes fail as on a full disk."""
 
     def fill(*_) -> None:
         for link in Path("/proc/self/fd").iterdir():
@@ -229,12 +231,13 @@ except ValueError as error:
 
 def test_none_is_imported_before_it_is_asked_for():
     packages = {"wandb", "mlflow", "tensorboard"}
-    code = f"import sys, oddlm.experiments.trackers; sys.exit(' '.join({packages} & set(sys.modules)) or 0)"
+    code = "import sys, oddlm.experiments.trackers; "
+    code += f"sys.exit(' '.join({packages} & set(sys.modules)) or 0)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 class Diary:
-    """A tracker of one's own."""
+    """A custom tracker."""
 
     kept: ClassVar[list["Diary"]] = []
 
@@ -273,9 +276,9 @@ def test_one_of_ones_own(store, tmp_path, diaries):
     with tracking([DIARY, DIARY], tmp_path) as told:
         run(store, told, spec())
     (diary,) = diaries
-    rows = [("record", spec().id, problem.id) for problem in PROBLEMS]
+    records = [("record", spec().id, problem.id) for problem in PROBLEMS]
     assert diary.folder == tmp_path
-    assert diary.events == [("start", spec().id, 3), *rows, ("finish", spec().id, 3), ("close",)]
+    assert diary.events == [("start", spec().id, 3), *records, ("finish", spec().id, 3), ("close",)]
 
 
 def test_those_before_one_that_is_refused_are_closed(tmp_path, diaries):

@@ -1,6 +1,4 @@
-"""oddlm tune: it finds what is known to be best, and nothing that happens to it loses or doubles a
-trial.
-"""
+"""`oddlm tune` finds a known optimum, and no crash loses or doubles a trial."""
 
 import json
 import os
@@ -91,7 +89,7 @@ def search(folder: Path, trials: int, plan: Plan, url: str | None = None, watch=
 
 
 def tried(study) -> list[tuple[dict, float]]:
-    """Settings and values of the trials that count, in order."""
+    """The settings and values of the complete trials, in order."""
     return [(t.params, t.value) for t in study.get_trials() if t.state.name == "COMPLETE"]
 
 
@@ -122,9 +120,7 @@ def test_a_setting_that_has_run_costs_nothing(tmp_path):
 
 
 def test_a_floor_keeps_the_best_from_costing_too_much(tmp_path):
-    """With top_k=1 nothing is right, with top_k=40 something is where it is neither too cold nor
-    too hot.
-    """
+    """With top_k=1 nothing is correct; with top_k=40 some samples are, at medium temperatures."""
     study = search(tmp_path, 12, plan(floors={1: 0.01}))
     for outcome in outcomes(study):
         assert (outcome.short == 0) == (outcome.passed["pass@1"] >= 0.01)
@@ -172,15 +168,15 @@ def start(folder: Path) -> subprocess.Popen[str]:
     )
 
 
-def rows(folder: Path) -> int:
+def records(folder: Path) -> int:
     return sum(path.read_bytes().count(b"\n") for path in folder.glob("*/scores.jsonl"))
 
 
 def hold_in_mid_trial(process: subprocess.Popen[str], folder: Path, after: int) -> None:
-    """Stopped once there are more rows than these, between the first and the last of a trial's 8."""
+    """Stop a process within a trial of 8 records, once there are more than `after` records."""
 
     def inside() -> bool:
-        return rows(folder) > after and 0 < rows(folder) % 8 < 7
+        return records(folder) > after and 0 < records(folder) % 8 < 7
 
     def held() -> bool:
         if inside():
@@ -229,13 +225,13 @@ def test_killed_and_interrupted_it_goes_on_as_if_nothing_had_been(tmp_path, oddl
     assert two["trials"] == {"complete": 6, "pruned": 0, "fail": 2, "running": 0, "waiting": 0}
     assert two["settings"] == one["settings"]
     assert two["command"] == one["command"]
-    assert rows(folders[1]) == rows(folders[0]) == 6 * 2 * 4, (
-        "what the killed trials had drawn was kept"
+    assert records(folders[1]) == records(folders[0]) == 6 * 2 * 4, (
+        "the samples of the killed trials were kept"
     )
 
 
 def abandon(folder: Path, process: dict | None) -> int:
-    """A trial that has begun and nobody is known to run; its id."""
+    """Start a trial that no known process runs, and return its id."""
     url = f"sqlite:///{folder}/tune.db"
     open_study(url, "s", plan())
     trial = optuna.load_study(study_name="s", storage=url).ask()  # without a heartbeat
@@ -305,9 +301,8 @@ def test_a_process_that_is_hidden_is_never_judged(child, monkeypatch):
 
 
 def test_a_setting_that_kills_its_process_every_time_is_given_up(tmp_path):
-    gone = process_identity(os.getpid()) | {
-        "started": 1.0
-    }  # the number was given to another process since
+    # as if the pid had since been given to another process
+    gone = process_identity(os.getpid()) | {"started": 1.0}
     url = f"sqlite:///{tmp_path}/tune.db"
     for _ in range(3):
         abandon(tmp_path, gone)
@@ -331,15 +326,13 @@ MIXED_FIRST = (
 
 
 def mixed(**changes) -> Plan:
-    """A random search with all there is: two runs per trial, settings that do not go together, some
-    to try first.
-    """
+    """A random search with two runs per trial, incompatible settings, and some to try first."""
     space = {"space": read_space(MIXED, {}), "fixed": {"length": 2}, "seeds": (0, 1)}
     return plan(**space | {"search": "random", "first": MIXED_FIRST} | changes)
 
 
 def runs_of(study) -> list[tuple[str, ...]]:
-    """By trial that counts."""
+    """The runs of each trial that is complete or pruned."""
     trials = [t for t in study.get_trials() if t.state.name in ("COMPLETE", "PRUNED")]
     return [tuple(t.user_attrs.get("result", {"runs": ()})["runs"]) for t in trials]
 
@@ -383,7 +376,7 @@ def test_a_random_trial_that_is_killed_while_it_draws_goes_on_with_the_same(tmp_
 
 
 def test_over_a_store_that_holds_all_runs_it_draws_nothing(oddlm, monkeypatch):  # noqa: F811
-    """They were made elsewhere, last first."""
+    """The runs were made elsewhere, in reverse order."""
     command = [
         *HILL,
         "--n",
@@ -465,9 +458,9 @@ def postgres():
         pytest.skip(
             "PostgreSQL is NOT tested here: no initdb; `make postgres` installs it where it may"
         )
-    user = (
-        {"user": "postgres", "group": "postgres", "extra_groups": []} if os.geteuid() == 0 else {}
-    )  # it does not run as root
+    user = {}
+    if os.geteuid() == 0:  # PostgreSQL refuses to run as root
+        user = {"user": "postgres", "group": "postgres", "extra_groups": []}
     folder = Path(tempfile.mkdtemp(prefix="oddlm-postgres-"))
     try:
         (folder / "password").write_text("se:cret/word")
@@ -530,7 +523,7 @@ print(open_study(sys.argv[1], "s", plan()).study_name)
 
 @pytest.mark.soak
 def test_many_may_begin_at_the_same_moment(postgres):
-    """On a database without tables, where each finds the others making them."""
+    """Several processes create the tables of an empty database at the same time."""
     with psycopg.connect(postgres, autocommit=True) as connection:
         connection.execute("create database fresh")
     command = [
@@ -546,9 +539,7 @@ def test_many_may_begin_at_the_same_moment(postgres):
 
 
 def test_processes_share_a_study_in_postgresql(postgres, tmp_path):
-    """Two at a time, each with its own store, as on two machines; one is killed, and what it left
-    is taken up.
-    """
+    """Two processes with separate stores, as on two machines; one is killed, the other resumes."""
 
     def begin(name: str) -> subprocess.Popen[str]:
         command = [
@@ -752,12 +743,12 @@ SHORT = [*HILL, "--trials", "1", "--limit", "2", "--n", "2"]
     [
         (["tune", "hils"], "unknown task 'hils'; known: countdown"),
         ([*SHORT, "--model", "toi"], "unknown model 'toi'; known: mini, toy"),
-        ([*SHORT, "--split", "test"], "the test split is what results are reported on"),
+        ([*SHORT, "--split", "test"], "results are reported on the test split"),
         (["tune", "tests.own_task.TASK", "--model", "toy"], "task 'own' has no tuning split"),
         ([*SHORT, "--space", "alfa=1..2"], "unknown setting 'alfa' in the space; known: length"),
         (
             [*SHORT, "--space", "alpha=2..1"],
-            "alpha: the low end of a range must lie below its high end",
+            "alpha: the low end of a range must be below its high end",
         ),
         (
             [*SHORT, "--space", "alpha=-1,8"],
@@ -792,7 +783,7 @@ SHORT = [*HILL, "--trials", "1", "--limit", "2", "--n", "2"]
         ([*SHORT, "--metric", "pass@4"], "pass@4 needs at least 4 samples per problem, not 2"),
         (
             [*SHORT, "--floor", "pass@1=30"],
-            "a share from 0 to 1, such as pass@1=0.3, not 'pass@1=30'",
+            "a floor must be a metric and a share from 0 to 1, such as pass@1=0.3, not 'pass@1=30'",
         ),
         (
             [*SHORT, "--storage", "tune.db"],
@@ -812,7 +803,7 @@ SHORT = [*HILL, "--trials", "1", "--limit", "2", "--n", "2"]
         ),
         (
             [*SHORT, "--first", "alpha"],
-            "settings are NAME=VALUE,NAME=VALUE or a JSON object, not 'alpha'",
+            "write settings as NAME=VALUE,... or as a JSON object, not 'alpha'",
         ),
         ([*SHORT, "--first", "alfa=1"], "unknown field 'alfa'; known: length"),
         ([*SHORT, "--first", "alpha=200"], "alpha 200 is not in the space alpha=0,1..128:log"),
@@ -822,7 +813,7 @@ SHORT = [*HILL, "--trials", "1", "--limit", "2", "--n", "2"]
         ),
         (
             [*SHORT, "--first", "alpha=8,fork=true"],
-            "fork is 'auto' in every trial, and True in one to try first",
+            "fork is 'auto' in every trial, but True in settings to try first",
         ),
         (
             [*SHORT, "--space", "block_length=1,5", "--first", "block_length=5"],
@@ -830,7 +821,7 @@ SHORT = [*HILL, "--trials", "1", "--limit", "2", "--n", "2"]
         ),
         (
             [*SHORT, "--dry-run"],
-            "what tpe tries depends on what came out before: only a random search is known beforehand",
+            "the trials of a tpe search",
         ),
         ([*SHORT, "--track", "wanb"], "unknown tracker 'wanb'; known: mlflow, tensorboard, wandb"),
     ],
@@ -848,7 +839,7 @@ def test_bad_input_is_one_line_and_leaves_no_run(oddlm, arguments, message):  # 
 
 
 def test_a_storage_that_swallows_everything_is_given_up_in_seconds(tmp_path):
-    """A server that takes the connection and never says a word."""
+    """A server that accepts the connection and never answers."""
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
