@@ -159,7 +159,8 @@ def _pareto(bench: Benchmark) -> tuple[Verdict, str]:
         no_loss: Verdict = "fails" if one[0].high < 0 else "holds" if one[0].low >= 0 else "open"
         verdicts.append(_together([verdict(many[0]), no_loss]))
     ranked: tuple[Verdict, ...] = ("holds", "open", "fails")
-    best = next((one for one in ranked if one in verdicts), "insufficient data")
+    none: Verdict = "insufficient data"
+    best = next((one for one in ranked if one in verdicts), none)
     rule = "The claim holds if Pass@n rises and Pass@1 does not fall for at least one alpha."
     return best, f"{'; '.join(gains)}. {rule}"
 
