@@ -207,10 +207,9 @@ def test_api_key(toy_lm):
         assert found == headers
 
 
-def test_the_readme_example(capsys):
-    (block,) = re.findall(
-        r"```py\n(.*?)```", (Path(__file__).parents[2] / "README.md").read_text(), re.DOTALL
-    )
+def test_the_example_of_the_guide(capsys):
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "serve.md").read_text()
+    block, *_ = re.findall(r"```python \{\.needs-server\}\n(.*?)```", guide, re.DOTALL)
     mini = Mini()
     with running(LM(mini, mini.tokenizer), model="mini") as server:
         capsys.readouterr()  # the address

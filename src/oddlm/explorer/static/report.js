@@ -81,7 +81,7 @@
   }
 
   function claims() {
-    const signs = { holds: "✓", fails: "✗", open: "?", "cannot be said": "–" };
+    const signs = { holds: "✓", fails: "✗", open: "?", "insufficient data": "–" };
     const found = data.claims.filter((one) => one.benchmark === state.bench.name);
     host("claims").replaceChildren(...found.map((one) => el("div", { class: `claim ${one.verdict in signs ? one.verdict.replaceAll(" ", "-") : ""}` },
       el("h3", {}, one.claim), el("p", {}, el("span", { class: "verdict" }, `${signs[one.verdict] || ""} ${one.verdict}. `), one.evidence))));
