@@ -47,7 +47,8 @@ def rate_samples(rest, masked, quality, S, BLOCK: tl.constexpr):
 
 @triton.jit(do_not_specialize=["N", "chunks"])
 def multiply_rows(
-    rows, stride_group, stride_row, parts, N, chunks, LENGTH: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
+    rows, stride_group, stride_row, parts, N, chunks,
+    LENGTH: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """parts [G, chunks, N, N]: inner products of the rows over one chunk of columns, in float64."""
     tiles = tl.cdiv(N, TILE)
@@ -182,7 +183,7 @@ def combine_rows(
 def take_peaks(
     pull, stride_pull, owner, stride_owner, likeliest, masked, peaks, S, BLOCK: tl.constexpr
 ):
-    """Move what a row pulls at its likeliest column, where it owns it, from `pull` to peaks [B, S]."""
+    """Move the pull of each row at its likeliest column, if it owns it, to peaks [B, S]."""
     sample = tl.program_id(0).to(tl.int64)
     position = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     valid = position < S
@@ -196,12 +197,14 @@ def take_peaks(
 
 @triton.jit
 def sum_by_owner(
-    rows, stride_group, stride_row, pull, stride_pull, owner, stride_owner, table, sums, order, counts,
+    rows, stride_group, stride_row, pull, stride_pull, owner, stride_owner,
+    table, sums, order, counts,
     S, n, chunks, V: tl.constexpr, LENGTH: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """sums [sample, chunk, 3, S] over the columns that each masked row owns: of w, and of v w and
-    w^2 without protected columns. A lane adds few numbers, in float32; the lanes are added in
-    float64.
+    """Sum w, and v w and w^2 without protected columns, over the columns that each row owns.
+
+    The result is sums [sample, chunk, 3, S]. A lane adds few numbers, in float32; the lanes are
+    added in float64.
     """
     sample = tl.program_id(0).to(tl.int64)
     first = tl.program_id(1) * TILE
@@ -239,7 +242,7 @@ def set_forces(
     sums, peaks, likeliest, rest, power, masked, table, by_quality, alpha, at_peak, even, force,
     S, chunks, RAW: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """From the sums by owner to what each row gains and loses, one sample per program."""
+    """Turn the sums by owner into the gains and losses of each row, one sample per program."""
     sample = tl.program_id(0).to(tl.int64)
     position = tl.arange(0, BLOCK)
     valid = position < S
