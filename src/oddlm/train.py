@@ -176,7 +176,7 @@ def train(
 def corrupt(
     prompts: Tensor, lengths: Tensor, answers: Tensor, mask_id: int, generator: torch.Generator
 ) -> tuple[Tensor, ...]:
-    """Mask each answer token with its pair's probability t; a batch spreads t evenly over (0, 1)."""
+    """Mask each answer token with its pair's probability t; t is spread evenly over (0, 1)."""
     B, L = answers.shape
     device = answers.device
     offset = torch.rand(1, generator=generator, device=device)

@@ -1,1 +1,1 @@
-"""Numerical kernels: `reference` is written for reading, and every faster one is tested against it."""
+"""Numerical kernels: `reference` is written for reading; faster ones are tested against it."""

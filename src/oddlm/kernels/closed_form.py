@@ -124,7 +124,7 @@ def _buffers(logits: Tensor, masked: Tensor) -> Tensor:
 def _observe_all(
     logits: Tensor, tokens: Tensor, masked: Tensor, how: Repel, buffers: Tensor
 ) -> tuple[Tensor, list[Rows]]:
-    """Return features [G, n, V], and the rows of some samples at a time, which hold views of them."""
+    """Return features [G, n, V], and the `Rows` of some samples at a time with views of them."""
     x, t, m = logits.flatten(0, 1), tokens.flatten(0, 1), masked.flatten(0, 1)
     M, V = _most_masked(masked), logits.shape[-1]
     features = buffers.new_empty(*logits.shape[:2], V)

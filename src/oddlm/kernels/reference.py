@@ -26,8 +26,8 @@ def repel(
 ) -> tuple[Tensor, Tensor | None]:
     """Return the pushed logits, and the directions [G, n, D] these samples add, if wanted.
 
-    Shapes: logits [G, n, S, V], tokens and masked [G, n, S], alpha [G, n], earlier [G, h, D]. Works under
-    `no_grad` and `inference_mode`; inputs are copied, never changed.
+    Shapes: logits [G, n, S, V], tokens and masked [G, n, S], alpha [G, n], earlier [G, h, D]. This
+    works under `no_grad` and `inference_mode`; inputs are copied, never changed.
     """
     with torch.inference_mode(False), torch.enable_grad():
         tokens, masked, alpha = tokens.clone(), masked.clone(), alpha.clone()

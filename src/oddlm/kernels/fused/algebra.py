@@ -1,6 +1,6 @@
-"""The GPU kernels between the passes over the logits: positions, inner products, directions, forces.
+"""The GPU kernels between the passes over the logits.
 
-Conventions are those of `passes.py`.
+They compute positions, inner products, directions and forces. Conventions are those of `passes.py`.
 """
 
 import triton

@@ -72,9 +72,9 @@ def plan(
     positions: Tensor | None = None,
     never: tuple[int, ...] = (),
 ) -> tuple[Push, Tensor | None]:
-    """Return the push of logits [G, n, S, V] (see `reference.repel`), and the directions, if wanted.
+    """Plan the push of logits [G, n, S, V]; return it with the directions added, if wanted.
 
-    With positions [G * n, m], the logits are [G, n, m, V] at the masked positions of each sample,
+    Arguments are those of `reference.repel`. With positions [G * n, m], the logits are [G, n, m, V] at the masked positions of each sample,
     in ascending order.
     """
     columns = columns_of(logits.shape[-1], never, how.protected, logits.device)

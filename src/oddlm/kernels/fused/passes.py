@@ -1,6 +1,6 @@
-"""The GPU kernels that pass over the logits; `launch.py` launches them, docs/kernels.md derives them.
+"""The GPU kernels that pass over the logits; `launch.py` launches them.
 
-Rows are the positions of samples: row = sample * S + position. Logits have M lines per sample, one
+docs/kernels.md has the derivation. Rows are the positions of samples: row = sample * S + position. Logits have M lines per sample, one
 for every position or (SOME) for each masked one, whose `positions` [samples, M] are ascending.
 `table` holds one byte of NEVER and PROTECTED flags per column. `busy` holds one byte per BUSY
 columns that says whether any flag is set there; few blocks have one, so most skip the table. Sums
@@ -191,7 +191,8 @@ def measure_rows(
             if PUSHED:
                 x = pushed(
                     x, column, inside, position,
-                    row_largest, row_likeliest, row_at_peak, row_even, row_force, pull_row, owner_row,
+                    row_largest, row_likeliest, row_at_peak, row_even, row_force,
+                    pull_row, owner_row,
                 )  # fmt: skip
             if tl.load(busy + start // BUSY) != 0:
                 x = tl.where(load_flags(table, column, inside) != 0, -float("inf"), x)
@@ -341,7 +342,8 @@ def draw_tokens(
             if PUSHED:
                 y = pushed(
                     x, column, inside, position,
-                    row_largest, row_likeliest, row_at_peak, row_even, row_force, pull_row, owner_row,
+                    row_largest, row_likeliest, row_at_peak, row_even, row_force,
+                    pull_row, owner_row,
                 )  # fmt: skip
             if tl.load(busy + start // BUSY) != 0:
                 flags = load_flags(table, column, inside)
