@@ -74,8 +74,8 @@ def plan(
 ) -> tuple[Push, Tensor | None]:
     """Plan the push of logits [G, n, S, V]; return it with the directions added, if wanted.
 
-    Arguments are those of `reference.repel`. With positions [G * n, m], the logits are [G, n, m, V] at the masked positions of each sample,
-    in ascending order.
+    Arguments are those of `reference.repel`. With positions [G * n, m], the logits are [G, n, m, V]
+    at the masked positions of each sample, in ascending order.
     """
     columns = columns_of(logits.shape[-1], never, how.protected, logits.device)
     lines = logits, None if positions is None else positions.view(logits.shape[:3])

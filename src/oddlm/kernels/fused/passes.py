@@ -1,11 +1,11 @@
 """The GPU kernels that pass over the logits; `launch.py` launches them.
 
-docs/kernels.md has the derivation. Rows are the positions of samples: row = sample * S + position. Logits have M lines per sample, one
-for every position or (SOME) for each masked one, whose `positions` [samples, M] are ascending.
-`table` holds one byte of NEVER and PROTECTED flags per column. `busy` holds one byte per BUSY
-columns that says whether any flag is set there; few blocks have one, so most skip the table. Sums
-run in a fixed order (no atomics), so that two runs give the same bits. Loops over columns have
-constant bounds.
+docs/kernels.md has the derivation. Rows are the positions of samples: row = sample * S + position.
+Logits have M lines per sample, one for every position or (SOME) for each masked one, whose
+`positions` [samples, M] are ascending. `table` holds one byte of NEVER and PROTECTED flags per
+column. `busy` holds one byte per BUSY columns that says whether any flag is set there; few blocks
+have one, so most skip the table. Sums run in a fixed order (no atomics), so that two runs give the
+same bits. Loops over columns have constant bounds.
 """
 
 import triton
