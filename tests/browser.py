@@ -30,7 +30,7 @@ HOSTS = ("127.0.0.1", "localhost")
 
 @dataclass
 class Browse:
-    """Opens pages, each in a profile of its own, and keeps what they asked for and complained of."""
+    """Opens pages, each in its own profile, and records their requests and errors."""
 
     browser: "Browser"
     requests: list[str] = field(default_factory=list)

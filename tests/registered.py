@@ -1,4 +1,4 @@
-"""All that is registered, for tests that run over it: a new piece is tested without being listed."""
+"""Everything that is registered, so that tests cover a new piece without listing it."""
 
 from oddlm.diversity.objectives import slope_of, weigh_of
 from oddlm.pieces import PIECES

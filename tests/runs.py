@@ -40,7 +40,7 @@ def run(
     limit: int | None = None,
     **more: Any,
 ) -> list[Record]:
-    """The records of a run, in the order of its problems; what fails or is damaged is a ValueError."""
+    """Return the records of a run in the order of its problems; ValueError if any is damaged."""
     one = asked(spec, problems, limit=limit)
     result = carry_out(Plan((one,)), store, **more)
     for _, failure in result.failures:

@@ -85,7 +85,10 @@ def test_standard_output_in_a_file_is_written_behind_what_is_there(folder):
 
 
 def test_devices_stay_devices(folder):
-    look = "import os, stat; print(*[stat.S_ISCHR(os.stat(f'/dev/{name}').st_mode) for name in ('null', 'full')])"
+    look = (
+        "import os, stat; "
+        "print(*[stat.S_ISCHR(os.stat(f'/dev/{name}').st_mode) for name in ('null', 'full')])"
+    )
     ask = f"{sys.executable} -m oddlm {' '.join(SCORE)} --out"
     script = f'{ask} /dev/null && ! {ask} /dev/full && {sys.executable} -c "{look}"'
     jail = [*OWN_DEV, "sh", "-c", script]
@@ -165,7 +168,10 @@ def test_a_name_as_long_as_a_file_system_takes(tmp_path):
     assert names(tmp_path) == {"x" * 255}
 
 
-WRITE = "from oddlm.files import write_whole; from pathlib import Path; write_whole(Path({path!r}), b'new' * {times})"
+WRITE = (
+    "from oddlm.files import write_whole; from pathlib import Path; "
+    "write_whole(Path({path!r}), b'new' * {times})"
+)
 
 
 def jailed(code: str, *jail: str) -> subprocess.CompletedProcess[str]:
@@ -194,8 +200,14 @@ def test_a_file_in_a_folder_that_cannot_be_written(tmp_path):
 def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path):
     disk = tmp_path / "disk"
     disk.mkdir()
-    look = "import os; [print(name, len(open(f'{disk}/' + name).read())) for name in os.listdir('{disk}')]"
-    code = f"open('{disk}/file', 'w').write('old')\ntry: {WRITE}\nexcept ValueError as error: print(error)\n{look}"
+    look = (
+        "import os; "
+        "[print(name, len(open(f'{disk}/' + name).read())) for name in os.listdir('{disk}')]"
+    )
+    code = (
+        f"open('{disk}/file', 'w').write('old')\n"
+        f"try: {WRITE}\nexcept ValueError as error: print(error)\n{look}"
+    )
     code = code.replace("{disk}", str(disk)).format(path=f"{disk}/file", times=1 << 20)
     done = jailed(code, "--size", str(1 << 18), "--tmpfs", str(disk))
     assert done.stdout.splitlines() == [

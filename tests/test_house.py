@@ -43,7 +43,10 @@ TORCHLESS = [
 
 def lint(folder: Path) -> subprocess.CompletedProcess[str]:
     """The contract of pyproject.toml on the package in a folder."""
-    code = f"import sys; sys.path.insert(0, {str(folder)!r}); from importlinter.cli import lint_imports_command as main; main()"
+    code = (
+        f"import sys; sys.path.insert(0, {str(folder)!r}); "
+        "from importlinter.cli import lint_imports_command as main; main()"
+    )
     config = ["--config", str(ROOT / "pyproject.toml"), "--no-cache"]
     return subprocess.run(
         [sys.executable, "-c", code, *config], cwd=folder, capture_output=True, text=True
@@ -119,7 +122,8 @@ class Net:
 
     def __call__(self, tokens, start, prompt_lengths):
         g = torch.Generator().manual_seed(0)
-        return self.scale * torch.randn(tokens.shape[1] - start, 30, generator=g).expand(len(tokens), -1, -1)
+        logits = self.scale * torch.randn(tokens.shape[1] - start, 30, generator=g)
+        return logits.expand(len(tokens), -1, -1)
 '''
 
 

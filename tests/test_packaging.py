@@ -153,7 +153,8 @@ def test_the_wheel_draws_samples_where_the_tree_is_not(wheel, tmp_path):
 import sys
 sys.path.insert(0, {str(tmp_path)!r})
 import oddlm
-texts = [sample.text for sample in oddlm.load("mini").sample("73,32,7,19,28", n=4, length=24, steps=12)]
+samples = oddlm.load("mini").sample("73,32,7,19,28", n=4, length=24, steps=12)
+texts = [sample.text for sample in samples]
 print(oddlm.__file__, len(texts), len(set(texts)) > 1)
 """
     done = subprocess.run(

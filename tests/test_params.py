@@ -106,7 +106,8 @@ def test_contents_count():
 def test_the_id_outlives_the_process_and_the_file():
     one = spec(alpha=8, policy={"name": "threshold", "threshold": 0.8})
     assert checked(RunSpec, json.loads(one.model_dump_json())).id == one.id
-    code = f"from oddlm.spec import *; print(RunSpec.model_validate_json({one.model_dump_json()!r}).id)"
+    text = one.model_dump_json()
+    code = f"from oddlm.spec import *; print(RunSpec.model_validate_json({text!r}).id)"
     assert (
         subprocess.run(
             [sys.executable, "-c", code], capture_output=True, text=True, check=True

@@ -225,7 +225,10 @@ def test_a_broken_piece_is_found_without_being_listed(tmp_path):
         "tests/test_pieces.py",
         "-rf",
     ]
-    code = f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]; import pytest; sys.exit(pytest.main({words!r}))"
+    code = (
+        f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]; "
+        f"import pytest; sys.exit(pytest.main({words!r}))"
+    )
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=ROOT,

@@ -51,7 +51,8 @@ TASK = """
 from oddlm.tasks import Problem, Score, Task
 from mine.reading import read
 
-TASK = Task("mine", lambda *, limit=None: [Problem("0", "t5", None)], read, lambda problem, text: Score(True, text, "")%s)
+TASK = Task("mine", lambda *, limit=None: [Problem("0", "t5", None)], read, \
+lambda problem, text: Score(True, text, "")%s)
 """
 
 

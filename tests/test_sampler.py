@@ -316,7 +316,7 @@ def test_order_temperature_changes_where_not_what():
 
 
 def test_order_noise_draws_the_first_position_in_proportion_to_confidence():
-    """Gumbel-max on the log-confidence: position p goes first with probability confidence[p] / sum."""
+    """Gumbel-max on the log-confidence: p is first with probability confidence[p] / sum."""
     logits = torch.tensor([[3.0, 0, 0], [1.0, 0, 0], [0.5, 0, 0]])
     logits = torch.cat([logits, torch.zeros(3, 1)], dim=1)
     done = denoise(

@@ -361,7 +361,7 @@ def load(name: str, *, raw: bool = False, max_batch: int | None = None, **option
     tokenizer = getattr(model, "tokenizer", None)
     if tokenizer is None:
         raise ValueError(
-            f"model {name!r} has no tokenizer: build the LM yourself with oddlm.LM(model, tokenizer)"
+            f"model {name!r} has no tokenizer: build the LM with oddlm.LM(model, tokenizer)"
         )
     return LM(model, tokenizer, raw, max_batch)
 
@@ -524,7 +524,7 @@ def repulsion(params: SampleParams) -> Repulsion | None:
 
 
 def check_params(params: SampleParams) -> None:
-    """Raise ValueError for unknown objectives, features, policies or selectors, even unused ones."""
+    """Raise ValueError for an unknown objective, feature, policy or selector, even if unused."""
     repulsion(params)
     POLICIES.build(params.policy)
     SELECTORS.build(params.selector)

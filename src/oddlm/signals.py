@@ -17,7 +17,7 @@ class Terminated(KeyboardInterrupt):
 
 @dataclass
 class Ending:
-    """A signal handler that raises Terminated once; a second signal does not disturb the cleanup."""
+    """A signal handler that raises Terminated once; later signals do not disturb the cleanup."""
 
     told: bool = False  # whether the signal was received
 

@@ -38,7 +38,7 @@ class Loading(BaseModel):
         return short_dtype(dtype)
 
     def options(self) -> dict[str, Any]:
-        """Return the options that differ from the defaults, as keyword arguments of `oddlm.load`."""
+        """Return the options that differ from the defaults, as arguments of `oddlm.load`."""
         return self.model_dump(exclude_defaults=True)
 
 

@@ -1,9 +1,8 @@
-"""Train a masked diffusion language model on endless task streams:
-`oddlm train recipes/mini/config.toml`.
+"""Train a masked diffusion language model on endless streams of (prompt, answer) pairs.
 
-The prompt is kept, every answer token is masked with probability t ~ U(0, 1), and the masked ones
-are predicted with weight 1/t: the bound of LLaDA (Nie et al. 2025, arXiv:2502.09992). One process,
-or several with torchrun.
+Run it with `oddlm train recipes/mini/config.toml`, or as several processes with torchrun. The
+prompt is kept, every answer token is masked with probability t ~ U(0, 1), and the masked ones are
+predicted with weight 1/t: the bound of LLaDA (Nie et al. 2025, arXiv:2502.09992).
 """
 
 import json
@@ -31,9 +30,8 @@ from .models.transformer import Transformer, TransformerConfig
 from .registry import Registry
 
 SHARDS = 64  # of every data set, whatever the number of processes that make them
-Columns = tuple[
-    np.ndarray, np.ndarray, np.ndarray
-]  # prompts [N, prompt], their lengths [N], answers [N, length]
+# Prompts [N, prompt], their lengths [N], answers [N, length].
+Columns = tuple[np.ndarray, np.ndarray, np.ndarray]
 _PIECES = re.compile(r"\d+|\D+")
 
 
@@ -111,7 +109,7 @@ def read_config(path: Path, **changes: Any) -> TrainConfig:
 def train(
     config: TrainConfig, out: Path, *, device: str | None = None, workers: int | None = None
 ) -> Path:
-    """Train, or go on where a killed run was; gives the folder of the finished checkpoint."""
+    """Train, or resume an interrupted run; return the folder of the finished checkpoint."""
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     usual = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
     device = str(chosen_device(device or usual))
@@ -178,23 +176,15 @@ def train(
 def corrupt(
     prompts: Tensor, lengths: Tensor, answers: Tensor, mask_id: int, generator: torch.Generator
 ) -> tuple[Tensor, ...]:
-    """Mask each answer token with its row's probability t; the t of a batch are spread evenly over
-    (0, 1).
-    """
+    """Mask each answer token with its pair's probability t; t is spread evenly over (0, 1)."""
     B, L = answers.shape
     device = answers.device
     offset = torch.rand(1, generator=generator, device=device)
-    t = ((torch.randperm(B, generator=generator, device=device) + offset) / B).clamp(min=1 / L)[
-        :, None
-    ]
+    order = torch.randperm(B, generator=generator, device=device)
+    t = ((order + offset) / B).clamp(min=1 / L)[:, None]
     mask = torch.rand(B, L, generator=generator, device=device) < t
-    return (
-        torch.cat([prompts, answers.masked_fill(mask, mask_id)], dim=1),
-        lengths,
-        answers,
-        mask,
-        t,
-    )
+    canvas = torch.cat([prompts, answers.masked_fill(mask, mask_id)], dim=1)
+    return canvas, lengths, answers, mask, t
 
 
 def weighted_loss(
@@ -207,11 +197,10 @@ def weighted_loss(
     *,
     focal: float,
 ) -> Tensor:
-    """Cross entropy of the masked tokens, over t, and less where the network is right already."""
+    """Cross entropy of the masked tokens, divided by t, with less weight on easy tokens."""
     logits = model(canvas, canvas.shape[1] - answers.shape[1], lengths).float()
-    loss = F.cross_entropy(logits.flatten(0, 1), answers.flatten(), reduction="none").view_as(
-        answers
-    )
+    loss = F.cross_entropy(logits.flatten(0, 1), answers.flatten(), reduction="none")
+    loss = loss.view_as(answers)
     weight = mask / t * (1 - (-loss.detach()).exp()) ** focal
     return (weight * loss).sum() / answers.numel()
 
@@ -220,9 +209,7 @@ def weighted_loss(
 def check(
     network: Transformer, mask_id: int, pairs: Pairs, config: TrainConfig, device: str
 ) -> dict[str, float]:
-    """The bound in nats per token, and the share of masked tokens that are guessed right, on
-    held-out pairs.
-    """
+    """Return the bound in nats per token and the accuracy at masked tokens, on held-out pairs."""
     generator = torch.Generator(device).manual_seed(0)
     canvas, lengths, answers, mask, t = corrupt(*pairs.draw(generator), mask_id, generator)
     with _precision(config, device):
@@ -243,18 +230,15 @@ def rate(config: TrainConfig, step: int) -> float:
 def make_pairs(
     configs: list[DataConfig], workers: int | None = None
 ) -> list[tuple[DataConfig, Columns]]:
-    """Make the pairs of every data set, in shards that do not depend on how many processes make
-    them.
-    """
+    """Make the pairs of every data set, in shards that do not depend on the number of processes."""
     jobs = [
         (config, shard, size)
         for config in configs
         for shard, size in enumerate(_shard_sizes(config.count))
         if size
     ]
-    fresh = multiprocessing.get_context(
-        "forkserver"
-    )  # a fork of this process would copy the threads' locks
+    # A fork of this process would copy the locks of its threads.
+    fresh = multiprocessing.get_context("forkserver")
     with ProcessPoolExecutor(workers or len(os.sched_getaffinity(0)), fresh) as pool:
         parts = list(pool.map(_make_shard, jobs))
     made = []
@@ -279,18 +263,14 @@ def _make_shard(job: tuple[DataConfig, int, int]) -> Columns:
     answers = np.full((size, config.length), tokenizer.eos_id, dtype=np.int16)
     made = 0
     for texts in stream(seed=shard, **config.options):
-        # the tokenizer cuts around every number, so pieces can be encoded alone, and the same ones
-        # come again and again
+        # The tokenizer splits around every number, so pieces can be encoded alone and cached.
         p, a = (
             [t for piece in _PIECES.findall(text) for t in encode_piece(piece)] for text in texts
         )
         if len(p) > config.prompt or len(a) > config.length - 1:
             continue
-        prompts[made, config.prompt - len(p) :], lengths[made], answers[made, : len(a)] = (
-            p,
-            len(p),
-            a,
-        )
+        prompts[made, config.prompt - len(p) :], lengths[made] = p, len(p)
+        answers[made, : len(a)] = a
         made += 1
         if made == size:
             break
@@ -303,7 +283,7 @@ def _held_out(config: DataConfig) -> DataConfig:
 
 
 def _which(config: TrainConfig, step: int) -> int:
-    """The data set of a step: shares are kept exactly, and every process draws the same."""
+    """Return the data set of a step: shares are kept exactly, and all processes agree."""
     shares = np.cumsum([d.share for d in config.data])
     position = (step * 0.6180339887498949) % 1.0  # the golden ratio spreads steps evenly
     return int(np.searchsorted(shares, position * shares[-1], side="right"))
@@ -336,12 +316,13 @@ class Progress:
 
 
 class _Log:
-    """Lines of JSON, on disk and on the screen."""
+    """Writes lines of JSON to a file and to standard output."""
 
     def __init__(self, path: Path, start: Progress, *, quiet: bool) -> None:
         self._path, self._start, self._quiet = path, start, quiet
         self._began, self._tokens = time.monotonic(), 0
-        if not quiet and path.exists():  # what a killed run logged after its checkpoint comes again
+        # An interrupted run logs the steps after its checkpoint again.
+        if not quiet and path.exists():
             lines = [
                 line
                 for line in path.read_text().splitlines()
@@ -393,7 +374,7 @@ def _resume(
     state = torch.load(path, map_location=device, weights_only=True)
     if changed := [k for k, v in config.model_dump().items() if state["config"].get(k) != v]:
         raise ValueError(
-            f"{path} was made with another {changed[0]}: give the same config, or another --out"
+            f"{path} was made with another {changed[0]}: use the same config, or another --out"
         )
     network.load_state_dict(state["network"])
     optimiser.load_state_dict(state["optimiser"])

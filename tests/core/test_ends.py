@@ -112,7 +112,7 @@ def test_nor_what_the_terminal_draws(lm, samples):
 
 
 class Halves(Guarded):
-    """Sure of an end token at even positions and of a protected word at odd ones, surer of the end."""
+    """Predicts an end token at even positions and, less surely, a protected word at odd ones."""
 
     def __init__(self):
         super().__init__(end_ids=(5,), protected_ids=(6,))

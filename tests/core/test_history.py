@@ -139,7 +139,7 @@ def test_sparse_memory_loses_what_it_says_and_stays_orthonormal(peaked, share):
 
 
 def test_sparse_memory_knows_duplicates(toy):
-    """A sample like a remembered one must not pass for new: its residual stays below the tolerance."""
+    """A duplicate of a remembered sample must keep a residual below the tolerance."""
     options = {
         "guide": Repulsion(alpha=16, remember="sparse", duplicates="skip"),
         "temperature": 0.0,
@@ -264,5 +264,5 @@ def test_memory_that_cannot_be(toy):
     with pytest.raises(ValueError, match="cannot remember a history with a parallel policy"):
         denoise(toy, [[5]], n=2, guide=Repulsion(remember="exact"), policy="threshold", **SHAPE)
     forgetful = denoise(toy, [[5]], n=2, guide=Repulsion(alpha=16), **SHAPE)
-    with pytest.raises(ValueError, match="history holds no directions.*remember='exact'"):
+    with pytest.raises(ValueError, match=r"history holds no directions.*remember='exact'"):
         denoise(toy, [[5]], n=2, guide=Repulsion(alpha=16), history=forgetful.history, **SHAPE)

@@ -1,4 +1,4 @@
-"""What a step may do to tokens: write them once, take them back, or accept and renoise random ones."""
+"""The diffusion processes: absorbing, remasking and uniform."""
 
 from itertools import pairwise
 

@@ -210,7 +210,7 @@ def test_none_of_it_is_the_run_as_it_was(toy):
     options = {"n": 4, "temperature": 1.0, **SHAPE}
     expected = denoise(Old(), PROMPTS, **options)
     assert torch.equal(denoise(toy, PROMPTS, prompt_noise=0.0, **options).tokens, expected.tokens)
-    with pytest.raises(ValueError, match="prompt_noise needs a model .* not Old"):
+    with pytest.raises(ValueError, match=r"prompt_noise needs a model .* not Old"):
         denoise(Old(), PROMPTS, prompt_noise=0.1, **options)
 
 

@@ -1,7 +1,6 @@
-"""Tokens of a grid of settings, written down once: a rewrite of the sampler changes none of them.
+"""Pinned tokens for a grid of settings, which a rewrite of the sampler must not change.
 
-    python -m tests.core.test_token_grid     # writes them anew, where the numerics themselves are to
-    change
+    python -m tests.core.test_token_grid     # writes them again after an intended numerical change
 
 All settings are explicit, so a change of a default changes nothing here.
 """

@@ -25,10 +25,10 @@ def gpu(monkeypatch):
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "GPU of the test")
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
 
-    for cached in (dispatch._too_old, dispatch._say):
+    for cached in (dispatch._too_old, dispatch._warn_slow):
         cached.cache_clear()
     yield install
-    for cached in (dispatch._too_old, dispatch._say):
+    for cached in (dispatch._too_old, dispatch._warn_slow):
         cached.cache_clear()
 
 

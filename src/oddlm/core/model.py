@@ -131,7 +131,7 @@ class PlainSession:
 
 
 def open_session(model: Any, query: Query) -> Session:
-    """Open the session of a run: `model.session(query)` if the model has one, else the model itself.
+    """Open the session of a run: `model.session(query)`, or the model itself if it has none.
 
     Args:
         model: The model.
@@ -155,9 +155,9 @@ def info_of(model: Any, name: str = "the model") -> ModelInfo:
         if not hasattr(model, part)
     ]:
         raise ValueError(
-            f"{name} is a {type(model).__name__} without {', '.join(missing)}: a model is called as "
-            "model(tokens, start, prompt_lengths), returns logits, and has mask_id, vocab_size and "
-            "end_ids, or an info (see oddlm.Model)"
+            f"{name} is a {type(model).__name__} without {', '.join(missing)}: "
+            "a model is called as model(tokens, start, prompt_lengths), returns logits, "
+            "and has mask_id, vocab_size and end_ids, or an info (see oddlm.Model)"
         )
     unnamed = f"{type(model).__name__} object {id(model):#x}"  # equal to no other model
     return ModelInfo(model.vocab_size, model.mask_id, tuple(model.end_ids), name=unnamed)

@@ -108,7 +108,7 @@ class State:
     blocks: Blocks
     commit_step: Tensor  # [B, L] int64: the step that wrote each token; -1 if none did
     confidence: Tensor | None
-    """[B, L] float64: confidence of each token when it was written; None unless a policy remasks."""
+    """[B, L] float64: confidence of each token when it was written; only if a policy remasks."""
     nfe: Tensor  # [B] int64: network evaluations of each sample
     live: Tensor | None  # [R]: indices of the samples that still need the network; None means all
     done: bool

@@ -1,1 +1,1 @@
-"""What to repel (features), how (objectives), and how hard (guide)."""
+"""Repulsion: what is compared (features), what is maximized (objectives), how strongly (alpha)."""

@@ -44,7 +44,7 @@ def diversify(
     history: Explored | None = None,
     record: Explored | None = None,
 ) -> Tensor:
-    """Push the samples of a batch apart: one line in your own sampling loop, before it picks tokens.
+    """Push the samples of a batch apart: one line in your own loop, before it picks tokens.
 
     The batch holds the samples of one or several prompts, B = groups * n; the samples of one prompt
     are neighbours.

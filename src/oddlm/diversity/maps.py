@@ -1,6 +1,4 @@
-"""Fixed linear maps that features are made with: random signs, and a vocabulary's embeddings
-without what all tokens share.
-"""
+"""Fixed linear maps for features: random signs, and embeddings without their common directions."""
 
 from functools import lru_cache
 
@@ -10,17 +8,18 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..core import noise
 
-SEED = 0  # one for all: features of two runs are comparable
+SEED = 0  # the same for all runs, so that their features are comparable
 
-_meanings: WeakTensorKeyDictionary = (
-    WeakTensorKeyDictionary()
-)  # embedding -> (its version, what `meanings` made of it)
+# embedding -> (its version, its `meanings`)
+_meanings: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 
 @lru_cache(maxsize=4)
 def signs(rows: int, columns: int, purpose: noise.Purpose, device: torch.device) -> Tensor:
-    """[rows, columns] float32 of +1 and -1, the same on every device: as good as Gaussian numbers
-    for keeping inner products (Achlioptas 2003, "Database-friendly random projections").
+    """Return random signs [rows, columns] float32, the same on every device.
+
+    They preserve inner products as well as Gaussian numbers do (Achlioptas 2003, "Database-friendly
+    random projections").
     """
     with torch.inference_mode(False), torch.no_grad():
         keys = noise.key(
@@ -31,12 +30,11 @@ def signs(rows: int, columns: int, purpose: noise.Purpose, device: torch.device)
 
 
 def meanings(embedding: Tensor) -> Tensor:
-    """[V, H]: embeddings centred, without their leading principal directions, of unit length; made
-    once per embedding.
+    """Return the embeddings [V, H] centred, without leading principal directions, normalized.
 
-    The mean and about one direction in a hundred are common to all tokens and say how frequent one
-    is, not what it means (Mu and Viswanath 2018, "All-but-the-top"). Tokens are compared by their
-    cosine there, hence the unit length.
+    The mean and about one direction in a hundred are common to all tokens and encode frequency
+    rather than meaning (Mu and Viswanath 2018, "All-but-the-top"). Tokens are then compared by
+    cosine, hence the unit norm. The result is cached per embedding.
     """
     version = None if embedding.is_inference() else embedding._version  # training writes in place
     held = _meanings.get(embedding)
@@ -50,9 +48,8 @@ def meanings(embedding: Tensor) -> Tensor:
 
 def _without_the_common(embedding: Tensor) -> Tensor:
     V, H = embedding.shape
-    common = max(
-        0, min(max(1, H // 100), H - 1, V - 2)
-    )  # V centred rows span V - 1 directions at most: one is left
+    # V centred rows span at most V - 1 directions, of which one must be left.
+    common = max(0, min(max(1, H // 100), H - 1, V - 2))
     x = embedding.to(torch.promote_types(embedding.dtype, torch.float32), copy=True)
     x = x - x.mean(dim=0)
     leading = torch.linalg.eigh((x.mT @ x).double()).eigenvectors[:, H - common :].to(x.dtype)

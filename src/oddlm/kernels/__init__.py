@@ -1,1 +1,1 @@
-"""Numerical cores. `reference` is written for reading; every faster one is compared with it."""
+"""Numerical kernels: `reference` is written for reading; faster ones are tested against it."""

@@ -1,7 +1,6 @@
-"""Repulsion without autograd in every feature that knows its own derivative: `reference` with the
-chain rule written out.
+"""Repulsion without autograd for features with a known derivative, by the chain rule.
 
-README.md in this folder derives it. Shapes: G groups of n samples, S positions, V vocabulary, D
+docs/kernels.md has the derivation. Shapes: G groups of n samples, S positions, V vocabulary, D
 feature size.
 """
 
@@ -12,7 +11,7 @@ from . import reference
 from .batching import by_groups
 from .contract import Batch, Repel
 
-ELEMENTS = 1 << 21  # of logits in a pass on a CPU: a handful of arrays of that size are held
+ELEMENTS = 1 << 21  # logits per pass on a CPU, which holds a handful of arrays of that size
 
 
 def repel(
@@ -23,12 +22,9 @@ def repel(
     earlier: Tensor | None,
     how: Repel,
 ) -> tuple[Tensor, Tensor | None]:
-    """The same contract as `reference.repel`, for features with a trace and objectives with a
-    slope.
-    """
-    elements = (
-        reference.ELEMENTS if logits.is_cuda else ELEMENTS
-    )  # a GPU waits in every pass: no more of them than autograd makes
+    """Do `reference.repel` for features with a trace and objectives with a slope."""
+    # Every pass makes a GPU wait, so it gets no more of them than with autograd.
+    elements = reference.ELEMENTS if logits.is_cuda else ELEMENTS
     return by_groups(_push, _features, elements, logits, tokens, masked, alpha, earlier, how)
 
 
@@ -41,7 +37,7 @@ def _push(
     earlier: Tensor | None,
     how: Repel,
 ) -> Tensor | None:
-    """Write the pushed `logits` into `pushed`; the directions added, where wanted."""
+    """Write the pushed logits into `pushed`; return the directions added, if wanted."""
     assert how.trace is not None
     assert how.slope is not None
     canvas = _soft_canvas(logits, tokens, masked)
@@ -54,9 +50,8 @@ def _push(
     gradient.scatter_add_(
         -1, likeliest, by_quality.to(canvas.dtype)[..., None, None] * share * peak
     )
-    gradient.addcmul_(
-        canvas, gradient.sum(dim=-1, keepdim=True), value=-1
-    )  # 0 where committed: there P is one-hot
+    # Where committed this gives 0, since P is one-hot there.
+    gradient.addcmul_(canvas, gradient.sum(dim=-1, keepdim=True), value=-1)
     _settle(gradient, likeliest)
     gradient.index_fill_(-1, how.protected_on(logits.device), 0.0)
     force = how.eased(alpha, batch).to(canvas.dtype)
@@ -68,8 +63,9 @@ def _push(
 
 
 def _settle(gradient: Tensor, likeliest: Tensor) -> None:
-    """A softmax's gradient sums to 0: what the others leave is the likeliest's, without its
-    cancellation in one-hot rows.
+    """Set the gradient of the likeliest token so that each row sums to 0, as a softmax's does.
+
+    This avoids the cancellation that its direct formula has in nearly one-hot rows.
     """
     gradient.scatter_(-1, likeliest, 0.0)
     gradient.scatter_(-1, likeliest, -gradient.sum(dim=-1, keepdim=True))
@@ -81,7 +77,7 @@ def _features(logits: Tensor, tokens: Tensor, masked: Tensor, how: Repel) -> Ten
 
 
 def _soft_canvas(logits: Tensor, tokens: Tensor, masked: Tensor) -> Tensor:
-    """`reference.soft_canvas` in single precision at least, and in place."""
+    """Compute `reference.soft_canvas` in place, and at least in single precision."""
     here, dtype = masked[..., None], torch.promote_types(logits.dtype, torch.float32)
     canvas = logits.masked_fill(~here, 0.0).softmax(dim=-1, dtype=dtype).mul_(here)
     committed = (~masked & (tokens >= 0)).to(dtype)[..., None]

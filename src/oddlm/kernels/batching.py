@@ -1,4 +1,4 @@
-"""A push in pieces that fit into memory: a few groups at a time, or one sample after the other."""
+"""A push in parts that fit into memory: a few groups at a time, or one sample after the other."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -39,7 +39,7 @@ def by_groups(
 
 
 def _groups(logits: Tensor, sequential: bool, elements: int) -> Iterator[slice]:
-    """Slices of the groups: as many at a time as fit, at least one."""
+    """Yield slices of the groups: as many at a time as fit, at least one."""
     G, n, S, V = logits.shape
     some = max(1, tile_elements(logits.device, elements) // ((1 if sequential else n) * S * V))
     return (slice(i, i + some) for i in range(0, G, some))

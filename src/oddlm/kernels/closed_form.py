@@ -1,9 +1,8 @@
-"""Repulsion in max-pooled features without autograd: two passes over the logits, one tile at a
-time.
+"""Repulsion in max-pooled features without autograd: two tiled passes over the logits.
 
-README.md in this folder derives it. Shapes: G groups of n samples, S positions, V vocabulary; T
-samples at a time, M masked rows each (rows of samples with fewer are padded and marked). A tile is
-[T, some rows, V].
+docs/kernels.md has the derivation. Shapes: G groups of n samples, S positions, V vocabulary; T
+samples at a time, M masked rows each (samples with fewer are padded, and the padding is marked). A
+tile is [T, some rows, V].
 """
 
 from collections.abc import Iterator
@@ -21,27 +20,27 @@ TILE_ELEMENTS = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What one pass over the masked rows of T samples leaves behind."""
+    """The result of one pass over the masked rows of T samples."""
 
-    position: Tensor  # [T, M] int64: where a row stands in the canvas
+    position: Tensor  # [T, M] int64: position of a row in the canvas
     valid: Tensor  # [T, M] bool: a masked row, not padding
     largest: Tensor  # [T, M] largest logit
     likeliest: Tensor  # [T, M] int64: its column
     rest: Tensor  # [T, M] float64: sum of exp(x - largest) over the other columns
-    # [T, M] float64: sum of squared probabilities, without the likeliest and the protected
+    # [T, M] float64: sum of squared probabilities, without the likeliest and the protected.
     power: Tensor
     feature: Tensor  # [T, V] largest probability in each column
-    # [T, V] int16, or int32 for very many rows: the row that has it, M where a committed token has
+    # [T, V] int16, or int32 for very many rows: the row that has it, or M for a committed token.
     owner: Tensor
 
     @property
     def peak(self) -> Tensor:
-        """[T, M]: probability of the likeliest."""
+        """[T, M]: probability of the likeliest token."""
         return 1 / (1 + self.rest)
 
     @property
     def quality(self) -> Tensor:
-        """[T]: mean probability of the likeliest."""
+        """[T]: mean probability of the likeliest token."""
         return self.peak.where(self.valid, 0.0).sum(dim=1) / self.valid.sum(dim=1).clamp(min=1)
 
 
@@ -53,9 +52,7 @@ def repel(
     earlier: Tensor | None,
     how: Repel,
 ) -> tuple[Tensor, Tensor | None]:
-    """The same contract as `reference.repel`, for max-pooled probabilities and objectives with a
-    slope.
-    """
+    """Do `reference.repel` for max-pooled probabilities and objectives with a slope."""
     pushed = torch.empty_like(logits, memory_format=torch.contiguous_format)
     if not masked.all():
         pushed.copy_(logits)  # committed rows stay
@@ -64,22 +61,9 @@ def repel(
     keep = Duplicates("skip", how.duplicates.tolerance)
     for k in range(logits.shape[1]):
         one, mine = slice(k, k + 1), how.for_sample(k)
-        _push(
-            pushed[:, one],
-            logits[:, one],
-            tokens[:, one],
-            masked[:, one],
-            alpha[:, one],
-            earlier,
-            mine,
-        )
-        after, _ = _observe_all(
-            pushed[:, one],
-            tokens[:, one],
-            masked[:, one],
-            mine,
-            _buffers(logits[:, one], masked[:, one]),
-        )
+        x, here, out = logits[:, one], (tokens[:, one], masked[:, one]), pushed[:, one]
+        _push(out, x, *here, alpha[:, one], earlier, mine)
+        after, _ = _observe_all(out, *here, mine, _buffers(x, masked[:, one]))
         earlier = extend(earlier, find_directions(after, earlier, keep, mine.noise).vectors)
     assert earlier is not None
     return pushed, earlier[:, -logits.shape[1] :]
@@ -94,9 +78,7 @@ def _push(
     earlier: Tensor | None,
     how: Repel,
 ) -> Tensor | None:
-    """Write the pushed rows of `logits` [G, n, S, V] into `pushed`; the directions added, where
-    wanted.
-    """
+    """Write the pushed rows of logits [G, n, S, V] into `pushed`; return directions if wanted."""
     G, n, S, V = logits.shape
     buffers = _buffers(logits, masked)
     features, seen = _observe_all(logits, tokens, masked, how, buffers)
@@ -118,37 +100,31 @@ def _most_masked(masked: Tensor) -> int:
 
 
 def _samples(masked: Tensor, V: int) -> Iterator[slice]:
-    """Slices of the G * n samples: as many at a time as fit a tile, at least one."""
+    """Yield slices of the G * n samples: as many at a time as fit a tile, at least one."""
     T = max(1, tile_elements(masked.device, TILE_ELEMENTS) // (_most_masked(masked) * V))
     return (slice(i, i + T) for i in range(0, masked.shape[0] * masked.shape[1], T))
 
 
 def _parts(position: Tensor, V: int) -> Iterator[slice]:
-    """Slices of the M rows of T samples, position [T, M]: as many at a time as fit a tile, at least
-    one.
-    """
+    """Yield slices of the M rows of T samples: as many at a time as fit a tile, at least one."""
     T, M = position.shape
     R = max(1, tile_elements(position.device, TILE_ELEMENTS) // (T * V))
     return (slice(i, min(i + R, M)) for i in range(0, M, R))
 
 
 def _buffers(logits: Tensor, masked: Tensor) -> Tensor:
-    """[2, cells of a tile]: allocated once, since fresh pages for every tile would cost more than
-    the arithmetic.
-    """
+    """Allocate two tiles once: new pages for every tile would cost more than the arithmetic."""
     G, n, _, V = logits.shape
-    cells = min(
-        G * n * _most_masked(masked) * V, max(tile_elements(logits.device, TILE_ELEMENTS), V)
-    )
-    return torch.empty(
-        2, cells, dtype=torch.promote_types(logits.dtype, torch.float32), device=logits.device
-    )
+    tile = max(tile_elements(logits.device, TILE_ELEMENTS), V)
+    elements = min(G * n * _most_masked(masked) * V, tile)
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    return torch.empty(2, elements, dtype=wide, device=logits.device)
 
 
 def _observe_all(
     logits: Tensor, tokens: Tensor, masked: Tensor, how: Repel, buffers: Tensor
 ) -> tuple[Tensor, list[Rows]]:
-    """Features [G, n, V], and the rows of some samples at a time, whose features are views of them."""
+    """Return features [G, n, V], and the `Rows` of some samples at a time with views of them."""
     x, t, m = logits.flatten(0, 1), tokens.flatten(0, 1), masked.flatten(0, 1)
     M, V = _most_masked(masked), logits.shape[-1]
     features = buffers.new_empty(*logits.shape[:2], V)
@@ -168,9 +144,7 @@ def _observe(
     how: Repel,
     buffer: Tensor,
 ) -> Rows:
-    """First pass over [T, S, V]: softmax statistics and owners, and the features, written where
-    they belong.
-    """
+    """First pass over [T, S, V]: softmax statistics, owners, and features, written in place."""
     T, _, V = logits.shape
     position = masked.byte().argsort(dim=1, descending=True, stable=True)[:, :M]
     valid = masked.gather(1, position)
@@ -184,7 +158,7 @@ def _observe(
         row = (_first_row(x, strongest) + part.start).to(owner.dtype)
         owner = torch.where(strongest > feature, row, owner)  # the first part on ties
         torch.maximum(strongest, feature, out=feature)
-    sample, committed = (~masked & (tokens >= 0)).nonzero(as_tuple=True)  # no column is ABSENT's
+    sample, committed = (~masked & (tokens >= 0)).nonzero(as_tuple=True)  # ABSENT has no column
     columns = tokens[sample, committed]
     feature[sample, columns] = 1.0
     owner[sample, columns] = M
@@ -193,9 +167,7 @@ def _observe(
 
 
 def _gather(logits: Tensor, position: Tensor, valid: Tensor, into: Tensor) -> Tensor:
-    """Rows of [T, S, V] as float32 or float64, copied into the buffer; padding is 0, for it may
-    hold anything.
-    """
+    """Copy rows of [T, S, V] into the buffer as float32 or float64; padding becomes 0."""
     T, R = position.shape
     S, V = logits.shape[1:]
     rows = into[: T * R * V].view(T, R, V)
@@ -223,9 +195,9 @@ def _row_type(rows: int) -> torch.dtype:
 
 
 def _first_row(x: Tensor, strongest: Tensor) -> Tensor:
-    """[T, V]: the first row of [T, R, V] that reaches the column's maximum.
+    """Return the first row of [T, R, V] that reaches the column's maximum, as [T, V].
 
-    Several times as fast as max with index.
+    This is several times as fast as max with indices.
     """
     R = x.shape[1]
     rank = torch.arange(R, 0, -1, dtype=_row_type(R), device=x.device)[:, None]
@@ -233,8 +205,9 @@ def _first_row(x: Tensor, strongest: Tensor) -> Tensor:
 
 
 def _first_column(x: Tensor, block: int = 512) -> Tensor:
-    """[T, R] int64: the first column that reaches the row's maximum: argmax, of blocks and inside
-    one, ten times as fast.
+    """Return the first column that reaches the row's maximum, [T, R] int64.
+
+    Taking the argmax over blocks and then inside one is ten times as fast as a plain argmax.
     """
     V = x.shape[-1]
     whole = V // block * block
@@ -249,8 +222,9 @@ def _first_column(x: Tensor, block: int = 512) -> Tensor:
 
 
 def _softmax(x: Tensor, valid: Tensor, how: Repel) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Turn a tile of logits into the probabilities that count, in place; largest, likeliest, rest
-    and power of each row.
+    """Turn a tile of logits into the probabilities that count, in place.
+
+    Returns largest, likeliest, rest and power of each row.
     """
     likeliest, protected = _first_column(x), how.protected_on(x.device)
     top = likeliest[..., None]
@@ -268,7 +242,7 @@ def _softmax(x: Tensor, valid: Tensor, how: Repel) -> tuple[Tensor, Tensor, Tens
 
 
 def truncate(x: Tensor, k: int) -> Tensor:
-    """Zero all but the k largest of each row, lowest column first on ties, in place."""
+    """Zero all but the k largest of each row in place; ties go to the lowest column."""
     level = x.topk(k, dim=-1).values[..., -1:]
     above, ties = x > level, x == level
     room = k - above.sum(dim=-1, keepdim=True)
@@ -285,33 +259,29 @@ def _update(
     how: Repel,
     buffers: Tensor,
 ) -> None:
-    """Second pass: write the pushed rows; pushed and logits [T, S, V], by_feature [T, V],
-    by_quality and alpha [T].
+    """Second pass: write the pushed rows.
+
+    pushed and logits are [T, S, V], by_feature is [T, V], by_quality and alpha are [T].
     """
     T, M = rows.valid.shape
     V = logits.shape[-1]
     owner, peak, protected = rows.owner.long(), rows.peak, how.protected_on(logits.device)
-    slope = (by_quality / rows.valid.sum(dim=1).clamp(min=1))[
-        :, None
-    ]  # dL/dP at the likeliest, from quality ...
+    # dL/dP at the likeliest token, from quality and from the feature.
+    slope = (by_quality / rows.valid.sum(dim=1).clamp(min=1))[:, None]
     owns = owner.gather(1, rows.likeliest) == torch.arange(M, device=owner.device)
-    slope = slope + by_feature.gather(1, rows.likeliest).where(
-        owns, 0.0
-    )  # ... and from the feature
+    slope = slope + by_feature.gather(1, rows.likeliest).where(owns, 0.0)
 
     def per_owner(columns: Tensor) -> Tensor:  # [T, V] -> [T, M]
-        return torch.zeros(T, M + 1, dtype=columns.dtype, device=columns.device).scatter_add_(
-            1, owner, columns
-        )[:, :M]
+        sums = torch.zeros(T, M + 1, dtype=columns.dtype, device=columns.device)
+        return sums.scatter_add_(1, owner, columns)[:, :M]
 
     pull = rows.feature * by_feature  # [T, V]: P dL/dP where owned
     sample, row = owns.nonzero(as_tuple=True)
-    pull[sample, rows.likeliest[sample, row]] = 0.0  # the likeliest is accounted for on its own
+    pull[sample, rows.likeliest[sample, row]] = 0.0  # the likeliest is computed separately
     pulled = per_owner(pull)
     mean = pulled + peak * slope  # sum of P dL/dP
-    at_peak = peak * (
-        rows.rest * peak * slope - pulled
-    )  # P (dL/dP - mean) at the likeliest, without cancellation
+    # P (dL/dP - mean) at the likeliest, without cancellation.
+    at_peak = peak * (rows.rest * peak * slope - pulled)
 
     free = pull.index_fill(1, protected, 0.0)
     shielded = torch.isin(rows.likeliest, protected)
@@ -321,9 +291,9 @@ def _update(
         + per_owner(free.square())
     )
     norm2 = (norm2 + at_peak.square().where(~shielded, 0.0)).clamp(min=0).where(rows.valid, 0.0)
-    force = (alpha if how.raw_gradient else alpha / norm2.amax(dim=1).sqrt().clamp(min=1e-8))[
-        :, None
-    ]
+    if not how.raw_gradient:
+        alpha = alpha / norm2.amax(dim=1).sqrt().clamp(min=1e-8)
+    force = alpha[:, None]
 
     at_peak, even, owned = force * at_peak, force * mean * peak, -force * pull
     for part in _parts(rows.position, V):

@@ -1,4 +1,4 @@
-"""What kernels are given and give back.
+"""The types that kernels take and return.
 
 Shapes: G groups of n samples, S positions, V vocabulary, D feature size.
 """
@@ -16,20 +16,17 @@ from .directions import DirectionNoise, Directions, Duplicates, find_directions
 
 # Soft canvas [G, n, S, V] -> (the part of it that counts, features [G, n, D]).
 Extract = Callable[[Tensor], tuple[Tensor, Tensor]]
-# Derivative by features [G, n, D] -> derivative by the part of the canvas that counts [G, n, S or
-# 1, V].
+# Derivative by features [G, n, D] -> by the part of the canvas that counts [G, n, S or 1, V].
 Pull = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What an objective sees."""
+    """The input of an objective."""
 
     features: Tensor  # [G, n, D], with gradient
     quality: Tensor  # [G, n], with gradient: mean top probability over the masked positions
-    earlier: (
-        Tensor | None
-    )  # [G, h, D]: orthonormal directions of earlier samples; zero rows are ignored
+    earlier: Tensor | None  # [G, h, D]: orthonormal or zero directions of earlier samples
     duplicates: Duplicates
     noise: DirectionNoise
 
@@ -40,7 +37,7 @@ class Batch:
 
     @property
     def residual(self) -> Tensor:
-        """[G, n]: how much of each unit feature lies outside the span of the earlier ones, 0 to 1."""
+        """[G, n]: norm of each unit feature outside the span of the earlier ones, 0 to 1."""
         return self.directions.residual
 
 
@@ -55,8 +52,8 @@ class Coordinates:
 
     inner: Tensor  # [G, N, N] float64: inner products of the rows
     quality: Tensor  # [G, n] float64
-    basis: Tensor  # [G, n, N] float64: the direction of each sample, zero where it was skipped
-    pushed: Tensor  # [G, n] bool: has a direction, and somebody to differ from
+    basis: Tensor  # [G, n, N] float64: the direction of each sample, zero if it was skipped
+    pushed: Tensor  # [G, n] bool: has a direction, and an earlier sample to differ from
     duplicate: Tensor  # [G, n] bool: adds nothing to the span of the earlier ones
     residual: Tensor  # [G, n] float64: norm of the unit feature outside that span, 0 to 1
     duplicates: Duplicates
@@ -72,13 +69,10 @@ class Weights:
 
 
 Objective = Callable[[Batch], Tensor]  # -> loss [G, n], to be minimised
-Slope = Callable[
-    [Batch], tuple[Tensor, Tensor]
-]  # -> its derivative by features [G, n, D] and quality [G, n]
+# -> the derivative of the summed loss by features [G, n, D] and quality [G, n].
+Slope = Callable[[Batch], tuple[Tensor, Tensor]]
 Weigh = Callable[[Coordinates], Weights]  # -> the same derivative in coordinates
-Need = Callable[
-    [Tensor], Tensor
-]  # residuals [G, n] -> the share of alpha [G, n] that each sample needs
+Need = Callable[[Tensor], Tensor]  # residuals [G, n] -> the share of alpha that each sample needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,16 +81,12 @@ class Repel:
 
     extract: Extract
     trace: Callable[[Tensor], tuple[Tensor, Tensor, Pull]] | None  # `extract` with its derivative
-    top_k: (
-        int | None
-    )  # what `extract` truncates a position to, for kernels that truncate themselves
+    top_k: int | None  # the truncation in `extract`, for kernels that truncate themselves
     objective: Objective
     slope: Slope | None
     weigh: Weigh | None
     need: Need | None  # None: every sample gets all of alpha
-    sequential: (
-        bool  # one sample at a time, each against the others as they are after their own push
-    )
+    sequential: bool  # one sample at a time, against the others as they are after their own push
     probes: bool  # in coordinates, a draw is the noise itself and not the feature times noise
     duplicates: Duplicates
     raw_gradient: bool
@@ -105,16 +95,17 @@ class Repel:
     remember: bool  # return the directions
 
     def noise(self, k: int, size: int) -> Tensor:
-        """Standard normal [G, size] for sample k."""
+        """Return standard normal noise [G, size] for sample k."""
         return normal(self.keys[:, k], size)
 
     def for_sample(self, k: int) -> "Repel":
-        """The same push for a batch that holds sample k alone."""
+        """Return the same push for a batch that holds only sample k."""
         return replace(self, keys=self.keys[:, k : k + 1])
 
     def eased(self, alpha: Tensor, seen: Batch | Coordinates) -> Tensor:
-        """alpha [G, n], scaled by need. (Scaling the loss would do nothing: its gradient is
-        normalised.)
+        """Return alpha [G, n], scaled by need.
+
+        (Scaling the loss would have no effect, since its gradient is normalised.)
         """
         return alpha if self.need is None else alpha * self.need(seen.residual).to(alpha.dtype)
 

@@ -1,5 +1,6 @@
-"""The direction in which each sample is unlike the ones before it, by Gram-Schmidt, and the rule
-for duplicates.
+"""The direction in which each sample differs from the earlier ones, and the rule for duplicates.
+
+Directions come from Gram-Schmidt orthogonalization in the order of the samples.
 """
 
 import math
@@ -10,19 +11,18 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-# a shorter feature is a rounding error, or all but nothing of it counts: it has no direction
+# A shorter feature is a rounding error and has no direction.
 SHORTEST = 1e-12
 DirectionNoise = Callable[[int, int], Tensor]  # sample k of the batch, D -> standard normal [G, D]
 
 
 @dataclass(frozen=True, slots=True)
 class Duplicates:
-    """When a residual of a unit feature is at most `tolerance`, the sample says nothing new.
+    """The rule for duplicates: samples whose unit feature has a residual of at most `tolerance`.
 
-    "break": a seeded random direction on the support of its feature takes the place of the
-    residual.
-    "skip": the sample is not pushed and adds nothing to the basis.
-    `native` keeps the arithmetic of the published code: one pass, in the precision of the logits.
+    "break" replaces the residual by a seeded random direction on the support of the feature. "skip"
+    does not push the sample and adds nothing to the basis. `native` keeps the arithmetic of the
+    published code: one pass, in the precision of the logits.
     """
 
     mode: Literal["break", "skip"] = "break"
@@ -32,19 +32,22 @@ class Duplicates:
 
 @dataclass(frozen=True, slots=True)
 class Directions:
-    vectors: Tensor  # [G, n, D]: orthonormal, zero where a sample was skipped
-    pushed: Tensor  # [G, n] bool: has a direction, and somebody to be unlike
-    duplicate: Tensor  # [G, n] bool: said nothing new
-    # [G, n]: length of what of the unit feature the samples before it did not say, 0 to 1
-    residual: Tensor
+    """The result of `find_directions`."""
+
+    vectors: Tensor  # [G, n, D]: orthonormal, zero if a sample was skipped
+    pushed: Tensor  # [G, n] bool: has a direction, and an earlier sample to differ from
+    duplicate: Tensor  # [G, n] bool: adds nothing to the span of the earlier ones
+    residual: Tensor  # [G, n]: norm of the unit feature outside that span, 0 to 1
 
 
 @torch.no_grad()
 def find_directions(
     features: Tensor, earlier: Tensor | None, rule: Duplicates, noise: DirectionNoise
 ) -> Directions:
-    """features [G, n, D] in order; earlier [G, h, D] orthonormal rows, or zero rows, of samples
-    that came before.
+    """Find the direction of each sample by Gram-Schmidt.
+
+    features [G, n, D] are in the order of the samples; earlier [G, h, D] holds the orthonormal or
+    zero directions of the samples before them.
     """
     G, n, D = features.shape
     h = 0 if earlier is None else earlier.shape[1]
@@ -70,9 +73,8 @@ def find_directions(
             if rule.mode == "break":
                 draw, _ = _unit(unit * noise(k, D).to(unit.dtype))
                 drawn, left = _unit(_project_out(draw, before, rule.native))
-                broken = duplicate[:, k] & (
-                    left > rule.tolerance
-                )  # otherwise the basis fills the space: nowhere to go
+                # Otherwise the basis fills the space, and there is no new direction.
+                broken = duplicate[:, k] & (left > rule.tolerance)
                 direction, new = torch.where(broken[:, None], drawn, direction), new | broken
             direction = direction.where(new[:, None], 0.0)
         kept[:, k] = new
@@ -82,26 +84,27 @@ def find_directions(
 
 
 def lengths(features: Tensor) -> Tensor:
-    """[...]: what to divide features [..., D] by for unit length; infinity for one too short, which
-    makes it zero.
+    """Return the norms of features [..., D], and infinity for one too short.
+
+    Dividing by infinity makes such a feature zero.
     """
     size: Tensor = features.norm(dim=-1)
     return size.where(size > SHORTEST, math.inf)
 
 
 def extend(earlier: Tensor | None, vectors: Tensor) -> Tensor:
-    """Earlier rows [G, h, D], if any, and new ones behind them."""
+    """Append new rows to the earlier rows [G, h, D], if there are any."""
     return vectors if earlier is None else torch.cat([earlier.to(vectors.dtype), vectors], dim=1)
 
 
 def _unit(x: Tensor) -> tuple[Tensor, Tensor]:
-    """x / max(norm, 1e-12), and the norm. A zero stays zero, in float16 too, where 1e-12 is 0."""
+    """Return x / max(norm, 1e-12) and the norm. Zero stays zero, even in float16 (1e-12 is 0)."""
     size = x.norm(dim=-1)
     return x / size.clamp(min=1e-12).where(size > 0, 1.0)[..., None], size
 
 
 def _project_out(x: Tensor, basis: Tensor, native: bool) -> Tensor:
-    """x [G, D] without its components along basis [G, m, D]."""
+    """Return x [G, D] without its components along basis [G, m, D]."""
     if native:
         for j in range(basis.shape[1]):
             x = x - (x * basis[:, j]).sum(dim=-1, keepdim=True) * basis[:, j]

@@ -1,6 +1,4 @@
-"""The one place that chooses between autograd, torch and Triton: once per run, by device, dtype and
-what is to be computed.
-"""
+"""Chooses between autograd, torch and Triton, once per run, by device, dtype, guide and filters."""
 
 import os
 import warnings
@@ -16,19 +14,19 @@ import torch
 Asked = Literal["auto", "triton", "closed_form", "reference"]
 Form = Literal["triton", "closed_form", "analytic", "reference"]
 FORMS: tuple[Form, ...] = get_args(Form)  # best first
-MODULES: dict[Form, str] = {"triton": "fused.launch"}  # the others have the name of their form
-OLDEST = (8, 0)  # compute capability: the first with bfloat16
+MODULES: dict[Form, str] = {"triton": "fused.launch"}  # the others are named like their form
+OLDEST = (8, 0)  # the first compute capability with bfloat16
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """Who computes a run. `str(backend)` says it in words."""
+    """The implementation that computes a run; `str(backend)` is its name."""
 
-    push: Form | None  # what pushes the logits; None: nothing of ours does
-    fused: bool  # can the fused kernels run on these logits?
-    draws: bool  # and do they draw the tokens, too?
-    asked: Asked
+    push: Form | None  # pushes the logits; None without a guide of ours
+    fused: bool  # whether the fused kernels can run on these logits
+    draws: bool  # whether they also draw the tokens
+    asked: Asked  # the backend that was requested
     forms: tuple[Form, ...]
     dtype: torch.dtype
     filtered: bool
@@ -36,13 +34,9 @@ class Backend:
     @property
     def name(self) -> str:
         draw = "triton" if self.draws else "torch"
-        return (
-            draw
-            if self.push is None
-            else f"{self.push}, {draw}"
-            if (self.push == "triton") != self.draws
-            else self.push
-        )
+        if self.push is None:
+            return draw
+        return f"{self.push}, {draw}" if (self.push == "triton") != self.draws else self.push
 
     def __str__(self) -> str:
         return self.name
@@ -53,8 +47,9 @@ class Backend:
         return module("triton") if self.fused else None
 
     def to(self, device: torch.device) -> "Backend":
-        """The choice for the same run elsewhere; a backend asked for by name that is not there is
-        replaced by the best.
+        """Return the choice for the same run on another device.
+
+        A requested backend that is not available there is replaced by the best one.
         """
         asked = "auto" if self.asked == "triton" and obstacle(device, self.dtype) else self.asked
         found = choose(device, self.dtype, asked=asked, forms=self.forms, filtered=self.filtered)
@@ -69,16 +64,19 @@ def choose(
     forms: Collection[Form] = (),
     filtered: bool = False,
 ) -> Backend:
-    """The backend of a run whose logits come on this device.
+    """Return the backend of a run.
 
-    dtype: of the logits; None: not known, taken for float32. forms: the modules that can compute
-    the guide; none where there is no guide of ours. filtered: tokens are drawn from a filtered
-    distribution, which no fused kernel does.
+    Args:
+        device: Device of the logits.
+        dtype: Dtype of the logits; None is taken for float32.
+        asked: The requested backend.
+        forms: The backends that can compute the guide; empty without a guide of ours.
+        filtered: Tokens are drawn from a filtered distribution, which no fused kernel does.
     """
     dtype = torch.float32 if dtype is None else dtype
     why_not = obstacle(device, dtype)
     if why_not is not None and device.type == "cuda" and dtype in DTYPES:
-        _say(why_not)
+        _warn_slow(why_not)
     fused = why_not is None
     push: Form | None = None
     if forms:
@@ -94,17 +92,20 @@ def choose(
 
 
 def module(form: Form) -> Any:
-    """The module of a backend: all have a `repel`."""
+    """Return the module of a backend; each has a function `repel`."""
     return import_module(f".{MODULES.get(form, form)}", __package__)
 
 
 def obstacle(device: torch.device, dtype: torch.dtype) -> str | None:
-    """Why the fused kernels cannot run on such logits."""
+    """Return why the fused kernels cannot run on such logits, or None if they can."""
     if dtype not in DTYPES:
         return f"it computes in single precision, the logits are {dtype}"
     interpreted = device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1"
     if device.type != "cuda" and not interpreted:
-        return f"it needs a GPU, the logits are on {device.type} (TRITON_INTERPRET=1 interprets it, slowly)"
+        return (
+            f"it needs a GPU, the logits are on {device.type} "
+            "(TRITON_INTERPRET=1 interprets it, slowly)"
+        )
     if find_spec("triton") is None:
         return "Triton is not installed (pip install triton)"
     return None if interpreted else _too_old(device)
@@ -113,16 +114,14 @@ def obstacle(device: torch.device, dtype: torch.dtype) -> str | None:
 @lru_cache
 def _too_old(device: torch.device) -> str | None:
     name, capability = torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device)
+    if capability >= OLDEST:
+        return None
     needed = ".".join(map(str, OLDEST))
-    return (
-        None
-        if capability >= OLDEST
-        else f"{name} has compute capability {capability[0]}.{capability[1]}, below {needed}"
-    )
+    return f"{name} has compute capability {capability[0]}.{capability[1]}, below {needed}"
 
 
 @lru_cache
-def _say(why_not: str) -> None:
+def _warn_slow(why_not: str) -> None:
     warnings.warn(
         f"without the fused kernels, sampling on this GPU is slower: {why_not}", stacklevel=2
     )

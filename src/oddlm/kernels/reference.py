@@ -24,11 +24,10 @@ def repel(
     earlier: Tensor | None,
     how: Repel,
 ) -> tuple[Tensor, Tensor | None]:
-    """Return the pushed logits, and the directions [G, n, D] these samples add (None if not
-    wanted).
+    """Return the pushed logits, and the directions [G, n, D] these samples add, if wanted.
 
-    logits [G, n, S, V], tokens and masked [G, n, S], alpha [G, n], earlier [G, h, D]. Works under
-    `no_grad` and `inference_mode`; inputs are copied, never changed.
+    Shapes: logits [G, n, S, V], tokens and masked [G, n, S], alpha [G, n], earlier [G, h, D]. This
+    works under `no_grad` and `inference_mode`; inputs are copied, never changed.
     """
     with torch.inference_mode(False), torch.enable_grad():
         tokens, masked, alpha = tokens.clone(), masked.clone(), alpha.clone()
@@ -46,7 +45,7 @@ def push(
     earlier: Tensor | None,
     how: Repel,
 ) -> Tensor | None:
-    """Write the pushed logits of some groups into `out`; return the directions they add, if wanted."""
+    """Write the pushed logits of some groups into `out`; return their directions, if wanted."""
     here = masked[..., None]
     known = logits.masked_fill(~here, 0.0)  # logits of committed positions are undefined
     single = torch.promote_types(logits.dtype, torch.float32)
@@ -75,12 +74,12 @@ def push(
 
 @torch.no_grad()
 def features_of(logits: Tensor, tokens: Tensor, masked: Tensor, how: Repel) -> Tensor:
-    """Features [G, n, D] of a canvas."""
+    """Return the features [G, n, D] of a canvas."""
     return how.extract(soft_canvas(logits, tokens, masked))[1]
 
 
 def soft_canvas(logits: Tensor, tokens: Tensor, masked: Tensor) -> Tensor:
-    """[..., S, V]: softmax where masked, one-hot where committed, zero where the token is ABSENT."""
+    """Return [..., S, V]: softmax if masked, one-hot if committed, zero if the token is ABSENT."""
     there = (tokens >= 0).to(logits.dtype)[..., None]
     index = tokens.where(~masked, 0).clamp(min=0)[..., None]
     committed = torch.zeros_like(logits).scatter(-1, index, there)

@@ -82,8 +82,9 @@ def need_of(objective: Objective) -> Need | None:
 
 
 def _with_options(name: str, objective: Objective) -> Any:
-    """A trait of an objective, given the objective's options: `need` gets its own, the others the
-    rest.
+    """Return a trait of an objective with the objective's options.
+
+    `need` gets the options that it declares, the other traits get the rest.
     """
     function, need = getattr(objective, name, None), getattr(objective, "need", None)
     if function is None:
@@ -112,7 +113,7 @@ def quality_of(batch: Batch | Coordinates, mode: Quality) -> Tensor:
 
 
 def scaled(features: Tensor, normalize: bool) -> tuple[Tensor, Tensor]:
-    """Features [G, n, D], of unit length if `normalize`, and the lengths [G, n] that divided them."""
+    """Return features [G, n, D], of unit norm if `normalize`, and their divisors [G, n]."""
     size = lengths(features) if normalize else torch.ones_like(features[..., 0])
     return features / size[..., None], size
 

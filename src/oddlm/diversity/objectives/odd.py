@@ -77,8 +77,8 @@ def odd(
 ) -> Tensor:
     """Repel each sample from the span of the earlier ones.
 
-    enough: the residual (0 to 1) from which on a sample is left alone; below it alpha falls
-    linearly.
+    A sample whose residual (0 to 1) is at least `enough` is not pushed; below, the share of alpha
+    falls linearly from 1 at residual 0.
     """
     return loss(batch, batch.directions, normalize, quality, quality_scale)
 
@@ -93,5 +93,5 @@ def odd_sequential(
     quality_scale: float = 1.0,
     enough: float | None = None,
 ) -> Tensor:
-    """`odd` against the earlier samples as they are after their own push: n passes instead of one."""
+    """`odd` against the earlier samples after their own push: n passes instead of one."""
     return loss(batch, batch.directions, normalize, quality, quality_scale)

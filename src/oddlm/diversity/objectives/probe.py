@@ -1,4 +1,4 @@
-"""ODD without its aim: a random direction outside the span of the earlier samples takes its place."""
+"""ODD with a random direction outside the span of the earlier samples instead of its own."""
 
 from dataclasses import replace
 
@@ -12,7 +12,7 @@ from .base import OBJECTIVES, Quality, padded, traits, until_enough
 
 
 def probe(batch: Batch) -> Directions:
-    """A direction drawn for the one sample of a batch; none if the earlier samples fill the space."""
+    """Draw a direction for the one sample of a batch; none if the earlier ones fill the space."""
     drawn = batch.noise(0, batch.features.shape[2]).to(batch.features)[:, None]
     return find_directions(
         drawn, batch.earlier, replace(batch.duplicates, mode="skip"), batch.noise

@@ -1,3 +1,1 @@
-"""Repulsion and sampling as Triton kernels: `launch` is the door, `passes` and `algebra` run on the
-GPU.
-"""
+"""Repulsion and sampling as Triton kernels; `launch` calls `passes` and `algebra` on the GPU."""

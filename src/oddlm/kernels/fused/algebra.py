@@ -1,7 +1,6 @@
-"""What happens on the GPU between two passes over the logits: positions, inner products,
-directions, forces.
+"""The GPU kernels between the passes over the logits.
 
-Conventions as in `passes.py`.
+They compute positions, inner products, directions and forces. Conventions are those of `passes.py`.
 """
 
 import triton
@@ -12,10 +11,9 @@ from .passes import PROTECTED, load_flags
 
 @triton.jit
 def survey(masked, tokens, order, counts, owner, stride_owner, S, BLOCK: tl.constexpr):
-    """One sample per program: its masked positions, how many they are, and S as the owner of
-    committed tokens' columns.
+    """List and count the masked positions of a sample; set S as the owner of committed tokens.
 
-    ABSENT (-1) owns none.
+    One sample per program. ABSENT (-1) owns no column.
     """
     sample = tl.program_id(0).to(tl.int64)
     position = tl.arange(0, BLOCK)
@@ -47,7 +45,8 @@ def rate_samples(rest, masked, quality, S, BLOCK: tl.constexpr):
 
 @triton.jit(do_not_specialize=["N", "chunks"])
 def multiply_rows(
-    rows, stride_group, stride_row, parts, N, chunks, LENGTH: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
+    rows, stride_group, stride_row, parts, N, chunks,
+    LENGTH: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """parts [G, chunks, N, N]: inner products of the rows over one chunk of columns, in float64."""
     tiles = tl.cdiv(N, TILE)
@@ -72,8 +71,9 @@ def multiply_rows(
 
 @triton.jit
 def residual(inner, basis, inner_basis, start, size, upto, N, P: tl.constexpr, TILE: tl.constexpr):
-    """Row `start`, made a unit vector, less its components along the first `upto` basis rows,
-    twice: coefficients, inner products with all rows, and the length.
+    """Remove the components of unit row `start` along the first `upto` basis rows, twice.
+
+    Returns the coefficients, the inner products with all rows, and the norm.
     """
     axis = tl.arange(0, P)
     within = axis < N
@@ -100,12 +100,11 @@ def find_directions(
     inner, basis, inner_basis, pushed, duplicate, residuals, n, h, N, tolerance,
     BREAK: tl.constexpr, P: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """Gram-Schmidt in the coordinates of the rows [features; draws; earlier], one group per
-    program.
+    """Gram-Schmidt in the coordinates of the rows [features; draws; earlier].
 
-    inner [N, N] their inner products; basis [h + n, N] coefficients and inner_basis = basis @
-    inner, whose first h rows are there already; pushed, duplicate and residuals [n] as in
-    `Coordinates`.
+    One group per program. inner [N, N] holds their inner products, basis [h + n, N] the
+    coefficients, and inner_basis is basis @ inner; the first h rows of both are given. pushed,
+    duplicate and residuals [n] are those of `Coordinates`.
     """
     group = tl.program_id(0).to(tl.int64)
     inner += group * N * N
@@ -143,8 +142,9 @@ def combine_rows(
     weights, rows, stride_group, stride_row, rough, pull, stride_pull, n, N, V: tl.constexpr,
     ROUGH: tl.constexpr, TILE: tl.constexpr, DEPTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """pull = feature * (weights @ rows), in float64 inside; rough: duplicates whose features are
-    roughened by their noise.
+    """Compute pull = feature * (weights @ rows), internally in float64.
+
+    ROUGH: the features of duplicates are multiplied by 1 + rough * noise.
     """
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = column < V
@@ -182,7 +182,7 @@ def combine_rows(
 def take_peaks(
     pull, stride_pull, owner, stride_owner, likeliest, masked, peaks, S, BLOCK: tl.constexpr
 ):
-    """Move what a row pulls at its likeliest column, where it owns it, from `pull` to peaks [B, S]."""
+    """Move the pull of each row at its likeliest column, if it owns it, to peaks [B, S]."""
     sample = tl.program_id(0).to(tl.int64)
     position = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     valid = position < S
@@ -196,12 +196,14 @@ def take_peaks(
 
 @triton.jit
 def sum_by_owner(
-    rows, stride_group, stride_row, pull, stride_pull, owner, stride_owner, table, sums, order, counts,
+    rows, stride_group, stride_row, pull, stride_pull, owner, stride_owner,
+    table, sums, order, counts,
     S, n, chunks, V: tl.constexpr, LENGTH: tl.constexpr, TILE: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """sums [sample, chunk, 3, S] over the columns that each masked row owns: of w, and of v w and
-    w^2 without protected columns. A lane adds few numbers, in float32; the lanes are added in
-    float64.
+    """Sum w, and v w and w^2 without protected columns, over the columns that each row owns.
+
+    The result is sums [sample, chunk, 3, S]. A lane adds few numbers, in float32; the lanes are
+    added in float64.
     """
     sample = tl.program_id(0).to(tl.int64)
     first = tl.program_id(1) * TILE
@@ -239,7 +241,7 @@ def set_forces(
     sums, peaks, likeliest, rest, power, masked, table, by_quality, alpha, at_peak, even, force,
     S, chunks, RAW: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """From the sums by owner to what each row gains and loses, one sample per program."""
+    """Turn the sums by owner into the gains and losses of each row, one sample per program."""
     sample = tl.program_id(0).to(tl.int64)
     position = tl.arange(0, BLOCK)
     valid = position < S

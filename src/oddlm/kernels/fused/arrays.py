@@ -1,6 +1,6 @@
-"""What the fused kernels leave for each other, as arrays on the device.
+"""The arrays that the fused kernels pass to each other on the device.
 
-B samples, S positions, V columns, W: V rounded up.
+Shapes: B samples, S positions, V columns, W columns with padding.
 """
 
 from dataclasses import dataclass
@@ -14,33 +14,31 @@ from . import passes as device
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """What is special about the columns of a vocabulary."""
+    """Which columns of the vocabulary are protected or never written."""
 
     flags: Tensor  # [V] uint8
-    busy: Tensor  # [cells of BUSY columns] uint8: any flags there?
+    busy: Tensor  # [blocks of BUSY columns] uint8: whether any flag is set in the block
     protected: Tensor  # [p] int32, without those that are never written
 
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """How the masked rows of B samples move: what forms the pushed logits, cell by cell, from the
-    logits themselves.
-    """
+    """The push on the masked rows of B samples; with the logits it gives the pushed logits."""
 
-    largest: Tensor  # [B, S] largest logit; NaN where there was one
+    largest: Tensor  # [B, S] largest logit, or NaN if the row has one
     likeliest: Tensor  # [B, S] int32: its column
     rest: Tensor  # [B, S]: sum of exp(x - largest) over the other columns
-    at_peak: Tensor  # [B, S]: what the likeliest column loses
-    even: Tensor  # [B, S]: what a column gains, times exp(x - largest)
+    at_peak: Tensor  # [B, S]: decrease of the likeliest column
+    even: Tensor  # [B, S]: increase of every other column, divided by exp(x - largest)
     force: Tensor  # [B]
-    pull: Tensor  # [B, W]: what an owned column loses, times force
-    owner: Tensor  # [B, W]: the row that owns a column, S where a committed token does
+    pull: Tensor  # [B, W]: decrease of an owned column, divided by force
+    owner: Tensor  # [B, W]: the row that owns a column, or S if a committed token does
     columns: Columns
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """What one pass over the masked rows of B samples leaves behind, beside features and draws."""
+    """The result of one pass over the masked rows of B samples, besides features and draws."""
 
     largest: Tensor  # [B, S]
     likeliest: Tensor
@@ -53,23 +51,21 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """What the sampling kernel leaves behind, [B, S] each; where not open the tokens as they are,
-    and zeros.
-    """
+    """The result of the sampling kernel, [B, S] each; present tokens and zeros where not open."""
 
     tokens: Tensor  # int64
     confidence: Tensor  # float64, as the next three: the token's probability after the push
     logprob: Tensor  # its logarithm
     base_logprob: Tensor  # the same before the push
-    extra: Tensor  # margin or entropy, where needed
-    largest: Tensor  # largest pushed logit; NaN where there was one
+    extra: Tensor  # margin or entropy, if needed
+    largest: Tensor  # largest pushed logit, or NaN if the row has one
 
 
 @lru_cache(maxsize=64)
 def columns_of(
     V: int, never: tuple[int, ...], protected: tuple[int, ...], where: torch.device
 ) -> Columns:
-    """Made once, since every copy from the host would wait for the device."""
+    """Make the columns, cached because every copy from the host would wait for the device."""
     flags = torch.zeros(V, dtype=torch.uint8)
     flags[list(never)] |= device.NEVER.value
     flags[list(protected)] |= device.PROTECTED.value

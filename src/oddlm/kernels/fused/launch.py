@@ -1,7 +1,7 @@
-"""Repulsion and sampling on a GPU: the closed form as kernels that read the logits three times and
-write nothing of their size.
+"""Repulsion and sampling on a GPU: the closed form as fused kernels.
 
-Shapes as in closed_form.py; B = G * n samples. Nothing here waits for the device.
+They read the logits three times and write no array of their size. Shapes as in closed_form.py;
+B = G * n samples. Nothing here waits for the device.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -20,17 +20,16 @@ from . import algebra
 from . import passes as device
 from .arrays import Columns, Drawn, Push, Rows, columns_of
 
-CELL = 512  # rows are padded to a multiple of it
+CELL = 512  # rows are padded to a multiple of this
 CHUNK = 4096  # columns that one program sums by owner
 NEEDS = {None: 0, "margin": 1, "entropy": 2}
 
-Lines = tuple[
-    Tensor, Tensor | None
-]  # logits [G, n, m, V] and their positions [G, n, m]; None: all positions, m = S
+# Logits [G, n, m, V] and their positions [G, n, m]; None means all positions, m = S.
+Lines = tuple[Tensor, Tensor | None]
 
 
 def keys_of(step: Step, purpose: Purpose, positions: int) -> Tensor:
-    """`Step.keys` in one launch."""
+    """Compute `Step.keys` in one launch."""
     B = len(step.seeds) * step.n
     keys = torch.empty(B, positions, dtype=torch.int64, device=step.seeds.device)
     lanes = _block(positions, 128)
@@ -73,11 +72,10 @@ def plan(
     positions: Tensor | None = None,
     never: tuple[int, ...] = (),
 ) -> tuple[Push, Tensor | None]:
-    """The push of logits [G, n, S, V] (see `reference.repel`), and the directions added, where
-    wanted.
+    """Plan the push of logits [G, n, S, V]; return it with the directions added, if wanted.
 
-    positions [G * n, m]: the logits are [G, n, m, V], of the masked positions of each sample, in
-    ascending order.
+    Arguments are those of `reference.repel`. With positions [G * n, m], the logits are [G, n, m, V]
+    at the masked positions of each sample, in ascending order.
     """
     columns = columns_of(logits.shape[-1], never, how.protected, logits.device)
     lines = logits, None if positions is None else positions.view(logits.shape[:3])
@@ -96,7 +94,7 @@ def _plan_one_by_one(
     keys: Tensor,
     columns: Columns,
 ) -> tuple[Push, Tensor | None]:
-    """Each sample against the others as they are after their own push."""
+    """Plan one sample at a time, each against the others as they are after their own push."""
     pushes = []
     logits, positions = lines
     for k in range(logits.shape[1]):
@@ -126,7 +124,10 @@ def draw(
     temperature: float,
     needs: str | None,
 ) -> Drawn:
-    """Gumbel-max tokens at the open positions of logits [B, S, V], or [B, m, V] of these positions."""
+    """Draw tokens by Gumbel-max at the open positions of logits [B, S, V].
+
+    With positions [B, m], the logits are [B, m, V] at these positions.
+    """
     B, M, V = logits.shape
     S = step.tokens.shape[1]
     logits = _last_dense(logits)
@@ -137,17 +138,19 @@ def draw(
     keys = keys_of(step, Purpose.TOKEN, S)
     with _current(logits):
         device.draw_tokens[(B * M,)](
-            logits, logits.stride(0), logits.stride(1), _some(positions, logits), _flat(step.open), columns.flags, columns.busy,
-            *_of(push, logits), logits if push is None else push.rest, keys, temperature, tokens, *figures, largest,
-            S, M, V=V, SOME=positions is not None, PUSHED=push is not None, HOT=temperature > 0, NEEDS=NEEDS[needs],
-            BLOCK=_block(V, 2048), num_warps=8,
+            logits, logits.stride(0), logits.stride(1), _some(positions, logits), _flat(step.open),
+            columns.flags, columns.busy,
+            *_of(push, logits), logits if push is None else push.rest,
+            keys, temperature, tokens, *figures, largest,
+            S, M, V=V, SOME=positions is not None, PUSHED=push is not None,
+            HOT=temperature > 0, NEEDS=NEEDS[needs], BLOCK=_block(V, 2048), num_warps=8,
         )  # fmt: skip
     confidence, logprob, base_logprob, extra = figures
     return Drawn(tokens, confidence, logprob, base_logprob, extra, largest)
 
 
 def write(logits: Tensor, masked: Tensor, push: Push) -> Tensor:
-    """The pushed logits [B, S, V] themselves; committed rows as they were."""
+    """Return the pushed logits [B, S, V]; committed rows are unchanged."""
     B, S, V = logits.shape
     pushed = logits.clone(memory_format=torch.contiguous_format)
     block = _block(V, 2048)
@@ -209,7 +212,7 @@ def _plan(
 
 
 def _make_rows(logits: Tensor, earlier: Tensor | None) -> Tensor:
-    """[G, n + n + h, W]: room for features and draws, and the earlier directions."""
+    """Return rows [G, n + n + h, W]: space for features and draws, then the earlier directions."""
     G, n, _, V = logits.shape
     h = 0 if earlier is None else earlier.shape[1]
     rows = torch.empty(
@@ -229,24 +232,21 @@ def _observe(
     rows: Tensor,
     push: Push | None,
 ) -> Rows:
-    """Statistics and owners of the logits, pushed if there is a push; features and draws are
-    written into `rows`.
-    """
+    """Measure the logits, pushed if there is a push, and write features and draws into `rows`."""
     logits, positions = lines
     G, n, M, V = logits.shape
     S, W = tokens.shape[2], rows.shape[2]
-    x, here, keys = (
-        _last_dense(logits.flatten(0, 1)),
-        masked.flatten(0, 1),
-        keys.flatten().contiguous(),
-    )
+    x, here = _last_dense(logits.flatten(0, 1)), masked.flatten(0, 1)
+    keys = keys.flatten().contiguous()
     figures = torch.zeros(5, G * n, S, dtype=torch.float32, device=x.device)
     largest, rest, power, share_log, likeliest = *figures[:4], figures[4].view(torch.int32)
     strides = x.stride(0), x.stride(1)
     how = {"SOME": positions is not None, "PUSHED": push is not None}
     device.measure_rows[(G * n * M,)](
-        x, *strides, _some(positions, x), _flat(here), columns.flags, columns.busy, columns.protected, len(columns.protected),
-        *_of(push, x), largest, likeliest, rest, power, share_log, S, M, V=V, BLOCK=_block(V, 2048), num_warps=8, **how,
+        x, *strides, _some(positions, x), _flat(here),
+        columns.flags, columns.busy, columns.protected, len(columns.protected),
+        *_of(push, x), largest, likeliest, rest, power, share_log,
+        S, M, V=V, BLOCK=_block(V, 2048), num_warps=8, **how,
     )  # fmt: skip
     order = torch.empty(G * n, S, dtype=torch.int64, device=x.device)
     counts = torch.empty(G * n, dtype=torch.int32, device=x.device)
@@ -267,13 +267,14 @@ def _observe(
     block = _block(V, 512)
     device.pool_columns[(G * n, triton.cdiv(W, block))](
         x, *strides, order, counts, columns.flags, *_of(push, x), largest, rest, share_log, keys,
-        rows, rows.stride(0), rows.stride(1), owner, W, S, n, V=V, BLOCK=block, UNROLL=4, num_warps=4, **how,
+        rows, rows.stride(0), rows.stride(1), owner, W,
+        S, n, V=V, BLOCK=block, UNROLL=4, num_warps=4, **how,
     )  # fmt: skip
     return Rows(largest, likeliest, rest, power, owner, order, counts)
 
 
 def _rate(rest: Tensor, masked: Tensor) -> Tensor:
-    """[B] float64: the quality of each sample."""
+    """Return the quality of each sample, [B] float64."""
     B, S = rest.shape
     quality = torch.empty(B, dtype=torch.float64, device=rest.device)
     algebra.rate_samples[(B,)](rest, _flat(masked), quality, S, BLOCK=_lanes(S), num_warps=4)
@@ -281,7 +282,7 @@ def _rate(rest: Tensor, masked: Tensor) -> Tensor:
 
 
 def _inner(rows: Tensor) -> Tensor:
-    """[G, N, N] float64: inner products of the rows, summed in the same order every time."""
+    """Return the inner products of the rows, [G, N, N] float64, summed in a fixed order."""
     G, N, W = rows.shape
     tile, length = 32, CELL if N <= 32 else 4 * CELL
     if W % length:
@@ -303,8 +304,9 @@ def _inner(rows: Tensor) -> Tensor:
 
 
 def _coordinates(rows: Tensor, quality: Tensor, n: int, rule: Duplicates) -> Coordinates:
-    """Directions by Gram-Schmidt on inner products: `directions.find_directions` without its
-    vectors.
+    """Find directions by Gram-Schmidt on inner products, without the vectors themselves.
+
+    This is `directions.find_directions` in coordinates.
     """
     G, N, _ = rows.shape
     h = N - 2 * n
@@ -317,25 +319,28 @@ def _coordinates(rows: Tensor, quality: Tensor, n: int, rule: Duplicates) -> Coo
     residual = torch.empty(G, n, dtype=torch.float64, device=rows.device)
     many = N > 64
     algebra.find_directions[(G,)](
-        inner, basis, inner_basis, _flat(pushed), _flat(duplicate), residual, n, h, N, rule.tolerance,
-        BREAK=rule.mode == "break", P=max(triton.next_power_of_2(N), 16), TILE=32 if many else 16, num_warps=8 if many else 4,
+        inner, basis, inner_basis, _flat(pushed), _flat(duplicate), residual,
+        n, h, N, rule.tolerance,
+        BREAK=rule.mode == "break", P=max(triton.next_power_of_2(N), 16),
+        TILE=32 if many else 16, num_warps=8 if many else 4,
     )  # fmt: skip
     return Coordinates(inner, quality, basis[:, h:], pushed, duplicate, residual, rule)
 
 
 def _vectors(found: Coordinates, rows: Tensor, V: int) -> Tensor:
-    """[G, n, V] float64: the directions themselves."""
+    """Return the directions as vectors, [G, n, V] float64."""
     return found.basis @ rows[..., :V].double()
 
 
 def _combine(weights: Tensor, rows: Tensor, rough: Tensor | None, V: int) -> Tensor:
-    """[G, n, W]: feature * (weights @ rows)."""
+    """Return feature * (weights @ rows), [G, n, W]."""
     G, n, N = weights.shape
     pull = torch.empty(G, n, rows.shape[2], dtype=torch.float32, device=rows.device)
     block, tile = 64, 16 if n <= 16 else 32
     algebra.combine_rows[(triton.cdiv(V, block), triton.cdiv(n, tile), G)](
-        weights.contiguous(), rows, rows.stride(0), rows.stride(1), weights if rough is None else rough.contiguous(),
-        pull, pull.stride(1), n, N, V=V, ROUGH=rough is not None, TILE=tile, DEPTH=16, BLOCK=block, num_warps=4,
+        weights.contiguous(), rows, rows.stride(0), rows.stride(1),
+        weights if rough is None else rough.contiguous(), pull, pull.stride(1),
+        n, N, V=V, ROUGH=rough is not None, TILE=tile, DEPTH=16, BLOCK=block, num_warps=4,
     )  # fmt: skip
     return pull
 
@@ -350,8 +355,9 @@ def _forces(
     alpha: Tensor,
     raw: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What the likeliest column loses and the others gain [B, S], and the force [B]; takes the
-    likeliest out of `pull`.
+    """Return the loss of the likeliest column, the gain of the others [B, S], and the force [B].
+
+    Sets the likeliest columns of `pull` to zero.
     """
     B, S = masked.shape
     V, n = len(columns.flags), alpha.shape[1]
@@ -365,8 +371,10 @@ def _forces(
     tile, block, chunks = 8, 512, triton.cdiv(V, CHUNK)
     sums = torch.empty(B, chunks, 3, S, dtype=torch.float64, device=pull.device)  # of masked rows
     algebra.sum_by_owner[(B, triton.cdiv(S, tile), chunks)](
-        rows, rows.stride(0), rows.stride(1), pull, strides[0], owner, strides[1], columns.flags, sums, seen.order, seen.counts,
-        S, n, chunks, V=V, LENGTH=min(CHUNK, triton.cdiv(V, block) * block), TILE=tile, BLOCK=block, num_warps=4,
+        rows, rows.stride(0), rows.stride(1), pull, strides[0], owner, strides[1],
+        columns.flags, sums, seen.order, seen.counts,
+        S, n, chunks, V=V, LENGTH=min(CHUNK, triton.cdiv(V, block) * block),
+        TILE=tile, BLOCK=block, num_warps=4,
     )  # fmt: skip
     algebra.set_forces[(B,)](
         sums, peaks, seen.likeliest, seen.rest, seen.power, here, columns.flags,
@@ -377,7 +385,7 @@ def _forces(
 
 
 def _join(pushes: list[Push]) -> Push:
-    """Pushes of sample 0, 1, ... of each group as the push of all of them."""
+    """Join the pushes of sample 0, 1, ... of each group into the push of all of them."""
 
     def join(name: str) -> Tensor:
         return torch.stack([getattr(push, name) for push in pushes], dim=1).flatten(0, 1)
@@ -389,29 +397,21 @@ def _join(pushes: list[Push]) -> Push:
 
 
 def _of(push: Push | None, instead: Tensor) -> tuple[Any, ...]:
-    """A push as arguments of a kernel; without one, something to point at."""
+    """Return a push as kernel arguments; without one, `instead` takes the place of its arrays."""
     if push is None:
         return (*[instead] * 7, 0)
     pull, owner = push.pull, push.owner
-    return (
-        push.largest,
-        push.likeliest,
-        push.at_peak,
-        push.even,
-        push.force,
-        pull,
-        owner,
-        pull.stride(0),
-    )
+    row_fields = push.largest, push.likeliest, push.at_peak, push.even, push.force
+    return (*row_fields, pull, owner, pull.stride(0))
 
 
 def _some(positions: Tensor | None, instead: Tensor) -> Tensor:
-    """Positions as an argument of a kernel."""
+    """Return the positions as a kernel argument, or `instead` if there are none."""
     return instead if positions is None else positions.contiguous()
 
 
 def _current(tensor: Tensor) -> AbstractContextManager[Any]:
-    """Triton launches on the current device, whatever its arguments say."""
+    """Make the tensor's device current: Triton launches there, whatever its arguments are on."""
     return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
 
 
@@ -425,7 +425,7 @@ def _flat(flags: Tensor) -> Tensor:
 
 
 def _lanes(S: int) -> int:
-    """Of a program that holds all positions of a sample."""
+    """Return the lanes of a program that holds all positions of a sample."""
     return int(max(16, triton.next_power_of_2(S)))
 
 

@@ -1,12 +1,11 @@
-"""The passes over the logits, as they run on the GPU; `launch.py` launches them, README.md derives
-them.
+"""The GPU kernels that pass over the logits; `launch.py` launches them.
 
-Rows are the positions of samples: row = sample * S + position. Logits have M lines per sample, one
-for every position or (SOME) for each masked one, whose `positions` [samples, M] come in ascending
-order. `table` holds one byte per column, NEVER and PROTECTED flags, and `busy` one per BUSY
-columns, whether there are any: few have some, and the others are spared the look. Sums run in a
-fixed order (no atomics), so that two runs give the same bits. Loops over columns have constant
-bounds.
+docs/kernels.md has the derivation. Rows are the positions of samples: row = sample * S + position.
+Logits have M lines per sample, one for every position or (SOME) for each masked one, whose
+`positions` [samples, M] are ascending. `table` holds one byte of NEVER and PROTECTED flags per
+column. `busy` holds one byte per BUSY columns that says whether any flag is set there; few blocks
+have one, so most skip the table. Sums run in a fixed order (no atomics), so that two runs give the
+same bits. Loops over columns have constant bounds.
 """
 
 import triton
@@ -38,9 +37,7 @@ def bits(key, column):
 
 @triton.jit
 def exponential(key, column):
-    """`noise._exponential`; log1p by Kahan's correction, since u / (1 - w) makes up for what w = 1
-    - u has lost.
-    """
+    """`noise._exponential`, with log1p by Kahan's correction for the rounding of w = 1 - u."""
     u = ((bits(key, column) >> 1).to(tl.float32) + 0.5) * 4.656612873077393e-10
     u = tl.minimum(u, 0.99999994)
     w = 1.0 - u
@@ -88,9 +85,7 @@ def make_keys(seeds, keys, n, first_sample, step, purpose, L, LANES: tl.constexp
 
 @triton.jit
 def exp(x):
-    """`tl.exp` without its detour for results below 1e-38, which here become 0: three operations
-    less.
-    """
+    """`tl.exp` without denormal results, which become 0 here: three operations fewer."""
     return tl.exp2(x * LOG2_E)
 
 
@@ -107,8 +102,9 @@ def load_flags(table, column, inside):
 
 @triton.jit
 def pushed(x, column, inside, position, largest, likeliest, at_peak, even, force, pull, owner):
-    """x' = x + f m P - f w [owned], the exact value at the likeliest column; protected columns are
-    the caller's business.
+    """x' = x + f m P - f w [owned], with the exact value at the likeliest column.
+
+    The caller takes care of protected columns.
     """
     mine = tl.load(owner + column, mask=inside, other=0).to(tl.int32) == position
     own = tl.load(pull + column, mask=inside, other=0.0)
@@ -118,7 +114,7 @@ def pushed(x, column, inside, position, largest, likeliest, at_peak, even, force
 
 @triton.jit
 def row_of_push(row, sample, largest, likeliest, at_peak, even, force):
-    """What `pushed` needs of a row."""
+    """Load the five values of a row that `pushed` needs."""
     return (
         tl.load(largest + row),
         tl.load(likeliest + row),
@@ -133,23 +129,28 @@ def push_free(
     x, column, inside, flags, row, sample, position,
     push_largest, push_likeliest, at_peak, even, force, pull, owner, stride_pull,
 ):  # fmt: skip
-    """`pushed` of one row or of one row per column, protected columns as they were."""
-    a, b, c, d, e = row_of_push(row, sample, push_largest, push_likeliest, at_peak, even, force)
+    """`pushed` of one row, or of one row per column, with protected columns unchanged."""
+    row_largest, row_likeliest, row_at_peak, row_even, row_force = row_of_push(
+        row, sample, push_largest, push_likeliest, at_peak, even, force
+    )
     pull, owner = pull + sample * stride_pull, owner + sample * stride_pull
-    moved = pushed(x, column, inside, position, a, b, c, d, e, pull, owner)
+    moved = pushed(
+        x, column, inside, position,
+        row_largest, row_likeliest, row_at_peak, row_even, row_force, pull, owner,
+    )  # fmt: skip
     return tl.where((flags & PROTECTED) != 0, x, moved)
 
 
 @triton.jit
 def whose(line, positions, M, SOME: tl.constexpr):
-    """Sample and position of a line."""
+    """Return the sample and position of a line."""
     position = tl.load(positions + line) if SOME else line % M
     return line // M, position.to(tl.int32)
 
 
 @triton.jit
 def peak_or_nan(largest, rest):
-    """The largest logit; NaN where there was one, which shows in the sum of the others."""
+    """The largest logit, or NaN if the row has one, which shows in the sum of the others."""
     largest = tl.where(largest > LOWEST, largest, -float("inf"))
     return tl.where(
         (rest < float("inf")) | (tl.abs(largest) == float("inf")), largest, float("nan")
@@ -163,9 +164,10 @@ def measure_rows(
     largest, likeliest, rest, power, share_log,
     S, M, V: tl.constexpr, SOME: tl.constexpr, PUSHED: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Softmax statistics of every masked row, in one pass: each lane keeps its own maximum and
-    leaves it out of its sums. Protected columns come last, one by one, since they count in one sum
-    and not in the other.
+    """Softmax statistics of every masked row, in one pass.
+
+    Each lane keeps its own maximum and leaves it out of its sums. Protected columns come last, one
+    by one, since they count in one sum and not in the other.
     """
     line = tl.program_id(0).to(tl.int64)
     sample, position = whose(line, positions, M, SOME)
@@ -173,7 +175,7 @@ def measure_rows(
     if tl.load(masked + row) != 0:
         x_row = logits + sample * stride_sample + (line % M) * stride_line
         if PUSHED:
-            a, b, c, d, e = row_of_push(
+            row_largest, row_likeliest, row_at_peak, row_even, row_force = row_of_push(
                 row, sample, push_largest, push_likeliest, at_peak, even, force
             )
             pull_row, owner_row = pull + sample * stride_pull, owner + sample * stride_pull
@@ -187,7 +189,11 @@ def measure_rows(
             inside = column < V
             x = load_logits(x_row, column, inside)
             if PUSHED:
-                x = pushed(x, column, inside, position, a, b, c, d, e, pull_row, owner_row)
+                x = pushed(
+                    x, column, inside, position,
+                    row_largest, row_likeliest, row_at_peak, row_even, row_force,
+                    pull_row, owner_row,
+                )  # fmt: skip
             if tl.load(busy + start // BUSY) != 0:
                 x = tl.where(load_flags(table, column, inside) != 0, -float("inf"), x)
             up = x > top
@@ -204,7 +210,7 @@ def measure_rows(
         others = tl.where(top == LOWEST, 0.0, others)
         total = tl.sum(sum1 * weight + others, axis=0)
         squares = tl.sum(sum2 * weight * weight + others * others, axis=0)
-        free = tl.where(best > LOWEST, 1.0, 0.0)  # is the likeliest so far one that may be pushed?
+        free = tl.where(best > LOWEST, 1.0, 0.0)  # 1 if the likeliest so far may be pushed
         i = 0
         while i < protected_count:
             extra = tl.load(protected + i)
@@ -230,14 +236,14 @@ def pool_columns(
     push_largest, push_likeliest, at_peak, even, force, pull, push_owner, stride_pull,
     largest, rest, share_log, keys,
     rows, stride_group, stride_row, owner, W,
-    S, n, V: tl.constexpr, SOME: tl.constexpr, PUSHED: tl.constexpr, BLOCK: tl.constexpr, UNROLL: tl.constexpr,
+    S, n, V: tl.constexpr, SOME: tl.constexpr, PUSHED: tl.constexpr, BLOCK: tl.constexpr,
+    UNROLL: tl.constexpr,
 ):  # fmt: skip
-    """Features and draws: the largest probability of each column over a sample's masked rows, who
-    has it, and it times noise; zeros behind the last column. `owner` [samples, W] comes in holding
-    S where a committed token owns the column.
+    """Compute features and draws: the largest probability of each column over the masked rows.
 
-    Rows are compared by the logarithms of their probabilities, which take no exponential; the
-    winner's is then made anew.
+    Also writes the row that owns it, and the probability times noise; columns from V on are zero.
+    On entry, `owner` [samples, W] holds S where a committed token owns the column. Rows are
+    compared by log-probability, which needs no exponential; the winner's is then computed exactly.
     """
     sample = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -257,8 +263,8 @@ def pool_columns(
             x = load_logits(x_sample + line * stride_line, column, inside & valid)
             if PUSHED:
                 x = push_free(
-                    x, column, inside & valid, flags, row, sample, position,
-                    push_largest, push_likeliest, at_peak, even, force, pull, push_owner, stride_pull,
+                    x, column, inside & valid, flags, row, sample, position, push_largest,
+                    push_likeliest, at_peak, even, force, pull, push_owner, stride_pull,
                 )  # fmt: skip
             x = (
                 x
@@ -288,9 +294,8 @@ def pool_columns(
     feature = rows + (sample // n) * stride_group + (sample % n) * stride_row
     tl.store(feature + column, share, mask=column < W)
     key = tl.load(keys + sample)
-    second_key = mix64((key + 1).to(tl.uint64, bitcast=True)).to(
-        tl.int64, bitcast=True
-    )  # `noise.second_keys`
+    # `noise.second_keys`
+    second_key = mix64((key + 1).to(tl.uint64, bitcast=True)).to(tl.int64, bitcast=True)
     tl.store(
         feature + n * stride_row + column, share * normal(key, second_key, column), mask=column < W
     )
@@ -302,13 +307,13 @@ def draw_tokens(
     push_largest, push_likeliest, at_peak, even, force, pull, owner, stride_pull, push_rest,
     keys, temperature,
     token, confidence, logprob, base_logprob, extra, largest,
-    S, M, V: tl.constexpr, SOME: tl.constexpr, PUSHED: tl.constexpr, HOT: tl.constexpr, NEEDS: tl.constexpr,
-    BLOCK: tl.constexpr,
+    S, M, V: tl.constexpr, SOME: tl.constexpr, PUSHED: tl.constexpr, HOT: tl.constexpr,
+    NEEDS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Gumbel-max at every open row, and how probable what was drawn is; the pushed logits exist in
-    registers only.
+    """Draw a token at every open row by Gumbel-max, with its probability.
 
-    NEEDS: what `extra` is, 1 the margin between the two likeliest, 2 the entropy.
+    The pushed logits exist in registers only. `extra` is the margin between the two likeliest
+    tokens if NEEDS is 1, and the entropy if it is 2.
     """
     line = tl.program_id(0).to(tl.int64)
     sample, position = whose(line, positions, M, SOME)
@@ -316,7 +321,7 @@ def draw_tokens(
     if tl.load(opened + row) != 0:
         x_row = logits + sample * stride_sample + (line % M) * stride_line
         if PUSHED:
-            a, b, c, d, e = row_of_push(
+            row_largest, row_likeliest, row_at_peak, row_even, row_force = row_of_push(
                 row, sample, push_largest, push_likeliest, at_peak, even, force
             )
             pull_row, owner_row = pull + sample * stride_pull, owner + sample * stride_pull
@@ -335,7 +340,11 @@ def draw_tokens(
             x = load_logits(x_row, column, inside)
             y = x
             if PUSHED:
-                y = pushed(x, column, inside, position, a, b, c, d, e, pull_row, owner_row)
+                y = pushed(
+                    x, column, inside, position,
+                    row_largest, row_likeliest, row_at_peak, row_even, row_force,
+                    pull_row, owner_row,
+                )  # fmt: skip
             if tl.load(busy + start // BUSY) != 0:
                 flags = load_flags(table, column, inside)
                 y = tl.where((flags & PROTECTED) != 0, x, y)
@@ -380,7 +389,9 @@ def draw_tokens(
         tl.store(confidence + row, tl.exp(chosen) / total)
         tl.store(logprob + row, after)
         if PUSHED:
-            chosen_base = (tl.max(tl.where(this, base, -float("inf")), axis=0) - a).to(tl.float64)
+            chosen_base = (tl.max(tl.where(this, base, -float("inf")), axis=0) - row_largest).to(
+                tl.float64
+            )
             tl.store(
                 base_logprob + row,
                 chosen_base - tl.log(1.0 + tl.load(push_rest + row).to(tl.float64)),
@@ -402,30 +413,22 @@ def write_rows(
     push_largest, push_likeliest, at_peak, even, force, pull, owner, stride_pull,
     out, S, V: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """The pushed logits written out, for those who ask; `out` [samples, S, V] contiguous holds the
-    others already.
-    """
+    """Write the pushed logits of masked rows; `out` [samples, S, V] already holds the others."""
     row = tl.program_id(0).to(tl.int64)
     if tl.load(masked + row) != 0:
         sample, position = row // S, (row % S).to(tl.int32)
         column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
         inside = column < V
-        a, b, c, d, e = row_of_push(row, sample, push_largest, push_likeliest, at_peak, even, force)
+        row_largest, row_likeliest, row_at_peak, row_even, row_force = row_of_push(
+            row, sample, push_largest, push_likeliest, at_peak, even, force
+        )
         x = load_logits(
             logits + sample * stride_sample + (row % S) * stride_position, column, inside
         )
+        pull_row, owner_row = pull + sample * stride_pull, owner + sample * stride_pull
         y = pushed(
-            x,
-            column,
-            inside,
-            position,
-            a,
-            b,
-            c,
-            d,
-            e,
-            pull + sample * stride_pull,
-            owner + sample * stride_pull,
-        )
+            x, column, inside, position,
+            row_largest, row_likeliest, row_at_peak, row_even, row_force, pull_row, owner_row,
+        )  # fmt: skip
         y = tl.where((load_flags(table, column, inside) & PROTECTED) != 0, x, y)
         tl.store(out + row * V + column, y.to(out.dtype.element_ty), mask=inside)
