@@ -153,7 +153,7 @@ def grid(tmp_path):
 
 def test_two_names_of_one_model_are_one_run(grid):
     assert len(read_grid(grid)) == 2
-    (one,) = (asked.spec for asked in make_plan(read_grid(grid)).runs)
+    (one,) = (run.spec for run in make_plan(read_grid(grid)).runs)
     assert one.model_digest == model_digest(one.model)
 
 
