@@ -1,6 +1,4 @@
-"""A hub of one's own: enough of its HTTP interface for the real client library, with the failures
-of the real one.
-"""
+"""A local hub: enough of its HTTP interface for the real client library, including failures."""
 
 import hashlib
 import json
@@ -16,18 +14,18 @@ COMMIT = "c8d24a3f4adaeef46881b450e1bf7d1005203bd7"
 
 @dataclass
 class Hub:
-    """`repos`: name -> folder; a data set's name begins with "datasets/".
+    """The state of the server.
 
-    The other fields are what goes wrong.
+    repos: name -> folder; the name of a data set begins with "datasets/".
+    gated, drops, sizes: failures to simulate.
     """
 
     repos: dict[str, Path]
     gated: set[str] = field(default_factory=set)
-    drops: dict[str, list[int]] = field(
-        default_factory=dict
-    )  # after how many bytes of a file the connection drops, in turn
-    sizes: dict[str, int] = field(default_factory=dict)  # what is said of a file's size
-    commit: str = COMMIT  # what the branch main stands for
+    # after how many bytes of a file the connection drops, one entry per request
+    drops: dict[str, list[int]] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)  # file sizes to report
+    commit: str = COMMIT  # of the branch main
     requests: list[tuple[str, str, str | None]] = field(default_factory=list)  # method, path, range
     url: str = ""
 

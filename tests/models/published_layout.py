@@ -1,6 +1,4 @@
-"""Tiny random checkpoints in the layouts of the published ones, made from transformers' own
-networks.
-"""
+"""Tiny random checkpoints in the published layouts, made from networks of transformers."""
 
 import json
 from contextlib import contextmanager
@@ -20,13 +18,17 @@ from transformers import (
 )
 
 LLADA_TEMPLATE = (
-    "{% for message in messages %}{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' + "
-    "message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}"
+    "{% for message in messages %}"
+    "{% set content = '<|start_header_id|>' + message['role'] + '<|end_header_id|>\n\n' + "
+    "message['content'] | trim + '<|eot_id|>' %}"
+    "{% if loop.index0 == 0 %}{% set content = bos_token + content %}{% endif %}"
     "{{ content }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
+    "{% if add_generation_prompt %}"
+    "{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
 )
 CHATML_TEMPLATE = (
-    "{%- for message in messages %}\n{{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>' + '\n' }}\n"
+    "{%- for message in messages %}\n"
+    "{{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>' + '\n' }}\n"
     "{%- endfor %}\n{%- if add_generation_prompt %}\n{{- '<|im_start|>assistant\n' }}\n{%- endif %}"
 )
 LLADA_SPECIAL = [
@@ -38,14 +40,8 @@ LLADA_SPECIAL = [
     "<|mdm_mask|>",
 ]
 QWEN_SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|mask|>"]
-PAIRS = [
-    ("t", "h"),
-    ("th", "e"),
-    ("Ġ", "a"),
-    ("Ċ", "Ċ"),
-    ("i", "n"),
-    ("Ġ", "the"),
-]  # a few merges, so that cuts matter
+# a few merges, so that pre-tokenisation matters
+PAIRS = [("t", "h"), ("th", "e"), ("Ġ", "a"), ("Ċ", "Ċ"), ("i", "n"), ("Ġ", "the")]
 SIZES = {
     "hidden_size": 64,
     "num_hidden_layers": 2,
@@ -78,7 +74,7 @@ def vocabulary() -> dict[str, int]:
 
 
 def shaken(network, seed=0):
-    """Random everywhere, norms too, in float64."""
+    """Set all weights, norms included, to random float64 values."""
     generator = torch.Generator().manual_seed(seed)
     for parameter in network.parameters():
         noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
@@ -93,17 +89,15 @@ def shaken(network, seed=0):
         or network.config.hidden_size // network.config.num_attention_heads
     )
     theta = network.config.rope_parameters["rope_theta"]
-    network.model.rotary_emb.inv_freq = theta ** (
-        -torch.arange(0, head, 2, dtype=torch.float64) / head
-    )  # it was made in float32
+    # transformers computes it in float32
+    exponent = -torch.arange(0, head, 2, dtype=torch.float64) / head
+    network.model.rotary_emb.inv_freq = theta**exponent
     return network
 
 
 @contextmanager
 def nothing_narrower():
-    """transformers computes norms and rotary angles in float32, whatever the network is in: not in
-    here.
-    """
+    """Make transformers compute norms and rotary angles in float64 instead of float32."""
     to = torch.Tensor.to
 
     def wide(self, *args, **kwargs):
@@ -231,9 +225,8 @@ def write_weights(folder: Path, tensors, shards=1):
         save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
         return
     names, where = list(tensors), {}
-    for shard in range(
-        shards
-    ):  # neighbours land in different shards, as the pieces of one of our parameters may
+    # neighbours land in different shards, as the pieces of one of our parameters may
+    for shard in range(shards):
         file = f"model-{shard + 1:05}-of-{shards:05}.safetensors"
         own = names[shard::shards]
         save_file({name: tensors[name] for name in own}, folder / file, metadata={"format": "pt"})

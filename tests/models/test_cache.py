@@ -1,4 +1,4 @@
-"""Sessions: reused keys and values are right wherever they can be, and save what they promise."""
+"""Sessions: cached keys and values are exact where they can be, and save the expected work."""
 
 from dataclasses import replace
 from itertools import product
@@ -34,18 +34,20 @@ def model(shape="plain", layers=2, cache=None, refresh=None):
         vocab_size=VOCAB, width=32, layers=layers, heads=4, hidden=48, **SHAPES[shape]
     )
     network = Transformer(config).double()
-    for parameter in network.parameters():  # as initialised, all logits are nearly alike
+    for (
+        parameter
+    ) in network.parameters():  # with the default initialisation all logits are nearly equal
         torch.nn.init.normal_(parameter, std=0.25)
     return Native(network, name="tiny", mask_id=MASK, end_ids=(1,), cache=cache, refresh=refresh)
 
 
 def untouched(logits, step):
-    """A guide that looks at everything masked and moves nothing."""
+    """A guide that reads all masked positions and changes nothing."""
     return logits
 
 
 def run(model, prompts="padded", **options):
-    """Tokens, and the logits of masked positions (of the open ones with open_only) at every step."""
+    """Return the tokens, and the logits of masked (open_only: of open) positions at every step."""
     seen, open_only = [], options.pop("open_only", False)
 
     def watch(event):
@@ -74,7 +76,7 @@ def same(one, other):
 
 
 class Bare:
-    """A model that offers no session."""
+    """A model without sessions."""
 
     def __init__(self, model):
         self.model = model
@@ -105,7 +107,7 @@ def test_a_window_over_an_unchanged_canvas_says_the_same(shape, prompts, cache):
     exact, cached = model(shape), model(shape, cache=cache)
     tokens, lengths = canvas(exact.info, PROMPTS[prompts], 2, 12)
     start = tokens.shape[1] - 12
-    tokens[1, start + 2], tokens[0, start + 1] = 3, 4  # samples differ: each has keys of its own
+    tokens[1, start + 2], tokens[0, start + 1] = 3, 4  # samples differ, so each has its own keys
     for begun in (0, 5):
         tokens[:, start : start + begun] = 7
         first = query(exact.info, tokens, lengths, 12, 4)
@@ -117,17 +119,14 @@ def test_a_window_over_an_unchanged_canvas_says_the_same(shape, prompts, cache):
         window = torch.arange(low, end).expand(len(tokens), -1)
         again = session(replace(first, number=1, positions=window))
         assert (again - whole[:, low:end]).abs().max() < CLOSE
-        assert session.computed - filled == len(tokens) * (
-            end - low + (shape == "shift")
-        )  # a shift needs one more
+        width = end - low + (shape == "shift")  # a shift needs one position more
+        assert session.computed - filled == len(tokens) * width
 
 
 @pytest.mark.parametrize(("shape", "prompts"), PAIRS)
 @pytest.mark.parametrize("policy", ["low_confidence", {"name": "threshold", "threshold": 0.5}])
 def test_one_layer_forgets_nothing(shape, prompts, policy):
-    """With one layer the keys of a position depend on its token alone, so that a cache is exact
-    inside a block.
-    """
+    """With one layer, keys depend only on the token, so a cache is exact inside a block."""
     exact = run(model(shape, layers=1), prompts, policy=policy)
     same(run(model(shape, layers=1, cache="prefix"), prompts, policy=policy), exact)
     exact = run(model(shape, layers=1), prompts, policy=policy, open_only=True)
@@ -158,7 +157,7 @@ def test_wrapped_models_without_sessions_still_work():
 
 
 def opened(cache, refresh=None, policy="low_confidence", steps=6):
-    """The session of a run of one prompt of 3 tokens, 4 samples, 3 blocks of 4."""
+    """Return the session of a run with one prompt of 3 tokens, 4 samples and 3 blocks of 4."""
     sessions = []
 
     class Watched(Native):
@@ -183,20 +182,20 @@ def opened(cache, refresh=None, policy="low_confidence", steps=6):
 
 
 def test_what_a_step_computes():
-    # 6 steps, 2 per block; the first filling finds 4 rows alike and computes one
+    # 6 steps, 2 per block; at the first fill the 4 samples are identical, and one is computed
     assert opened(None).computed == 6 * 4 * 15
     fills = 15 + 2 * 4 * 15
     assert opened("prefix").computed == fills + 4 * (12 + 8 + 4)
     assert opened("dual").computed == fills + 4 * (4 + 4 + 4)
     assert opened("dual", refresh=1).computed == 15 + 5 * 4 * 15
-    # one step per token: every second of the four of a block fills again
+    # one step per token: every second of the 4 steps of a block is a fill
     assert opened("dual", refresh=2, steps=12).computed == (15 + 5 * 4 * 15) + 6 * 4 * 4
 
 
 @pytest.mark.parametrize("cache", ["prefix", "dual"])
 def test_every_sample_fills_its_cache_once_per_block(cache):
     session = opened(cache, policy={"name": "threshold", "threshold": 0.3}, steps=12)
-    assert session.fills == 1 + 2 * 4  # in the first block all samples are alike
+    assert session.fills == 1 + 2 * 4  # at the first fill all samples are identical
 
 
 @pytest.mark.parametrize("block_length", [4, 8])
@@ -204,7 +203,7 @@ def test_every_sample_fills_its_cache_once_per_block(cache):
 @pytest.mark.parametrize("policy", POLICIES.names)
 @pytest.mark.parametrize("shape", ["plain", pytest.param("shift", marks=pytest.mark.soak)])
 def test_a_sample_does_not_depend_on_its_company(shape, policy, cache, block_length):
-    """Each of eight prompts of different lengths alone and among the others, in single precision."""
+    """Eight prompts of different lengths, each alone and in a batch, in single precision."""
     network = model(shape).network.float()
     lone = Native(
         network,
@@ -232,9 +231,7 @@ def test_a_sample_does_not_depend_on_its_company(shape, policy, cache, block_len
 
 
 def test_the_head_runs_on_what_is_asked(monkeypatch):
-    """With a cache too: on the open block without a guide, and with one on what is masked where the
-    cache is filled.
-    """
+    """With a cache too: on the open block, or with a guide on all masked positions of a fill."""
     for guide, cache in product((None, untouched), ("prefix", "dual")):
         cached, seen = model(cache=cache), []
         head = cached.network.logits
@@ -269,7 +266,7 @@ def test_samples_that_are_alike_are_computed_once():
 def test_bad_input():
     with pytest.raises(ValueError, match="cache must be None or one of prefix, dual, not 'suffix'"):
         model(cache="suffix")
-    with pytest.raises(ValueError, match="refresh=4 .*prefix, dual"):
+    with pytest.raises(ValueError, match=r"refresh=4 .*prefix, dual"):
         model(refresh=4)
     with pytest.raises(ValueError, match="refresh must be an integer >= 1, not 0"):
         model(cache="dual", refresh=0)

@@ -1,4 +1,4 @@
-"""Devices and number formats as people spell them."""
+"""Devices and dtypes as users spell them."""
 
 import os
 import re
@@ -23,7 +23,7 @@ NO_GPU = f"device 'cuda' cannot be used: no GPU is visible to torch ({torch.__ve
 
 @pytest.fixture
 def gpus(monkeypatch):
-    """A machine with so many GPUs, as torch tells it."""
+    """Make torch report `count` GPUs."""
 
     def show(count):
         monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
@@ -40,7 +40,7 @@ def gpus(monkeypatch):
         (
             0,
             "cuda:7",
-            f"device 'cuda:7' cannot be used: no GPU is visible to torch ({torch.__version__}); use cpu",
+            NO_GPU.replace("cuda", "cuda:7"),
         ),
         (1, "cuda:7", "device 'cuda:7' cannot be used: torch sees 1 GPU; use cuda:0 or cpu"),
         (

@@ -45,7 +45,7 @@ def test_it_solves_countdown():
 
 @pytest.fixture(scope="module")
 def by_looking_ahead():
-    """A tokenizer that looks ahead to the end of the number at every group: simple but quadratic."""
+    """A tokenizer that looks ahead to the end of the number at each group: simple, quadratic."""
     from tokenizers import Tokenizer
 
     content = json.loads((HERE / "tokenizer.json").read_text())
@@ -202,7 +202,7 @@ def test_texts_come_back_as_they_were():
 
 
 def test_prompts_end_with_the_line_break_that_the_model_knows():
-    """As in tasks and chats. A prompt that has one stays as it is, and so do raw prompts and ids."""
+    """As in tasks and chats. Prompts that have one, raw prompts and ids are left unchanged."""
     lm = oddlm.load("mini")
 
     def encoded(*prompts, raw=False):

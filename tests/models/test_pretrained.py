@@ -102,11 +102,11 @@ def test_what_cannot_be_loaded_says_so(folders, tmp_path):
             oddlm.load(name)
     with pytest.raises(ValueError, match="quantize must be one of nf4, int8, not 'int3'"):
         oddlm.load(folders["llada"], quantize="int3")
-    with pytest.raises(ValueError, match="device='cpu' .* device_map='auto'"):
+    with pytest.raises(ValueError, match=r"device='cpu' .* device_map='auto'"):
         oddlm.load(folders["llada"], device="cpu", device_map="auto")
     if not torch.cuda.is_available():
         for everywhere in ({"device_map": "auto"}, {"device": "auto"}):
-            with pytest.raises(ValueError, match="device_map='auto' .*use device='cpu'"):
+            with pytest.raises(ValueError, match=r"device_map='auto' .*use device='cpu'"):
                 oddlm.load(folders["llada"], **everywhere)
     with pytest.raises(ValueError, match="max_batch must be an integer >= 1, not 0"):
         oddlm.load(folders["llada"], max_batch=0)

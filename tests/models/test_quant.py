@@ -1,4 +1,4 @@
-"""Quantised layers: close to what they stand for, and as small as said."""
+"""Quantised layers: close to the originals, and as small as predicted."""
 
 import sys
 
@@ -29,7 +29,7 @@ def exact():
 
 
 def loaded(exact, quantize):
-    """As a loader does it: a network on meta, and its parameters one by one."""
+    """Load as a loader does: a network on meta, and its parameters one by one."""
     with torch.device("meta"):
         network = Transformer(TINY).to(torch.bfloat16)
     prepare(network, quantize)
@@ -41,7 +41,7 @@ def loaded(exact, quantize):
 
 
 def stored_bytes(module):
-    """Of every tensor that a network holds on to, inside and beside its parameters."""
+    """Return the bytes of every tensor a network holds, inside and outside its parameters."""
     total = 0
     for parameter in module.parameters():
         state = getattr(parameter, "quant_state", None)

@@ -17,6 +17,9 @@ from ..waiting import wait_gone
 
 USER = [{"role": "user", "content": "hello"}]
 HONEST = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}"
+DOUBLING = (
+    "{% set x = namespace(s='a') %}{% for i in range(99) %}{% set x.s = x.s + x.s %}{% endfor %}"
+)
 TIME, MEMORY, SIZE = "more than 1 s", "more than 512 MiB", "more than 8388608 characters"
 
 
@@ -37,11 +40,7 @@ def render(source: str, messages=USER, special: ControlTokens | None = None) -> 
         ("{{ 'a' * 5000000000 }}", MEMORY),
         ("{{ messages[0].content * 1000000000 }}", MEMORY),
         ("{{ ([0] * 1000000000) | length }}", MEMORY),
-        (
-            "{% set x = namespace(s='a') %}"
-            "{% for i in range(99) %}{% set x.s = x.s + x.s %}{% endfor %}",
-            MEMORY,
-        ),
+        (DOUBLING, MEMORY),
         ("{{ '%0999999999d' % 1 }}", MEMORY),
         ("{{ 'a' * 9000000 }}", SIZE),
         ("{% for i in range(9000) %}{{ 'a' * 1000 }}{% endfor %}", SIZE),

@@ -207,7 +207,7 @@ def test_masks_that_are_not_clear(tmp_path):
     (folder / "tokenizer_config.json").write_text(
         text.replace("<|mask|>", "<|fill|>").replace('"mask_token"', '"other"')
     )
-    with pytest.raises(ValueError, match="has no mask_token_id.*mask_id="):
+    with pytest.raises(ValueError, match=r"has no mask_token_id.*mask_id="):
         oddlm.load(str(folder))
 
 
@@ -246,10 +246,7 @@ def test_damaged_tokenizers(tmp_path):
         layout.write_json(
             folder / "tokenizer_config.json", {**json.loads(text), "added_tokens_decoder": added}
         )
-        with pytest.raises(
-            ValueError,
-            match=r"the added tokens in .* \(tokenizer_config\.json, added_tokens\.json\) are damaged",
-        ):
+        with pytest.raises(ValueError, match=r"added_tokens\.json\) are damaged"):
             oddlm.load(str(folder))
 
 

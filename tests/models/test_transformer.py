@@ -1,4 +1,4 @@
-"""The transformer: padding changes nothing, and what is not masked listens to both sides."""
+"""The transformer: padding changes nothing, and attention is bidirectional."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ def test_padding_changes_nothing(network, padding):
 
 
 @torch.no_grad()
-def test_every_position_hears_every_other(network):
+def test_every_position_attends_to_every_other(network):
     tokens = torch.zeros(1, 8, dtype=torch.long)
     before = network(tokens, 0, torch.zeros(1, dtype=torch.long))
     for changed in (0, 7):
@@ -51,7 +51,7 @@ def test_order_matters(network):
 @pytest.mark.parametrize("shift", [False, True])
 @pytest.mark.parametrize("start", [0, 1, 5])
 @torch.no_grad()
-def test_the_last_block_need_not_answer_for_the_prompt(start, shift):
+def test_the_last_block_skips_the_prompt(start, shift):
     torch.manual_seed(0)
     config = TransformerConfig(vocab_size=50, width=32, layers=3, heads=4, hidden=48, shift=shift)
     network = Transformer(config).double().eval()
@@ -62,14 +62,14 @@ def test_the_last_block_need_not_answer_for_the_prompt(start, shift):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"compiled": True}, "compiled .* fixed, any, not True"),
         ({"compiled": "any", "cache": "dual"}, "compiled='any' .* cache='dual'"),
     ],
 )
-def test_what_cannot_be_compiled(network, options, said):
-    with pytest.raises(ValueError, match=said):
+def test_what_cannot_be_compiled(network, options, message):
+    with pytest.raises(ValueError, match=message):
         Native(network, name="x", mask_id=0, end_ids=(), **options)
 
 
@@ -84,5 +84,5 @@ def test_compiled_blocks_say_the_same(network, compiled):
     expected = [network(tokens, 5, lengths) for tokens, lengths in canvases]
     model = Native(network, name="x", mask_id=0, end_ids=(), compiled=compiled)
     for (tokens, lengths), wanted in zip(canvases, expected, strict=True):
-        asked = query(model.info, tokens, lengths, tokens.shape[1] - 5, tokens.shape[1] - 5)
-        assert (model.session(asked)(asked) - wanted).abs().max() < 1e-12
+        first = query(model.info, tokens, lengths, tokens.shape[1] - 5, tokens.shape[1] - 5)
+        assert (model.session(first)(first) - wanted).abs().max() < 1e-12

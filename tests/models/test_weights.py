@@ -1,6 +1,4 @@
-"""A run is known by the weights that made it: retrained in place it is another, moved or renamed it
-is the same.
-"""
+"""A run is identified by its model's weights: retraining makes it another run, moving does not."""
 
 import json
 import os
@@ -37,7 +35,7 @@ def mini_copy(folder: Path) -> Path:
 
 
 def retrain(folder: Path) -> None:
-    """Other weights of the same size under the same name."""
+    """Replace the weights by others of the same size under the same name."""
     for path in folder.glob("*.safetensors"):
         with safe_open(path, framework="pt") as file:
             about, names = file.metadata(), list(file.keys())
@@ -71,7 +69,7 @@ def test_where_the_folder_lies_does_not_count(folder, tmp_path, monkeypatch):
     assert spec("model").id == before.id
     assert spec("../here/model").id == before.id
     moved = tmp_path / "elsewhere"
-    shutil.copytree(folder, moved)  # other dates, other inodes
+    shutil.copytree(folder, moved)  # other timestamps and inodes
     shutil.rmtree(folder)
     assert spec(moved).id == before.id
     (moved / "README.md").write_text("what it is")
@@ -92,9 +90,8 @@ def test_whatever_else_changes_tokens_counts(folder, name):
     path, before = folder / name, spec(folder)
     if not path.exists() and path.suffix == ".json":
         pytest.skip(f"this layout has no {name}")
-    if (
-        folder.joinpath("tokenizer_config.json").exists() or path.exists()
-    ):  # mini has no chat template
+    # the mini model has no chat template
+    if folder.joinpath("tokenizer_config.json").exists() or path.exists():
         path.write_text(path.read_text() + " " if path.exists() else "{{ messages }}")
         assert spec(folder).id != before.id
 
@@ -130,7 +127,7 @@ def test_the_same_command_after_retraining_draws_anew(command, tmp_path):  # noq
     store = Store(Path("runs"))
     (other,) = set(store.ids()) - {first}
     one, two = (
-        [sample.text for row in store.read(name).records for sample in row.samples]
+        [sample.text for record in store.read(name).records for sample in record.samples]
         for name in (first, other)
     )
     assert one != two
@@ -156,7 +153,7 @@ def grid(tmp_path):
 
 def test_two_names_of_one_model_are_one_run(grid):
     assert len(read_grid(grid)) == 2
-    (one,) = (asked.spec for asked in make_plan(read_grid(grid)).runs)
+    (one,) = (run.spec for run in make_plan(read_grid(grid)).runs)
     assert one.model_digest == model_digest(one.model)
 
 
@@ -225,18 +222,21 @@ def test_the_toy_is_known_by_its_version_and_options(monkeypatch):
 
 def test_a_model_of_ones_own_is_known_by_its_name_and_its_file(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    told = []
+    digests = []
     for body in ("pass", "pass", "x = 1"):
         Path("somebodys.py").write_text(f"class Net:\n    {body}\nclass Other:\n    pass\n")
-        code = "from oddlm.models import model_digest; print(model_digest('somebodys.Net'), model_digest('somebodys.Other'))"
+        code = (
+            "from oddlm.models import model_digest as digest\n"
+            "print(digest('somebodys.Net'), digest('somebodys.Other'))"
+        )
         done = subprocess.run(
             [sys.executable, "-B", "-c", code], capture_output=True, text=True, check=True
         )
-        told.append(done.stdout.split())
-    assert told[0] == told[1] != told[2]
-    assert all(digest.startswith("source:") for digest in told[0])
+        digests.append(done.stdout.split())
+    assert digests[0] == digests[1] != digests[2]
+    assert all(digest.startswith("source:") for digest in digests[0])
     net, other = (
-        RunSpec(model=f"somebodys.{name}", model_digest=told[0][0]) for name in ("Net", "Other")
+        RunSpec(model=f"somebodys.{name}", model_digest=digests[0][0]) for name in ("Net", "Other")
     )
     assert net.id != other.id, "a file may hold several models"
     assert model_digest("builtins.dict") == "name:builtins.dict"
@@ -244,7 +244,7 @@ def test_a_model_of_ones_own_is_known_by_its_name_and_its_file(tmp_path, monkeyp
 
 @pytest.fixture
 def large(monkeypatch, tmp_path):
-    """Every file is large, the cache is new; counts the files that are read."""
+    """Treat every file as large, with a new cache; return the names of the files read."""
     monkeypatch.setattr(weights, "LARGE", 0)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     read, seen = weights._read, []
@@ -253,7 +253,7 @@ def large(monkeypatch, tmp_path):
 
 
 def old(folder: Path) -> Path:
-    """As a file is that nobody is writing."""
+    """Give the files an old mtime, as if nobody were writing them."""
     for path in folder.iterdir():
         os.utime(path, (1_000_000, 1_000_000))
     return folder
@@ -264,11 +264,11 @@ def test_large_files_are_read_once(large, tmp_path):
     first = model_digest(str(folder))
     assert len(large) == 3
     assert model_digest(str(folder)) == first
-    assert len(large) == 3, "kept"
+    assert len(large) == 3, "the digest is cached"
     state = folder.joinpath("model.safetensors").stat()
     retrain(folder)
     os.utime(folder / "model.safetensors", ns=(state.st_atime_ns, state.st_mtime_ns))
-    assert model_digest(str(folder)) != first, "the date alone proves nothing"
+    assert model_digest(str(folder)) != first, "the mtime alone proves nothing"
     assert large[3:] == ["model.safetensors"]
 
 

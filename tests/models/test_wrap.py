@@ -1,4 +1,4 @@
-"""What `wrap` finds out about somebody's network: does it hear both ways, one way, or in blocks?"""
+"""`wrap` detects whether a network is bidirectional, autoregressive or block-causal."""
 
 import warnings
 
@@ -16,20 +16,21 @@ SHAPE = {"steps": 8, "temperature": 0, "alpha": 0, "progress": False}
 
 
 def network(block, *, dtype=torch.float32, context=2048, **changes):
-    """A random network that is bidirectional in blocks and causal over them; None: bidirectional
-    everywhere.
+    """Return a random network that is bidirectional within blocks and causal across them.
+
+    block: None makes it bidirectional everywhere. `widths` records the length of every call.
     """
     one = layout.llama(max_position_embeddings=context, **changes).to(dtype)
     forward = one.forward
-    one.asked = []
+    one.widths = []
 
     def masked(input_ids, logits_to_keep=0):
         T = input_ids.shape[1]
         assert context >= T
-        one.asked.append(T)
+        one.widths.append(T)
         place = torch.arange(T) // (block or T)
-        hears = place[:, None] >= place
-        bias = torch.zeros(1, 1, T, T, dtype=dtype).masked_fill(~hears, torch.finfo(dtype).min)
+        attends = place[:, None] >= place
+        bias = torch.zeros(1, 1, T, T, dtype=dtype).masked_fill(~attends, torch.finfo(dtype).min)
         return forward(
             input_ids=input_ids,
             attention_mask=bias.expand(len(input_ids), -1, -1, -1),
@@ -56,8 +57,8 @@ def test_blocks_are_found(block, context, shift, dtype):
     ):
         lm = wrap(one, shift=shift)
     assert lm.model.block_length == block
-    assert len(one.asked) <= 5
-    assert max(one.asked) <= 160, "it may be large"
+    assert len(one.widths) <= 5
+    assert max(one.widths) <= 160, "the network may be large"
 
 
 def test_the_longest_block():
@@ -68,17 +69,17 @@ def test_the_longest_block():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 @pytest.mark.parametrize("context", [2048, 150, 149, 40, 5, 2])
 @pytest.mark.parametrize("shift", [False, True], ids=["", "shift"])
-def test_one_that_hears_both_ways_is_quiet(context, shift, dtype):
+def test_a_bidirectional_network_gives_no_warning(context, shift, dtype):
     one = network(None, dtype=dtype, context=context)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert wrap(one, shift=shift).model.block_length is None
-    assert len(one.asked) <= 3
+    assert len(one.widths) <= 3
 
 
 @pytest.mark.parametrize("context", [2048, 150, 149, 40, 5])
 @pytest.mark.parametrize("shift", [False, True], ids=["", "shift"])
-def test_one_that_hears_one_way_is_refused(context, shift):
+def test_an_autoregressive_network_is_refused(context, shift):
     with pytest.raises(ValueError, match="LlamaForCausalLM is autoregressive"):
         wrap(network(1, context=context), shift=shift)
 
@@ -91,7 +92,7 @@ def test_small_contexts(block, context):
 
 @pytest.mark.parametrize("block", [None, 1, 32])
 def test_dropout_that_was_left_on_misleads_nobody(block):
-    """And does not disturb samples; the network's mode is its owner's business."""
+    """Nor does it affect samples, and the mode of the network is left unchanged."""
     one = network(block, attention_dropout=0.5)
     one.train()
     one.model.norm.eval()
@@ -116,12 +117,12 @@ def test_kernels_that_do_not_repeat_themselves_mislead_nobody(block):
     one = network(block)
     forward, draw = one.forward, torch.Generator().manual_seed(0)
 
-    def trembling(input_ids, logits_to_keep=0):
+    def nondeterministic(input_ids, logits_to_keep=0):
         output = forward(input_ids, logits_to_keep)
         output.logits = output.logits + 1e-5 * torch.rand(output.logits.shape, generator=draw)
         return output
 
-    one.forward = trembling
+    one.forward = nondeterministic
     if block == 1:
         with pytest.raises(ValueError, match="is autoregressive"):
             wrap(one)
@@ -133,8 +134,8 @@ def test_kernels_that_do_not_repeat_themselves_mislead_nobody(block):
 
 
 @pytest.mark.parametrize("reach", [1, 7, 31, 42])
-def test_a_network_that_hears_its_neighbours_has_no_blocks(reach):
-    """A window is no block, also where a border of one seems to be found."""
+def test_a_sliding_window_is_not_a_block(reach):
+    """Not even if it seems to have a border."""
     one = layout.llama().float()
     forward = one.forward
 

@@ -46,7 +46,9 @@ class Ask:
 
     @property
     def queries(self) -> tuple[Query, ...]:
-        return (self.query,) if self.cfg is None else (self.query, self.cfg.unconditional(self.query))
+        if self.cfg is None:
+            return (self.query,)
+        return self.query, self.cfg.unconditional(self.query)
 
 
 class Shape(NamedTuple):
