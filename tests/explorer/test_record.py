@@ -101,8 +101,8 @@ def test_the_plain_twin_is_plain(tmp_path, fork):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ((), "give a task or --prompt"),
-        (("countdown", "--prompt", "x"), "give a task or --prompt"),
+        ((), "a task or --prompt"),
+        (("countdown", "--prompt", "x"), "a task or --prompt"),
         (("--prompt", "x", "--contrast", "1"), "go with a task"),
         (("countdown", "--alpha", "0"), "nothing to compare"),
         (("countdown", "--problem", "x"), "has no problem 'x'"),
