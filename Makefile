@@ -43,7 +43,7 @@ soak: $(READY) | postgres browser  ## longer trials
 
 docs docs-serve: export NO_MKDOCS_2_WARNING := 1
 docs: $(READY)  ## build the documentation in site/
-	$(BIN)/mkdocs build --strict --quiet
+	$(BIN)/mkdocs build --strict
 
 docs-serve: $(READY)  ## show the documentation, rebuilt on every change
 	$(BIN)/mkdocs serve --watch src --watch CHANGELOG.md

@@ -17,6 +17,7 @@ from oddlm.spec import Loading, RunSpec
 from oddlm.store import Store, records
 from oddlm.store.query import sql
 
+from .conftest import build
 from .pages import DOCS
 
 LOADED = {
@@ -63,6 +64,18 @@ def resources(html: str) -> list[str]:
     parser = Resources()
     parser.feed(html)
     return parser.found
+
+
+@pytest.mark.parametrize("link", ["nowhere.md", "index.md#nowhere"])
+def test_a_broken_link_fails_the_build(tmp_path, link):
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs/index.md").write_text(f"# Title\n\n[text]({link})\n")
+    lines = [f"INHERIT: {DOCS.parent / 'mkdocs.yml'}", f"docs_dir: {tmp_path / 'docs'}"]
+    lines += ["nav: [index.md]", "hooks: []", "plugins: []", "theme: {name: mkdocs, palette: []}"]
+    (tmp_path / "mkdocs.yml").write_text("\n".join(lines))
+    done = build(tmp_path / "out", tmp_path / "mkdocs.yml")
+    assert done.returncode == 1
+    assert link in done.stderr
 
 
 def test_resources_from_elsewhere_are_seen():
