@@ -1,7 +1,10 @@
-"""Takes the pictures of the pages: `python docs/pictures.py` (needs the extras `serve` and `dev`, Chromium, and a store).
+"""Take the pictures of the pages.
 
-    oddlm eval countdown --model mini --n 8 --alpha 0,8 --temperature 0,1 --seeds 0,1 --limit 12 --length 24 --steps 12 \
-        --set eos=late --store runs
+It needs the extras `serve` and `dev`, Chromium, and a store of runs:
+
+    oddlm eval countdown --n 8 --alpha 0,8 --temperature 0,1 --seeds 0,1 --limit 12 \\
+        --length 24 --steps 12 --eos late --store runs
+    python docs/pictures.py
 """
 
 import argparse

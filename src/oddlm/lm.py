@@ -168,15 +168,46 @@ class LM:
                 raise
         return results
 
-    def sample(self, prompt: str | Sequence[int], n: int = 16, **options: Any) -> Samples:
+    def sample(
+        self,
+        prompt: str | Sequence[int],
+        n: int = 16,
+        *,
+        params: SampleParams | None = None,
+        until: Verify | None = None,
+        max_samples: int = 256,
+        max_batch: int | None = None,
+        observe: Observer | Sequence[Observer] | None = None,
+        progress: bool | None = None,
+        template: Template | None = None,
+        **settings: Unpack[SampleSettings],
+    ) -> Samples:
         """Generate n samples for one prompt.
 
         Args:
             prompt: A text, or token ids.
             n: Number of samples.
-            **options: Those of `generate`.
+            params: Base settings, as in `generate`; so are the arguments below.
+            until: Keep drawing, n samples at a time, until it accepts one.
+            max_samples: Most samples with `until`.
+            max_batch: Samples per network call.
+            observe: Called with a `StepEvent` after every step; one function or several.
+            progress: Draw a progress bar on stderr.
+            template: Given texts and hole sizes in tokens.
+            **settings: Fields of `SampleParams`.
         """
-        (samples,) = self.generate([prompt], n, **options)
+        (samples,) = self.generate(
+            [prompt],
+            n,
+            params=params,
+            until=until,
+            max_samples=max_samples,
+            max_batch=max_batch,
+            observe=observe,
+            progress=progress,
+            templates=None if template is None else [template],
+            **settings,
+        )
         return samples
 
 

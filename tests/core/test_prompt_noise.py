@@ -230,7 +230,7 @@ def test_a_cache_refuses(cache):
     full = torch.cat([tokens, torch.full((1, 4), 49)], 1)
     asked = query(model.info, full, lengths, 4, 4, nudge=torch.zeros(1, 2, 32))
     session = model.session(asked)
-    with pytest.raises(ValueError, match="nudge.* without cache"):
+    with pytest.raises(ValueError, match=r"nudge.* without cache"):
         session(asked)
 
 

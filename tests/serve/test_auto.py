@@ -162,7 +162,8 @@ def test_rows_never_stand_empty(bare, browse):
         window.empty = [];
         const rows = () => [...document.querySelectorAll('#diverse .tokens')];
         const look = () => window.empty.push(rows().filter((row) => !row.firstChild).length);
-        new MutationObserver(look).observe(document.querySelector('#diverse .samples'), { childList: true });
+        const place = document.querySelector('#diverse .samples');
+        new MutationObserver(look).observe(place, { childList: true });
     }""")
     generate(page)
     empty = page.evaluate("window.empty")

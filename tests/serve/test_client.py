@@ -131,7 +131,7 @@ def test_models(client):
     card = client.models.retrieve("toy")
     assert card.limits["max_n"] == 64
     assert "odd" in card.names["objective"]
-    with pytest.raises(openai.NotFoundError, match="gpt-4.*'toy'"):
+    with pytest.raises(openai.NotFoundError, match=r"gpt-4.*'toy'"):
         client.models.retrieve("gpt-4")
 
 
