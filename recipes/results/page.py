@@ -255,8 +255,13 @@ def _origin(runs: Sequence[Result]) -> str:
     weights = f"Weights `{digest[:19]}`. " if digest else ""
     return (
         f"{weights}Drawn on {listed('device')} in {listed('dtype')}, {listed('date')}, "
-        f"by oddlm {listed('oddlm')} with PyTorch {listed('torch')}."
+        f"{_source(runs)} and PyTorch {listed('torch')}."
     )
+
+
+def _source(runs: Sequence[Result]) -> str:
+    versions = sorted({run.origin.oddlm for run in runs if run.origin.oddlm is not None})
+    return f"with oddlm {', '.join(versions)}" if versions else "with oddlm from its source tree"
 
 
 def _setting(bench: Bench) -> str:

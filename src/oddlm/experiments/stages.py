@@ -17,7 +17,7 @@ from pathlib import Path
 from platform import platform, python_version
 from typing import Any, cast
 
-from .. import metrics
+from .. import __version__, metrics
 from ..core.step import Sample, StepEvent
 from ..lm import LM
 from ..params import SampleParams
@@ -181,7 +181,10 @@ def environment() -> dict[str, Any]:
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "platform": platform(),
         "python": python_version(),
-        "versions": {name: _version(name) for name in ("oddlm", "torch", "numpy")},
+        "versions": {
+            "oddlm": __version__,
+            **{name: _version(name) for name in ("torch", "numpy")},
+        },
         "git": {
             "oddlm": _git(Path(__file__).parent, Path(__file__).name),
             "here": _git(Path.cwd()),
