@@ -326,22 +326,3 @@ def test_the_command_line_starts_light():
     heavy |= {"wandb", "mlflow", "tensorboard"}
     code = f"import sys, oddlm.cli; sys.exit(' '.join({heavy} & set(sys.modules)) or 0)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_every_command_of_the_readme(tmp_path):
-    block = re.search(
-        r"## Evaluate\n.*?```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL
-    ).group(1)
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    done = subprocess.run(
-        ["bash", "-euo", "pipefail", "-c", block],
-        cwd=tmp_path,
-        env={**ENV, "PATH": path},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.count("baseline") == 4, "two tables, at two temperatures"
-    assert len((tmp_path / "samples.jsonl").read_text().splitlines()) == 4
-    assert (tmp_path / "results.json").exists()

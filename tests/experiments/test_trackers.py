@@ -108,7 +108,7 @@ def test_mlflow_in_a_database_of_its_own(store, tmp_path, monkeypatch):
     assert store.read(second.id).summary.problems == 3
 
 
-def records(path: Path) -> Iterator[bytes]:
+def wandb_records(path: Path) -> Iterator[bytes]:
     """Yield the records of W&B's file.
 
     After a header of 7 bytes it has blocks of 32 KiB of (checksum, length, kind, content), like a
@@ -158,7 +158,7 @@ with tracking(["wandb"], Path(".")) as told:
     records = Store(tmp_path / "runs").read(spec().id).records
     files = {path.stem: path for path in tmp_path.glob("wandb/offline-run-*/run-*.wandb")}
     assert set(files) == {f"run-{spec().id}", f"run-{spec(seed=7).id}"}
-    kept = [Record.FromString(record) for record in records(files[f"run-{spec().id}"])]
+    kept = [Record.FromString(record) for record in wandb_records(files[f"run-{spec().id}"])]
     history = [
         {item.nested_key[0]: json.loads(item.value_json) for item in r.history.item}
         for r in kept
@@ -176,7 +176,9 @@ with tracking(["wandb"], Path(".")) as told:
     }
     assert (config["objective"], config["n"], config["problems"]) == ("odd", 4, 3)
     assert [r.exit.exit_code for r in kept if r.HasField("exit")] == [0]
-    stopped = [Record.FromString(record) for record in records(files[f"run-{spec(seed=7).id}"])]
+    stopped = [
+        Record.FromString(record) for record in wandb_records(files[f"run-{spec(seed=7).id}"])
+    ]
     assert [r.exit.exit_code for r in stopped if r.HasField("exit")] == [1]
     assert b"t5 t9" not in files[f"run-{spec().id}"].read_bytes(), "prompts and samples stay here"
 

@@ -259,8 +259,8 @@ def test_the_folder_is_bounded(tmp_path, monkeypatch):
     scripts = sorted((tmp_path / "out" / "samples").glob("*/*.js"))
     assert [path.name for path in scripts] == ["0.js", "1.js"] * 2, "of 45 problems the first 20"
     text = scripts[0].read_text()
-    assert text.count("x" * page.MOST_SIGNS) == page.PAGE * 4
-    assert "x" * (page.MOST_SIGNS + 1) not in text
+    assert text.count("x" * page.MOST_CHARACTERS) == page.PAGE * 4
+    assert "x" * (page.MOST_CHARACTERS + 1) not in text
     assert (text.count(",false]"), text.count(",true]")) == (page.PAGE * 4, 0), (
         "the samples are those of the lowest seed"
     )
@@ -285,5 +285,5 @@ def test_a_new_report_takes_the_old_samples_away_and_nothing_else(tmp_path):
         path.rmdir()
     (tmp_path / "out" / "samples").rmdir()
     (tmp_path / "out" / "samples").write_text("a file")
-    with pytest.raises(ValueError, match=r"cannot write the page of a report to .*samples"):
+    with pytest.raises(ValueError, match=r"cannot write .*samples"):
         made(tmp_path / "more", tmp_path / "out")

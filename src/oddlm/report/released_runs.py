@@ -182,6 +182,7 @@ def _spec(row: Mapping[str, str], task: str, n: int) -> RunSpec:
         "temperature": _number(row, "temperature"),
         "objective": STRATEGIES[strategy["name"]],
         "alpha": strategy.get("alpha"),
+        "fork": False,
         "arithmetic": "published",
     }
     spec = {

@@ -42,8 +42,10 @@ def _optional(name: str) -> Any:
     kind: Any = info.annotation
     for constraint in info.metadata:
         kind = Annotated[kind, constraint]
-    default = f"Default: {json.dumps(info.default)}, unless the server was started with another."
-    return kind | None, Field(None, description=f"{info.description} {default}")
+    told, _, own = (info.description or "").partition("; default: ")
+    default = own.rstrip(".") if info.default is None else json.dumps(info.default)
+    usual = f" Default: {default}, unless the server was started with another." if default else ""
+    return kind | None, Field(None, description=f"{told.rstrip('.')}.{usual}")
 
 
 LOGPROBS = """Log-probabilities of the written tokens under the network, before repulsion, at
