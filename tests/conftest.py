@@ -1,5 +1,7 @@
-"""Shared by all tests: hypothesis profiles, one thread per worker, a toy network in float64, a
-browser.
+"""Shared by all tests: hypothesis profiles, one thread per worker, a toy network, a browser.
+
+Without a GPU, Triton's kernels are interpreted. Triton decides that when a kernel is defined, so
+the modules that define some are imported here, before any test can import them.
 """
 
 import os
@@ -22,6 +24,13 @@ settings.register_profile(
     "soak", max_examples=2000, deadline=None, suppress_health_check=SLOW_STARTS
 )
 settings.load_profile("default")
+
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"
+    import oddlm.kernels.fused.launch  # noqa: F401
+    import tests.kernels.noise_kernel  # noqa: F401
+
+    del os.environ["TRITON_INTERPRET"]
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)

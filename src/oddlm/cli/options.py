@@ -127,9 +127,9 @@ class FieldOptions:
         return json_or_text(value) if isinstance(value, str) else value
 
     @classmethod
-    def panel(cls, name: str) -> str:
+    def panel(cls, name: str) -> str:  # noqa: ARG003 -- groups with several panels look at it
         """Return the help panel that a field belongs to."""
-        raise NotImplementedError
+        return "Options"
 
     @classmethod
     def parameters(cls) -> list[inspect.Parameter]:
