@@ -207,8 +207,7 @@ def test_the_changelog_is_that_of_the_repository(site):
     )
 
 
-@pytest.mark.parametrize("width", [390, 1280])
-@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize(("width", "dark"), [(390, True), (1280, False)])
 def test_pages_open_from_disk(site, browse, width, dark):
     for path in (
         "index.html",

@@ -77,6 +77,7 @@ def test_smoke_from_end_to_end(tmp_path):
     assert [len(run) for run in stored(tmp_path / "runs").values()] == [4] * 12
 
 
+@pytest.mark.soak
 def test_a_worker_killed_then_the_driver_of_four(grid, tmp_path, monkeypatch):
     path, store = grid("SLOW"), tmp_path / "runs"
     process = start(path, store, "--workers", "4")

@@ -522,6 +522,7 @@ print(open_study(sys.argv[1], "s", plan()).study_name)
 
 
 @pytest.mark.soak
+@pytest.mark.soak
 def test_many_may_begin_at_the_same_moment(postgres):
     """Several processes create the tables of an empty database at the same time."""
     with psycopg.connect(postgres, autocommit=True) as connection:
