@@ -139,8 +139,8 @@ class SampleParams(BaseModel):
     selector: Named = Field(SELECTOR, description="Which samples of the pool to keep.")
     arithmetic: Arithmetic = Field(
         ARITHMETIC,
-        description="'published' computes the push as the paper's code does, in the precision of "
-        "the logits.",
+        description="How the push is computed: exact, or as in the paper's code (published), in "
+        "the precision of the logits.",
     )
     preset: PresetName | None = Field(
         None,

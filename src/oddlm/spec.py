@@ -24,7 +24,7 @@ class Loading(BaseModel):
 
     revision: str | None = Field(None, description="Branch, tag or commit of a model on the hub.")
     dtype: Literal["bf16", "fp16", "fp32", "fp64"] | None = Field(
-        None, description="Default: bf16 on a GPU, fp32 on a CPU."
+        None, description="Number format of the weights; default: bf16 on a GPU, fp32 on a CPU."
     )
     quantize: Literal["nf4", "int8"] | None = Field(None, description="Weights in 4 or 8 bits.")
     raw: bool = Field(False, description="Prompts without the chat template.")

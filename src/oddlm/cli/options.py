@@ -113,7 +113,6 @@ class FieldOptions:
     model: ClassVar[type[BaseModel]]
     left_out: ClassVar[frozenset[str]] = frozenset()
     first: ClassVar[Sequence[str]] = ()  # the fields that the help lists first
-    texts: ClassVar[Mapping[str, str]] = {}  # help that differs from the field's description
     usual: ClassVar[Mapping[str, str]] = {}  # defaults that differ from the field's, in words
 
     def __init__(self, **values: Any) -> None:
@@ -151,7 +150,7 @@ def _option(group: type[FieldOptions], name: str, field: FieldInfo) -> inspect.P
     option = typer.Option(
         flag,
         metavar=_metavar(field.annotation),
-        help=group.texts.get(name) or f"{text.rstrip('.')}.",
+        help=f"{text.rstrip('.')}.",
         show_default=group.usual.get(name) or _default_text(field.default) or own or False,
         rich_help_panel=panel,
     )
@@ -186,10 +185,6 @@ class Settings(FieldOptions):
 
     model = SampleParams
     first = ("preset", "objective", "alpha")
-    texts: ClassVar[Mapping[str, str]] = {
-        "arithmetic": "How the push is computed: exact, or as in the paper's code (published), in "
-        "the precision of the logits.",
-    }
     usual: ClassVar[Mapping[str, str]] = {"preset": "auto"}
 
     @classmethod
@@ -272,7 +267,6 @@ class Loaded(FieldOptions):
     """How a model is loaded (the fields of `Loading`), and where it runs."""
 
     model = Loading
-    texts: ClassVar[Mapping[str, str]] = {"dtype": "Number format of the weights."}
 
     def __init__(self, **values: Any) -> None:
         super().__init__(**values)
