@@ -50,6 +50,31 @@ def unwinding() -> Iterator[Ending]:
             leave_sigterm()
 
 
+@contextmanager
+def deferring() -> Iterator[list[int]]:
+    """Collect Ctrl-C and SIGTERM instead of acting on them; act on the first one at the end.
+
+    Yields the signals received so far. Outside the main thread nothing is changed.
+    """
+    received: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield received
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {
+        number: signal.signal(number, lambda given, _: received.append(given))
+        for number in numbers
+        if signal.getsignal(number) not in (signal.SIG_IGN, None)
+    }
+    try:
+        yield received
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if received:
+        signal.raise_signal(received[0])
+
+
 def leave_sigterm() -> None:
     """Restore the default handler, for code that handles SIGTERM itself."""
     if isinstance(signal.getsignal(signal.SIGTERM), Ending):

@@ -20,10 +20,11 @@ from oddlm.models.mini import MiniTokenizer
 from oddlm.tasks import countdown, minicode
 from oddlm.tasks.minicode import grammar
 from oddlm.tasks.minicode.writing import write_body, write_prompt
-from oddlm.train import SHARDS, corrupt, make_pairs, read_config, train
+from oddlm.train.loop import corrupt
+from oddlm.train.scratch import SHARDS, make_pairs, read_config, train
 
 TOKENIZER = MiniTokenizer()
-MINI_RECIPE = Path(__file__).parents[1] / "recipes" / "mini" / "config.toml"
+MINI_RECIPE = Path(__file__).parents[2] / "recipes" / "mini" / "config.toml"
 RECIPE = """
 steps = 30
 learning_rate = 3e-3

@@ -32,7 +32,7 @@ def train(
 
     Example: oddlm train recipes/mini/config.toml --out out --steps 100
     """
-    from ..train import read_config
-    from ..train import train as run
+    from ..train.scratch import read_config
+    from ..train.scratch import train as run
 
     typer.echo(f"finished: {run(read_config(config, steps=steps), out, device=device)}")

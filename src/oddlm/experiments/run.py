@@ -465,6 +465,8 @@ class _Driver:
             self.watch(Progress(spec, len(asked.problems) - len(left), False, stored))
         remaining = [problem for problem in asked.problems if problem.id in left]
         undrawn = [problem for problem in remaining if problem.id not in writer.digests]
+        if self.together > 1:  # prompts of a batch are padded to the longest
+            undrawn.sort(key=lambda problem: len(problem.prompt))
         drawn = [problem for problem in remaining if problem.id in writer.digests]
         self.to_draw.extend((run, part) for part in _in_parts(undrawn, self.together))
         self.to_score.extend((run, part) for part in _in_parts(drawn, self.together))

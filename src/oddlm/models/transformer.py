@@ -55,13 +55,20 @@ class Layout:
 
     cos: Tensor  # [B, 1, T, head], or [1, 1, T, head] if all samples share it
     sin: Tensor
-    mask: Tensor | None  # [B, 1, 1, T]: False on padding; None without padding
+    # [B, 1, 1, T]: False on padding; [B, 1, T, T] if it depends on the query; None: all visible
+    mask: Tensor | None
 
     def to(self, device: torch.device) -> "Layout":
         if self.cos.device == device:
             return self
         mask = None if self.mask is None else self.mask.to(device)
         return Layout(self.cos.to(device), self.sin.to(device), mask)
+
+    def mask_from(self, query_start: int) -> Tensor | None:
+        """Return the mask of the queries from `query_start` on."""
+        if self.mask is None or self.mask.shape[2] == 1:
+            return self.mask
+        return self.mask[:, :, query_start:]
 
     def window(self, low: int, high: int) -> "Layout":
         """Restrict the queries to positions low to high - 1; the keys still cover all positions."""
@@ -123,7 +130,9 @@ class Block(nn.Module):
         q, k, v = self.project_qkv(x, layout)
         if update_kv is not None:
             k, v = update_kv(k, v)
-        x = x[:, query_start:] + self.attend(q[:, :, query_start:], k, v, layout.mask)
+        x = x[:, query_start:] + self.attend(
+            q[:, :, query_start:], k, v, layout.mask_from(query_start)
+        )
         return self.mlp(x) if run_mlp else x
 
     def mlp(self, x: Tensor) -> Tensor:
@@ -145,7 +154,12 @@ class Block(nn.Module):
         return rotate(wide, layout.cos, layout.sin).to(x.dtype)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
-        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=self.shared)
+        shared = self.shared
+        if shared and mask is not None and q.is_cuda:
+            # No fast kernel takes both a mask and shared keys: repeat the keys instead.
+            k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
+            shared = False
+        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=shared)
         result: Tensor = self.attention_out(attended.transpose(1, 2).flatten(2))
         return result
 

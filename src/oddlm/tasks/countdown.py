@@ -20,7 +20,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from .base import Problem, Score, Task
-from .jsonl import EXPLORATION, first, read_jsonl, text_field
+from .jsonl import DEFAULT, EXPLORATION, first, read_jsonl, text_field
 
 Split = Literal["train", "tune", "test"]
 
@@ -281,14 +281,14 @@ def _input(path: Path, number: int, record: dict[str, Any]) -> str:
     return text
 
 
-def _exploration(numbers: int) -> dict[str, Any]:
-    """Return the fields of an exploration protocol (docs/exploration.md).
+def _separate(numbers: int, seed: int) -> dict[str, Any]:
+    """Return the fields of a protocol for choosing settings (docs/exploration.md, docs/default.md).
 
     It has separate problems, and 8 tokens of the mini model for each step of an answer.
     """
     length = 8 * (numbers - 1)
     return {
-        "load": partial(load, numbers=numbers, seed=EXPLORATION),
+        "load": partial(load, numbers=numbers, seed=seed),
         "length": length,
         "steps": length // 2,
     }
@@ -306,6 +306,7 @@ TASK = Task(
         "few_shot": {"prompt": few_shot_prompt},
         "3_numbers": {"load": partial(load, numbers=3)},
         "5_numbers": {"load": partial(load, numbers=5)},
-        **{f"exploration_{numbers}": _exploration(numbers) for numbers in SIZES},
+        **{f"exploration_{numbers}": _separate(numbers, EXPLORATION) for numbers in SIZES},
+        **{f"default_{numbers}": _separate(numbers, DEFAULT) for numbers in SIZES},
     },
 )

@@ -164,7 +164,7 @@ def plan(described: Description, network: Transformer) -> dict[str, list[Piece]]
     missing: list[str] = []
     for name, parameter in network.state_dict().items():
         sources = described.architecture.sources(described.keys, name)
-        sizes = _sizes(network, name, len(sources))
+        sizes = row_counts(network, name, len(sources))
         pieces[name] = []
         for source, size in zip(sources, sizes, strict=True):
             if source not in files:
@@ -186,7 +186,7 @@ def plan(described: Description, network: Transformer) -> dict[str, list[Piece]]
     return pieces
 
 
-def _sizes(network: Transformer, name: str, parts: int) -> Sequence[int]:
+def row_counts(network: Transformer, name: str, parts: int) -> Sequence[int]:
     """Return the number of rows of each tensor stacked in a parameter."""
     rows = network.get_parameter(name).shape[0]
     if ".qkv." in name:

@@ -65,9 +65,11 @@ class TextTokenizer:
         )
         self.size: int = max(backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
-    def encode(self, text: str) -> list[int]:
-        """Encode a text, including any special tokens the tokenizer adds around it."""
-        return self._ids(text, whole=True)
+    def encode(self, text: str, *, whole: bool = True) -> list[int]:
+        """Encode a text; `whole` includes special tokens the tokenizer adds around it."""
+        with _refusing("the tokenizer cannot encode this text"):
+            found: list[int] = self._backend.encode(text, add_special_tokens=whole).ids
+        return found
 
     def decode(self, tokens: Sequence[int]) -> str:
         with _refusing("the tokenizer cannot decode these tokens"):
@@ -80,13 +82,7 @@ class TextTokenizer:
             raise ValueError("this checkpoint has no chat template: pass a raw prompt (raw=True)")
         found: list[int] = []
         for part, control in self.template.segments(messages, answer=answer):
-            found += [self.special[part]] if control else self._ids(part, whole=False)
-        return found
-
-    def _ids(self, text: str, *, whole: bool) -> list[int]:
-        """Encode a text; `whole` includes special tokens the tokenizer adds around it."""
-        with _refusing("the tokenizer cannot encode this text"):
-            found: list[int] = self._backend.encode(text, add_special_tokens=whole).ids
+            found += [self.special[part]] if control else self.encode(part, whole=False)
         return found
 
     def id_of(self, text: str | None) -> int | None:
@@ -96,8 +92,8 @@ class TextTokenizer:
 
 def read_tokenizer(folder: Path) -> TextTokenizer:
     """Read tokenizer.json, or vocab.json and merges.txt, and the settings next to them."""
-    settings = {**_optional(folder / SPECIAL), **_optional(folder / SETTINGS)}
-    template = _template(folder, settings)
+    settings = read_settings(folder)
+    template = read_template(folder, settings)
     with _refusing(f"the tokenizer in {folder} is damaged", AGAIN):
         return TextTokenizer(_backend(folder, settings), settings, template)
 
@@ -223,7 +219,13 @@ def _added(folder: Path, settings: Mapping[str, Any]) -> dict[int, dict[str, Any
     return {**old, **added}
 
 
-def _template(folder: Path, settings: Mapping[str, Any]) -> str | None:
+def read_settings(folder: Path) -> dict[str, Any]:
+    """Read the settings beside a tokenizer."""
+    return {**_optional(folder / SPECIAL), **_optional(folder / SETTINGS)}
+
+
+def read_template(folder: Path, settings: Mapping[str, Any]) -> str | None:
+    """Read the chat template, from its own file or from the settings."""
     if (folder / TEMPLATE).is_file():
         try:
             return (folder / TEMPLATE).read_text()

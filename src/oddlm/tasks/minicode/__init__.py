@@ -14,7 +14,7 @@ from typing import Any
 
 from ...sandbox import Limits, run_python
 from ..base import Problem, Score, Task
-from ..jsonl import EXPLORATION, first
+from ..jsonl import DEFAULT, EXPLORATION, first
 from .grammar import (
     UNDEFINED,
     Composition,
@@ -199,5 +199,7 @@ TASK = Task(
             "load": partial(load, operations=3, count=500, seed=EXPLORATION),
             "steps": 16,
         },
+        # docs/default.md
+        "default": {"load": partial(load, operations=3, count=500, seed=DEFAULT), "steps": 16},
     },
 )

@@ -1,0 +1,1 @@
+"""Training: small models from scratch, and causal checkpoints turned into diffusion models."""

@@ -1,0 +1,258 @@
+"""What every training run shares: schedule, masking, log, checkpoints, and the loop itself.
+
+The prompt is kept, every answer token is masked with probability t ~ U(0, 1), and the masked ones
+are predicted with weight 1/t: the bound of LLaDA (Nie et al. 2025, arXiv:2502.09992).
+"""
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ..models.loading.device import chosen_device
+from ..signals import deferring
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class LoopConfig(Strict):
+    """The settings that every recipe has."""
+
+    seed: int = 0
+    steps: int = Field(ge=1)
+    learning_rate: float = Field(gt=0)
+    warmup: int = Field(200, ge=0)
+    decay: float = Field(
+        0.3, ge=0, le=1, description="Last share of the steps, over which the rate falls to 0."
+    )
+    weight_decay: float = Field(0.1, ge=0)
+    focal: float = Field(
+        1.0, ge=0, description="Weight (1 - p)^focal on each token: easy ones count less."
+    )
+    precision: Literal["bf16", "fp32"] = "bf16"
+    log_every: int = Field(100, ge=1)
+    check_every: int = Field(
+        1000, ge=1, description="Steps between measurements on held-out pairs."
+    )
+    checkpoint_s: float = Field(60.0, gt=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """This process among those of a run, and its device."""
+
+    rank: int
+    world: int
+    device: str
+
+    def autocast(self, config: LoopConfig) -> torch.autocast:
+        return torch.autocast(
+            self.device.partition(":")[0], torch.bfloat16, enabled=config.precision == "bf16"
+        )
+
+    def join(self) -> None:
+        """Meet the other processes, if torchrun started several."""
+        if self.world > 1 and not torch.distributed.is_initialized():
+            torch.distributed.init_process_group(
+                "nccl" if self.device.startswith("cuda") else "gloo"
+            )
+
+    def shared(self, module: nn.Module) -> nn.Module:
+        """Average the gradients of the module over all processes."""
+        if self.world == 1:
+            return module
+        return nn.parallel.DistributedDataParallel(module)
+
+
+def this_place(device: str | None) -> Place:
+    usual = f"cuda:{os.environ.get('LOCAL_RANK', 0)}" if torch.cuda.is_available() else "cpu"
+    return Place(
+        int(os.environ.get("RANK", 0)),
+        int(os.environ.get("WORLD_SIZE", 1)),
+        str(chosen_device(device or usual)),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    step: int = 0
+    seconds: float = 0.0
+    tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A training run.
+
+    trained: the weights that are saved and resumed.
+    loss_at: returns the loss of a step, and the number of tokens it saw; calls `backward` itself.
+    held_out: measures the network on held-out pairs.
+    """
+
+    config: LoopConfig
+    out: Path
+    place: Place
+    trained: nn.Module
+    optimiser: torch.optim.Optimizer
+    loss_at: Callable[[int], tuple[Tensor, str, int]]
+    held_out: Callable[[], dict[str, Any]]
+
+
+def adamw(parameters: Iterable[nn.Parameter], config: LoopConfig) -> torch.optim.AdamW:
+    """Return the optimiser; only matrices decay."""
+    found = list(parameters)
+    groups = [
+        {"params": [p for p in found if p.dim() > 1], "weight_decay": config.weight_decay},
+        {"params": [p for p in found if p.dim() <= 1], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=(0.9, 0.95), fused=True)
+
+
+def fit(run: Run) -> Progress:
+    """Train to the last step, or resume an interrupted run and then do so.
+
+    Ctrl-C and SIGTERM end the run after the step, with a checkpoint.
+    """
+    config, rank = run.config, run.place.rank
+    checkpoint = run.out / "checkpoint.pt"
+    start = _resume(checkpoint, run)
+    log = _Log(run.out / "log.jsonl", start, quiet=rank > 0)
+    parameters = [p for group in run.optimiser.param_groups for p in group["params"]]
+    saved = time.monotonic()
+    for step, received in _steps(start.step, config.steps):
+        loss, name, tokens = run.loss_at(step)
+        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+        for group in run.optimiser.param_groups:
+            group["lr"] = config.learning_rate * rate(config, step)
+        run.optimiser.step()
+        run.optimiser.zero_grad(set_to_none=True)
+        log.count(tokens * run.place.world)
+        done = step + 1
+        if done % config.log_every == 0 or done == config.steps:
+            log(step=done, data=name, loss=round(loss.item(), 4))
+        if done % config.check_every == 0 or done == config.steps:
+            log(step=done, held_out=run.held_out())
+        due = received or time.monotonic() - saved > config.checkpoint_s or done == config.steps
+        if rank == 0 and due:
+            _save(checkpoint, run, log.progress(done))
+            saved = time.monotonic()
+    return log.progress(config.steps)
+
+
+def _steps(start: int, stop: int) -> Iterator[tuple[int, list[int]]]:
+    """Yield each step, with the signals received during it, until one is."""
+    with deferring() as received:
+        for step in range(start, stop):
+            yield step, received
+            if received:
+                break
+
+
+def corrupt(
+    prompts: Tensor, lengths: Tensor, answers: Tensor, mask_id: int, generator: torch.Generator
+) -> tuple[Tensor, ...]:
+    """Mask each answer token with its pair's probability t; t is spread evenly over (0, 1)."""
+    B, L = answers.shape
+    device = answers.device
+    offset = torch.rand(1, generator=generator, device=device)
+    order = torch.randperm(B, generator=generator, device=device)
+    t = ((order + offset) / B).clamp(min=1 / L)[:, None]
+    mask = torch.rand(B, L, generator=generator, device=device) < t
+    canvas = torch.cat([prompts, answers.masked_fill(mask, mask_id)], dim=1)
+    return canvas, lengths, answers, mask, t
+
+
+def weighted_loss(
+    logits: Tensor, answers: Tensor, mask: Tensor, t: Tensor, *, focal: float
+) -> Tensor:
+    """Cross entropy of the masked tokens, divided by t, with less weight on easy tokens."""
+    loss = F.cross_entropy(logits.float().flatten(0, 1), answers.flatten(), reduction="none")
+    loss = loss.view_as(answers)
+    weight = mask / t * (1 - (-loss.detach()).exp()) ** focal
+    return (weight * loss).sum() / answers.numel()
+
+
+def measures(logits: Tensor, answers: Tensor, mask: Tensor, t: Tensor) -> dict[str, float]:
+    """Return the bound in nats per token and the accuracy at masked tokens."""
+    logits = logits.float()
+    loss = F.cross_entropy(logits.transpose(1, 2), answers, reduction="none")
+    right = (logits.argmax(dim=-1) == answers)[mask].double().mean()
+    return {"bound": round(float((loss * mask / t).mean()), 4), "right": round(float(right), 4)}
+
+
+def rate(config: LoopConfig, step: int) -> float:
+    """Factor on the learning rate: up over the warm-up, flat, down to 0 over the last steps."""
+    up = (step + 1) / config.warmup if config.warmup else 1.0
+    left = config.steps - step
+    tail = max(1.0, config.decay * config.steps)
+    return min(1.0, up, left / tail)
+
+
+def step_seed(*parts: int) -> int:
+    return int(np.random.SeedSequence(parts).generate_state(1, np.uint64)[0] >> 1)
+
+
+class _Log:
+    """Writes lines of JSON to a file and to standard output."""
+
+    def __init__(self, path: Path, start: Progress, *, quiet: bool) -> None:
+        self._path, self._start, self._quiet = path, start, quiet
+        self._began, self._tokens = time.monotonic(), 0
+        # An interrupted run logs the steps after its checkpoint again.
+        if not quiet and path.exists():
+            lines = [
+                line
+                for line in path.read_text().splitlines()
+                if json.loads(line)["step"] <= start.step
+            ]
+            path.write_text("".join(line + "\n" for line in lines))
+
+    def count(self, tokens: int) -> None:
+        self._tokens += tokens
+
+    def progress(self, step: int) -> Progress:
+        seconds = self._start.seconds + time.monotonic() - self._began
+        return Progress(step, round(seconds, 1), self._start.tokens + self._tokens)
+
+    def __call__(self, *, step: int, **values: Any) -> None:
+        if self._quiet:
+            return
+        line = json.dumps({**asdict(self.progress(step)), **values})
+        with self._path.open("a") as file:
+            file.write(line + "\n")
+        print(line, flush=True)
+
+
+def _save(path: Path, run: Run, progress: Progress) -> None:
+    state = {
+        "network": run.trained.state_dict(),
+        "optimiser": run.optimiser.state_dict(),
+        "progress": asdict(progress),
+    }
+    torch.save({**state, "config": run.config.model_dump(mode="json")}, path.with_suffix(".part"))
+    path.with_suffix(".part").replace(path)
+
+
+def _resume(path: Path, run: Run) -> Progress:
+    if not path.exists():
+        return Progress()
+    state = torch.load(path, map_location=run.place.device, weights_only=True)
+    config = run.config.model_dump(mode="json")
+    if changed := [name for name, value in config.items() if state["config"].get(name) != value]:
+        raise ValueError(
+            f"{path} was made with another {changed[0]}: use the same config, or another --out"
+        )
+    run.trained.load_state_dict(state["network"])
+    run.optimiser.load_state_dict(state["optimiser"])
+    return Progress(**state["progress"])
