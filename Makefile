@@ -8,9 +8,10 @@ install = { [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -qq -y 
 .PHONY: demo test lint soak docs docs-serve results dist clean sandbox postgres browser
 .DEFAULT_GOAL := test
 
-$(READY): pyproject.toml constraints.txt | sandbox
+$(READY): pyproject.toml constraints.txt packages/oddlm-smol/pyproject.toml | sandbox
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[all,dev,docs]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+		-e '.[all,dev,docs]' -e ./packages/oddlm-smol
 	touch $(READY)
 
 sandbox:  # for programs that a model wrote

@@ -1,9 +1,11 @@
 """The command line: one small function per command. Importing this does not import torch."""
 
 from . import (
+    adapt,
     bench,
     demo,
     evaluate,
+    models,
     names,
     record,
     report,
@@ -18,11 +20,13 @@ from . import (
 from .app import app, main
 
 __all__ = [
+    "adapt",
     "app",
     "bench",
     "demo",
     "evaluate",
     "main",
+    "models",
     "names",
     "record",
     "report",

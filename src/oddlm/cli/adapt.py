@@ -8,6 +8,8 @@ import typer
 from .app import PIECES, app
 from .options import Device
 
+RECIPE = "Instead of the recipe's"
+
 
 @app.command(rich_help_panel=PIECES)
 def adapt(
@@ -25,21 +27,33 @@ def adapt(
             help="A causal checkpoint with the layout of Llama, Qwen2 or Qwen3: a folder with "
             "safetensors, or a GGUF file.",
             show_default="the recipe's",
+            rich_help_panel=RECIPE,
         ),
     ] = None,
     data: Annotated[
         Path | None,
         typer.Option(
-            help='JSONL to train on: {"prompt": ..., "answer": ...}.', show_default="the recipe's"
+            help='JSONL to train on: {"prompt": ..., "answer": ...}.',
+            show_default="the recipe's",
+            rich_help_panel=RECIPE,
         ),
     ] = None,
     held_out: Annotated[
         Path | None,
-        typer.Option(help="JSONL like --data to measure on.", show_default="the recipe's"),
+        typer.Option(
+            help="JSONL like --data to measure on.",
+            show_default="the recipe's",
+            rich_help_panel=RECIPE,
+        ),
     ] = None,
     steps: Annotated[
         int | None,
-        typer.Option(help="Number of training steps.", min=1, show_default="the recipe's"),
+        typer.Option(
+            help="Number of training steps.",
+            min=1,
+            show_default="the recipe's",
+            rich_help_panel=RECIPE,
+        ),
     ] = None,
     device: Device = None,
 ) -> None:

@@ -28,7 +28,7 @@ ORDER = (
     *("demo", "sample", "generate", "serve", "record"),
     *("tasks", "problems", "eval", "draw", "score", "sweep", "tune"),
     *("runs", "report", "import-released"),
-    *("names", "train", "bench"),
+    *("names", "models", "adapt", "train", "bench"),
 )  # of the commands in the help; any others follow
 
 

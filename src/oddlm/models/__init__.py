@@ -9,19 +9,22 @@ from typing import TYPE_CHECKING, Any, cast
 
 from ..core.model import Model, info_of
 from ..registry import find_dotted, is_dotted
+from .smol import smol_folder
 
 if TYPE_CHECKING:
     from .loading.pretrained import Outline
 
 KNOWN = {"mini": "oddlm.models.mini.Mini", "toy": "oddlm.models.toy.Toy"}
+# Checkpoints with a name of their own; the function returns the folder, and may make it first.
+ALIASES: dict[str, Callable[[], Path]] = {"smol": smol_folder}
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
 def load_model(name: str, **options: Any) -> Model:
     """Load a model by name.
 
-    name: a known model, a checkpoint (a folder or a name on the hub), or the dotted path of a
-        class or function.
+    name: a known model, a checkpoint (a folder, an alias or a name on the hub), or the dotted
+        path of a class or function.
     """
     from .loading.device import named_dtype
 
@@ -99,7 +102,7 @@ def find_model(name: str) -> Callable[..., Any]:
         )
     path = KNOWN.get(name, name)
     if not is_dotted(path):
-        known = ", ".join(KNOWN)
+        known = ", ".join([*KNOWN, *ALIASES])
         raise ValueError(
             f"unknown model {name!r}; known: {known}, or the dotted path of a class or function, "
             "or a checkpoint: a folder or a name on the hub (organisation/model)"
@@ -108,9 +111,9 @@ def find_model(name: str) -> Callable[..., Any]:
 
 
 def _is_checkpoint(name: str) -> bool:
-    """Return whether the name is a folder in a published layout, or a name on the hub."""
-    if name in KNOWN:
-        return False
+    """Return whether the name is an alias, a folder in a published layout, or one on the hub."""
+    if name in KNOWN or name in ALIASES:
+        return name in ALIASES
     if not Path(name).is_dir():
         return HUB_NAME.fullmatch(name) is not None
     from .loading.checkpoint import CONFIG, read_json

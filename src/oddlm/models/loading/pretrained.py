@@ -1,10 +1,12 @@
 """Published checkpoints, from the hub or a folder, as models with their tokenizers."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
 
+from .. import ALIASES
 from ..cache import Cache
 from ..native import Native
 from .checkpoint import INDEX, Description, describe, load_network, whole_weights
@@ -16,16 +18,20 @@ from .weights import COMMIT, files_digest, of_files, of_text
 
 @dataclass(frozen=True)
 class Source:
-    """The source of a checkpoint: a folder, or a name on the hub with a branch, tag or commit."""
+    """The source of a checkpoint: a folder, an alias of one, or a name on the hub.
+
+    revision: a branch, tag or commit on the hub.
+    """
 
     name: str
     revision: str | None = None
     local_files_only: bool = False
     cache_dir: Path | str | None = None
 
-    @property
-    def repo(self) -> Repo | None:
-        if not Path(self.name).is_dir():
+    @cached_property
+    def place(self) -> Repo | Path:
+        """The repository on the hub, or the folder."""
+        if self.name not in ALIASES and not Path(self.name).is_dir():
             return Repo(
                 self.name,
                 revision=self.revision,
@@ -37,7 +43,7 @@ class Source:
                 f"{self.name} is a folder, which has no revision {self.revision!r}: revisions are "
                 "for models on the hub"
             )
-        return None
+        return ALIASES[self.name]() if self.name in ALIASES else Path(self.name)
 
 
 @dataclass(frozen=True)
@@ -56,9 +62,9 @@ class Outline:
 
 
 def outline(source: Source, mask_id: int | None = None) -> Outline:
-    repo = source.repo
-    folder = Path(source.name) if repo is None else repo.small_files()
-    name = source.name if repo is None else f"{source.name}@{folder.name}"
+    place = source.place
+    folder = place.small_files() if isinstance(place, Repo) else place
+    name = f"{source.name}@{folder.name}" if isinstance(place, Repo) else source.name
     described, tokenizer = describe(folder), read_tokenizer(folder)
     return Outline(
         name,
@@ -79,10 +85,10 @@ def source_digest(source: Source) -> str:
 
     Only config and tokenizer are downloaded, and nothing at all if `revision` is a commit.
     """
-    repo = source.repo
-    if repo is None:
-        return files_digest(checkpoint_files(Path(source.name)))
-    return COMMIT + repo.commit()
+    place = source.place
+    if isinstance(place, Repo):
+        return COMMIT + place.commit()
+    return files_digest(checkpoint_files(place))
 
 
 def load_pretrained(
@@ -100,7 +106,7 @@ def load_pretrained(
     refresh: int | None = None,
     compiled: str | None = None,
 ) -> Native:
-    """Load a checkpoint from a folder, or by its name on the hub (`GSAI-ML/LLaDA-8B-Instruct`).
+    """Load a checkpoint from a folder, or by its name: `smol`, or one on the hub.
 
     revision, local_files_only, cache_dir: as in huggingface_hub.
     device: default: a GPU if available. "auto" spreads the layers over all GPUs.
@@ -121,10 +127,12 @@ def load_pretrained(
     number = chosen_dtype(dtype, place)
     source = Source(name, revision, local_files_only, cache_dir)
     known = outline(source, mask_id)
-    if (repo := source.repo) is not None:
-        repo.weights(known.described.folder)
     folder = known.described.folder
-    weights = of_files(checkpoint_files(folder)) if repo is None else of_text(COMMIT + folder.name)
+    if isinstance(source.place, Repo):
+        source.place.weights(folder)
+        weights = of_text(COMMIT + folder.name)
+    else:
+        weights = of_files(checkpoint_files(folder))
     network = load_network(
         known.described, device=place, dtype=number, quantize=quantize, device_map=device_map
     )

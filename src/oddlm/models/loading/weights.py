@@ -129,13 +129,19 @@ def _read(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _cache_path(state: str) -> Path | None:
-    """Return where the digest of a file in this state is cached; None without a home folder."""
+def cache_folder() -> Path | None:
+    """Return the folder of everything that oddlm caches; None without a home folder."""
     try:
-        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "oddlm"
     except RuntimeError:  # the user has no home folder
         return None
-    return cache / "oddlm" / "digests" / hashlib.sha256(state.encode()).hexdigest()
+
+
+def _cache_path(state: str) -> Path | None:
+    """Return where the digest of a file in this state is cached; None without a home folder."""
+    cache = cache_folder()
+    name = hashlib.sha256(state.encode()).hexdigest()
+    return None if cache is None else cache / "digests" / name
 
 
 def _store(path: Path, digest: str) -> None:
