@@ -160,7 +160,7 @@ def test_models_by_name():
 
     assert load_model("toy", vocab_size=50).vocab_size == 50
     with pytest.raises(
-        ValueError, match="unknown model 'toi'; known: mini, toy, or the dotted path"
+        ValueError, match="unknown model 'toi'; known: mini, toy, smol, or the dotted path"
     ):
         load_model("toi")
     with pytest.raises(ValueError, match=r"model 'oddlm\.nothing\.here' cannot be imported"):

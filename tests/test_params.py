@@ -34,6 +34,7 @@ def spec(**changes):
             "arithmetic": "published",
         },
         {"alpha": 0, "duplicates": "skip", "tolerance": 0.1, "gradient": "raw"},
+        {"alpha": 0, "alpha_end": 0.5},
     ],
 )
 def test_plain_runs_are_one_run(plain):
@@ -53,6 +54,7 @@ def test_plain_runs_are_one_run(plain):
         ({}, {"selector": "first"}),
         ({"pool": 32}, {"pool": 32, "selector": {"name": "k_centre"}}),
         ({"fork": True}, {"fork": True, "fork_temperature": 0, "prompt_noise": 0}),
+        ({}, {"alpha_end": 1}),
         ({}, {"loading": {"raw": False, "cache": None}}),
         ({"data": "a/x.jsonl", "data_digest": "00"}, {"data": "b/y.jsonl", "data_digest": "00"}),
         ({"task": "a/own.jsonl", "data_digest": "00"}, {"task": "own.jsonl", "data_digest": "00"}),
@@ -65,6 +67,7 @@ def test_spellings_do_not_count(one, other):
 DIFFERENT = [
     {},
     {"alpha": 5},
+    {"alpha_end": 0.5},
     {"alpha": 0},
     {"alpha": 0, "temperature": 1},
     {"objective": "dpp"},

@@ -546,6 +546,7 @@ def repulsion(params: SampleParams) -> Repulsion | None:
         feature=params.feature,
         alpha=params.alpha,
         alpha_schedule=params.alpha_schedule,
+        alpha_end=params.alpha_end,
         duplicates=params.duplicates,
         tolerance=params.tolerance,
         gradient=params.gradient,

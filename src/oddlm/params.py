@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from .config import Seed, checked, no_flag
 from .presets import (
     ALPHA,
+    ALPHA_END,
     ALPHA_SCHEDULE,
     ARITHMETIC,
     FEATURE,
@@ -36,6 +37,7 @@ PUSH = (
     "objective",
     "feature",
     "alpha_schedule",
+    "alpha_end",
     "duplicates",
     "tolerance",
     "gradient",
@@ -119,6 +121,13 @@ class SampleParams(BaseModel):
     feature: Named = Field(FEATURE, description="What is compared between samples.")
     alpha: float = Field(ALPHA, ge=0, description="Strength of the push; 0 is plain sampling.")
     alpha_schedule: Named = Field(ALPHA_SCHEDULE, description="How alpha falls over the steps.")
+    alpha_end: float = Field(
+        ALPHA_END,
+        gt=0,
+        le=1,
+        description="Share of the steps, from the first on, in which samples are pushed; "
+        "the alpha schedule ends with it.",
+    )
     duplicates: Literal["break", "skip"] | None = Field(
         None,
         description="Push duplicates of earlier samples in a random direction, or leave them; "
@@ -287,6 +296,7 @@ class SampleSettings(TypedDict, total=False):
     feature: Piece
     alpha: float
     alpha_schedule: Piece
+    alpha_end: float
     duplicates: Literal["break", "skip"] | None
     tolerance: float | None
     gradient: Literal["normalized", "raw"]

@@ -37,6 +37,7 @@ FORK: Fork = PRESETS["auto"]["fork"]
 ARITHMETIC: Arithmetic = PRESETS["auto"]["arithmetic"]
 FEATURE = "max_pool"
 ALPHA_SCHEDULE = "linear"
+ALPHA_END = 1.0
 GRADIENT: Literal["normalized", "raw"] = "normalized"
 SELECTOR = "k_centre"
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from .checks import short_dtype
 from .config import Seed, no_flag
 from .params import SampleParams
+from .presets import ALPHA_END
 from .versions import SAMPLER
 
 
@@ -127,6 +128,8 @@ class RunSpec(BaseModel):
         if self.model_digest is not None and not self.model_digest.startswith("source:"):
             content["model"] = content["loading"]["revision"] = None
         del content["params"]["stop_at_end"]  # it does not change the text
+        if content["params"]["alpha_end"] == ALPHA_END:  # older runs keep their ids
+            del content["params"]["alpha_end"]
         if self.data_digest is not None:
             content["data"] = None
             is_file = self.task and self.task.endswith(".jsonl")

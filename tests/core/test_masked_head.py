@@ -40,6 +40,7 @@ RUNS = [
     {"guide": Repulsion({"name": "odd", "enough": 0.5}), "prompt_noise": 0.5},
     {"policy": "entropy", "confidence": "sampled", "top_p": 0.9, "guide": Repulsion(alpha=8)},
     {"policy": "threshold", "guide": Repulsion(alpha=8)},
+    {"block_length": 4, "guide": Repulsion(alpha=8, alpha_end=0.4)},
 ]
 
 
@@ -109,7 +110,7 @@ def test_so_do_models_around_models(wrap, dtype):
 
 @pytest.mark.parametrize("options", RUNS, ids=str)
 def test_the_head_runs_on_what_is_read_alone(options, monkeypatch):
-    """Everything that is masked where a guide looks at it, else the open block; samples that are
+    """Everything that is masked while a guide looks at it, else the open block; samples that are
     done are not asked about.
     """
     lm, seen, read = model("shift"), [], []
@@ -117,7 +118,9 @@ def test_the_head_runs_on_what_is_read_alone(options, monkeypatch):
     monkeypatch.setattr(lm.network, "logits", lambda x: seen.append(tuple(x.shape[:2])) or head(x))
 
     def watch(event):
-        counts = (event.step.masked if "guide" in options else event.step.open).sum(dim=1)
+        guide, step = options.get("guide"), event.step
+        guided = guide is not None and step.index / step.total < guide.alpha_end
+        counts = (step.masked if guided else step.open).sum(dim=1)
         read.append((int((counts > 0).sum()), int(counts.max())))
 
     run(lm, observe=watch, **options)

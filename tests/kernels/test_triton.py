@@ -295,12 +295,18 @@ RUNS = [
     },
     {"guide": None, "temperature": 0.7, "policy": "margin", "confidence": "sampled", "steps": 3},
 ]
+ENDING = {"guide": Repulsion("odd", alpha=16, alpha_end=0.5), "temperature": 1.0}  # after step 0
 SLOW_RUNS = [*RUNS[3:6], *RUNS[9:]]  # Triton's interpreter takes long for each
 
 
 @pytest.mark.parametrize(
     "options",
-    [*RUNS[:3], *RUNS[6:9], *(pytest.param(one, marks=pytest.mark.soak) for one in SLOW_RUNS)],
+    [
+        *RUNS[:3],
+        *RUNS[6:9],
+        ENDING,
+        *(pytest.param(one, marks=pytest.mark.soak) for one in SLOW_RUNS),
+    ],
     ids=str,
 )
 def test_a_run_writes_the_tokens_of_the_cpu(options, monkeypatch):

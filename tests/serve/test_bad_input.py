@@ -107,6 +107,8 @@ def test_malformed_bodies(http, path, body):
         {"feature": {"name": "ngrams", "order": 9}},
         {"objective": {"name": "odd", "enough": -1.0}},
         {"alpha_schedule": "os:system"},
+        {"alpha_end": 0},
+        {"alpha_end": 1.5},
         {"policy": {"name": "threshold", "threshold": None}},
         {"prompt_noise": -1},
         {"messages": []},

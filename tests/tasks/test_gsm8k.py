@@ -18,6 +18,7 @@ from oddlm.tasks.scoring import find_number
 
 DATA = Path(__file__).parents[2] / ".." / "shared" / "data" / "gsm8k_test.jsonl"
 PAPER = TASK.under("paper")
+EQUATIONS = TASK.under("equations")
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +37,7 @@ def test_all_1319_gold_answers_are_read_right(rows: list[dict[str, str]]) -> Non
         value = row["answer"].split("####")[1].strip().replace(",", "")
         assert find_number(row["answer"]) == float(value) == problem.target
         assert TASK.score(problem, row["answer"]).correct
+        assert EQUATIONS.score(problem, row["answer"]).correct
         assert PAPER.score(problem, row["answer"]).correct or problem.target < 0
 
 
@@ -166,8 +168,43 @@ def test_prompts_and_lengths() -> None:
     assert PAPER.prompt(problem) == "Question: How many?\nLet's think step by step.\nAnswer:"
     assert (PAPER.length, PAPER.steps, TASK.steps) == (64, 32, None)
     assert find_task("gsm8k") is TASK
-    with pytest.raises(ValueError, match=r"protocol 'papers'; known: 4-shot, paper"):
+    with pytest.raises(ValueError, match=r"protocol 'papers'; known: 4-shot, equations, paper"):
         TASK.under("papers")
+
+
+EQUATION_ANSWERS = [
+    # text, the number after the last ####
+    ("48/2=24\n48+24=72\n#### 72", 72),
+    ("48/2=24\n48+24=72\n####72", 72),
+    ("3-8=-5\n#### -5", -5),
+    ("#### 1,004", 1004),
+    ("#### 3\n2+2=4\n#### 4", 4),
+    ("#### 2+2=4", 4),
+    ("#### 18 eggs\n1+1=2", 18),
+    ("48/2=24\n48+24=72", None),
+    ("The answer is 72", None),
+    ("\\boxed{72}", None),
+    ("#### 72\n####", None),
+    ("####\n72", None),
+    ("", None),
+]
+
+
+@pytest.mark.parametrize(("text", "number"), EQUATION_ANSWERS)
+def test_equations_are_scored_by_the_number_after_the_last_mark(
+    text: str, number: float | None
+) -> None:
+    found = EQUATIONS.score(Problem("x", "", 72.0 if number is None else number), text)
+    assert found.correct == (number is not None)
+    assert found.answer == (None if number is None else str(number))
+    assert "####" in found.detail or number is not None
+
+
+def test_equations_take_the_bare_question_of_the_whole_split(tiny: Path) -> None:
+    problems = EQUATIONS.load(data=tiny)
+    assert [EQUATIONS.prompt(problem) for problem in problems] == ["1 + 1?", "2 + 2?"]
+    assert (EQUATIONS.length, EQUATIONS.steps) == (64, 32)
+    assert len(EQUATIONS.load(data=tiny, limit=1)) == 1
 
 
 @pytest.fixture
@@ -269,7 +306,7 @@ REPEATED = (
 )
 
 
-@pytest.mark.parametrize("task", [TASK, PAPER], ids=["ours", "paper"])
+@pytest.mark.parametrize("task", [TASK, PAPER, EQUATIONS], ids=["ours", "paper", "equations"])
 @pytest.mark.parametrize(
     "text",
     ["\0" * 10, "\ud800 18 \0", *(part * (10**6 // len(part)) for part in REPEATED)],
@@ -281,7 +318,7 @@ def test_hostile_text_is_scored(task: Task, text: str) -> None:
 
 @given(st.text(st.characters(exclude_categories=())))
 def test_any_text_is_scored(text: str) -> None:
-    for task in (TASK, PAPER):
+    for task in (TASK, PAPER, EQUATIONS):
         assert isinstance(task.score(Problem("x", "", 3.0), text).correct, bool)
 
 

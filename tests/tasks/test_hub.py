@@ -150,6 +150,22 @@ def test_gsm8k_comes_from_the_hub_or_its_cache(sets: dict[str, Path], tmp_path: 
     assert rows(ask(home, UNREACHABLE, "", code=GSM8K)) == [row["question"] for row in ROWS]
 
 
+SVAMP = """
+from oddlm.tasks.svamp import TASK
+print([(problem.id, problem.target) for problem in TASK.load()])
+"""
+
+
+def test_svamp_is_both_splits_of_the_hub(tmp_path: Path) -> None:
+    folder = tmp_path / "svamp"
+    for part, number in (("train", 1), ("test", 2)):
+        row = {"ID": f"chal-{number}", "Body": "One.", "Question": "Two?", "Answer": f"{number}.0"}
+        parquet(folder / "data" / f"{part}-00000-of-00001.parquet", [row])
+    with serving(Hub({"datasets/ChilleD/SVAMP": folder})) as hub:
+        told = ask(tmp_path / "home", hub.url, "", code=SVAMP)
+    assert ast.literal_eval(told) == [("svamp/chal-1", 1.0), ("svamp/chal-2", 2.0)]
+
+
 WATCHED = """
 import sys, types
 changes = []

@@ -39,7 +39,11 @@ class Pushed:
 
 
 class RunGuide(Protocol):
-    """A guide during one run: its settings are resolved, and it never changes."""
+    """A guide during one run: its settings are resolved, and it never changes.
+
+    A guide that lasts only for the first part of a run has an `end`, a share of the planned steps.
+    From that step on it is not called, and steps cost what they cost without a guide.
+    """
 
     @property
     def fused(self) -> bool:
@@ -110,6 +114,12 @@ class FunctionGuide:
 
     def to(self, device: torch.device, backend: Backend) -> "FunctionGuide":
         return self
+
+
+def has_ended(guide: RunGuide | None, index: int, total: int) -> bool:
+    """Return whether the guide no longer acts at this step of `total` planned ones."""
+    end: float = getattr(guide, "end", 1.0)
+    return end < 1 and index / total >= end
 
 
 def as_guide(guide: Any) -> Guide | None:

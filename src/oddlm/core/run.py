@@ -26,7 +26,7 @@ from .blocks import Blocks
 from .canvas import Prompt, Template, lay_prompts, lay_templates
 from .choose import Outlook, delay, look, predict, probability
 from .explore import fork_cells, order_noise, prompt_nudge
-from .guide import Backend, Guide, RunGuide
+from .guide import Backend, Guide, RunGuide, has_ended
 from .model import ModelInfo, Query
 from .policies import POLICIES
 from .process import Absorbing, Process, Remasking, Uniform
@@ -45,7 +45,7 @@ from .step import (
     StepEvent,
 )
 
-VERSION = 1  # of a pickled State: raise it whenever its fields change
+VERSION = 2  # of a pickled State: raise it whenever its fields change
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +122,12 @@ class State:
         return self.plan.backend
 
     @property
+    def guide(self) -> RunGuide | None:
+        """The guide of the next step; None without one, and once it has ended."""
+        guide = self.plan.guide
+        return None if has_ended(guide, self.index, self.plan.total) else guide
+
+    @property
     def masked(self) -> Tensor:
         """[B, L] bool: not yet committed."""
         return self.blocks.masked
@@ -159,7 +165,7 @@ class State:
 
         A selective model without a guide only needs the open ones.
         """
-        open_only = self.plan.info.selective and self.plan.guide is None
+        open_only = self.plan.info.selective and self.guide is None
         return self.blocks.open if open_only else self.masked
 
     @cached_property
@@ -195,7 +201,7 @@ class State:
             m = int(self.answered.sum(dim=1).max())
         else:
             m = plan.counts[self.index]
-            m -= 0 if plan.guide is not None else plan.quota.behind(self.index)
+            m -= 0 if self.guide is not None else plan.quota.behind(self.index)
         if m == self.tokens.shape[1]:
             return None
         return self.answered.byte().argsort(dim=1, descending=True, stable=True)[:, :m].contiguous()
@@ -408,7 +414,7 @@ def advance(state: State, logits: Tensor, *, query: Query | None = None) -> tupl
         if plan.given is None
         else replace(step, tokens=step.tokens.masked_fill(plan.given, ABSENT))
     )
-    outlook, memory = look(outlook, plan.guide, state.memory, seen)
+    outlook, memory = look(outlook, state.guide, state.memory, seen)
     propose = partial(_propose, plan, step)
     plain: Callable[[], tuple[Prediction, Decision]] | None
     if plan.settings.fork and state.index == 0:
@@ -536,14 +542,14 @@ def _settled(state: State) -> State:
 
 def _stopped(state: State) -> State:
     """Fill the samples whose text ended in a finished block with the token that ended it."""
-    plan, blocks = state.plan, state.blocks
+    plan, blocks, guide = state.plan, state.blocks, state.guide
     ends = torch.isin(state.tokens, torch.tensor(plan.info.end_ids, device=state.tokens.device))
     ends &= (state.commit_step >= 0) & (blocks.ids < blocks.current[:, None])
     stopped = ends.any(dim=1)
-    if plan.guide is not None:  # samples that are pushed away from this one need its logits
+    if guide is not None:  # samples that are pushed away from this one need its logits
         later = stopped.view(-1, plan.settings.n).flip(1).long().cumprod(dim=1).flip(1).bool()
         stopped = (
-            later if plan.guide.looks_back else later.all(dim=1, keepdim=True).expand_as(later)
+            later if guide.looks_back else later.all(dim=1, keepdim=True).expand_as(later)
         ).flatten()
     fill = state.tokens.gather(1, ends.byte().argmax(dim=1, keepdim=True))
     here = stopped[:, None] & state.masked

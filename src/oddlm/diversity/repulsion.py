@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..checks import finite, ids, one_of
 from ..core import noise
-from ..core.guide import Backend, Pushed
+from ..core.guide import Backend, Pushed, has_ended
 from ..core.model import ModelInfo
 from ..core.step import Memory, Step
 from ..kernels import dispatch
@@ -19,6 +19,7 @@ from ..kernels.directions import Duplicates, extend
 from ..params import check_arithmetic
 from ..presets import (
     ALPHA,
+    ALPHA_END,
     ALPHA_SCHEDULE,
     ARITHMETIC,
     FEATURE,
@@ -35,6 +36,7 @@ from .objectives import OBJECTIVES, build_objective, need_of, slope_of, weigh_of
 
 DuplicateMode = Literal["break", "skip"]
 Gradient = Literal["normalized", "raw"]
+ROUNDING = 1e-9  # no more time left than this is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,8 @@ class Repulsion:
         alpha: The distance in logits by which the most moved position of a sample moves (default
             4); with `gradient="raw"` a plain step size.
         alpha_schedule: How alpha falls over the steps; default linear.
+        alpha_end: The share of the planned steps that are pushed, in (0, 1]; default 1. The
+            schedule is compressed into it, and the steps after it are those of plain sampling.
         duplicates: What happens to a sample whose unit feature lies within `tolerance` of the span
             of the earlier ones. "break" (default) pushes it along a seeded random direction, "skip"
             leaves it.
@@ -70,6 +74,7 @@ class Repulsion:
     feature: str | Mapping[str, Any] | Pooling | Feature = FEATURE
     alpha: float = ALPHA
     alpha_schedule: str | Mapping[str, Any] | AlphaSchedule = ALPHA_SCHEDULE
+    alpha_end: float = ALPHA_END
     duplicates: DuplicateMode | None = None
     tolerance: float | None = None
     gradient: Gradient = GRADIENT
@@ -96,6 +101,8 @@ class Repulsion:
         build_feature(self.feature)
         ALPHA_SCHEDULES.build(self.alpha_schedule)
         finite("alpha", self.alpha)
+        if not 0 < finite("alpha_end", self.alpha_end) <= 1:
+            raise ValueError(f"alpha_end must lie in (0, 1], not {self.alpha_end!r}")
         for name, value, allowed in (
             ("duplicates", self.duplicates, get_args(DuplicateMode)),
             ("gradient", self.gradient, get_args(Gradient)),
@@ -207,7 +214,9 @@ class Repulsion:
         info = ModelInfo(logits.shape[-1], None, step.protected, embedding=self.embedding)
         backend = dispatch.choose(logits.device, logits.dtype, asked=self.backend, forms=self.forms)
         guide = self.begin(info, backend, None, resumes=False)
-        return logits if guide is None else guide.pushed_logits(logits, step)
+        if guide is None or has_ended(guide, step.index, step.total):
+            return logits
+        return guide.pushed_logits(logits, step)
 
 
 def _traced() -> list[str]:
@@ -235,6 +244,10 @@ class Repelling:
     @property
     def fused(self) -> bool:
         return self.backend.push == "triton"
+
+    @property
+    def end(self) -> float:
+        return self.repulsion.alpha_end
 
     @property
     def looks_back(self) -> bool:
@@ -286,8 +299,8 @@ class Repelling:
         keys_of = getattr(self._kernel, "keys_of", Step.keys)
         keys = keys_of(step, noise.Purpose.DIRECTION, 1).view(-1, step.n)
         how = replace(self._how, keys=keys, remember=memory is not None)
-        alpha = self.repulsion.alpha * self._schedule(step.time_left, step.total)
-        grouped = [x.unflatten(0, (-1, step.n)) for x in (logits, step.tokens, step.masked, alpha)]
+        inputs = logits, step.tokens, step.masked, self._alpha(step)
+        grouped = [x.unflatten(0, (-1, step.n)) for x in inputs]
         earlier, label = None, self._feature.label
         if self.earlier is not None:
             earlier = self.earlier.rows(step.index, label, len(step.seeds)).to(logits.device)
@@ -296,6 +309,15 @@ class Repelling:
             assert added is not None
             memory = memory.with_step(step.index, label, extend(earlier, added))
         return result, memory
+
+    def _alpha(self, step: Step) -> Tensor:
+        """Return alpha [B] at this step; exactly 0 for samples whose push has ended."""
+        alpha, end = self.repulsion.alpha, self.repulsion.alpha_end
+        if end == 1:
+            return alpha * self._schedule(step.time_left, step.total)
+        time_left = 1 - (1 - step.time_left) / end
+        factor = self._schedule(time_left.clamp(min=0), max(1, round(end * step.total)))
+        return alpha * factor.where(time_left > ROUNDING, 0.0)
 
     @cached_property
     def _feature(self) -> Feature:

@@ -11,7 +11,7 @@ from typing import Any
 from .base import Problem, Score, Task
 from .hub import hub_rows
 from .jsonl import first, in_half, read_jsonl, text_field
-from .scoring import find_number, score_number
+from .scoring import find_number, marked_number, score_number
 
 HUB = "openai/gsm8k"
 PAPER_PROBLEMS = 200
@@ -96,6 +96,20 @@ def paper_score(problem: Problem, text: str) -> Score:
     return score_number(paper_number(text), problem.target)
 
 
+def bare_prompt(problem: Problem) -> str:
+    return problem.prompt
+
+
+def marked_score(problem: Problem, text: str) -> Score:
+    value = marked_number(text)
+    if value is None:
+        return Score(False, None, "no number after ####")
+    return score_number(value, problem.target)
+
+
+# For models that answer in bare equations: "48/2=24\n48+24=72\n#### 72".
+EQUATIONS = {"prompt": bare_prompt, "score": marked_score, "length": 64, "steps": 32}
+
 TASK = Task(
     "gsm8k",
     load,
@@ -111,5 +125,6 @@ TASK = Task(
             "steps": 32,
         },
         "4-shot": {"load": partial(load, shots=SHOTS)},
+        "equations": EQUATIONS,
     },
 )

@@ -1,4 +1,4 @@
-"""Reading problems from JSONL files."""
+"""Reading problems from JSONL files and JSON lists."""
 
 import gzip
 import hashlib
@@ -16,7 +16,8 @@ from ..text import number_of
 MOST_BYTES = 1 << 28  # of a file of problems or answers, after decompression
 T = TypeVar("T")
 HALVES = ("tune", "test")
-EXPLORATION = 2026  # seed of the problems of docs/exploration.md, which no other measurement uses
+# Seeds of the problems of docs/exploration.md and of docs/default.md, each for itself alone.
+EXPLORATION, DEFAULT = 2026, 2027
 
 
 def instead(task: str) -> str:
@@ -44,17 +45,40 @@ def read_jsonl(path: Path, fields: Sequence[str]) -> Iterator[tuple[int, dict[st
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{path}, line {number}: not JSON ({error})") from error
-        there = record if isinstance(record, dict) else ()
-        missing = [name for name in fields if name not in there]
-        if missing:
-            raise ValueError(
-                f"{path}, line {number}: expected an object with {', '.join(fields)}; "
-                f"missing: {', '.join(missing)}"
-            )
         records += 1
-        yield number, record
+        yield number, _with_fields(path, number, record, fields)
     if not records:
         raise ValueError(f"{path} is empty: expected one JSON object per line")
+
+
+def read_rows(path: Path, fields: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Yield (number from 1, record) of a JSONL file, or of a .json file that holds one list.
+
+    Raise ValueError, naming the record, if it is not an object with these fields.
+    """
+    if path.suffix != ".json":
+        yield from read_jsonl(path, fields)
+        return
+    content = _content(path)
+    try:
+        rows = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is not JSON: {error}") from error
+    if not isinstance(rows, list) or not rows:
+        raise ValueError(f"{path} must hold a list of objects")
+    for number, record in enumerate(rows, start=1):
+        yield number, _with_fields(path, number, record, fields)
+
+
+def _with_fields(path: Path, number: int, record: Any, fields: Sequence[str]) -> dict[str, Any]:
+    there: dict[str, Any] = record if isinstance(record, dict) else {}
+    missing = [name for name in fields if name not in there]
+    if missing:
+        raise ValueError(
+            f"{path}, line {number}: expected an object with {', '.join(fields)}; "
+            f"missing: {', '.join(missing)}"
+        )
+    return there
 
 
 def text_field(path: Path, number: int, record: dict[str, Any], name: str) -> str:

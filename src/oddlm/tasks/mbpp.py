@@ -4,7 +4,6 @@
 """
 
 import ast
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,7 +13,7 @@ from ..sandbox import Limits, TestsError, Trial, read_tests, run_python
 from ..sandbox.trial import parsed
 from .base import Problem, Score, Task
 from .hub import hub_rows
-from .jsonl import first, read_jsonl, text_field
+from .jsonl import first, read_rows, text_field
 from .programs import codes_in, readings
 
 HUB = "google-research-datasets/mbpp"
@@ -57,7 +56,7 @@ def load(
         raise ValueError(f"unknown split {split!r}; known: {', '.join(SPLITS)}")
     source = str(data or f"{HUB} on the hub")
     problems = []
-    for number, row in _hub_rows(wanted) if data is None else _file_rows(data):
+    for number, row in _hub_rows(wanted) if data is None else read_rows(data, FIELDS):
         name = row.get("task_id")
         if not isinstance(name, int):
             raise ValueError(f"{source}, line {number}: task_id is {name!r:.40}, not a number")
@@ -72,22 +71,6 @@ def _hub_rows(split: str) -> Iterator[tuple[int, dict[str, Any]]]:
     )
     for part in parts:
         yield from hub_rows(HUB, config="full", split=part)
-
-
-def _file_rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield (number, row) from JSON lines, or from one JSON list, as the sanitized half has it."""
-    if path.suffix != ".json":
-        yield from read_jsonl(path, FIELDS)
-        return
-    try:
-        rows = json.loads(path.read_bytes())
-    except OSError as error:
-        raise ValueError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
-    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise ValueError(f"{path} must hold a list of objects")
-    yield from enumerate(rows, start=1)
 
 
 def _problem(source: str, number: int, row: dict[str, Any], unsafe: bool) -> Problem:

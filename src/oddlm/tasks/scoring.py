@@ -61,6 +61,12 @@ def find_number(text: str) -> float | None:
     return last[0][0] if last else None
 
 
+def marked_number(text: str) -> float | None:
+    """Return the number after the last ####, in the same line, or None if there is none."""
+    _, mark, rest = text.rpartition("####")
+    return find_number(mark + rest.partition("\n")[0]) if mark else None
+
+
 def _stated(text: str) -> float | None:
     found = None
     for match in _STATED.finditer(text):
