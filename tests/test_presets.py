@@ -101,7 +101,7 @@ def test_an_unknown_objective_lists_what_there_is():
 @pytest.mark.parametrize("wrong", ["carefull", ["careful"], 3])
 def test_an_unknown_preset(wrong):
     with pytest.raises(
-        ValueError, match=r"^preset: Input should be 'auto', 'careful' or 'paper', not "
+        ValueError, match=r"^preset: 'auto', 'early', 'careful' or 'paper', not "
     ):
         params(preset=wrong)
 
@@ -185,7 +185,7 @@ def test_a_request_names_a_preset():
         assert sample_params(ServeSettings(model="toy"), asked) == params(
             preset=name, length=8, seed=3
         )
-    with pytest.raises(ValueError, match="Input should be 'auto', 'careful' or 'paper'"):
+    with pytest.raises(ValueError, match="'auto', 'early', 'careful' or 'paper'"):
         CompletionRequest.model_validate({**body, "preset": "carefull"})
 
 

@@ -30,7 +30,7 @@ import numpy as np
 from oddlm.report.result_files import Result, read_folder
 
 FLOOR, MARGIN, BRANCH, FEW = 0.08, 0.005, 0.03, 16
-PRESENT = {"objective": {"name": "odd", "enough": 0.5}, "alpha": 4.0, "fork": True}
+PRESENT: dict[str, Any] = {"objective": {"name": "odd", "enough": 0.5}, "alpha": 4.0, "fork": True}
 # What makes two runs the same candidate on different tasks.
 SETTINGS = ("objective", "alpha", "alpha_end", "fork", "temperature")
 
@@ -110,7 +110,7 @@ def candidates(by_task: Mapping[str, Mapping[Setting, Rates]]) -> list[Candidate
         lost = max(base[task][1].single - one.single for task, one in own.items())
         means = {model: float(np.mean(values)) for model, values in gains.items()}
         found.append(Candidate(setting, own, means, lost <= FLOOR))
-    return sorted(found, key=lambda one: -one.gain)
+    return sorted(found, key=lambda one: (-one.gain, described(one.setting)))
 
 
 def present(found: list[Candidate]) -> Candidate:

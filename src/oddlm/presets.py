@@ -8,7 +8,7 @@ which entry points differ and why. This module imports nothing of the package.
 from collections.abc import Mapping
 from typing import Any, Literal
 
-PresetName = Literal["auto", "careful", "paper"]
+PresetName = Literal["auto", "early", "careful", "paper"]
 Arithmetic = Literal["exact", "published"]
 Fork = bool | Literal["auto"]  # "auto": if samples are pushed and every block has a step to spare
 
@@ -16,14 +16,35 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "auto": {
         "objective": {"name": "odd", "enough": 0.5},
         "alpha": 4.0,
+        "alpha_end": 1.0,
         "fork": "auto",
         "arithmetic": "exact",
     },
-    "careful": {"objective": "odd", "alpha": 2.0, "fork": "auto", "arithmetic": "exact"},
-    "paper": {"objective": "odd", "alpha": 8.0, "fork": False, "arithmetic": "published"},
+    "early": {
+        "objective": {"name": "odd", "enough": 0.5},
+        "alpha": 16.0,
+        "alpha_end": 0.25,
+        "fork": "auto",
+        "arithmetic": "exact",
+    },
+    "careful": {
+        "objective": "odd",
+        "alpha": 2.0,
+        "alpha_end": 1.0,
+        "fork": "auto",
+        "arithmetic": "exact",
+    },
+    "paper": {
+        "objective": "odd",
+        "alpha": 8.0,
+        "alpha_end": 1.0,
+        "fork": False,
+        "arithmetic": "published",
+    },
 }
 ABOUT = {
     "auto": "The default: the best balance in our comparison (docs/exploration.md).",
+    "early": "A strong push in the first quarter of the steps, none after (docs/default.md).",
     "careful": "A gentler push: solves nearly as many problems, and more single samples are right.",
     "paper": "The published method in its own arithmetic, rounding errors included.",
 }
@@ -37,7 +58,7 @@ FORK: Fork = PRESETS["auto"]["fork"]
 ARITHMETIC: Arithmetic = PRESETS["auto"]["arithmetic"]
 FEATURE = "max_pool"
 ALPHA_SCHEDULE = "linear"
-ALPHA_END = 1.0
+ALPHA_END: float = PRESETS["auto"]["alpha_end"]
 GRADIENT: Literal["normalized", "raw"] = "normalized"
 SELECTOR = "k_centre"
 

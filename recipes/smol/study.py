@@ -1,0 +1,202 @@
+"""Print the paper's study on smol from its stored results, as the tables of docs/smol-grid.md.
+
+    python recipes/smol/study.py RESULTS              # plain sampling, ODD and DPP; 64 samples
+    python recipes/smol/study.py RESULTS --out DIR    # the curve of 64 samples as a figure, too
+    python recipes/smol/study.py RESULTS --ids        # the ids of the study's runs
+
+RESULTS is the folder that `oddlm runs export` wrote from the runs of grids/smol_paper.toml; runs of
+other settings or problems in it are left out. `oddlm report` writes the Pareto figures, coverage
+and the paper's claims from a store that holds the runs of --ids alone.
+"""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from oddlm import metrics
+from oddlm.report.result_files import Result, read_file
+from oddlm.report.tables import Table, percent, signed
+from oddlm.text import fixed, number_of
+from oddlm.text import percent as share
+
+FILE, N, PROBLEMS = "gsm8k-equations.jsonl", 16, 200
+METHODS = ("none", "odd", "dpp")  # in the order of the tables
+FIGURE = "smol-gsm8k-depth.png"
+
+Key = tuple[str, float, float]  # method, alpha, temperature
+Cells = Mapping[Key, Sequence[Result]]
+
+
+def key_of(run: Result) -> Key | None:
+    """Return where a run stands in the table; None if it has other settings as well."""
+    params = {"alpha_end": 1.0, **run.params}
+    constant = params["alpha_end"] == 1 or not params["alpha"]
+    bare = params["objective"] in METHODS and not params["fork"] and constant
+    return (params["objective"], params["alpha"], params["temperature"]) if bare else None
+
+
+def cells(results: Sequence[Result], n: int) -> Cells:
+    found: dict[Key, list[Result]] = {}
+    for run in results:
+        key = key_of(run)
+        if key is not None and run.n == n:
+            found.setdefault(key, []).append(run)
+    return {key: found[key] for key in sorted(found, key=lambda k: (METHODS.index(k[0]), *k[1:]))}
+
+
+def of_the_study(results: Sequence[Result], problems: int) -> list[Result]:
+    """Return the runs in the tables. Plain sampling runs at more temperatures for other studies."""
+    own = [run for run in results if run.problems == problems and key_of(run) is not None]
+    temperatures = {run.params["temperature"] for run in own if run.params["alpha"]}
+    found = [run for run in own if run.params["temperature"] in temperatures]
+    if not found:
+        raise ValueError(f"no run has {number_of(problems, 'problem')} and a setting of the study")
+    if len({run.problems_digest for run in found}) > 1:
+        raise ValueError("the runs of the study differ in their problems: export those of one grid")
+    return found
+
+
+def curve(runs: Sequence[Result], k: int) -> np.ndarray:
+    """Return Pass@k of each problem, averaged over the seeds: [problems]."""
+    averaged: np.ndarray = np.mean([metrics.pass_at_k(run.correct, k) for run in runs], axis=0)
+    return averaged
+
+
+def rates_table(found: Cells) -> Table:
+    """Return Pass@n, Pass@1 and distinct texts: a row per alpha, columns per temperature."""
+    n = next(iter(found.values()))[0].n
+    temperatures = sorted({temperature for _, _, temperature in found})
+    rows: list[tuple[str, ...]] = []
+    for method in dict.fromkeys(method for method, _, _ in found):
+        rows.append(("smol, plain" if method == "none" else method,))
+        for alpha in sorted({alpha for name, alpha, _ in found if name == method}):
+            some = [found.get((method, alpha, temperature), ()) for temperature in temperatures]
+            rows.append((f"{alpha:g}", *(text for runs in some for text in _numbers(runs, n))))
+    counts = sorted({len(runs) for runs in found.values()})
+    each = " to ".join(str(count) for count in dict.fromkeys((counts[0], counts[-1])))
+    problems = next(iter(found.values()))[0].problems
+    note = (
+        f"Per cent, mean ± standard error over {each} runs of {number_of(problems, 'problem')} "
+        f"with {number_of(n, 'sample')}. Distinct: different texts among the samples of a problem."
+    )
+    names = (f"Pass@{n}", "Pass@1", "distinct")
+    columns = ("alpha", *(f"{name}, θ = {t:g}" for t in temperatures for name in names))
+    return Table("Plain sampling, ODD and DPP on smol", columns, tuple(rows), note)
+
+
+def _numbers(runs: Sequence[Result], n: int) -> tuple[str, str, str]:
+    if not runs:
+        return "-", "-", "-"
+    many, single = (
+        percent(*metrics.mean_se([metrics.pass_at_k(run.correct, k).mean() for run in runs]))
+        for k in (n, 1)
+    )
+    return many, single, fixed(float(np.mean([run.distinct for run in runs])))
+
+
+def gains_table(found: Cells) -> Table:
+    """Return the differences to plain sampling at the same temperature, on shared seeds."""
+    rows = []
+    for (method, alpha, temperature), runs in found.items():
+        plain = found.get(("none", 0.0, temperature), ())
+        seeds = {run.seed for run in runs} & {run.seed for run in plain}
+        if method == "none" or not seeds:
+            continue
+        own, base = ([run for run in some if run.seed in seeds] for some in (runs, plain))
+        spans = [metrics.paired_interval(curve(own, k), curve(base, k)) for k in (runs[0].n, 1)]
+        setting = (f"{method}, alpha {alpha:g}", f"{temperature:g}")
+        rows.append((*setting, *map(signed, spans), str(len(seeds))))
+    note = (
+        "In points; each problem counts with its mean over the seeds that both have, with 95 % "
+        "bootstrap intervals over problems."
+    )
+    n = next(iter(found.values()))[0].n
+    columns = ("method", "θ", f"Pass@{n} - plain", "Pass@1 - plain", "seeds")
+    return Table(
+        "Differences to plain sampling at the same temperature", columns, tuple(rows), note
+    )
+
+
+def depth_table(found: Cells) -> Table:
+    """Return Pass@k of the deep runs for powers of two, with intervals over problems."""
+    n = next(iter(found.values()))[0].n
+    ks = [2**i for i in range(n.bit_length()) if 2**i <= n]
+    rows = [
+        (_label(key), *(_interval(metrics.mean_intervals(curve(runs, k)[:, None])[0]) for k in ks))
+        for key, runs in found.items()
+    ]
+    for key, runs in found.items():
+        plain = found.get(("none", 0.0, key[2]))
+        if key[0] != "none" and plain is not None:
+            spans = (metrics.paired_interval(curve(runs, k), curve(plain, k)) for k in ks)
+            rows.append((f"{_label(key)} - plain", *map(signed, spans)))
+    note = "Per cent and points, with 95 % bootstrap intervals over problems."
+    columns = ("method", *(f"k = {k}" for k in ks))
+    return Table(f"Pass@k of {n} samples on smol", columns, tuple(rows), note)
+
+
+def _label(key: Key) -> str:
+    method, alpha, temperature = key
+    return f"{'plain' if method == 'none' else f'{method}, alpha {alpha:g}'}, θ = {temperature:g}"
+
+
+def _interval(span: metrics.Interval) -> str:
+    mean, low, high = (share(value) for value in span)
+    return f"{mean} [{low}, {high}]"
+
+
+def draw(found: Cells, path: Path) -> None:
+    """Draw Pass@k of the deep runs over k."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    from oddlm.files import save_figure
+    from oddlm.report.plots import COLOURS, PLAIN, STYLE
+
+    with rc_context(STYLE):
+        figure = Figure(figsize=(3.8, 2.6), layout="constrained")
+        panel = figure.subplots()
+        for i, (key, runs) in enumerate(found.items()):
+            ks = range(1, runs[0].n + 1)
+            spans = metrics.mean_intervals(np.stack([curve(runs, k) for k in ks], axis=1))
+            mean, low, high = (100 * np.array(part) for part in zip(*spans, strict=True))
+            colour = PLAIN["color"] if key[0] == "none" else COLOURS[i % len(COLOURS)]
+            line = PLAIN["linestyle"] if key[0] == "none" else "-"
+            panel.plot(ks, mean, color=colour, linestyle=line, label=_label(key))
+            panel.fill_between(ks, low, high, color=colour, alpha=0.12, linewidth=0)
+        panel.set_xscale("log", base=2)
+        ticks = [2**i for i in range(runs[0].n.bit_length())]
+        panel.set_xticks(ticks, [str(tick) for tick in ticks])
+        panel.set(xlabel="k", ylabel="Pass@k (%)")
+        panel.legend(frameon=False)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_figure(figure, path, dpi=200)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--problems", type=int, default=PROBLEMS, help="those of the study")
+    parser.add_argument("--ids", action="store_true", help="print the ids of the runs alone")
+    parser.add_argument("--out", type=Path, help=f"folder for {FIGURE}")
+    args = parser.parse_args()
+    runs = of_the_study(read_file(args.results / FILE), args.problems)
+    if args.ids:
+        print("\n".join(run.run for run in runs))
+        return
+    usual = cells(runs, N)
+    deep = cells(runs, max(run.n for run in runs))
+    tables = [
+        rates_table(usual),
+        gains_table(usual),
+        *([depth_table(deep)] if deep != usual else []),
+    ]
+    print("\n".join(table.markdown() for table in tables))
+    if args.out is not None and deep != usual:
+        draw(deep, args.out / FIGURE)
+
+
+if __name__ == "__main__":
+    main()
