@@ -120,7 +120,10 @@ EVAL = ["eval", RULE, *TOY, "--limit", "1", "--n", "2"]
             [*EVAL, "--objective", "odd,,dpp"],
             "--objective takes comma-separated values; one is empty",
         ),
-        ([*EVAL, "--preset", "carefull"], "preset: Input should be 'auto', 'careful' or 'paper'"),
+        (
+            [*EVAL, "--preset", "carefull"],
+            "preset: Input should be 'auto', 'early', 'careful' or 'paper'",
+        ),
         ([*EVAL, "--policy", "lowest"], "unknown policy 'lowest'; known: "),
         ([*EVAL, "--model", "toi"], "unknown model 'toi'; known: mini, toy"),
         (

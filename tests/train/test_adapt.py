@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from random import Random
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -271,7 +272,7 @@ def test_pairs_lie_in_buckets(base, data, tmp_path):
     assert found == [("abc\n", "d"), ("a\n", "the"), ("abcdefgh\n", "a")]
 
 
-def test_ctrl_c_loses_nothing(base, data, tmp_path, capsys):
+def test_ctrl_c_loses_nothing(base, data, tmp_path):
     out = tmp_path / "run"
     wanted = config(base, data)
     draw, steps = Bucket.draw, iter(range(100))
@@ -281,8 +282,7 @@ def test_ctrl_c_loses_nothing(base, data, tmp_path, capsys):
             signal.raise_signal(signal.SIGINT)
         return draw(self, count, generator)
 
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(Bucket, "draw", interrupted)
+    with patch.object(Bucket, "draw", interrupted), pytest.raises(KeyboardInterrupt):
         adapt(wanted, out, device="cpu", workers=1)
     assert torch.load(out / "checkpoint.pt", weights_only=True)["progress"]["step"] == 8
     whole = adapt(wanted, tmp_path / "whole", device="cpu", workers=1)
