@@ -377,9 +377,9 @@ def load(name: str, *, raw: bool = False, max_batch: int | None = None, **option
     """Load a model by name, with its tokenizer.
 
     Args:
-        name: A built-in model (`mini`, `toy`), a checkpoint folder, a checkpoint on the hub
-            (`GSAI-ML/LLaDA-8B-Instruct`), or the dotted path of a class or function that returns a
-            model with a tokenizer.
+        name: A model with a name (`mini`, `toy`, or `smol` from the package oddlm-smol), a
+            checkpoint folder, a checkpoint on the hub (`GSAI-ML/LLaDA-8B-Instruct`), or the dotted
+            path of a class or function that returns a model with a tokenizer.
         raw: Pass prompts to the network unchanged. By default they go through the model's chat
             template, if it has one (mini's adds a line break at the end).
         max_batch: Samples per network call; default 256.

@@ -321,6 +321,8 @@ def test_bad_bases_are_refused(base, data, tmp_path):
         adapt(config(base, data, prompt=1), out, device="cpu", workers=1)
     with pytest.raises(ValueError, match="rank"):
         config(base, data, rank=4, three_levels_from=0.5)
+    with pytest.raises(ValueError, match="weight_decay"):
+        config(base, data, embedding="answers", weight_decay=0.1)
     with pytest.raises(ValueError, match="parts"):
         config(base, data, parts=3)
 

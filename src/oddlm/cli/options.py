@@ -48,8 +48,8 @@ ModelName = Annotated[
     str,
     typer.Option(
         "--model",
-        help="A built-in model (mini, toy), a checkpoint folder, a model on the hub "
-        "(organisation/model), or a dotted path.",
+        help="A model with a name (mini, smol, toy; see `oddlm models list`), a checkpoint folder, "
+        "a model on the hub (organisation/model), or a dotted path.",
         rich_help_panel=NETWORK,
     ),
 ]

@@ -93,6 +93,11 @@ class AdaptConfig(LoopConfig):
     def _fit_together(self) -> Self:
         if self.rank is not None and self.three_levels_from is not None:
             raise ValueError("rank and three_levels_from both make the difference small: use one")
+        if self.embedding != "all" and self.weight_decay:
+            raise ValueError(
+                f"embedding {self.embedding!r} trains some rows, but weight_decay "
+                f"{self.weight_decay:g} shrinks them all: set weight_decay to 0"
+            )
         if self.batch % self.parts:
             raise ValueError(f"parts {self.parts} does not divide batch {self.batch}")
         return self

@@ -89,9 +89,9 @@ def _architecture(keys: Keys) -> Architecture:
         name.endswith(("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")) for name in names
     ):
         raise ValueError(
-            f"{keys.where} describes {shown}, an autoregressive model, which cannot fill masks. If "
-            "it was trained to, load it with transformers and pass it to "
-            "oddlm.wrap(model, tokenizer, mask_id=...)"
+            f"{keys.where} describes {shown}, an autoregressive model, which cannot fill masks. "
+            "`oddlm adapt` trains it to; if it was trained to already, load it with transformers "
+            "and pass it to oddlm.wrap(model, tokenizer, mask_id=...)"
         )
     known = ", ".join(f"{a.name} ({a.model_types[0]})" for a in architectures())
     raise ValueError(
