@@ -4,6 +4,8 @@ They keep the layout of Llama, Qwen2 or Qwen3 and, like Dream, predict position 
 state of position j - 1; attention is bidirectional.
 """
 
+from collections.abc import Callable, Mapping
+
 from ..loading.architecture import Architecture, Keys
 from ..transformer import TransformerConfig
 from .dream import BLOCK, OUTER, prefix, qwen_config
@@ -28,30 +30,20 @@ def qwen3_config(keys: Keys) -> TransformerConfig:
     return qwen_config(keys, qkv_bias=False, qk_norm=True, tied=False, shift=True)
 
 
-LLAMA = Architecture(
-    name="Adapted Llama",
-    model_types=(ADAPTED + "llama",),
-    config=llama_config,
-    context="max_position_embeddings",
-    outer=OUTER,
-    block=UNBIASED,
-    prefix=prefix,
-)
-QWEN2 = Architecture(
-    name="Adapted Qwen2",
-    model_types=(ADAPTED + "qwen2",),
-    config=qwen2_config,
-    context="max_position_embeddings",
-    outer=OUTER,
-    block=BLOCK,
-    prefix=prefix,
-)
-ADAPTED_QWEN3 = Architecture(
-    name="Adapted Qwen3",
-    model_types=(ADAPTED + "qwen3",),
-    config=qwen3_config,
-    context="max_position_embeddings",
-    outer=OUTER,
-    block=QWEN3.block,
-    prefix=prefix,
-)
+def _adapted(
+    layout: str, config: Callable[[Keys], TransformerConfig], block: Mapping[str, tuple[str, ...]]
+) -> Architecture:
+    return Architecture(
+        name=f"Adapted {layout}",
+        model_types=(ADAPTED + layout.lower(),),
+        config=config,
+        context="max_position_embeddings",
+        outer=OUTER,
+        block=block,
+        prefix=prefix,
+    )
+
+
+LLAMA = _adapted("Llama", llama_config, UNBIASED)
+QWEN2 = _adapted("Qwen2", qwen2_config, BLOCK)
+ADAPTED_QWEN3 = _adapted("Qwen3", qwen3_config, QWEN3.block)
