@@ -237,7 +237,7 @@ def test_the_page_reports_the_chosen_settings_on_the_test_side(
     report.main()
     text = capsys.readouterr().out
     found = rows(text)
-    assert "- default: odd, alpha 16, alpha_end 0.25, temperature 0.5" in text.splitlines()
+    assert "- chosen: odd, alpha 16, alpha_end 0.25, temperature 0.5" in text.splitlines()
     plain = [row for row in found if row[0].startswith("tuned plain")]
     assert {row[0] for row in plain} == {"tuned plain, temperature 1.25"}
     assert {row[2].split()[0] for row in plain} == {"50.0"}

@@ -19,6 +19,7 @@ def cells(out: str) -> dict[str, list[str]]:
 
 
 def test_the_list_says_what_to_type_next(oddlm, tiny, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "300")  # one line per row
     with monkeypatch.context() as uninstalled:
         uninstalled.setitem(sys.modules, "oddlm_smol", None)
         code, out, err = oddlm("models", "list")
