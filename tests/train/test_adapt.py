@@ -327,6 +327,15 @@ def test_bad_bases_are_refused(base, data, tmp_path):
         config(base, data, parts=3)
 
 
+def test_a_recipe_without_data_says_what_to_give(tmp_path):
+    recipe = tmp_path / "recipe.toml"
+    recipe.write_text("steps = 1\nlearning_rate = 1e-3\n")
+    with pytest.raises(ValueError, match="--base"):
+        read_adapt_config(recipe)
+    with pytest.raises(ValueError, match="--held-out"):
+        read_adapt_config(recipe, base="b", data="d")
+
+
 def test_an_unused_row_of_the_embedding_becomes_the_mask(base, tmp_path):
     described = describe_causal(base)
     tokenizer = adapt_tokenizer(base, tmp_path / "t", mask_token=None, chat_template=None)

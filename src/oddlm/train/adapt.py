@@ -105,7 +105,11 @@ class AdaptConfig(LoopConfig):
 
 def read_adapt_config(path: Path, **changes: Any) -> AdaptConfig:
     given = {k: v for k, v in changes.items() if v is not None}
-    return checked(AdaptConfig, {**read_toml(path), **given})
+    content = {**read_toml(path), **given}
+    for name in ("base", "data", "held_out"):
+        if name not in content:
+            raise ValueError(f"{path} has no {name}: give --{name.replace('_', '-')}")
+    return checked(AdaptConfig, content)
 
 
 class Objective(nn.Module):
