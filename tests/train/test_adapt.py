@@ -282,8 +282,12 @@ def test_ctrl_c_loses_nothing(base, data, tmp_path):
             signal.raise_signal(signal.SIGINT)
         return draw(self, count, generator)
 
-    with patch.object(Bucket, "draw", interrupted), pytest.raises(KeyboardInterrupt):
-        adapt(wanted, out, device="cpu", workers=1)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a caller may ignore it
+    try:
+        with patch.object(Bucket, "draw", interrupted), pytest.raises(KeyboardInterrupt):
+            adapt(wanted, out, device="cpu", workers=1)
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert torch.load(out / "checkpoint.pt", weights_only=True)["progress"]["step"] == 8
     whole = adapt(wanted, tmp_path / "whole", device="cpu", workers=1)
     resumed = adapt(wanted, out, device="cpu", workers=1)
