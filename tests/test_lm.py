@@ -259,7 +259,7 @@ def test_settings_are_refused_in_the_words_of_the_command_line(lm):
         ({"alpha": -1}, "alpha: Input should be greater than or equal to 0, not -1"),
         (
             {"preset": "care"},
-            "preset: Input should be 'auto', 'early', 'careful' or 'paper', not 'care'",
+            "preset: Input should be 'auto', 'careful' or 'paper', not 'care'",
         ),
     ):
         for params in (None, SampleParams()):

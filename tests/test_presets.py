@@ -22,7 +22,14 @@ from oddlm.store import Store
 from .cli.test_eval import oddlm  # noqa: F401
 from .test_params import spec
 
-SLOW = {"objective": "dpp", "alpha": 2.0, "temperature": 0.9, "policy": "margin", "fork": False}
+SLOW = {
+    "objective": "dpp",
+    "alpha": 2.0,
+    "alpha_end": 1.0,
+    "temperature": 0.9,
+    "policy": "margin",
+    "fork": False,
+}
 AUTO, PAPER = PRESETS["auto"], PRESETS["paper"]
 
 
@@ -101,20 +108,23 @@ def test_an_unknown_objective_lists_what_there_is():
 @pytest.mark.parametrize("wrong", ["carefull", ["careful"], 3])
 def test_an_unknown_preset(wrong):
     with pytest.raises(
-        ValueError, match=r"^preset: Input should be 'auto', 'early', 'careful' or 'paper', not "
+        ValueError, match=r"^preset: Input should be 'auto', 'careful' or 'paper', not "
     ):
         params(preset=wrong)
 
 
 def test_a_guide_takes_presets():
     assert (
-        Repulsion() == Repulsion.preset("auto") == Repulsion(AUTO["objective"], alpha=AUTO["alpha"])
+        Repulsion()
+        == Repulsion.preset("auto")
+        == Repulsion(AUTO["objective"], alpha=AUTO["alpha"], alpha_end=AUTO["alpha_end"])
     )
+    assert Repulsion.preset("auto", alpha=16) == Repulsion(alpha=16) != Repulsion()
     paper = Repulsion.preset("paper")
     assert paper == Repulsion("odd", alpha=8.0, arithmetic="published")
     assert Repulsion.preset("paper", objective="dpp", alpha=3).alpha == 3
     assert Repulsion.preset("careful", feature="mean_pool") == Repulsion("odd", "mean_pool", 2.0)
-    with pytest.raises(ValueError, match="auto, early, careful, paper"):
+    with pytest.raises(ValueError, match="auto, careful, paper"):
         Repulsion.preset("carefull")
 
 
@@ -133,11 +143,11 @@ def test_generate_takes_presets(others):
     lm = package.load("toy")
 
     def drawn(**settings) -> list[tuple[int, ...]]:
-        given = {"length": 8, "steps": 4, "progress": False} | settings
+        given = {"length": 16, "steps": 16, "progress": False} | settings
         return [sample.tokens for sample in lm.generate("t5 t6", 4, **given)[0]]
 
     assert drawn() == drawn(preset="auto") == drawn(**AUTO)
-    assert drawn() != drawn(objective="odd")
+    assert drawn() != drawn(objective="dpp")
     assert drawn(preset="careful") == drawn(**SLOW) != drawn()
     hot = params(objective="odd", alpha=16, temperature=0.1)
     assert drawn(params=hot, preset="careful") == drawn(**SLOW), "the later word wins"
@@ -161,7 +171,7 @@ def test_a_grid_takes_presets(others):
     ("operator", "request_", "expected"),
     [
         ({}, {}, AUTO),
-        ({"alpha": 9}, {}, AUTO | {"alpha": 9}),
+        ({"alpha": 9}, {}, AUTO | {"alpha": 9, "alpha_end": 1}),
         ({}, {"objective": "odd"}, AUTO | {"objective": "odd"}),
         ({"temperature": 0.2, "alpha": 9}, {"preset": "careful"}, SLOW),
         ({"temperature": 0.2}, {"preset": "careful", "alpha": 1}, SLOW | {"alpha": 1}),
@@ -185,7 +195,7 @@ def test_a_request_names_a_preset():
         assert sample_params(ServeSettings(model="toy"), asked) == params(
             preset=name, length=8, seed=3
         )
-    with pytest.raises(ValueError, match="'auto', 'early', 'careful' or 'paper'"):
+    with pytest.raises(ValueError, match="'auto', 'careful' or 'paper'"):
         CompletionRequest.model_validate({**body, "preset": "carefull"})
 
 
@@ -215,7 +225,7 @@ def test_commands_take_presets(oddlm, others):  # noqa: F811
         )[0]
         == 0
     )
-    assert params(**AUTO | {"alpha": 1}, length=4).canonical().model_dump_json() in stored()
+    assert params(**AUTO | {"alpha": 1, "alpha_end": 1}, length=4).canonical().model_dump_json() in stored()
 
 
 @pytest.mark.parametrize(
@@ -227,7 +237,7 @@ def test_commands_take_presets(oddlm, others):  # noqa: F811
         (["--preset", "auto,careful"], [AUTO, SLOW]),
         (
             ["--preset", "auto,careful", "--alpha", "1"],
-            [AUTO | {"alpha": 1}, SLOW | {"alpha": 1}],
+            [AUTO | {"alpha": 1, "alpha_end": 1}, SLOW | {"alpha": 1}],
         ),
     ],
     ids=str,

@@ -125,8 +125,8 @@ class SampleParams(BaseModel):
         ALPHA_END,
         gt=0,
         le=1,
-        description="Share of the steps, from the first on, in which samples are pushed; "
-        "the alpha schedule ends with it.",
+        description="Share of the steps, from the first on, in which samples are pushed; the alpha "
+        "schedule ends with it. An alpha that is set without it lasts for all steps.",
     )
     duplicates: Literal["break", "skip"] | None = Field(
         None,
@@ -266,6 +266,7 @@ class SampleParams(BaseModel):
             changes |= {name: type(self).model_fields[name].default for name in PUSH} | {
                 "objective": "none",
                 "alpha": 0.0,
+                "alpha_end": 1.0,
             }
         return self.model_copy(update=changes)
 

@@ -8,19 +8,12 @@ which entry points differ and why. This module imports nothing of the package.
 from collections.abc import Mapping
 from typing import Any, Literal
 
-PresetName = Literal["auto", "early", "careful", "paper"]
+PresetName = Literal["auto", "careful", "paper"]
 Arithmetic = Literal["exact", "published"]
 Fork = bool | Literal["auto"]  # "auto": if samples are pushed and every block has a step to spare
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "auto": {
-        "objective": {"name": "odd", "enough": 0.5},
-        "alpha": 4.0,
-        "alpha_end": 1.0,
-        "fork": "auto",
-        "arithmetic": "exact",
-    },
-    "early": {
         "objective": {"name": "odd", "enough": 0.5},
         "alpha": 16.0,
         "alpha_end": 0.25,
@@ -43,8 +36,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     },
 }
 ABOUT = {
-    "auto": "The default: the best balance in our comparison (docs/exploration.md).",
-    "early": "A strong push in the first quarter of the steps, none after (docs/default.md).",
+    "auto": "The default: a strong push in the first quarter of the steps (docs/default.md).",
     "careful": "A gentler push: solves nearly as many problems, and more single samples are right.",
     "paper": "The published method in its own arithmetic, rounding errors included.",
 }
@@ -64,10 +56,22 @@ SELECTOR = "k_centre"
 
 
 def expanded(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace `preset` by the settings it stands for; settings given beside it win."""
+    """Replace `preset` by the settings it stands for; settings given beside it win.
+
+    An alpha without an `alpha_end` lasts for all steps: the end of another alpha says nothing
+    about it.
+    """
     found = dict(settings)
+    if "alpha" in found:
+        found.setdefault("alpha_end", 1.0)
     preset = found.get("preset")
     if preset is None or not isinstance(preset, str) or preset not in PRESETS:
         return found  # an unknown name is rejected when the settings are validated
     del found["preset"]
     return {**PRESETS[preset], **found}
+
+
+def push_of(alpha: float | None, alpha_end: float | None) -> tuple[float, float]:
+    """Return alpha and alpha_end with the defaults filled in, by the same rule."""
+    usual, end = (ALPHA, ALPHA_END) if alpha is None else (alpha, 1.0)
+    return usual, end if alpha_end is None else alpha_end

@@ -14,7 +14,6 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from .checks import short_dtype
 from .config import Seed, no_flag
 from .params import SampleParams
-from .presets import ALPHA_END
 from .versions import SAMPLER
 
 
@@ -128,7 +127,7 @@ class RunSpec(BaseModel):
         if self.model_digest is not None and not self.model_digest.startswith("source:"):
             content["model"] = content["loading"]["revision"] = None
         del content["params"]["stop_at_end"]  # it does not change the text
-        if content["params"]["alpha_end"] == ALPHA_END:  # older runs keep their ids
+        if content["params"]["alpha_end"] == 1:  # older runs, which lack it, keep their ids
             del content["params"]["alpha_end"]
         if self.data_digest is not None:
             content["data"] = None

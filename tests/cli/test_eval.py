@@ -122,7 +122,7 @@ EVAL = ["eval", RULE, *TOY, "--limit", "1", "--n", "2"]
         ),
         (
             [*EVAL, "--preset", "carefull"],
-            "preset: Input should be 'auto', 'early', 'careful' or 'paper'",
+            "preset: Input should be 'auto', 'careful' or 'paper'",
         ),
         ([*EVAL, "--policy", "lowest"], "unknown policy 'lowest'; known: "),
         ([*EVAL, "--model", "toi"], "unknown model 'toi'; known: mini, toy"),

@@ -193,7 +193,7 @@ def test_the_settings_reach_the_guide():
 
 # Ids that version 0.2.0, which had no alpha_end, gave these runs.
 OLD = {
-    "99f2783254fc": {},
+    "99f2783254fc": {"alpha": 4},  # its default
     "0c2d25f16c38": {"alpha": 0},
     "f5e7832a990a": {"preset": "paper"},
     "49e5ce38f126": {"alpha": 8, "alpha_schedule": "cosine", "length": 32},

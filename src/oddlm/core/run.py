@@ -144,6 +144,7 @@ class State:
             n=plan.settings.n,
             first_sample=plan.first_sample,
             seeds=plan.seeds,
+            given=plan.given,
             parallel=plan.parallel,
             protected=plan.info.protected,
             never=plan.never,

@@ -30,6 +30,7 @@ class Step:
     n: int  # samples per prompt
     first_sample: int  # number of samples of each prompt before this batch
     seeds: Tensor  # [G] int64
+    given: Tensor | None = None  # [B, L] bool: tokens of a template, which are never masked
     parallel: bool = False  # the policy may commit more than its quota
     protected: tuple[int, ...] = ()  # ids that are never pushed
     never: tuple[int, ...] = ()  # ids that are never written: MASK and suppressed ids
@@ -52,7 +53,9 @@ class Step:
     def time_left(self) -> Tensor:
         """[B], falling from 1: the share of steps left, or of masked positions if parallel."""
         if self.parallel:
-            return self.masked.double().mean(dim=1)
+            if self.given is None:
+                return self.masked.double().mean(dim=1)
+            return self.masked.sum(dim=1).double() / (~self.given).sum(dim=1).clamp(min=1)
         return torch.full(
             (len(self.tokens),),
             1 - self.index / self.total,

@@ -18,8 +18,6 @@ from ..kernels.contract import Objective, Repel
 from ..kernels.directions import Duplicates, extend
 from ..params import check_arithmetic
 from ..presets import (
-    ALPHA,
-    ALPHA_END,
     ALPHA_SCHEDULE,
     ARITHMETIC,
     FEATURE,
@@ -28,6 +26,8 @@ from ..presets import (
     PRESETS,
     Arithmetic,
     PresetName,
+    expanded,
+    push_of,
 )
 from .alpha import ALPHA_SCHEDULES, AlphaSchedule
 from .features import FEATURES, Feature, Pooling, build_feature
@@ -48,11 +48,12 @@ class Repulsion:
             random_probe or none. Also {"name": ..., option: ...}, a dotted path, or a function.
         feature: What is compared between samples: max_pool (default), mean_pool, positional or
             ngrams. Also with options, as a dotted path, or a function.
-        alpha: The distance in logits by which the most moved position of a sample moves (default
-            4); with `gradient="raw"` a plain step size.
+        alpha: The distance in logits by which the most moved position of a sample moves; with
+            `gradient="raw"` a plain step size. The default is 16 in the first quarter of the steps.
         alpha_schedule: How alpha falls over the steps; default linear.
-        alpha_end: The share of the planned steps that are pushed, in (0, 1]; default 1. The
-            schedule is compressed into it, and the steps after it are those of plain sampling.
+        alpha_end: The share of the planned steps that are pushed, in (0, 1]: 1 for an alpha of your
+            own. The schedule is compressed into it, and the steps after it are those of plain
+            sampling.
         duplicates: What happens to a sample whose unit feature lies within `tolerance` of the span
             of the earlier ones. "break" (default) pushes it along a seeded random direction, "skip"
             leaves it.
@@ -72,9 +73,9 @@ class Repulsion:
 
     objective: str | Mapping[str, Any] | Objective = field(default_factory=lambda: dict(OBJECTIVE))
     feature: str | Mapping[str, Any] | Pooling | Feature = FEATURE
-    alpha: float = ALPHA
+    alpha: float | None = None
     alpha_schedule: str | Mapping[str, Any] | AlphaSchedule = ALPHA_SCHEDULE
-    alpha_end: float = ALPHA_END
+    alpha_end: float | None = None
     duplicates: DuplicateMode | None = None
     tolerance: float | None = None
     gradient: Gradient = GRADIENT
@@ -92,17 +93,20 @@ class Repulsion:
         """
         one_of("preset", name, tuple(PRESETS))
         # The fork belongs to the sampler, not to the guide.
-        own = {key: value for key, value in PRESETS[name].items() if key != "fork"}
-        return cls(**{**own, **settings})
+        own = expanded({"preset": name, **settings})
+        return cls(**{key: value for key, value in own.items() if key != "fork"})
 
     def __post_init__(self) -> None:
-        """Raise ValueError for bad settings here rather than at the first step."""
+        """Fill in the push; raise ValueError for bad settings here, not at the first step."""
         build_objective(self.objective)
         build_feature(self.feature)
         ALPHA_SCHEDULES.build(self.alpha_schedule)
-        finite("alpha", self.alpha)
-        if not 0 < finite("alpha_end", self.alpha_end) <= 1:
-            raise ValueError(f"alpha_end must lie in (0, 1], not {self.alpha_end!r}")
+        alpha, end = self.push
+        finite("alpha", alpha)
+        if not 0 < finite("alpha_end", end) <= 1:
+            raise ValueError(f"alpha_end must lie in (0, 1], not {end!r}")
+        object.__setattr__(self, "alpha", alpha)
+        object.__setattr__(self, "alpha_end", end)
         for name, value, allowed in (
             ("duplicates", self.duplicates, get_args(DuplicateMode)),
             ("gradient", self.gradient, get_args(Gradient)),
@@ -141,9 +145,14 @@ class Repulsion:
             raise ValueError("arithmetic 'published' has no memory of earlier batches")
 
     @property
+    def push(self) -> tuple[float, float]:
+        """Alpha and `alpha_end`."""
+        return push_of(self.alpha, self.alpha_end)
+
+    @property
     def idle(self) -> bool:
         """Whether this is plain sampling."""
-        return self.alpha == 0 or OBJECTIVES.build(self.objective) is OBJECTIVES.find("none")
+        return self.push[0] == 0 or OBJECTIVES.build(self.objective) is OBJECTIVES.find("none")
 
     @property
     def forms(self) -> tuple[dispatch.Form, ...]:
@@ -247,7 +256,7 @@ class Repelling:
 
     @property
     def end(self) -> float:
-        return self.repulsion.alpha_end
+        return self.repulsion.push[1]
 
     @property
     def looks_back(self) -> bool:
@@ -312,7 +321,7 @@ class Repelling:
 
     def _alpha(self, step: Step) -> Tensor:
         """Return alpha [B] at this step; exactly 0 for samples whose push has ended."""
-        alpha, end = self.repulsion.alpha, self.repulsion.alpha_end
+        alpha, end = self.repulsion.push
         if end == 1:
             return alpha * self._schedule(step.time_left, step.total)
         time_left = 1 - (1 - step.time_left) / end

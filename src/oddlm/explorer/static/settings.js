@@ -2,10 +2,10 @@
 "use strict";
 
 oddlm.Settings = class {
-  static NUMBERS = ["n", "alpha", "temperature", "steps", "length", "seed", "block_length"];
+  static NUMBERS = ["n", "alpha", "alpha_end", "temperature", "steps", "length", "seed", "block_length"];
   static WORDS = ["prompt", "task", "problem", "objective", "eos", "policy", "feature", "fork", "arithmetic"];
   static NAMED = ["objective", "policy", "feature"]; // a name, or a name with options
-  static PUSH = ["objective", "alpha", "fork", "arithmetic"]; // what a preset stands for
+  static PUSH = ["objective", "alpha", "alpha_end", "fork", "arithmetic"]; // what a preset stands for
 
   constructor(place, card, tasks, generate) {
     const { el } = oddlm;
@@ -20,6 +20,7 @@ oddlm.Settings = class {
       prompt: el("textarea", { id: "set-prompt", rows: 3, maxlength: limits.max_prompt, spellcheck: "false" }),
       n: this.range("n", 1, most, 1),
       alpha: this.range("alpha", 0, 128, 0.5),
+      alpha_end: this.range("alpha_end", 0.05, 1, 0.05),
       temperature: this.range("temperature", 0, 2, 0.05),
       steps: this.range("steps", 1, limits.max_steps, 1),
       length: this.range("length", 1, limits.max_length, 1),
@@ -39,6 +40,7 @@ oddlm.Settings = class {
       el("h2", {}, "Try your own"),
       this.row("task", "Task"), this.row("problem", "Problem"), this.row("prompt", "Prompt"),
       this.row("n", "Samples (n)"), this.row("preset", "Preset"), this.hint(), this.row("alpha", "Push strength (alpha)"),
+      this.row("alpha_end", "Share of steps with a push (alpha_end)"),
       this.row("temperature", "Temperature"), this.row("steps", "Steps"), this.row("length", "Length (tokens)"),
       this.row("objective", "Objective"), this.row("seed", "Seed"),
       el("details", {}, el("summary", {}, "More settings"),
@@ -57,8 +59,8 @@ oddlm.Settings = class {
     const fork = { true: "yes", false: "no" }[card.given.fork] || "auto";
     this.usual = { ...this.named(card.defaults), fork, n: 8, task: "", prompt: "", seed: 0 };
     const decided = oddlm.Settings.PUSH.some((name) => name in card.given);
-    const { objective, alpha, arithmetic } = this.usual;
-    this.push = decided ? { objective, alpha, fork, arithmetic } : {}; // what the operator wants tried
+    const { objective, alpha, alpha_end, arithmetic } = this.usual;
+    this.push = decided ? { objective, alpha, alpha_end, fork, arithmetic } : {}; // what the operator wants tried
     this.set(this.usual);
   }
 
@@ -146,7 +148,8 @@ oddlm.Settings = class {
   // Shows which preset the settings of the push amount to.
   nameThePreset() {
     const same = (settings) => oddlm.Settings.spelled(settings.objective) === this.fields.objective.value
-      && settings.alpha === Number(this.fields.alpha.value) && oddlm.Settings.forkOf(settings) === this.fields.fork.value
+      && settings.alpha === Number(this.fields.alpha.value) && settings.alpha_end === Number(this.fields.alpha_end.value)
+      && oddlm.Settings.forkOf(settings) === this.fields.fork.value
       && settings.arithmetic === this.fields.arithmetic.value;
     const [name, found] = Object.entries(this.card.presets).find(([, one]) => same(one.settings)) || ["", null];
     this.fields.preset.value = name;
@@ -160,8 +163,9 @@ oddlm.Settings = class {
   }
 
   // The settings of a run as the form has them. A run says whether it forked; the form says "auto" where its preset does.
-  named(params) {
-    const same = ({ settings }) => settings.fork === "auto" && settings.alpha === params.alpha
+  named(given) {
+    const params = { alpha_end: 1, ...given }; // older recordings lack it
+    const same = ({ settings }) => settings.fork === "auto" && settings.alpha === params.alpha && settings.alpha_end === params.alpha_end
       && oddlm.Settings.spelled(settings.objective) === oddlm.Settings.spelled(params.objective);
     const forked = Object.values(this.card.presets).some(same) ? "auto" : "yes";
     return { ...params, fork: params.fork === true ? forked : "no", steps: params.steps || params.length };
@@ -203,9 +207,11 @@ oddlm.Settings = class {
   }
 
   // What a choice does not have is noted in `unknown`, and its first takes its place; what a slider cannot show stands in `moved`.
-  set(values) {
+  // An alpha without an end lasts for all steps, as everywhere.
+  set(given) {
     this.unknown = [];
     this.moved = {};
+    const values = "alpha" in given ? { alpha_end: 1, ...given } : given;
     for (const [name, value] of Object.entries(values)) {
       const field = this.fields[name];
       if (!field || name === "problem") continue;

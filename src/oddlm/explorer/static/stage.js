@@ -29,8 +29,9 @@ oddlm.Stage = class {
 
   // How a run makes its samples differ; the first time there is none.
   static how(run) {
-    const { objective, alpha, fork } = run ? run.start.params : {};
-    const settings = run ? `: ${oddlm.named(objective)}, alpha ${oddlm.visible(alpha)}` : "";
+    const { objective, alpha, alpha_end = 1, fork } = run ? run.start.params : {};
+    const span = Number(alpha_end) < 1 ? ` in the first ${Math.round(100 * alpha_end)} % of the steps` : "";
+    const settings = run ? `: ${oddlm.named(objective)}, alpha ${oddlm.visible(alpha)}${span}` : "";
     return `Each sample ${fork === true ? "has its own start and " : ""}is pushed away from the earlier ones${settings}.`;
   }
 
