@@ -237,7 +237,7 @@ def test_the_page_reports_the_chosen_settings_on_the_test_side(
     report.main()
     text = capsys.readouterr().out
     found = rows(text)
-    assert "- chosen: odd, alpha 16, alpha_end 0.25, temperature 0.5" in text.splitlines()
+    assert "- default: odd, alpha 16, alpha_end 0.25, temperature 0.5" in text.splitlines()
     plain = [row for row in found if row[0].startswith("tuned plain")]
     assert {row[0] for row in plain} == {"tuned plain, temperature 1.25"}
     assert {row[2].split()[0] for row in plain} == {"50.0"}
@@ -246,7 +246,7 @@ def test_the_page_reports_the_chosen_settings_on_the_test_side(
     span = [f"{100 * value:+.1f}" for value in metrics.paired_interval(default, base)]
     many, _, sizes = gains[TASKS[0], "tuned plain"]
     assert (many, sizes) == (f"{span[0]} [{span[1]}, {span[2]}]: better", "200")
-    assert gains[TASKS[1], "present default"][0] == "+0.0 [+0.0, +0.0]: no difference shown"
+    assert gains[TASKS[1], "former default"][0] == "+0.0 [+0.0, +0.0]: no difference shown"
     assert [cell.split(": ")[1] for cell in gains[GSM8K, "tuned plain"][:2]] == ["worse", "better"]
     assert text.strip().endswith(f"Not drawn (1 cell): {GSM8K}: ODD, alpha 8.")
 
@@ -255,4 +255,4 @@ def test_a_default_that_did_not_change_is_reported_once(recipe):
     report = recipe("report")
     runs = [*drawn({"temperature": 1.0}, EVEN), *drawn(PRESENT, dict.fromkeys(TASKS, 0.6))]
     named = report.methods(runs)
-    assert {tuple(some) for some in named.values()} == {("tuned plain", "ODD, alpha 8", "chosen")}
+    assert {tuple(some) for some in named.values()} == {("tuned plain", "ODD, alpha 8", "default")}

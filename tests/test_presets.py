@@ -225,7 +225,10 @@ def test_commands_take_presets(oddlm, others):  # noqa: F811
         )[0]
         == 0
     )
-    assert params(**AUTO | {"alpha": 1, "alpha_end": 1}, length=4).canonical().model_dump_json() in stored()
+    assert (
+        params(**AUTO | {"alpha": 1, "alpha_end": 1}, length=4).canonical().model_dump_json()
+        in stored()
+    )
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ def drawn(seed: int, chance: float, problems: int = 20, n: int = 16, **settings)
 
 
 ODD = {"objective": "odd", "alpha": 8.0}
+AUTO = {"objective": {"name": "odd", "enough": 0.5}, "fork": True}
 
 
 @pytest.fixture
@@ -36,9 +37,10 @@ def results():
     own = [drawn(seed, 0.03, alpha_end=0.25) for seed in range(3)]
     own += [drawn(seed, 0.1, **ODD) for seed in range(2)]
     own += [drawn(0, 0.03, n=64), drawn(0, 0.1, n=64, **ODD)]
+    own += [drawn(0, 0.2, problems=50, alpha=16.0, alpha_end=0.25, **AUTO)]
     other = [
         drawn(0, 0.9, problems=50, **ODD),
-        drawn(0, 0.9, objective={"name": "odd", "enough": 0.5}, alpha=4.0, fork=True),
+        drawn(0, 0.9, alpha=4.0, **AUTO),
         drawn(0, 0.9, alpha_end=0.25, **ODD),
         drawn(0, 0.9, temperature=0.75, alpha_end=0.25),
     ]
@@ -56,6 +58,20 @@ def test_only_the_runs_of_the_study_count(study, results, tmp_path, monkeypatch,
     folder = write(tmp_path / "smol", [*other, *own])
     said = call(study, monkeypatch, capsys, folder, "--problems", 20, "--ids")
     assert sorted(said.split()) == sorted(run.run for run in own)
+
+
+def test_a_longer_run_counts_with_the_first_problems(study, results):
+    own, _ = results
+    long = own[-1]
+    (found,) = (run for run in study.of_the_study(own, 20) if run.run == long.run)
+    kept = [i for i, one in enumerate(long.ids) if int(one.removeprefix("gsm8k/")) < 20]
+    assert len(kept) == 20
+    assert np.array_equal(found.correct, long.correct[kept])
+    assert found.problems_digest == own[0].problems_digest
+    rates, gains = study.whole_tables(own, 20)
+    assert len(rates.rows) == 1
+    assert f"{100 * long.correct.any(axis=1).mean():.1f} [" in rates.rows[0][2]
+    assert not gains.rows, "there is no plain run as long"
 
 
 def test_tables_have_the_figures_of_the_runs(study, results, tmp_path, monkeypatch, capsys):

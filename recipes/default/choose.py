@@ -5,9 +5,9 @@
 RESULTS are the folders that `oddlm runs export` wrote from the runs of
 grids/default_mini_tune.toml and grids/default_smol_tune.toml.
 
-1. The baseline of a task is plain sampling at the temperature, of five, with the largest Pass@16
-   there; Pass@1 breaks ties. So plain sampling is tuned for each task, while a candidate is one
-   setting for all tasks.
+1. The baseline of a task is plain sampling at the temperature, of those drawn, with the largest
+   Pass@16 there; Pass@1 breaks ties. So plain sampling is tuned for each task, while a candidate is
+   one setting for all tasks.
 2. A candidate's gain on a task is its Pass@16 minus the baseline's. Its gain on a model is the mean
    over the model's tasks, and its gain the mean over the models: the four tasks of the small model
    do not outvote the two of the other.

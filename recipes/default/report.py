@@ -12,7 +12,6 @@ better or worse if its interval excludes zero.
 """
 
 import argparse
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,7 +28,7 @@ from oddlm.text import fixed, number_of, percent
 
 N = 16
 ODD_8: Setting = ((("name", "odd"),), 8.0, 1.0, False, 0.5)
-PLAIN, ODD, PREVIOUS, CHOSEN = "tuned plain", "ODD, alpha 8", "present default", "chosen"
+PLAIN, ODD, FORMER, DEFAULT = "tuned plain", "ODD, alpha 8", "former default", "default"
 VERDICTS = ("better", "worse", "no difference shown")
 Values = dict[tuple[str, int], float]  # by problem and seed
 
@@ -42,19 +41,17 @@ def methods(tune: Sequence[Result]) -> dict[str, dict[str, Setting]]:
     named = {}
     for name, (plain, _) in baselines(by_task).items():
         own = branches.get(name.split()[0], winner).setting
-        others = {PLAIN: plain, ODD: ODD_8, PREVIOUS: present(found).setting}
-        named[name] = {key: one for key, one in others.items() if one != own} | {CHOSEN: own}
+        others = {PLAIN: plain, ODD: ODD_8, FORMER: present(found).setting}
+        named[name] = {key: one for key, one in others.items() if one != own} | {DEFAULT: own}
     return named
 
 
 def problems_of(run: Result) -> list[str]:
     """Return the ids of a run's problems in their order if they are counted, else stand-ins.
 
-    The digest says whether they are. Runs with the same stand-ins have the same problems.
+    Runs with the same stand-ins have the same problems.
     """
-    ids = sorted(f"{run.task}/{i}" for i in range(run.problems))
-    counted = hashlib.sha256("\n".join(ids).encode()).hexdigest() == run.problems_digest
-    return ids if counted else [f"{run.problems_digest}/{i}" for i in range(run.problems)]
+    return run.ids or [f"{run.problems_digest}/{i}" for i in range(run.problems)]
 
 
 def check_problems(runs: Sequence[Result]) -> None:
@@ -156,7 +153,7 @@ def rates_table(runs: Runs, named: Mapping[str, Mapping[str, Setting]], n: int) 
 
 @dataclass(frozen=True)
 class Gain:
-    """What the chosen setting has more than another method."""
+    """What the default has more than another method."""
 
     many: metrics.Interval  # of Pass@n
     single: metrics.Interval  # of Pass@1
@@ -169,9 +166,9 @@ Gains = Mapping[tuple[str, str], Gain]  # by task and other method
 def gains(runs: Runs, n: int) -> Gains:
     found = {}
     for name, drawn in runs.items():
-        for method in [method for method in drawn if method != CHOSEN and CHOSEN in drawn]:
+        for method in [method for method in drawn if method != DEFAULT and DEFAULT in drawn]:
             many, single = (
-                paired(values(drawn[CHOSEN], k), values(drawn[method], k)) for k in (n, 1)
+                paired(values(drawn[DEFAULT], k), values(drawn[method], k)) for k in (n, 1)
             )
             if many:
                 found[name, method] = Gain(span(many), span(single), sizes(many))
@@ -187,12 +184,12 @@ def gains_table(found: Gains, n: int) -> Table:
         "In points, paired by problem and seed, with 95 % intervals over problems. Better, worse: "
         "the interval excludes zero. Nothing is corrected for the number of comparisons."
     )
-    columns = ("task", "chosen minus", f"Pass@{n}", "Pass@1", "problems")
-    return Table("What the chosen setting gains", columns, tuple(rows), note)
+    columns = ("task", "default minus", f"Pass@{n}", "Pass@1", "problems")
+    return Table("What the default gains", columns, tuple(rows), note)
 
 
 def sentences(found: Gains, n: int) -> list[str]:
-    """Say on which tasks the chosen setting is better and worse than each other method."""
+    """Say on which tasks the default is better and worse than each other method."""
     lines = []
     for other in dict.fromkeys(method for _, method in found):
         own = {name: gain for (name, method), gain in found.items() if method == other}
@@ -208,7 +205,7 @@ def sentences(found: Gains, n: int) -> list[str]:
                 for word, names in judged.items()
                 if names
             )
-            lines.append(f"- {what}, chosen against {other}: {'; '.join(told)}.")
+            lines.append(f"- {what}, default against {other}: {'; '.join(told)}.")
     return lines
 
 

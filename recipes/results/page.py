@@ -44,6 +44,7 @@ METHODS: dict[str, dict[str, Any]] = {  # in the order of the tables
     "DPP, alpha 8": {"objective": "dpp", "fork": False, "alpha": 8.0},
     PAPER: {"preset": "paper"},
     "ODD, alpha 8": {"objective": "odd", "fork": False, "alpha": 8.0},
+    "former default (alpha 4)": {"alpha": 4.0},
     DEFAULT: {},
     CAREFUL: {"preset": "careful"},
 }

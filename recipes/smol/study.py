@@ -1,12 +1,13 @@
-"""Print the paper's study on smol from its stored results, as the tables of docs/smol-grid.md.
+"""Print the paper's study on smol from its stored results, as the tables of docs/smol.md.
 
     python recipes/smol/study.py RESULTS              # plain sampling, ODD and DPP; 64 samples
     python recipes/smol/study.py RESULTS --out DIR    # the curve of 64 samples as a figure, too
     python recipes/smol/study.py RESULTS --ids        # the ids of the study's runs
 
 RESULTS is the folder that `oddlm runs export` wrote from the runs of grids/smol_paper.toml; runs of
-other settings or problems in it are left out. `oddlm report` writes the Pareto figures, coverage
-and the paper's claims from a store that holds the runs of --ids alone.
+other settings in it are left out, except for the default. Runs on the whole test split have tables
+of their own. `oddlm report` writes the Pareto figures, coverage and the paper's claims from a store
+that holds the runs of --ids alone.
 """
 
 import argparse
@@ -16,13 +17,15 @@ from pathlib import Path
 import numpy as np
 
 from oddlm import metrics
+from oddlm.presets import PRESETS
 from oddlm.report.result_files import Result, read_file
 from oddlm.report.tables import Table, percent, signed
 from oddlm.text import fixed, number_of
 from oddlm.text import percent as share
 
 FILE, N, PROBLEMS = "gsm8k-equations.jsonl", 16, 200
-METHODS = ("none", "odd", "dpp")  # in the order of the tables
+METHODS = ("none", "odd", "dpp", "default")  # in the order of the tables
+AUTO = {**PRESETS["auto"], "fork": True}
 FIGURE = "smol-gsm8k-depth.png"
 
 Key = tuple[str, float, float]  # method, alpha, temperature
@@ -32,6 +35,8 @@ Cells = Mapping[Key, Sequence[Result]]
 def key_of(run: Result) -> Key | None:
     """Return where a run stands in the table; None if it has other settings as well."""
     params = {"alpha_end": 1.0, **run.params}
+    if all(params.get(name) == value for name, value in AUTO.items() if name in params):
+        return "default", params["alpha"], params["temperature"]
     constant = params["alpha_end"] == 1 or not params["alpha"]
     bare = params["objective"] in METHODS and not params["fork"] and constant
     return (params["objective"], params["alpha"], params["temperature"]) if bare else None
@@ -47,15 +52,68 @@ def cells(results: Sequence[Result], n: int) -> Cells:
 
 
 def of_the_study(results: Sequence[Result], problems: int) -> list[Result]:
-    """Return the runs in the tables. Plain sampling runs at more temperatures for other studies."""
-    own = [run for run in results if run.problems == problems and key_of(run) is not None]
+    """Return the runs in the tables, on the first problems.
+
+    A run of the grid may have been continued with more problems. Plain sampling has also been run
+    at other temperatures, on all problems, for other studies.
+    """
+    own = [run for run in results if run.problems >= problems and key_of(run) is not None]
     temperatures = {run.params["temperature"] for run in own if run.params["alpha"]}
-    found = [run for run in own if run.params["temperature"] in temperatures]
+    found = {
+        (key_of(run), run.n, run.seed): run.first(problems)
+        for run in sorted(own, key=lambda run: -run.problems)  # the one without others, if any
+        if run.params["temperature"] in temperatures
+    }
     if not found:
         raise ValueError(f"no run has {number_of(problems, 'problem')} and a setting of the study")
-    if len({run.problems_digest for run in found}) > 1:
-        raise ValueError("the runs of the study differ in their problems: export those of one grid")
-    return found
+    return list(found.values())
+
+
+def whole_tables(results: Sequence[Result], problems: int) -> list[Table]:
+    """Return the rates of the runs on more problems than the study's, and their differences."""
+    found = sorted(
+        (run for run in results if run.problems > problems),
+        key=lambda run: (run.n, -metrics.pass_at_k(run.correct, 1).mean()),
+    )
+    if not found:
+        return []
+    rates = tuple(
+        (
+            _setting(run),
+            *(_interval(metrics.mean_intervals(curve([run], k)[:, None])[0]) for k in (1, run.n)),
+            fixed(float(np.mean(run.distinct))),
+        )
+        for run in found
+    )
+    usual = [run for run in found if run.n == N]
+    plain = [run for run in usual if run.params["alpha"] == 0 and not run.params["fork"]]
+    gains = tuple(
+        (
+            _setting(run),
+            _setting(one),
+            *(signed(metrics.paired_interval(curve([run], k), curve([one], k))) for k in (N, 1)),
+        )
+        for run in usual
+        if run not in plain
+        for one in plain
+    )
+    size = number_of(found[0].problems, "problem")
+    note = f"Per cent, {size}, one seed, with 95 % bootstrap intervals over problems."
+    points = "In points, paired by problem."
+    columns = ("setting", "Pass@1", f"Pass@{N}", "distinct")
+    return [
+        Table("The whole test split", columns, rates, note),
+        Table("Differences on it", ("setting", "minus", f"Pass@{N}", "Pass@1"), gains, points),
+    ]
+
+
+def _setting(run: Result) -> str:
+    params = run.params
+    if params["alpha"] == 0 and not params["fork"]:
+        return f"plain, θ = {params['temperature']:g}"
+    end = params.get("alpha_end", 1.0)
+    ending = f", alpha_end {end:g}" if end < 1 else ""
+    return f"{run.method}, alpha {params['alpha']:g}{ending}, θ = {params['temperature']:g}"
 
 
 def curve(runs: Sequence[Result], k: int) -> np.ndarray:
@@ -182,7 +240,8 @@ def main() -> None:
     parser.add_argument("--ids", action="store_true", help="print the ids of the runs alone")
     parser.add_argument("--out", type=Path, help=f"folder for {FIGURE}")
     args = parser.parse_args()
-    runs = of_the_study(read_file(args.results / FILE), args.problems)
+    results = read_file(args.results / FILE)
+    runs = of_the_study(results, args.problems)
     if args.ids:
         print("\n".join(run.run for run in runs))
         return
@@ -192,6 +251,7 @@ def main() -> None:
         rates_table(usual),
         gains_table(usual),
         *([depth_table(deep)] if deep != usual else []),
+        *whole_tables(results, args.problems),
     ]
     print("\n".join(table.markdown() for table in tables))
     if args.out is not None and deep != usual:

@@ -37,7 +37,7 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
 }
 ABOUT = {
     "auto": "The default: a strong push in the first quarter of the steps (docs/default.md).",
-    "careful": "A gentler push: solves nearly as many problems, and more single samples are right.",
+    "careful": "A gentle push over all steps.",
     "paper": "The published method in its own arithmetic, rounding errors included.",
 }
 

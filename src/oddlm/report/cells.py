@@ -30,6 +30,7 @@ from .compare import Done, baseline, measured_beside, unpushed
 from .load import LeftOut, RunData, Watch, read_runs
 
 AXES = ("objective", "alpha", "temperature")
+BARE = {"fork": False, "alpha_end": 1.0}  # method names mention other values
 By = Literal["problems", "runs"]
 
 
@@ -304,8 +305,8 @@ def _says(table: Mapping[str, Any], name: str) -> bool:
 
 
 def _default(name: str) -> Any:
-    if name == "fork":  # runs store whether they fork; method names mention it if they do
-        return False
+    if name in BARE:
+        return BARE[name]
     field = SampleParams.model_fields.get(name)
     return None if field is None else field.default
 

@@ -96,6 +96,28 @@ class Result(BaseModel):
         return right
 
     @property
+    def ids(self) -> list[str] | None:
+        """The ids of the problems in their order if they are counted from 0; None if not.
+
+        The digest tells which.
+        """
+        ids = sorted(f"{self.task}/{i}" for i in range(self.problems))
+        return ids if _digest(ids) == self.problems_digest else None
+
+    def first(self, count: int) -> "Result":
+        """Return the run on the problems with the numbers below `count` alone."""
+        if self.ids is None:
+            raise ValueError(f"run {self.run}: the problems are not counted, so none is the first")
+        kept = [i for i, one in enumerate(self.ids) if int(one.rpartition("/")[2]) < count]
+        changes = {
+            "problems": len(kept),
+            "problems_digest": _digest([self.ids[i] for i in kept]),
+            "verdicts": tuple(self.verdicts[i] for i in kept),
+            "distinct": tuple(self.distinct[i] for i in kept),
+        }
+        return self.model_copy(update=changes)
+
+    @property
     def where(self) -> str:
         """The task and its variant, as a file name."""
         return re.sub(
@@ -163,7 +185,6 @@ def read_file(path: Path) -> list[Result]:
 
 def _result(run: RunData, head: Head) -> Result:
     spec, order = run.spec, sorted(range(run.count), key=run.problems.__getitem__)
-    ids = "\n".join(run.problems[i] for i in order)
     if np.isnan(run.diversity["distinct_texts"]).any():
         raise ValueError(f"run {run.id} has no distinct_texts: score it with `oddlm runs score`")
     return Result(
@@ -177,7 +198,7 @@ def _result(run: RunData, head: Head) -> Result:
         scorer_version=spec.scorer_version,
         sampler_version=spec.sampler_version,
         problems=run.count,
-        problems_digest=hashlib.sha256(ids.encode("utf-8", "surrogatepass")).hexdigest(),
+        problems_digest=_digest([run.problems[i] for i in order]),
         n=spec.n,
         seed=spec.seed,
         method=spec.params.method,
@@ -234,3 +255,8 @@ def by_model(folder: Path) -> dict[str, list[Result]]:
         sorted(path for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else ()
     )
     return {path.name: results for path in found if (results := read_folder(path))}
+
+
+def _digest(ids: Sequence[str]) -> str:
+    """Return the digest of sorted ids."""
+    return hashlib.sha256("\n".join(ids).encode("utf-8", "surrogatepass")).hexdigest()
