@@ -216,7 +216,8 @@ verdict on every sample, and `make results` writes this page from it.
 
 - **Problems.** The test side of each task, which training has not seen. The baseline is tuned on
   another side. Alpha 8 is not blind: [an earlier study](mini-grid.md) picked it on problems that
-  are partly the same. The default and `careful` were chosen on [other problems](exploration.md).
+  are partly the same. The default was chosen on [other problems](default.md), and so was `careful`
+  ([how](exploration.md)).
 - **Samples.** Every method draws the same number of samples per problem, with the same number of
   network evaluations and the same seeds.
 - **Pass@1** is the share of right samples. **Pass@16** is the share of problems that one of the

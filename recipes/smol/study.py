@@ -111,9 +111,7 @@ def _setting(run: Result) -> str:
     params = run.params
     if params["alpha"] == 0 and not params["fork"]:
         return f"plain, θ = {params['temperature']:g}"
-    end = params.get("alpha_end", 1.0)
-    ending = f", alpha_end {end:g}" if end < 1 else ""
-    return f"{run.method}, alpha {params['alpha']:g}{ending}, θ = {params['temperature']:g}"
+    return f"{run.method}, alpha {params['alpha']:g}, θ = {params['temperature']:g}"
 
 
 def curve(runs: Sequence[Result], k: int) -> np.ndarray:

@@ -236,9 +236,12 @@ class SampleParams(BaseModel):
     @property
     def method(self) -> str:
         """The name of the method in tables: `plain`, `odd (enough 0.5) + fork`."""
-        return method_name(
-            "plain" if self.plain else self.objective, {"fork": True} if self.forks else {}
-        )
+        words: dict[str, Any] = {"fork": True} if self.forks else {}
+        if self.plain:
+            return method_name("plain", words)
+        if self.alpha_end < 1:
+            words["alpha_end"] = self.alpha_end
+        return method_name(self.objective, words)
 
     def with_settings(self, settings: Mapping[str, Any]) -> "SampleParams":
         """Return a copy with some settings replaced.

@@ -177,14 +177,16 @@ def test_labels():
         views.label(checked(SampleParams, given))
         for given in (
             {"alpha": 0},
-            {"objective": "odd"},
-            {"objective": {"name": "odd", "quality": "none", "normalize": False}},
+            {"objective": "odd", "alpha": 4},
+            {"objective": {"name": "odd", "quality": "none", "normalize": False}, "alpha": 4},
             {},
         )
     ]
     assert labels == [
         *("plain T0.5", "odd + fork α4 T0.5", "odd (quality none, normalize false) + fork α4 T0.5"),
-        "odd (enough 0.5) + fork α4 T0.5",
+        "odd (enough 0.5) + fork + alpha_end=0.25 α16 T0.5",
     ]
-    nameless = checked(SampleParams, {"objective": {"enough": 1}})  # as a store may hold it
+    nameless = checked(
+        SampleParams, {"objective": {"enough": 1}, "alpha": 4}
+    )  # as a store may hold it
     assert views.label(nameless) == "None (enough 1) + fork α4 T0.5"

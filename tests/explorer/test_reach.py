@@ -127,7 +127,10 @@ def test_lines_break_between_tokens(site, browse):
         cells.map((cell) => Math.round(cell.getBoundingClientRect().top / 12))
     ).size"""
     assert (
-        page.locator("#diverse .tokens >> nth=1").locator(".token:visible").evaluate_all(tops) > 1
+        page.locator("#diverse .tokens:visible >> nth=1")
+        .locator(".token:visible")
+        .evaluate_all(tops)
+        > 1
     )
 
 

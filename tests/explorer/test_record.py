@@ -9,6 +9,7 @@ from oddlm import load
 from oddlm.cli import app
 from oddlm.explorer.assets import asset
 from oddlm.explorer.recording import REGISTER, Recording, record
+from oddlm.presets import ALPHA
 
 SETTINGS = [
     "--n",
@@ -91,7 +92,7 @@ def test_the_plain_twin_is_plain(tmp_path, fork):
     assert done.exit_code == 0, done.output
     recording = Recording.model_validate_json((tmp_path / "recording-1.json").read_text())
     plain, diverse = (one.start.params for one in (recording.plain, recording.diverse))
-    assert (plain.alpha, plain.fork, diverse.alpha, diverse.fork) == (0, False, 4, True)
+    assert (plain.alpha, plain.fork, diverse.alpha, diverse.fork) == (0, False, ALPHA, True)
     direct = load("toy").generate("t5", 3, length=8, alpha=0, progress=False)[0]
     assert [sample.text for sample in recording.plain.end.samples] == [
         sample.text for sample in direct

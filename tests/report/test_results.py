@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from oddlm import SampleParams, metrics
+from oddlm import SampleParams, metrics, presets
 from oddlm.cli import main
 from oddlm.report.result_files import Result, export, read_file, read_folder
 from oddlm.store import Store
@@ -19,7 +19,7 @@ from .made import spec, write_run
 
 ROOT = Path(__file__).parents[2]
 PLAIN = {"objective": "none", "fork": False, "alpha": 0.0}
-DEFAULT = {name: getattr(SampleParams(), name) for name in ("objective", "fork", "alpha")}
+DEFAULT = {name: getattr(SampleParams(), name) for name in presets.PRESETS["auto"]}
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import json
 import httpx
 import pytest
 
-from oddlm.presets import ABOUT, PRESETS
+from oddlm.presets import ABOUT, ALPHA, PRESETS
 from oddlm.serve.api import create_app
 from oddlm.serve.errors import ApiError
 from oddlm.serve.request import sample_params
@@ -38,25 +38,25 @@ def started(url: str, **body) -> dict:
 @pytest.mark.parametrize(
     ("body", "objective", "alpha", "fork"),
     [
-        ({}, ODD, 4, True),
-        ({"preset": "auto"}, ODD, 4, True),
+        ({}, ODD, ALPHA, True),
+        ({"preset": "auto"}, ODD, ALPHA, True),
         ({"preset": "auto", "alpha": 16}, ODD, 16, True),
-        ({"preset": "auto", "fork": False}, ODD, 4, False),
-        ({"fork": False}, ODD, 4, False),
+        ({"preset": "auto", "fork": False}, ODD, ALPHA, False),
+        ({"fork": False}, ODD, ALPHA, False),
         ({"preset": "careful"}, "odd", 2, True),
         ({"preset": "careful", "alpha": 8, "objective": "dpp"}, "dpp", 8, True),
         ({"preset": "careful", "fork": False}, "odd", 2, False),
         ({"preset": "paper"}, "odd", 8, False),
-        ({"objective": "odd"}, "odd", 4, True),
-        ({"objective": "odd", "fork": False}, "odd", 4, False),
-        ({"objective": "odd", "fork": "auto", "steps": 1}, "odd", 4, False),
+        ({"objective": "odd"}, "odd", ALPHA, True),
+        ({"objective": "odd", "fork": False}, "odd", ALPHA, False),
+        ({"objective": "odd", "fork": "auto", "steps": 1}, "odd", ALPHA, False),
         ({"alpha": 0}, ODD, 0, False),
         ({"preset": "auto", "alpha": 0}, ODD, 0, False),
-        ({"objective": "none"}, "none", 4, False),
-        ({"steps": 1}, ODD, 4, False),
+        ({"objective": "none"}, "none", ALPHA, False),
+        ({"steps": 1}, ODD, ALPHA, False),
         ({"steps": 1, "preset": "careful"}, "odd", 2, False),
-        ({"steps": 3, "block_length": 4}, ODD, 4, False),
-        ({"steps": 6, "block_length": 4}, ODD, 4, True),
+        ({"steps": 3, "block_length": 4}, ODD, ALPHA, False),
+        ({"steps": 6, "block_length": 4}, ODD, ALPHA, True),
     ],
     ids=repr,
 )
@@ -87,15 +87,15 @@ def test_a_fork_that_is_asked_for_needs_its_steps(served):
         ({"preset": "careful"}, {}, "odd", 2, True),
         ({"preset": "careful"}, {"steps": 1}, "odd", 2, False),
         ({"preset": "careful"}, {"alpha": 0}, "odd", 0, False),
-        ({"preset": "careful"}, {"preset": "auto"}, ODD, 4, True),
+        ({"preset": "careful"}, {"preset": "auto"}, ODD, ALPHA, True),
         ({"objective": "dpp", "alpha": 16}, {}, "dpp", 16, True),
         ({"preset": "paper"}, {}, "odd", 8, False),
-        ({"fork": False}, {"fork": "auto"}, ODD, 4, True),
+        ({"fork": False}, {"fork": "auto"}, ODD, ALPHA, True),
         ({"alpha": 16}, {}, ODD, 16, True),
-        ({"fork": False}, {}, ODD, 4, False),
-        ({"fork": True}, {"fork": False}, ODD, 4, False),
-        ({"length": 1}, {}, ODD, 4, True),  # one token is one step: the fork's
-        ({"steps": 1}, {}, ODD, 4, False),
+        ({"fork": False}, {}, ODD, ALPHA, False),
+        ({"fork": True}, {"fork": False}, ODD, ALPHA, False),
+        ({"length": 1}, {}, ODD, ALPHA, True),  # one token is one step: the fork's
+        ({"steps": 1}, {}, ODD, ALPHA, False),
     ],
     ids=repr,
 )
@@ -123,7 +123,7 @@ def test_the_card_says_what_presets_stand_for(toy_lm, served):
     assert card["given"] == {}
     assert (card["defaults"]["objective"], card["defaults"]["alpha"], card["defaults"]["fork"]) == (
         ODD,
-        4,
+        ALPHA,
         "auto",
     )
     with running(toy_lm, given={"preset": "careful", "length": 8}) as server:
@@ -175,15 +175,18 @@ def test_the_form_begins_with_the_default_preset(bare, browse):
     page = browse(bare.url)
     page.wait_for_selector("button.main")
     sent = asked(page)
-    assert form(page) == (SPELLED, "4", "auto")
+    assert form(page) == (SPELLED, "16", "auto")
     assert page.input_value("#set-preset") == "auto"
     assert page.is_visible("#preset-hint")
     generate(page)
     plain, diverse = sent
-    assert (diverse["objective"], diverse["alpha"]) == (ODD, 4)
+    assert (diverse["objective"], diverse["alpha"]) == (ODD, ALPHA)
+    assert diverse["alpha_end"] == 0.25
     assert not {"fork", "preset"} & set(diverse)
     assert plain == diverse | {"alpha": 0, "fork": False}
-    assert ": odd (enough 0.5), alpha 4." in page.inner_text("#diverse")
+    assert ": odd (enough 0.5), alpha 16 in the first 25 % of the steps." in page.inner_text(
+        "#diverse"
+    )
     assert page.locator("#diverse .samples .forked").count() == 2
     assert page.locator("#plain .samples .forked").count() == 0
     page.hover("#diverse .samples .forked >> nth=1")
@@ -211,7 +214,7 @@ def test_a_preset_of_the_form_sets_the_push(bare, browse):
         assert sent[-1]["alpha"] == PRESETS[name]["alpha"]
         sent.clear()
     page.select_option("#set-preset", "auto")
-    assert form(page) == (SPELLED, "4", "auto")
+    assert form(page) == (SPELLED, "16", "auto")
 
 
 def test_the_fork_of_the_form(bare, browse):
@@ -233,7 +236,7 @@ def test_the_fork_of_the_form(bare, browse):
     again = browse(page.url)
     until(again, "document.getElementById('step').textContent === 'step 4 of 4'")
     finished(again)
-    assert form(again) == ("odd", "4", "yes")
+    assert form(again) == ("odd", "16", "yes")
     assert texts(again, "diverse") == shown
     generate(again, steps="1")
     notice(again, "fork spends step 0 on one token per sample: it needs steps >= 2, not 1")
@@ -302,18 +305,23 @@ def test_a_recording_s_objective_is_read_out_and_taken_over(bare, browse):
         (
             {"enough": 0.5, "name": "odd"},
             True,
-            "odd (enough 0.5), alpha 4.",
-            (SPELLED, "4", "auto"),
+            "odd (enough 0.5), alpha 16 in",
+            (SPELLED, "16", "auto"),
         ),
-        ({"name": "odd", "enough": 0.5}, False, "odd (enough 0.5), alpha 4.", (SPELLED, "4", "no")),
+        (
+            {"name": "odd", "enough": 0.5},
+            False,
+            "odd (enough 0.5), alpha 16 in",
+            (SPELLED, "16", "no"),
+        ),
         (
             {"name": "dpp", "jitter": 0.01},
             True,
-            "dpp (jitter 0.01), alpha 4.",
-            ('{"jitter":0.01,"name":"dpp"}', "4", "yes"),
+            "dpp (jitter 0.01), alpha 16 in",
+            ('{"jitter":0.01,"name":"dpp"}', "16", "yes"),
         ),
-        ({"name": "odd"}, False, "odd, alpha 4.", ("odd", "4", "no")),
-        ({"name": HOSTILE, "x": [HOSTILE]}, False, "alpha 4.", ("dpp", "4", "no")),
+        ({"name": "odd"}, False, "odd, alpha 16 in", ("odd", "16", "no")),
+        ({"name": HOSTILE, "x": [HOSTILE]}, False, "alpha 16 in", ("dpp", "16", "no")),
     )
     for number, (objective, fork, words, expected) in enumerate(trials):
         params |= {"objective": objective, "fork": fork}

@@ -143,7 +143,7 @@ def test_stored_runs(http, store):
     }
     assert how[run] == ("odd", "odd")
     assert how[bench["cells"][0]["runs"][0]] == ("none", "plain")
-    assert how[unscored] == ("odd", "odd (enough 0.5) + fork")
+    assert how[unscored] == ("odd", "odd (enough 0.5) + fork + alpha_end=0.25")
     assert http.get(f"/v1/runs/{unscored}/problems").json()["data"] == [
         {"id": "prompt", "right": None, "n": 4}
     ]

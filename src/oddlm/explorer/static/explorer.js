@@ -168,7 +168,7 @@
     const { view, step, recording, ...rest } = found;
     stage.view(view);
     if (settings && Object.keys(rest).length) {
-      await settings.set({ ...settings.usual, ...rest });
+      await settings.set({ ...settings.usual, ...oddlm.Settings.ended(rest) });
       const moved = Object.keys(rest).map((name) => settings.moved[name]).filter(Boolean);
       await generate({ step, words: [misread([...wrong, ...settings.unknown]), moved.length ? `The link exceeds this server's limits: ${moved.join(", ")}.` : ""].filter(Boolean).join(" ") });
       return;

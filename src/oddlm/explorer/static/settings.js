@@ -158,13 +158,18 @@ oddlm.Settings = class {
     hint.textContent = found ? found.about.replace(/ \([^)]*\.md\)/, "") : "";
   }
 
+  // An alpha without an end lasts for all steps, as everywhere.
+  static ended(settings) {
+    return "alpha" in settings ? { alpha_end: 1, ...settings } : settings;
+  }
+
   static forkOf(settings) {
     return { true: "yes", false: "no" }[settings.fork] || "auto";
   }
 
   // The settings of a run as the form has them. A run says whether it forked; the form says "auto" where its preset does.
   named(given) {
-    const params = { alpha_end: 1, ...given }; // older recordings lack it
+    const params = oddlm.Settings.ended(given);
     const same = ({ settings }) => settings.fork === "auto" && settings.alpha === params.alpha && settings.alpha_end === params.alpha_end
       && oddlm.Settings.spelled(settings.objective) === oddlm.Settings.spelled(params.objective);
     const forked = Object.values(this.card.presets).some(same) ? "auto" : "yes";
@@ -207,11 +212,10 @@ oddlm.Settings = class {
   }
 
   // What a choice does not have is noted in `unknown`, and its first takes its place; what a slider cannot show stands in `moved`.
-  // An alpha without an end lasts for all steps, as everywhere.
   set(given) {
     this.unknown = [];
     this.moved = {};
-    const values = "alpha" in given ? { alpha_end: 1, ...given } : given;
+    const values = oddlm.Settings.ended(given);
     for (const [name, value] of Object.entries(values)) {
       const field = this.fields[name];
       if (!field || name === "problem") continue;
