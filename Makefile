@@ -52,9 +52,10 @@ docs-serve: $(READY)  ## show the documentation, rebuilt on every change
 results: $(READY)  ## write docs/results.md and the figures on other pages from results/
 	$(BIN)/python recipes/results/page.py
 
-dist: $(READY)  ## the wheel and the sdist, checked
+dist: $(READY)  ## the wheels and sdists of oddlm and oddlm-smol, checked
 	rm -rf dist
 	$(BIN)/python -m build --no-isolation
+	$(BIN)/python -m build --no-isolation --outdir dist packages/oddlm-smol
 	$(BIN)/twine check --strict dist/*
 
 clean:

@@ -4,7 +4,7 @@
 # pip reads its usual settings: with PIP_NO_CACHE_DIR=1 the time includes all downloads.
 set -euo pipefail
 
-wheel=$(realpath "${1:-$(dirname "$0")/../dist/}"*.whl)
+wheel=$(realpath "${1:-$(echo "$(dirname "$0")"/../dist/oddlm-*.whl)}")
 python=$(command -v "${PYTHON:-python3}")
 unset PYTHONPATH
 folder=$(mktemp -d)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from oddlm import metrics
+from oddlm import SampleParams, metrics
 
 from .made_results import result, write
 
@@ -256,3 +256,17 @@ def test_a_default_that_did_not_change_is_reported_once(recipe):
     runs = [*drawn({"temperature": 1.0}, EVEN), *drawn(PRESENT, dict.fromkeys(TASKS, 0.6))]
     named = report.methods(runs)
     assert {tuple(some) for some in named.values()} == {("tuned plain", "ODD, alpha 8", "default")}
+
+
+def test_the_package_has_taken_what_the_rule_chose(recipe):
+    choose = recipe("choose")
+    stored = RECIPE.parents[1] / "results" / "default"
+    results = [
+        run for model in ("mini", "smol") for run in choose.read_folder(stored / f"{model}-tune")
+    ]
+    winner, branches = choose.choose(choose.candidates(choose.rates(results)))
+    default = SampleParams().canonical()
+    chosen_settings = dict(zip(choose.SETTINGS, winner.setting, strict=True))
+    assert dict(chosen_settings.pop("objective")) == default.objective
+    assert chosen_settings == {name: getattr(default, name) for name in chosen_settings}
+    assert branches == {}

@@ -88,7 +88,7 @@ def test_a_default_goes_only_to_what_beats_it_by_the_margin_and_keeps_the_floor(
     assert (choosing.held_or_beaten(default, [default, rival], plain) is default) == stays
 
 
-def test_the_package_has_taken_what_was_chosen(recipe):
+def test_what_was_chosen_can_still_be_asked_for(recipe):
     explore = recipe("explore", "explore")
     for task in explore.PAIR:
         runs = {
@@ -96,7 +96,7 @@ def test_the_package_has_taken_what_was_chosen(recipe):
             for run in explore.report_runs()
             if run.task == task and not run.variant
         }
-        for name, preset in (("default", None), ("careful", "careful")):
+        for name, settings in (("default", {"alpha": 4}), ("careful", {"preset": "careful"})):
             shape = {key: getattr(runs[name], key) for key in ("length", "steps", "eos")}
-            given = {**shape, **({"preset": preset} if preset else {})}
+            given = {**shape, **settings}
             assert runs[name] == explore.SampleParams.model_validate(given).canonical()

@@ -96,6 +96,7 @@ def test_a_cached_and_a_quantised_checkpoint(folders):
 def test_what_cannot_be_loaded_says_so(folders, tmp_path):
     for name, message in {
         "no/such/folder": "there is no folder 'no/such/folder'",
+        "some/base.gguf": "oddlm adapt",
         str(tmp_path): r"has no config\.json",
     }.items():
         with pytest.raises(ValueError, match=message):

@@ -96,6 +96,11 @@ def find_model(name: str) -> Callable[..., Any]:
         from .mini import Mini
 
         return partial(Mini, name)  # written by `oddlm train`
+    if name.endswith(".gguf"):
+        raise ValueError(
+            f"{name!r} is a GGUF file, which holds a causal model: make a diffusion model of it "
+            "with `oddlm adapt`, and give the folder that this writes"
+        )
     if "/" in name or "\\" in name:
         raise ValueError(
             f"there is no folder {name!r}, and a name on the hub has the form organisation/model"
