@@ -72,7 +72,9 @@ def main() -> None:
             room = {"cuda:0": 12 * GIB, "cuda:1": 12 * GIB}
             homes = list(place(config, "auto", quantize=quantize, room=room).items())
             first = sum(part.startswith("blocks.") and home.index == 0 for part, home in homes)
-            parts = " | ".join(f"{x / GIB:.3f} GiB" for x in (size.embed, size.block, size.head))
+            parts = " | ".join(
+                f"{x / GIB:.3f} GiB" for x in (size.embed, size.blocks[0], size.head)
+            )
             row = f"| {name} | {quantize or 'bf16'} | {parts} | {size.total / GIB:.2f} GiB"
             row += f" | {first} + {config.layers - first} blocks"
             if args.device:

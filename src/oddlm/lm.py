@@ -231,14 +231,14 @@ class Drawing:
         history: History | None = None,
         forms: "Sequence[Form | None]" = (),
     ) -> None:
+        info = info_of(with_cfg(lm.model, params))
         given = [form for form in forms if form is not None]
         if given:
+            params = params.model_copy(update={"length": len(given[0]), "stop_at_end": False})
+        params = with_blocks(params, info)
+        if given and params.block_length is None:
             holes = max(sum(token is None for token in form) for form in given)
-            steps = params.steps or (holes if params.block_length is None else len(given[0]))
-            params = params.model_copy(
-                update={"length": len(given[0]), "steps": steps, "stop_at_end": False}
-            )
-        info = info_of(with_cfg(lm.model, params))
+            params = params.model_copy(update={"steps": params.steps or holes})
         guide = repulsion(params)
         if remember and guide is not None:
             guide = replace(
@@ -371,6 +371,14 @@ class _Rounds:
 def with_cfg(model: Model, params: SampleParams) -> Model:
     """Add classifier-free guidance to the model if the parameters ask for it."""
     return ClassifierFree(model, params.cfg_scale) if params.cfg_scale else model
+
+
+def with_blocks(params: SampleParams, info: ModelInfo) -> SampleParams:
+    """Add the block length of a block-causal model if the parameters have none."""
+    own = info.default_block_length
+    if own is None or params.block_length is not None:
+        return params
+    return params.model_copy(update={"block_length": own})
 
 
 def load(name: str, *, raw: bool = False, max_batch: int | None = None, **options: Any) -> LM:

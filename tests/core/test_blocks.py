@@ -2,12 +2,14 @@
 the prompt.
 """
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oddlm import ModelInfo, advance, begin, open_session
+from oddlm import ModelInfo, Repulsion, advance, begin, denoise, open_session
 from oddlm.core.blocks import Blocks
 from oddlm.core.quota import Quota
 from oddlm.models.toy import Toy
@@ -57,6 +59,8 @@ def test_blocks_that_are_cut_short_have_fewer_steps():
 class Absolute(Toy):
     """A model whose blocks are counted from the first token of the prompt."""
 
+    block = 4
+
     @property
     def info(self):
         own = super().info
@@ -65,7 +69,7 @@ class Absolute(Toy):
             own.mask_id,
             dtype=own.dtype,
             name="absolute",
-            block_length=4,
+            block_length=self.block,
             align="absolute",
         )
 
@@ -100,6 +104,51 @@ def test_each_sample_has_blocks_of_its_own_in_a_padded_batch(policy):
         assert torch.equal(alone.result.tokens, state.result.tokens[2 * i : 2 * i + 2])
 
 
+@pytest.mark.parametrize(
+    ("length", "steps", "block"), [(12, 6, 4), (10, 5, 4), (3, 3, 4), (4, 1, 8), (13, 13, 4)]
+)
+@pytest.mark.parametrize("fork", [False, True])
+def test_the_steps_of_a_sample_do_not_depend_on_the_prompts_beside_it(length, steps, block, fork):
+    """An answer may also end inside a block, and everything is written in time."""
+    options = {"n": 1, "length": length, "steps": steps, "fork": fork, "temperature": 0.0}
+    model, totals = Absolute(vocab_size=60), set()
+    model.block = block
+    for prompts in ([[5] * 4], [[5] * 5], [[5] * 6, [6] * 7]):
+        state = begin(model, prompts, **options)
+        assert state.plan.quota.block_length == block
+        totals.add(state.plan.total)
+        done = denoise(model, prompts, **options)
+        assert (done.tokens != model.mask_id).all()
+        assert done.nfe <= state.plan.total
+    assert len(totals) == 1
+
+
+def test_one_sample_has_absolute_blocks_too():
+    state = begin(Absolute(vocab_size=60), [[5] * 3], n=1, length=9, steps=9)
+    assert state.blocks.ids.tolist() == [[0, 1, 1, 1, 1, 2, 2, 2, 2]]
+    assert state.query.blocks.open.sum() == 1
+
+
+def test_a_network_in_blocks_is_asked_about_the_open_one():
+    class Selective(Absolute):
+        @property
+        def info(self):
+            return replace(super().info, selective=True)
+
+    for guide in (None, Repulsion(alpha=4)):
+        state = begin(Selective(vocab_size=60), [[5] * 6], n=2, length=9, steps=9, guide=guide)
+        assert state.query.positions.tolist() == [[0, 1]] * 2
+
+
 def test_a_block_across_two_of_the_networks_is_refused():
+    model, options = Absolute(vocab_size=60), {"n": 1, "length": 16, "steps": 16}
+    for block_length in (8, 3, 16):
+        with pytest.raises(ValueError, match=f"block_length {block_length} .*block_length=4"):
+            begin(model, [[5]], block_length=block_length, **options)
+    assert begin(model, [[5]], block_length=2, **options).plan.quota.steps_per_block == 2
     with pytest.raises(ValueError, match="block_length=4"):
-        begin(Absolute(vocab_size=60), [[5]], n=1, length=16, steps=16, block_length=8)
+        begin(model, [[5]], n=1, length=3, steps=3, block_length=3)
+    with pytest.raises(ValueError, match=r"steps 4 .* 2\.5 blocks; use a multiple of 5"):
+        begin(model, [[5]], n=1, length=10, steps=4)
+    with pytest.raises(ValueError, match="steps >= 6, not 3"):
+        begin(model, [[5]], n=1, length=12, steps=3, fork=True)

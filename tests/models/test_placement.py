@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from oddlm.models.families import published
 from oddlm.models.families.llada import LLADA
+from oddlm.models.families.llada2 import LLADA2
 from oddlm.models.loading.architecture import Keys
 from oddlm.models.loading.placement import home, loads, place, spread
 from oddlm.models.loading.quant import Footprint, footprint
@@ -25,15 +26,19 @@ def fullest(size, counts, room, tied):
 
 @given(
     size=st.builds(
-        Footprint, *(st.integers(1, 50) for _ in range(2)), st.integers(1, 6), st.integers(1, 50)
+        Footprint,
+        st.integers(1, 50),
+        st.lists(st.integers(1, 50), min_size=1, max_size=6).map(tuple),
+        st.integers(1, 50),
     ),
     room=st.lists(st.integers(1, 300), min_size=1, max_size=3),
     tied=st.booleans(),
 )
 def test_no_plan_leaves_the_fullest_device_emptier(size, room, tied):
     counts = spread(size, room, tied=tied)
-    assert sum(counts) == size.layers
-    others = (c for c in product(range(size.layers + 1), repeat=len(room)) if sum(c) == size.layers)
+    layers = len(size.blocks)
+    assert sum(counts) == layers
+    others = (c for c in product(range(layers + 1), repeat=len(room)) if sum(c) == layers)
     best = min(fullest(size, c, room, tied) for c in others)
     assert fullest(size, counts, room, tied) == pytest.approx(best)
 
@@ -45,6 +50,21 @@ def test_an_8b_network_on_two_cards_of_12_gib():
     assert str(placement["head"]) == str(placement["norm"]) == "cuda:1"
     assert str(home(placement, "blocks.31.qkv.weight")) == "cuda:1"
     assert str(home(placement, "embed.weight")) == "cuda:0"
+
+
+def test_experts_count_where_they_are():
+    mini = LLADA2.config(Keys("LLADA2_MINI", published.LLADA2_MINI))
+    size = footprint(mini)
+    dense, *sparse = size.blocks
+    assert len(set(sparse)) == 1
+    assert sparse[0] > 15 * dense
+    placement = place(mini, "auto", room={"cuda:0": 16 * GIB, "cuda:1": 16 * GIB})
+    assert [str(placement[f"blocks.{i}"]) for i in range(20)] == ["cuda:0"] * 10 + ["cuda:1"] * 10
+    with pytest.raises(ValueError, match=r"\(cuda:0: 30\.28 GiB of 24\.00 GiB\)") as error:
+        place(mini, "auto", room={"cuda:0": 24 * GIB})
+    assert str(error.value).endswith(
+        "would fit: quantize='nf4' (8.72 GiB in total), quantize='int8' (15.80 GiB in total)"
+    )
 
 
 def test_every_parameter_has_a_home():

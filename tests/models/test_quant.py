@@ -1,6 +1,7 @@
 """Quantised layers: close to the originals, and as small as predicted."""
 
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,32 +11,41 @@ from oddlm.models.families import published
 from oddlm.models.families.llada import LLADA
 from oddlm.models.loading.architecture import Keys
 from oddlm.models.loading.quant import QUANTIZATIONS, assign, footprint, prepare
+from oddlm.models.moe import ExpertConfig, stored_dtype
 from oddlm.models.native import Native
 from oddlm.models.transformer import Transformer, TransformerConfig
 
 TINY = TransformerConfig(
     vocab_size=100, width=64, layers=2, heads=4, kv_heads=2, hidden=192, qkv_bias=True, tied=False
 )
+SPARSE = replace(
+    TINY,
+    layers=3,
+    experts=ExpertConfig(
+        count=6, active=2, hidden=128, shared=64, scores="sigmoid", biased=True, scale=2.5
+    ),
+    dense_layers=(0,),
+)
 LLADA_8B = LLADA.config(Keys("LLADA_8B", published.LLADA_8B))
 
 
-@pytest.fixture(scope="module")
-def exact():
+@pytest.fixture(scope="module", params=[TINY, SPARSE], ids=["dense", "experts"])
+def exact(request):
     torch.manual_seed(0)
-    network = Transformer(TINY)
-    for parameter in network.parameters():
+    network = Transformer(request.param)
+    for name, parameter in network.named_parameters():
         nn.init.normal_(parameter, std=0.1)
-    return network.to(torch.bfloat16).eval()
+        parameter.data = parameter.data.to(stored_dtype(name, torch.bfloat16))
+    return network.eval()
 
 
 def loaded(exact, quantize):
     """Load as a loader does: a network on meta, and its parameters one by one."""
     with torch.device("meta"):
-        network = Transformer(TINY).to(torch.bfloat16)
+        network = Transformer(exact.config).to(torch.bfloat16)
     prepare(network, quantize)
     for name, value in exact.state_dict().items():
         owner, _, attribute = name.rpartition(".")
-        assert network.get_parameter(name).shape == value.shape
         assign(network.get_submodule(owner), attribute, value.clone())
     return network.eval()
 
@@ -69,24 +79,30 @@ def test_logits_correlate(exact, quantize):
     assert torch.corrcoef(torch.stack([ours.flatten(), theirs.flatten()]).double())[0, 1] > 0.99
     assert not torch.equal(ours, theirs)
     names = {
-        name for name, parameter in network.named_parameters() if parameter.dtype != torch.bfloat16
+        name for name, parameter in network.named_parameters() if not parameter.is_floating_point()
     }
-    assert names == {
-        f"blocks.{i}.{part}.weight"
-        for i in range(2)
-        for part in ("qkv", "attention_out", "gate_up", "down")
+    linear = {
+        name
+        for name, parameter in exact.named_parameters()
+        if name.startswith("blocks.") and parameter.dim() == 2 and "router" not in name
     }
+    experts = {
+        f"{name.removesuffix('.weight')}.layers.{e}.weight"
+        for name, parameter in exact.named_parameters()
+        if parameter.dim() == 3
+        for e in range(6)
+    }
+    assert names == linear | experts
+    assert len(experts) == (0 if exact.config is TINY else 2 * 2 * 6)
 
 
 @pytest.mark.parametrize("quantize", [None, *QUANTIZATIONS])
 def test_the_footprint_is_what_is_stored(exact, quantize):
     network = exact if quantize is None else loaded(exact, quantize)
-    predicted, parts = (
-        footprint(TINY, quantize),
-        (network.embed, network.blocks[0], network.norm, network.head),
-    )
-    embed, block, norm, head = (stored_bytes(part) for part in parts)
-    assert (predicted.embed, predicted.block, predicted.head) == (embed, block, norm + head)
+    predicted = footprint(exact.config, quantize)
+    embed, norm, head = map(stored_bytes, (network.embed, network.norm, network.head))
+    assert (predicted.embed, predicted.head) == (embed, norm + head)
+    assert predicted.blocks == tuple(map(stored_bytes, network.blocks))
     assert predicted.total == stored_bytes(network)
 
 

@@ -61,6 +61,37 @@ def test_the_last_block_skips_the_prompt(start, shift):
     assert (network(tokens, start, lengths) - expected).abs().max() < 1e-12
 
 
+@pytest.mark.parametrize("shift", [False, True])
+@torch.no_grad()
+def test_block_causal_attention(shift):
+    """Blocks count from the first real token, and later blocks are not seen."""
+    torch.manual_seed(0)
+    config = TransformerConfig(
+        vocab_size=50, width=32, layers=3, heads=4, hidden=48, shift=shift, block_length=4
+    )
+    network = Transformer(config).double().eval()
+    lengths, start, T = torch.tensor([6, 3, 0]), 6, 12
+    mask = network.layout(T, start, lengths).mask
+    for b, length in enumerate(lengths.tolist()):
+        for q in range(start - length, T):
+            for k in range(T):
+                i, j = q - (start - length), k - (start - length)
+                assert mask[b, 0, q, k] == (j >= 0 and j // 4 <= i // 4)
+    tokens = torch.randint(50, (3, T))
+    states = network.hidden_states(tokens, network.layout(T, start, lengths))
+    assert states.isfinite().all(), "padding, too"
+    logits = network(tokens, start, lengths)
+    for b, length in enumerate(lengths.tolist()):
+        alone = network(tokens[b : b + 1, start - length :], length, lengths[b : b + 1])
+        assert (alone[0] - logits[b]).abs().max() < 1e-12
+        border = 4 - length % 4  # answer positions in the block that the prompt ends in
+        other = tokens.clone()
+        other[b, start + border :] = (tokens[b, start + border :] + 1) % 50
+        moved = (network(other, start, lengths) - logits)[b].abs().amax(dim=-1)
+        assert (moved[:border] == 0).all()
+        assert (moved[border + shift :] > 1e-6).all()
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

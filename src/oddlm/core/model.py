@@ -43,6 +43,11 @@ class ModelInfo:
     """Approximate memory per position of a sample, besides the weights."""
 
     @property
+    def default_block_length(self) -> int | None:
+        """The block length of a run that asks for none; None is one block."""
+        return self.block_length if self.align == "absolute" else None
+
+    @property
     def identity(self) -> str:
         """Name and digest, which distinguish it from other models."""
         return self.name if self.digest is None else f"{self.name} [{self.digest}]"
@@ -86,7 +91,8 @@ class Query:
     """A run's request for logits.
 
     The answer is [R, m, V] for the m `positions`, or [R, T - start, V] if they are None. Only the
-    logits of masked positions are read, and tokens are chosen only in the open block.
+    logits of masked positions are read (of a block-causal model, only those of the open block), and
+    tokens are chosen only in the open block.
     """
 
     run: str  # id of the run

@@ -2,13 +2,15 @@
 
 import warnings
 from dataclasses import dataclass
+from math import gcd
 
 import torch
 from torch import Tensor
 
 from ..checks import outside, whole
 from .alarm import Alarm
-from .blocks import Blocks
+from .blocks import Align, Blocks
+from .model import ModelInfo
 from .step import Step
 
 
@@ -22,32 +24,41 @@ class Quota:
 
     @classmethod
     def plan(
-        cls, length: int, steps: int, block_length: int | None, *, fork: bool, remasks: bool = False
+        cls,
+        length: int,
+        steps: int,
+        block_length: int | None,
+        *,
+        fork: bool,
+        remasks: bool = False,
+        align: Align = "answer",
     ) -> "Quota":
-        """Check the arguments, and clamp steps so that each commits a token (unless it remasks)."""
+        """Check the arguments, and clamp steps so that each commits a token (unless it remasks).
+
+        With absolute alignment, an answer may begin and end inside a block.
+        """
         length, steps = whole("length", length), whole("steps", steps)
         block_length = length if block_length is None else whole("block_length", block_length)
-        if length % block_length:
+        if length % block_length and align == "answer":
             divisors = ", ".join(str(d) for d in range(1, length + 1) if length % d == 0)
             raise ValueError(
                 f"block_length {block_length} does not divide length {length}; allowed: {divisors}"
             )
-        blocks = length // block_length
         if steps > length and not remasks:
             warnings.warn(
                 f"steps {steps} clamped to length {length}: a step commits at least one token",
                 stacklevel=outside(),
             )
             steps = length
-        if steps % blocks:
+        if steps * block_length % length:
             raise ValueError(
-                f"steps {steps} do not divide evenly over {blocks} blocks; "
-                f"use a multiple of {blocks}"
+                f"steps {steps} do not divide evenly over {length / block_length:g} blocks; "
+                f"use a multiple of {length // gcd(length, block_length)}"
             )
-        if fork and steps // blocks < min(2, block_length):
+        if fork and steps * block_length // length < min(2, block_length):
             raise ValueError(
                 "fork spends step 0 on one token per sample: "
-                f"it needs steps >= {2 * blocks}, not {steps}"
+                f"it needs steps >= {-(-2 * length // block_length)}, not {steps}"
             )
         return cls(length, steps, block_length)
 
@@ -91,6 +102,42 @@ class Quota:
         sizes.scatter_add_(1, blocks.ids, torch.ones_like(blocks.ids))
         steps = (sizes * self.steps_per_block + self.block_length - 1) // self.block_length
         return steps.cumsum(dim=1)
+
+    def most_steps(self, *, fork: bool) -> int:
+        """Return the most steps of an answer with absolute alignment, whatever its prompt.
+
+        (So the steps of a sample do not depend on the prompts beside its own.)
+        """
+        masked = torch.ones(self.block_length, self.length, dtype=torch.bool)
+        blocks = Blocks.lay(masked, self.block_length, torch.arange(self.block_length), "absolute")
+        # A fork takes one step more if it does not finish a block that has only one.
+        late = fork and self.steps_per_block < self.block_length
+        return int(self.ends(blocks)[:, -1].max()) + late
+
+
+def plan_quota(
+    length: int,
+    steps: int,
+    block_length: int | None,
+    info: ModelInfo,
+    *,
+    fork: bool,
+    remasks: bool = False,
+) -> Quota:
+    """Return the quota of a run of this model, in its own blocks if none are asked for.
+
+    Raises ValueError if a block to be written crosses a block boundary of the network.
+    """
+    asked = info.default_block_length if block_length is None else block_length
+    quota = Quota.plan(length, steps, asked, fork=fork, remasks=remasks, align=info.align)
+    own, used = info.block_length, quota.block_length
+    crosses = used > (own or used) or used < quota.length or info.align == "absolute"
+    if own is not None and own % used and crosses:
+        raise ValueError(
+            f"{info.identity} is block-causal, in blocks of {own} tokens, which block_length "
+            f"{used} does not divide: give block_length={own} or a divisor of it"
+        )
+    return quota
 
 
 def quotas(step: Step, ends: Tensor, *, down: bool = False) -> Tensor:

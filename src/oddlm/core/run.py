@@ -30,7 +30,7 @@ from .guide import Backend, Guide, RunGuide, has_ended
 from .model import ModelInfo, Query
 from .policies import POLICIES
 from .process import Absorbing, Process, Remasking, Uniform
-from .quota import Quota, quotas, select
+from .quota import Quota, plan_quota, quotas, select
 from .settings import Settings
 from .step import (
     ABSENT,
@@ -160,14 +160,20 @@ class State:
             target=target,
         )
 
-    @cached_property
-    def answered(self) -> Tensor:
-        """[B, L]: positions whose logits are read: all masked ones.
+    @property
+    def open_only(self) -> bool:
+        """Whether only the logits of open positions are read.
 
-        A selective model without a guide only needs the open ones.
+        A guide reads those of all masked positions, unless the model is block-causal: then those of
+        pending positions mean nothing.
         """
-        open_only = self.plan.info.selective and self.guide is None
-        return self.blocks.open if open_only else self.masked
+        info = self.plan.info
+        return info.block_length is not None or (info.selective and self.guide is None)
+
+    @property
+    def answered(self) -> Tensor:
+        """[B, L]: positions whose logits are read."""
+        return self.blocks.open if self.open_only else self.masked
 
     @cached_property
     @torch.no_grad()
@@ -202,7 +208,7 @@ class State:
             m = int(self.answered.sum(dim=1).max())
         else:
             m = plan.counts[self.index]
-            m -= 0 if self.guide is not None else plan.quota.behind(self.index)
+            m -= plan.quota.behind(self.index) if self.open_only else 0
         if m == self.tokens.shape[1]:
             return None
         return self.answered.byte().argsort(dim=1, descending=True, stable=True)[:, :m].contiguous()
@@ -288,17 +294,21 @@ def begin(
     settings.check(info)
     policy = POLICIES.build(settings.policy)
     parallel, remasks = (bool(getattr(policy, name, False)) for name in ("parallel", "remasks"))
-    quota = Quota.plan(
-        settings.length, settings.steps, settings.block_length, fork=settings.fork, remasks=remasks
+    quota = plan_quota(
+        settings.length,
+        settings.steps,
+        settings.block_length,
+        info,
+        fork=settings.fork,
+        remasks=remasks,
     )
-    _check_blocks(info, quota)
     left, lengths = lay_prompts(prompts, settings.n, info)
     B, L = len(left), quota.length
     answers, given = lay_templates(templates, settings.n, L, len(prompts), info)
     masked = torch.ones(B, L, dtype=torch.bool, device=left.device) if given is None else ~given
     blocks = Blocks.lay(masked, quota.block_length, lengths, info.align)
     ends = quota.ends(blocks)
-    aligned = len(blocks.ids) == 1
+    aligned = info.align == "answer"
     seeds = noise.seed_tensor(settings.seed, len(prompts), left.device)
     made_with = {
         "model": info.identity,
@@ -332,7 +342,7 @@ def begin(
         # A state is pickled, so it holds the embedding only if it needs it.
         info=info if settings.prompt_noise else replace(info, embedding=None),
         quota=quota,
-        total=quota.steps if aligned else int(ends[:, -1].max()),
+        total=quota.steps if aligned else quota.most_steps(fork=settings.fork),
         counts=None
         if parallel or given is not None or not aligned
         else tuple(quota.counts(fork=settings.fork)),
@@ -410,12 +420,7 @@ def advance(state: State, logits: Tensor, *, query: Query | None = None) -> tupl
         place[state.live] = torch.arange(len(logits), device=logits.device)
         answer, positions = logits[place], None if positions is None else positions[place]
     outlook = Outlook(answer, positions, state.answered, step, alarm, plan.backend)
-    seen = (
-        step
-        if plan.given is None
-        else replace(step, tokens=step.tokens.masked_fill(plan.given, ABSENT))
-    )
-    outlook, memory = look(outlook, state.guide, state.memory, seen)
+    outlook, memory = look(outlook, state.guide, state.memory, _as_seen(plan, step))
     propose = partial(_propose, plan, step)
     plain: Callable[[], tuple[Prediction, Decision]] | None
     if plan.settings.fork and state.index == 0:
@@ -453,6 +458,16 @@ def advance(state: State, logits: Tensor, *, query: Query | None = None) -> tupl
     if after.done:
         alarm.sound()
     return replace(after, alarms=tuple(alarm.pending)), event
+
+
+def _as_seen(plan: Plan, step: Step) -> Step:
+    """Return the step as a guide sees it: without given tokens and unanswered positions."""
+    if plan.given is not None:
+        step = replace(step, tokens=step.tokens.masked_fill(plan.given, ABSENT))
+    if plan.info.block_length is None:
+        return step
+    tokens = step.tokens.masked_fill(step.blocks.pending, ABSENT)
+    return replace(step, tokens=tokens, open_only=True)
 
 
 def check_answer(logits: Any, query: Query, info: ModelInfo) -> None:
@@ -567,16 +582,6 @@ def _process(info: ModelInfo, never: tuple[int, ...], remasks: bool) -> Process:
     if info.mask_id is None:
         raise ValueError(f"{info.name} has no mask_id: an absorbing model needs one")
     return Remasking(info.mask_id) if remasks else Absorbing(info.mask_id)
-
-
-def _check_blocks(info: ModelInfo, quota: Quota) -> None:
-    """Raise ValueError if a block to be written crosses a block boundary of the network."""
-    own, used = info.block_length, quota.block_length
-    if own is not None and own % used and (used < quota.length or used > own):
-        raise ValueError(
-            f"{info.identity} is block-causal, in blocks of {own} tokens, which block_length "
-            f"{used} does not divide: give block_length={own} or a divisor of it"
-        )
 
 
 def _check_history(history: History | None, made_with: Mapping[str, Any], parallel: bool) -> None:

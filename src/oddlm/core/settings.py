@@ -33,7 +33,8 @@ class Settings:
             Dream, "full" for all others), or "full" for a parallel policy, whose thresholds a
             sampled distribution would pass everywhere.
         seed: One for all prompts (the first uses it, the others derive theirs) or one per prompt.
-        block_length: Decode blocks of this length from left to right; None is one block.
+        block_length: Decode blocks of this length from left to right; None is one block, or the
+            blocks of a block-causal model.
         top_k: Filter on the pushed distribution, before temperature (after it if confidence is
             "sampled").
         top_p: Like top_k.

@@ -25,12 +25,12 @@ class Step:
 
     index: int  # counts from 0
     total: int  # planned steps; a run may end earlier
-    tokens: Tensor  # [B, L] int64; MASK or noise if masked; guides see ABSENT at given tokens
+    tokens: Tensor
+    """[B, L] int64: MASK or noise if masked; guides see ABSENT at tokens that do not count."""
     blocks: Blocks
     n: int  # samples per prompt
     first_sample: int  # number of samples of each prompt before this batch
     seeds: Tensor  # [G] int64
-    given: Tensor | None = None  # [B, L] bool: tokens of a template, which are never masked
     parallel: bool = False  # the policy may commit more than its quota
     protected: tuple[int, ...] = ()  # ids that are never pushed
     never: tuple[int, ...] = ()  # ids that are never written: MASK and suppressed ids
@@ -38,11 +38,14 @@ class Step:
     """[B, L] float64: confidence of each token when it was written; only if a policy remasks."""
     revisable: Tensor | None = None  # [B, L] bool: written tokens that a policy may remask
     target: Tensor | None = None  # [B]: positions of the open block to be masked after this step
+    given: Tensor | None = None  # [B, L] bool: tokens of a template, which are never masked
+    open_only: bool = False
+    """Guides of a block-causal model see no pending positions: neither masked, nor a token."""
 
     @property
     def masked(self) -> Tensor:
         """[B, L] bool: not yet committed."""
-        return self.blocks.masked
+        return self.blocks.open if self.open_only else self.blocks.masked
 
     @property
     def open(self) -> Tensor:
@@ -54,8 +57,8 @@ class Step:
         """[B], falling from 1: the share of steps left, or of masked positions if parallel."""
         if self.parallel:
             if self.given is None:
-                return self.masked.double().mean(dim=1)
-            return self.masked.sum(dim=1).double() / (~self.given).sum(dim=1).clamp(min=1)
+                return self.blocks.masked.double().mean(dim=1)
+            return self.blocks.masked.sum(dim=1).double() / (~self.given).sum(dim=1).clamp(min=1)
         return torch.full(
             (len(self.tokens),),
             1 - self.index / self.total,

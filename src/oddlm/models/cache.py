@@ -15,7 +15,7 @@ guide reads them.
 """
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -24,8 +24,8 @@ from ..core.model import Query
 from .session import RunSession
 from .transformer import KV, Transformer
 
-Cache = Literal["prefix", "dual"]
-CACHES = get_args(Cache)
+Cache = Literal["prefix", "dual", "off"]
+CACHES = ("prefix", "dual")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,13 +1,14 @@
 """The model class for all networks that run on our own `Transformer`."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from ..checks import whole
 from ..core.model import ModelInfo, Query, Session
+from .block_cache import BlockSession
 from .cache import CACHES, Cache, CachedSession
 from .loading.quant import is_quantized
 from .loading.weights import Weights
@@ -20,8 +21,10 @@ COMPILED = ("fixed", "any")
 class Native:
     """A model around a `Transformer`.
 
-    cache: which keys and values a run reuses between steps: None, "prefix" or "dual"
-        (`oddlm.models.cache`). This is an approximation.
+    cache: which keys and values a run reuses between steps. "prefix" and "dual" are approximations
+        (`oddlm.models.cache`), and None is no cache. A block-causal network has an exact one
+        instead (`oddlm.models.block_cache`) unless cache is "off". The attribute is the cache in
+        use: None, "prefix", "dual" or "exact".
     refresh: recompute the cached keys and values at least every `refresh` steps, in addition to
         block borders.
     confidence: the default confidence of a run (`oddlm.denoise_steps`).
@@ -45,9 +48,8 @@ class Native:
         refresh: int | None = None,
         compiled: str | None = None,
     ) -> None:
-        if cache not in (None, *CACHES):
-            raise ValueError(f"cache must be None or one of {', '.join(CACHES)}, not {cache!r}")
-        if refresh is not None and cache is None:
+        used = _cache_of(network, cache)
+        if refresh is not None and used not in CACHES:
             raise ValueError(
                 f"refresh={refresh!r} needs a cache: set cache to one of {', '.join(CACHES)}"
             )
@@ -55,10 +57,10 @@ class Native:
             raise ValueError(
                 f"compiled must be None or one of {', '.join(COMPILED)}, not {compiled!r}"
             )
-        if compiled and cache is not None:
+        if compiled and used is not None:
             raise ValueError(
-                f"compiled={compiled!r} cannot be combined with cache={cache!r}: compiled blocks "
-                "do not keep keys and values"
+                f"compiled={compiled!r} cannot be combined with cache={used!r}: compiled blocks "
+                "do not keep keys and values; set cache='off'"
             )
         if compiled and is_quantized(network):
             raise ValueError(
@@ -69,10 +71,10 @@ class Native:
         self.compiled = compiled
         for block in network.blocks if compiled else ():  # the blocks share one compiled function
             block.compile(dynamic=compiled == "any")
-        self.cache, self.refresh = cache, None if refresh is None else whole("refresh", refresh)
+        self.cache, self.refresh = used, None if refresh is None else whole("refresh", refresh)
         self.name = name
-        if cache is not None:
-            self.name += f", {cache} cache" + (f", refresh {refresh}" if refresh else "")
+        if used in CACHES:
+            self.name += f", {used} cache" + (f", refresh {refresh}" if refresh else "")
         self.mask_id, self.end_ids = mask_id, tuple(end_ids)
         self.vocab_size = network.config.vocab_size
         self.context, self.tokenizer = context, tokenizer
@@ -94,10 +96,14 @@ class Native:
             dtype=self.embedding.dtype,
             embedding=self.embedding,
             confidence=self.confidence,  # type: ignore[arg-type]
+            block_length=config.block_length,
+            align="answer" if config.block_length is None else "absolute",
             nudges=self.cache is None,  # cached keys would carry the nudge of an earlier step
             selective=True,
-            # the MLP, and the residual stream twice
-            position_bytes=(3 * config.hidden + 2 * config.width) * item,
+            # keys and values, or the MLP and the residual stream twice
+            position_bytes=2 * config.layers * config.key_heads * config.head * item
+            if self.cache == "exact"
+            else (3 * config.hidden + 2 * config.width) * item,
         )
 
     @torch.no_grad()
@@ -111,4 +117,25 @@ class Native:
         """Open a session for the run that begins with this query."""
         if self.cache is None:
             return PlainSession(self.network, query)
+        if self.cache == "exact":
+            return BlockSession(self.network, query)
         return CachedSession(self.network, query, self.cache, self.refresh)
+
+
+def _cache_of(
+    network: Transformer, cache: Cache | None
+) -> Literal["prefix", "dual", "exact"] | None:
+    """Return the cache that the option of this name means for a network."""
+    if cache not in (None, *get_args(Cache)):
+        known = ", ".join(get_args(Cache))
+        raise ValueError(f"cache must be None or one of {known}, not {cache!r}")
+    if cache == "off":
+        return None
+    if network.config.block_length is None:
+        return cache
+    if cache is not None:
+        raise ValueError(
+            f"cache={cache!r} is an approximation for networks without blocks: a block-causal "
+            "network has an exact cache, with cache=None"
+        )
+    return "exact"

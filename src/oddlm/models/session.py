@@ -1,5 +1,7 @@
 """Sessions without a cache: whatever stays the same between steps is computed once."""
 
+from functools import cached_property
+
 import torch
 from torch import Tensor
 
@@ -19,10 +21,14 @@ class RunSession:
         self.prompt_lengths = first.prompt_lengths
         self.next = first.number
         self.computed = 0
-        lengths = first.prompt_lengths
-        padded = bool((lengths != first.start).any())
-        layout = network.layout(self.width, first.start, lengths if padded else lengths[:1])
-        self._layout = layout if padded else layout.unpadded()
+
+    @cached_property
+    def _layout(self) -> Layout:
+        lengths = self.prompt_lengths
+        padded = bool((lengths != self.start).any())
+        layout = self.network.layout(self.width, self.start, lengths if padded else lengths[:1])
+        full = self.network.config.block_length is None
+        return layout.unpadded() if full and not padded else layout
 
     def check(self, query: Query) -> None:
         """Raise ValueError if the query belongs to another run or is out of order."""

@@ -1,6 +1,6 @@
 """A bidirectional transformer with RMSNorm, rotary positions and SwiGLU.
 
-Its config also covers LLaDA, Dream and Qwen3.
+Its config covers the architectures in `families`; blocks may have experts (`moe`).
 """
 
 from collections.abc import Callable
@@ -10,6 +10,8 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from .moe import ExpertConfig, ExpertMLP
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +31,11 @@ class TransformerConfig:
     wide_rotary: bool = False  # apply RoPE in float32, whatever the dtype of the network
     logit_scale: float = 1.0
     shift: bool = False  # position j is predicted by the hidden state of position j - 1
+    # block-causal attention over blocks of this length, counted from the first token
+    block_length: int | None = None
+    rotary_size: int | None = None  # RoPE turns this many features of a head; None: all of them
+    experts: ExpertConfig | None = None  # in place of one MLP, except in `dense_layers`
+    dense_layers: tuple[int, ...] = ()
 
     @property
     def head(self) -> int:
@@ -37,6 +44,14 @@ class TransformerConfig:
     @property
     def key_heads(self) -> int:
         return self.kv_heads or self.heads
+
+    @property
+    def rotary(self) -> int:
+        return self.head if self.rotary_size is None else self.rotary_size
+
+    def experts_of(self, layer: int) -> ExpertConfig | None:
+        """Return the experts of a block; None if it has one MLP."""
+        return None if layer in self.dense_layers else self.experts
 
 
 class RMSNorm(nn.Module):
@@ -53,7 +68,7 @@ class RMSNorm(nn.Module):
 class Layout:
     """The rotary angles and the padding mask of a batch: all attention needs besides the tokens."""
 
-    cos: Tensor  # [B, 1, T, head], or [1, 1, T, head] if all samples share it
+    cos: Tensor  # [B, 1, T, rotary], or [1, 1, T, rotary] if all samples share it
     sin: Tensor
     # [B, 1, 1, T]: False on padding; [B, 1, T, T] if it depends on the query; None: all visible
     mask: Tensor | None
@@ -86,16 +101,18 @@ class Layout:
         return Layout(self.cos, self.sin, None)
 
     def take(self, samples: Tensor) -> "Layout":
-        if self.mask is None:
+        if self.mask is None or len(self.cos) == 1:
             return self
         return Layout(self.cos[samples], self.sin[samples], self.mask[samples])
 
 
 KV = tuple[Tensor, Tensor]  # keys and values, [B, key heads, T, head]
+# Queries [B, heads, Q, head], keys and values of these tokens -> the result of attention.
+Attention = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 class Block(nn.Module):
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, config: TransformerConfig, layer: int = 0) -> None:
         super().__init__()
         self.sizes = [
             config.heads * config.head,
@@ -110,8 +127,11 @@ class Block(nn.Module):
         self.k_norm = RMSNorm(config.head, config.norm_eps) if config.qk_norm else nn.Identity()
         self.attention_out = nn.Linear(self.sizes[0], config.width, bias=False)
         self.mlp_norm = RMSNorm(config.width, config.norm_eps)
-        self.gate_up = nn.Linear(config.width, 2 * config.hidden, bias=False)
-        self.down = nn.Linear(config.hidden, config.width, bias=False)
+        experts = config.experts_of(layer)
+        self.experts = None if experts is None else ExpertMLP(config.width, experts)
+        if experts is None:
+            self.gate_up = nn.Linear(config.width, 2 * config.hidden, bias=False)
+            self.down = nn.Linear(config.hidden, config.width, bias=False)
 
     def forward(
         self,
@@ -120,26 +140,43 @@ class Block(nn.Module):
         update_kv: Callable[[Tensor, Tensor], KV] | None = None,
         query_start: int = 0,
         run_mlp: bool = True,
+        attention: Attention | None = None,
     ) -> Tensor:
         """Return the hidden states of the positions from `query_start` on.
 
         update_kv: takes the keys and values of x and returns those to attend to.
         query_start: earlier positions contribute keys and values only.
         run_mlp: False leaves `mlp` to the caller.
+        attention: used instead of `attend`.
         """
         q, k, v = self.project_qkv(x, layout)
         if update_kv is not None:
             k, v = update_kv(k, v)
-        x = x[:, query_start:] + self.attend(
-            q[:, :, query_start:], k, v, layout.mask_from(query_start)
-        )
+        q = q[:, :, query_start:]
+        if attention is None:
+            attended = self.attend(q, k, v, layout.mask_from(query_start))
+        else:
+            attended = attention(q, k, v)
+        x = x[:, query_start:] + self.attention_out(attended.transpose(1, 2).flatten(2))
         return self.mlp(x) if run_mlp else x
 
     def mlp(self, x: Tensor) -> Tensor:
         """Add the MLP branch to the residual stream; every position is computed independently."""
+        if self.experts is not None:
+            mixed: Tensor = x + self.experts(self.mlp_norm(x))
+            return mixed
         gate, up = self.gate_up(self.mlp_norm(x)).chunk(2, dim=-1)
         result: Tensor = x + self.down(F.silu(gate) * up)
         return result
+
+    @property
+    def residual_weights(self) -> list[Tensor]:
+        """The matrices whose products are added to the residual stream."""
+        if self.experts is None:
+            return [self.attention_out.weight, self.down.weight]
+        shared = self.experts.shared
+        own = [self.attention_out.weight, self.experts.down.weight]
+        return own if shared is None else [*own, shared.down.weight]
 
     def project_qkv(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values, [B, heads, T, head], with RoPE applied."""
@@ -159,9 +196,7 @@ class Block(nn.Module):
             # No fast kernel takes both a mask and shared keys: repeat the keys instead.
             k, v = (x.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for x in (k, v))
             shared = False
-        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=shared)
-        result: Tensor = self.attention_out(attended.transpose(1, 2).flatten(2))
-        return result
+        return F.scaled_dot_product_attention(q, k, v, attn_mask=mask, enable_gqa=shared)
 
 
 class Transformer(nn.Module):
@@ -174,15 +209,15 @@ class Transformer(nn.Module):
         super().__init__()
         self.config = config
         self.embed = nn.Embedding(config.vocab_size, config.width)
-        blocks = [Block(config) for _ in range(config.layers)]
+        blocks = [Block(config, layer) for layer in range(config.layers)]
         self.blocks = nn.ModuleList(blocks)
         self.norm = RMSNorm(config.width, config.norm_eps)
         self.head = None if config.tied else nn.Linear(config.width, config.vocab_size, bias=False)
         self.apply(_initialise)
         # residual branches start small, so that the stream does not grow with depth
         for block in blocks:
-            for part in (block.attention_out, block.down):
-                nn.init.normal_(part.weight, std=0.02 / (2 * config.layers) ** 0.5)
+            for weight in block.residual_weights:
+                nn.init.normal_(weight, std=0.02 / (2 * config.layers) ** 0.5)
 
     @property
     def device(self) -> torch.device:
@@ -236,6 +271,7 @@ class Transformer(nn.Module):
         query_start: int = 0,
         last_mlp: bool = True,
         nudge: Tensor | None = None,
+        attention: Callable[[int, Tensor, Tensor, Tensor], Tensor] | None = None,
     ) -> Tensor:
         """Return the hidden states of the positions from `query_start` on after the last block.
 
@@ -243,6 +279,7 @@ class Transformer(nn.Module):
         update_kv: maps (layer, keys, values) of these tokens to the keys and values to attend to.
         last_mlp: False leaves the MLP of the last block to the caller.
         nudge: added to the embeddings of the first tokens.
+        attention: an `Attention` that is also given the layer, used instead of `Block.attend`.
         """
         x: Tensor = self.embed(tokens.to(self.embed.weight.device))
         x = x if nudge is None else nudged(x, nudge)
@@ -256,18 +293,31 @@ class Transformer(nn.Module):
                 None if update_kv is None else partial(update_kv, i),
                 query_start if last else 0,
                 last_mlp or not last,
+                None if attention is None else partial(attention, i),
             )
         return x.to(self.device)
 
     def layout(self, T: int, start: int, prompt_lengths: Tensor) -> Layout:
         index = torch.arange(T, device=prompt_lengths.device)
         position_ids = index - (start - prompt_lengths)[:, None]  # [B, T], negative on padding
+        real, position_ids = (position_ids >= 0)[:, None, None], position_ids.clamp(min=0)
+        return Layout(*self.rope(position_ids), self.visible(position_ids, real))
+
+    def visible(self, position_ids: Tensor, real: Tensor) -> Tensor:
+        """Return the attention mask of positions [B, T], of which only the real ones are seen.
+
+        real: [B, 1, 1, T]. Padding sees the first block, because a softmax over nothing is NaN.
+        """
+        if self.config.block_length is None:
+            return real
+        block = position_ids // self.config.block_length
+        return real & (block[:, None, None] <= block[:, None, :, None])
+
+    def rope(self, position_ids: Tensor) -> tuple[Tensor, Tensor]:
+        """Return cos and sin of positions [B, T]."""
         dtype = self.embed.weight.dtype
         wide = torch.promote_types(dtype, torch.float32) if self.config.wide_rotary else dtype
-        cos, sin = rope_cos_sin(
-            position_ids.clamp(min=0), self.config.head, self.config.rope_theta, wide
-        )
-        return Layout(cos, sin, (position_ids >= 0)[:, None, None])
+        return rope_cos_sin(position_ids, self.config.rotary, self.config.rope_theta, wide)
 
     def predictors(self, x: Tensor, first: int, before: Tensor) -> Tensor:
         """Return the hidden states that predict the positions from `first` on.
@@ -296,20 +346,24 @@ def nudged(x: Tensor, nudge: Tensor) -> Tensor:
 
 
 def rope_cos_sin(
-    position_ids: Tensor, head: int, theta: float, dtype: torch.dtype
+    position_ids: Tensor, size: int, theta: float, dtype: torch.dtype
 ) -> tuple[Tensor, Tensor]:
-    """Return cos and sin, [B, 1, T, head], for rotate-half RoPE.
+    """Return cos and sin, [B, 1, T, size], for rotate-half RoPE of `size` features.
 
     Angles are computed in float32 or wider.
     """
     wide = torch.promote_types(dtype, torch.float32)
-    frequency = theta ** (-torch.arange(0, head, 2, device=position_ids.device, dtype=wide) / head)
+    frequency = theta ** (-torch.arange(0, size, 2, device=position_ids.device, dtype=wide) / size)
     angle = position_ids[:, None, :, None].to(wide) * frequency
     angle = torch.cat([angle, angle], dim=-1)
     return angle.cos().to(dtype), angle.sin().to(dtype)
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turn the first features of every head, as many as cos and sin have."""
+    size = cos.shape[-1]
+    if size < x.shape[-1]:
+        return torch.cat([rotate(x[..., :size], cos, sin), x[..., size:]], dim=-1)
     low, high = x.chunk(2, dim=-1)
     return x * cos + torch.cat([-high, low], dim=-1) * sin
 

@@ -63,7 +63,7 @@ schemas of all four events are listed under components."""
 def create_app(lm: LM, settings: ServeSettings) -> FastAPI:
     """Return the application that serves one model; its engine runs as long as the application."""
     try:
-        sample_params(settings, {})
+        sample_params(settings, {}, lm.info)
     except ApiError as error:
         raise ValueError(f"the server's default settings are invalid: {error.detail}") from None
     limits = settings.limits

@@ -6,10 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ..config import checked
-from ..core.quota import Quota
+from ..core.model import ModelInfo
+from ..core.quota import Quota, plan_quota
 from ..core.step import Observer
 from ..diversity.features import FEATURE_OPTIONS
-from ..lm import LM, check_params, encode_template
+from ..lm import LM, check_params, encode_template, with_blocks
 from ..params import SampleParams
 from ..pieces import PIECES
 from ..presets import expanded
@@ -28,12 +29,12 @@ def prepare(
     lm: LM,
     settings: ServeSettings,
     request: CompletionRequest | ChatRequest | DenoiseRequest,
-    watch: Callable[[SampleParams], Callable[[Callable[[Any], None]], Observer]] | None = None,
+    watch: Callable[[Callable[[Any], None]], Observer] | None = None,
 ) -> Work:
     """Return the request as work for the engine; raise ApiError if it is invalid.
 
-    `watch` is called with the parameters and returns the work's `watch`. It is not called if
-    samples are sent only when all are finished (with a template or a pool).
+    `watch` becomes that of the work, unless samples are sent only when all are finished (with a
+    template or a pool).
     """
     limits = settings.limits
     check_size(request, limits.max_prompt)
@@ -41,7 +42,7 @@ def prepare(
     form = template_form(lm, settings, request)
     if form is not None:
         given["length"] = len(form)
-    params = sample_params(settings, given)
+    params = sample_params(settings, given, lm.info)
     if isinstance(request, DenoiseRequest) and params.pool is not None:
         if "pool" in given:
             raise ApiError(
@@ -71,12 +72,12 @@ def prepare(
             )
             raise ApiError(400, message, code="context_length_exceeded")
     at_end = form is not None or params.pool is not None
-    shown = watch is not None and (not at_end or isinstance(request, DenoiseRequest))
+    shown = not at_end or isinstance(request, DenoiseRequest)
     return Work(
         prompts,
         request.n,
         params,
-        watch(params) if watch and shown else None,
+        watch if shown else None,
         () if form is None else [form] * len(prompts),
     )
 
@@ -163,8 +164,13 @@ def check_size(request: CompletionRequest | ChatRequest | DenoiseRequest, most: 
         raise ApiError(400, message, code="context_length_exceeded")
 
 
-def sample_params(settings: ServeSettings, given: Mapping[str, Any]) -> SampleParams:
-    """Return the server's defaults, overridden by the request's settings, after checking all."""
+def sample_params(
+    settings: ServeSettings, given: Mapping[str, Any], info: ModelInfo | None = None
+) -> SampleParams:
+    """Return the server's defaults, overridden by the request's settings, after checking all.
+
+    info: of the model, for the checks that depend on it.
+    """
     given = expanded(given)
     for kind, registry in PIECES.items():
         if kind in given:
@@ -182,7 +188,11 @@ def sample_params(settings: ServeSettings, given: Mapping[str, Any]) -> SamplePa
                 f"steps is {steps}, but there are only {params.length} tokens to write: "
                 "every step writes at least one"
             )
-        Quota.plan(params.length, steps, params.block_length, fork=params.forks)
+        if info is None:
+            Quota.plan(params.length, steps, params.block_length, fork=params.forks)
+        else:
+            params = with_blocks(params, info)
+            plan_quota(params.length, steps, params.block_length, info, fork=params.forks)
         check_params(params)
     except ValueError as error:
         raise ApiError(400, str(error)) from None

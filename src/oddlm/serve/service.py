@@ -36,11 +36,7 @@ class Service:
                 "logprobs is not supported in a stream: leave out stream or logprobs",
                 param="logprobs",
             )
-        watch = (
-            (lambda params: grown_blocks(params.block_length or params.length))
-            if request.stream
-            else None
-        )
+        watch = grown_blocks if request.stream else None
         work = await asyncio.to_thread(prepare, self.lm, self.settings, request, watch)
         dialect = (Chat if isinstance(request, ChatRequest) else Completions)(self.settings.model)
         job = self._submit(work)
@@ -69,7 +65,7 @@ class Service:
     async def denoise(self, request: DenoiseRequest) -> Response:
         self._check_model(request.model)
         frames = frames_of(self.lm, positions=request.positions)
-        work = await asyncio.to_thread(prepare, self.lm, self.settings, request, lambda _: frames)
+        work = await asyncio.to_thread(prepare, self.lm, self.settings, request, frames)
         return _events(self._frames(self._submit(work), request))
 
     def _check_model(self, name: str) -> None:

@@ -71,24 +71,20 @@ class Growth:
     samples: Mapping[int, tuple[int, ...]]
 
 
-def grown_blocks(block_length: int) -> Callable[[Callable[[Any], None]], Observer]:
+def grown_blocks(send: Callable[[Any], None]) -> Observer:
     """Return an observer that sends a Growth when samples finish further blocks from the left."""
+    sent: dict[int, int] = {}  # index -> tokens
 
-    def watch(send: Callable[[Any], None]) -> Observer:
-        sent: dict[int, int] = {}  # index -> tokens
+    def observe(event: StepEvent) -> None:
+        after = event.step.blocks.with_masked(event.step.masked & ~event.commit)
+        done = (after.ids < after.current[:, None]).sum(dim=1)
+        tokens = event.prediction.tokens.where(event.commit, event.step.tokens)
+        grown = {i: end for i, end in enumerate(done.tolist()) if end > sent.get(i, 0)}
+        if grown:
+            sent.update(grown)
+            send(Growth({i: tuple(tokens[i, :end].tolist()) for i, end in grown.items()}))
 
-        def observe(event: StepEvent) -> None:
-            still = event.step.masked & ~event.commit
-            done = still.cumsum(dim=1).eq(0).sum(dim=1) // block_length * block_length
-            tokens = event.prediction.tokens.where(event.commit, event.step.tokens)
-            grown = {i: end for i, end in enumerate(done.tolist()) if end > sent.get(i, 0)}
-            if grown:
-                sent.update(grown)
-                send(Growth({i: tuple(tokens[i, :end].tolist()) for i, end in grown.items()}))
-
-        return observe
-
-    return watch
+    return observe
 
 
 @dataclass

@@ -4,13 +4,15 @@ Each file in `families` defines one.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ...checks import whole
+from ..moe import ExpertConfig
 from ..transformer import TransformerConfig
 
 MOST_LAYERS = 1000
+MOST_EXPERTS = 4096
 # elements of one matrix: larger ones do not exist, and torch cannot handle sizes beyond 64 bits
 MOST_WEIGHTS = 1 << 42
 
@@ -19,7 +21,8 @@ MOST_WEIGHTS = 1 << 42
 class Architecture:
     """How to read the checkpoints of one architecture.
 
-    `outer` and `block` map each of our parameters to the checkpoint tensors stacked in it.
+    `outer` and `block` map each of our parameters to the checkpoint tensors stacked in it. In the
+    name of a tensor that exists once per expert, {} stands for the number of the expert.
     """
 
     name: str
@@ -31,14 +34,22 @@ class Architecture:
     block: Mapping[str, tuple[str, ...]]
     prefix: Callable[["Keys", int], str]  # of the tensors of block i
     confidence: str = "full"  # as in the authors' sampler (`oddlm.denoise_steps`)
+    mask_id: int | None = None  # for checkpoints that do not name their mask token
+    # other tensors of `block` that some checkpoints have instead
+    alternatives: Mapping[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
 
     def sources(self, keys: "Keys", parameter: str) -> tuple[str, ...]:
         """Return the names of the checkpoint tensors that make up one of our parameters."""
+        return self.layouts(keys, parameter)[0]
+
+    def layouts(self, keys: "Keys", parameter: str) -> list[tuple[str, ...]]:
+        """Return `sources`, and the tensors that may be there instead."""
         if not parameter.startswith("blocks."):
-            return self.outer[parameter]
+            return [self.outer[parameter]]
         _, number, name = parameter.split(".", 2)
         prefix = self.prefix(keys, int(number))
-        return tuple(prefix + source for source in self.block[name])
+        ways = (self.block[name], *self.alternatives.get(name, ()))
+        return [tuple(prefix + source for source in way) for way in ways]
 
 
 @dataclass(frozen=True)
@@ -48,11 +59,13 @@ class Keys:
     where: str
     values: Mapping[str, Any]
 
-    def whole(self, key: str, default: int | None = None, most: int | None = None) -> int:
+    def whole(
+        self, key: str, default: int | None = None, most: int | None = None, least: int = 1
+    ) -> int:
         value = self.get(key, default)
         if value is None:
             raise ValueError(f"{self.where} has no {key}")
-        number = whole(f"{self.where}: {key}", value)
+        number = whole(f"{self.where}: {key}", value, least)
         if most is not None and number > most:
             raise ValueError(f"{self.where}: {key} must be at most {most}, not {number}")
         return number
@@ -72,6 +85,12 @@ class Keys:
         if not isinstance(value, bool):
             raise ValueError(f"{self.where}: {key} must be true or false, not {value!r}")
         return value
+
+    def numbers(self, key: str) -> tuple[int, ...]:
+        value = self.get(key, [])
+        if not isinstance(value, list):
+            raise ValueError(f"{self.where}: {key} must be a list, not {value!r}")
+        return tuple(whole(f"{self.where}: {key}", item, 0) for item in value)
 
     def table(self, key: str) -> "Keys":
         value = self.get(key, {})
@@ -108,9 +127,36 @@ def checked_shape(keys: Keys, config: TransformerConfig) -> TransformerConfig:
         )
     if config.head % 2:
         raise ValueError(f"{keys.where}: the head size must be even for RoPE, not {config.head}")
+    if config.rotary % 2 or not 0 < config.rotary <= config.head:
+        raise ValueError(
+            f"{keys.where}: RoPE cannot turn {config.rotary} of {config.head} features of a head"
+        )
     rows = max(config.vocab_size, 2 * config.hidden, 3 * config.heads * config.head)
     if rows * config.width > MOST_WEIGHTS:
         raise ValueError(
             f"{keys.where} describes a matrix of {rows} x {config.width}, which is too large"
         )
+    if config.experts is not None:
+        _check_experts(keys, config.experts, config.width)
     return config
+
+
+def _check_experts(keys: Keys, experts: ExpertConfig, width: int) -> None:
+    if experts.count % experts.groups or experts.active_groups > experts.groups:
+        raise ValueError(
+            f"{keys.where}: {experts.active_groups} of {experts.groups} groups cannot be chosen "
+            f"from {experts.count} experts"
+        )
+    size = experts.count // experts.groups
+    if experts.groups > 1 and size < 2:
+        raise ValueError(f"{keys.where}: groups of {size} expert are too small, they need two")
+    if experts.active > experts.active_groups * size:
+        raise ValueError(
+            f"{keys.where}: {experts.active} experts per token cannot be chosen from "
+            f"{experts.active_groups * size}"
+        )
+    rows = max(2 * experts.count * experts.hidden, 2 * experts.shared)
+    if rows * width > MOST_WEIGHTS:
+        raise ValueError(
+            f"{keys.where} describes experts of {rows} x {width} in all, which is too large"
+        )

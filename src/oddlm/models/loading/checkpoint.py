@@ -1,13 +1,15 @@
 """Checkpoints in a published layout: config.json and safetensors, in one file or in shards.
 
 Nothing in them is ever executed. The architecture and the completeness of a checkpoint are checked
-from its headers. The weights are then loaded one tensor at a time: the network is created on the
-meta device, and a file is memory-mapped only while one tensor is copied out of it.
+from its headers. The weights are then loaded one parameter at a time: the network is created on the
+meta device, and a file is memory-mapped only while one parameter is copied out of it.
 """
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ..families import architectures
+from ..moe import stored_dtype
 from ..transformer import Transformer, TransformerConfig
 from .architecture import Architecture, Keys
 from .placement import home, place
@@ -40,13 +43,24 @@ class Description:
 
 
 @dataclass(frozen=True, slots=True)
+class Stored:
+    """A tensor of the checkpoint, as the header of its file describes it."""
+
+    file: Path
+    shape: tuple[int, ...]
+    dtype: str
+
+
+Part = tuple[int | slice, ...]  # an index into a parameter
+
+
+@dataclass(frozen=True, slots=True)
 class Piece:
-    """A tensor of the checkpoint, and the rows of our parameter it fills."""
+    """A tensor of the checkpoint, and the part of our parameter it fills."""
 
     source: str
     file: Path
-    start: int
-    stop: int
+    part: Part
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -134,14 +148,22 @@ def whole_weights(folder: Path) -> dict[str, Path]:
     return {name: folder / name for name in names}
 
 
-def find_tensors(folder: Path) -> dict[str, Path]:
-    """Return the file of every tensor, as listed in the headers of the files."""
-    return {tensor: path for path in whole_weights(folder).values() for tensor in _header(path)}
+def find_tensors(folder: Path) -> dict[str, Stored]:
+    """Return every tensor, as listed in the headers of the files."""
+    return {
+        name: tensor
+        for path in whole_weights(folder).values()
+        for name, tensor in _header(path).items()
+    }
 
 
-def _header(path: Path) -> list[str]:
+def _header(path: Path) -> dict[str, Stored]:
     with _opened(path) as file:
-        return list(file.keys())
+        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+        return {
+            name: Stored(path, tuple(found.get_shape()), str(found.get_dtype()))
+            for name, found in slices.items()
+        }
 
 
 def _opened(path: Path, device: str = "cpu") -> Any:
@@ -163,16 +185,13 @@ def plan(described: Description, network: Transformer) -> dict[str, list[Piece]]
     wrong: list[str] = []
     missing: list[str] = []
     for name, parameter in network.state_dict().items():
-        sources = described.architecture.sources(described.keys, name)
-        sizes = row_counts(network, name, len(sources))
         pieces[name] = []
-        for source, size in zip(sources, sizes, strict=True):
+        for source, part in _parts(described, network, name, files):
             if source not in files:
                 missing.append(source)
                 continue
-            start = sum(piece.stop - piece.start for piece in pieces[name])
-            pieces[name].append(Piece(source, files[source], start, start + size))
-            wrong += _misfit(files[source], source, (size, *parameter.shape[1:]))
+            pieces[name].append(Piece(source, files[source].file, part))
+            wrong += _misfit(source, files[source], tuple(parameter[part].shape))
     unexpected = sorted(
         files.keys() - {p.source for own in pieces.values() for p in own} - _spare(described, files)
     )
@@ -186,28 +205,48 @@ def plan(described: Description, network: Transformer) -> dict[str, list[Piece]]
     return pieces
 
 
+def _parts(
+    described: Description, network: Transformer, name: str, files: Mapping[str, Stored]
+) -> Iterator[tuple[str, Part]]:
+    """Yield the tensors that make up a parameter, each with the part that it fills."""
+    ways = described.architecture.layouts(described.keys, name)
+    # a way of which at least something is there, so that what is missing can be named
+    sources = next(
+        (way for way in ways if any(source.format(0) in files for source in way)), ways[0]
+    )
+    parameter = network.get_parameter(name)
+    sizes = row_counts(network, name, len(sources))
+    for source, size, stop in zip(sources, sizes, accumulate(sizes), strict=True):
+        rows = slice(stop - size, stop)
+        if parameter.dim() < 3:
+            yield source, (rows,)
+        elif "{}" not in source:
+            yield source, (slice(None), rows)
+        else:
+            yield from ((source.format(e), (e, rows)) for e in range(len(parameter)))
+
+
 def row_counts(network: Transformer, name: str, parts: int) -> Sequence[int]:
     """Return the number of rows of each tensor stacked in a parameter."""
-    rows = network.get_parameter(name).shape[0]
-    if ".qkv." in name:
+    shape = network.get_parameter(name).shape
+    rows = shape[1] if len(shape) == 3 else shape[0]  # those of one expert
+    if ".qkv." in name and parts == 3:
         block = network.get_submodule(name.split(".qkv.")[0])
         return list(block.sizes)  # type: ignore[arg-type]
     return [rows // parts] * parts
 
 
-def _misfit(path: Path, source: str, shape: tuple[int, ...]) -> Iterator[str]:
-    with _opened(path) as file:
-        found = file.get_slice(source)
-        if tuple(found.get_shape()) != shape:
-            yield f"{source}: {list(found.get_shape())} in {path.name}, not {list(shape)}"
-        elif found.get_dtype() not in FLOATS:
-            yield (
-                f"{source}: {found.get_dtype()} in {path.name}, which is not a floating-point type "
-                "of an unquantised checkpoint"
-            )
+def _misfit(source: str, found: Stored, shape: tuple[int, ...]) -> Iterator[str]:
+    if found.shape != shape:
+        yield f"{source}: {list(found.shape)} in {found.file.name}, not {list(shape)}"
+    elif found.dtype not in FLOATS:
+        yield (
+            f"{source}: {found.dtype} in {found.file.name}, which is not a floating-point type "
+            "of an unquantised checkpoint"
+        )
 
 
-def _spare(described: Description, files: Mapping[str, Path]) -> set[str]:
+def _spare(described: Description, files: Mapping[str, Stored]) -> set[str]:
     """Return the tensors that need not be read: constants, and a redundant copy of a tied head.
 
     Raise ValueError if that copy differs from the embedding.
@@ -218,7 +257,7 @@ def _spare(described: Description, files: Mapping[str, Path]) -> set[str]:
         described.architecture.outer["head.weight"],
     )
     if described.config.tied and head in files and embedding in files:
-        if not torch.equal(_read(files[head], head), _read(files[embedding], embedding)):
+        if not torch.equal(_read(files[head].file, head), _read(files[embedding].file, embedding)):
             raise ValueError(
                 f"{described.keys.where} ties the head to the embedding, but {head} differs from "
                 f"{embedding}"
@@ -232,6 +271,15 @@ def _read(path: Path, source: str) -> Tensor:
     with _opened(path) as file:
         tensor: Tensor = file.get_tensor(source)
         return tensor
+
+
+def _fill(tensor: Tensor, pieces: Sequence[Piece]) -> None:
+    """Copy the pieces into a parameter; each file is opened once."""
+    file_of = attrgetter("file")
+    for path, own in groupby(sorted(pieces, key=file_of), key=file_of):
+        with _opened(path) as file:
+            for piece in own:
+                tensor[piece.part].copy_(file.get_tensor(piece.source))
 
 
 def load_network(
@@ -260,10 +308,11 @@ def load_network(
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         for name, own in bar.track(pieces.items(), description="loading weights"):
             tensor = torch.empty(
-                shapes[name], dtype=dtype, device=device if spread is None else home(spread, name)
+                shapes[name],
+                dtype=stored_dtype(name, dtype),
+                device=device if spread is None else home(spread, name),
             )
-            for piece in own:
-                tensor[piece.start : piece.stop].copy_(_read(piece.file, piece.source))
+            _fill(tensor, own)
             owner, _, attribute = name.rpartition(".")
             assign(network.get_submodule(owner), attribute, tensor)
     return network.eval()

@@ -7,8 +7,10 @@ devices. `Transformer.hidden_states` moves them to the device of each block.
 A loader calls `place` once, then `home` for every parameter.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
+from itertools import accumulate
 
 import torch
 
@@ -72,22 +74,36 @@ def spread(size: Footprint, room: Sequence[int], *, tied: bool) -> list[int]:
     """Return the number of blocks per device that minimises the largest filled share."""
     fixed = loads(size, [0] * len(room), tied=tied)
     pairs = [(own, max(have, 1)) for own, have in zip(fixed, room, strict=True)]
-    shares = {
-        Fraction(own + n * size.block, have) for own, have in pairs for n in range(size.layers + 1)
-    }
-    for share in sorted(shares):
-        most = [(share * have - own) // size.block for own, have in pairs]
-        if min(most) >= 0 and sum(most) >= size.layers:
-            break
+    until = [0, *accumulate(size.blocks)]
+    runs = {until[stop] - until[start] for stop in range(len(until)) for start in range(stop + 1)}
+    shares = sorted({Fraction(own + run, have) for own, have in pairs for run in runs})
+    # if a share suffices, so does every larger one
+    enough = bisect_left(
+        shares, True, key=lambda share: sum(_filled(size, share, pairs)) == len(size.blocks)
+    )
+    return _filled(size, shares[enough], pairs)
+
+
+def _filled(size: Footprint, share: Fraction, pairs: Sequence[tuple[int, int]]) -> list[int]:
+    """Return how many blocks each device takes, in order, if it is filled up to `share`.
+
+    pairs: the bytes that each device holds besides blocks, and its room. Nothing is placed if those
+    exceed the share.
+    """
+    limits = [share * have - own for own, have in pairs]
+    if min(limits) < 0:
+        return [0] * len(pairs)
     counts: list[int] = []
-    for blocks in most:
-        counts.append(min(blocks, size.layers - sum(counts)))
+    for limit in limits:
+        taken = list(accumulate(size.blocks[sum(counts) :]))
+        counts.append(bisect_right(taken, limit))
     return counts
 
 
 def loads(size: Footprint, counts: Sequence[int], *, tied: bool) -> list[int]:
     """Return the bytes per device. A tied embedding is on the device of the head."""
-    held = [count * size.block for count in counts]
+    stops = list(accumulate(counts))
+    held = [sum(size.blocks[stop - n : stop]) for n, stop in zip(counts, stops, strict=True)]
     held[-1 if tied else 0] += size.embed
     held[-1] += size.head
     return held

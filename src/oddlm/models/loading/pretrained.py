@@ -70,7 +70,13 @@ def outline(source: Source, mask_id: int | None = None) -> Outline:
         name,
         described,
         tokenizer,
-        *special_ids(described.keys, tokenizer, described.config.vocab_size, mask_id),
+        *special_ids(
+            described.keys,
+            tokenizer,
+            described.config.vocab_size,
+            mask_id,
+            described.architecture.mask_id,
+        ),
     )
 
 

@@ -2,20 +2,21 @@
 
 A loader creates the network on the meta device, calls `prepare(network, quantize)`, then passes
 every complete parameter, on its final device, to `assign(module, attribute, tensor)`. A matrix is
-quantised when it is assigned, so only one at a time exists in full precision. The linear layers of
-the blocks are quantised; embedding, norms, biases and head are not (transformers excludes the head
-too, for numerical stability).
+quantised when it is assigned, so only one at a time exists in full precision (of experts, those of
+one layer). The linear layers and the experts of the blocks are quantised; embedding, norms, biases,
+routers and head are not (transformers excludes the head too, for numerical stability).
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, prod
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from ...checks import one_of
+from ..moe import StackedLinear, stored_dtype
 from ..transformer import Transformer, TransformerConfig
 
 Quantize = Literal["nf4", "int8"]
@@ -38,7 +39,28 @@ def prepare(network: Transformer, quantize: str | None) -> Transformer:
         for name, child in module.named_children():
             if isinstance(child, nn.Linear):
                 setattr(module, name, _layer(library, child, quantize))
+            elif isinstance(child, StackedLinear):
+                setattr(module, name, QuantizedExperts(library, child, quantize))
     return network
+
+
+class QuantizedExperts(nn.Module):
+    """A quantised layer per expert, in place of a `StackedLinear`."""
+
+    def __init__(self, library: Any, stacked: StackedLinear, quantize: str) -> None:
+        super().__init__()
+        count, rows, columns = stacked.weight.shape
+        one = nn.Linear(columns, rows, bias=False, device="meta", dtype=stacked.weight.dtype)
+        self.layers = nn.ModuleList(_layer(library, one, quantize) for _ in range(count))
+
+    def one(self, expert: int, x: Tensor) -> Tensor:
+        result: Tensor = self.layers[expert](x)
+        return result
+
+    def fill(self, weight: Tensor) -> None:
+        """Quantise the matrices of all experts, [experts, rows, columns]."""
+        for layer, matrix in zip(self.layers, weight, strict=True):
+            assign(layer, "weight", matrix)
 
 
 def is_quantized(network: Transformer) -> bool:
@@ -47,6 +69,9 @@ def is_quantized(network: Transformer) -> bool:
 
 def assign(module: nn.Module, attribute: str, tensor: Tensor) -> None:
     """Set module.attribute to the tensor, quantised if it is the weight of a quantised layer."""
+    if isinstance(module, QuantizedExperts):
+        module.fill(tensor)
+        return
     quantizer: Quantizer | None = (
         getattr(module, "quantizer", None) if attribute == "weight" else None
     )
@@ -114,13 +139,12 @@ class Footprint:
     """The size of a network's weights in bytes."""
 
     embed: int
-    block: int  # per block
-    layers: int
+    blocks: tuple[int, ...]  # of each block
     head: int  # including the last norm
 
     @property
     def total(self) -> int:
-        return self.embed + self.layers * self.block + self.head
+        return self.embed + sum(self.blocks) + self.head
 
 
 def footprint(
@@ -130,20 +154,28 @@ def footprint(
     if quantize is not None:
         one_of("quantize", quantize, QUANTIZATIONS)
     with torch.device("meta"):
-        network = Transformer(config).to(dtype)
-    block = _bytes(network.blocks[0])
-    for linear in network.blocks[0].modules() if quantize else ():
-        if isinstance(linear, nn.Linear):
-            block += (
-                _quantized_bytes(linear.in_features, linear.out_features, quantize)
-                - linear.weight.nbytes
-            )
-    head = _bytes(network.norm) + (0 if network.head is None else _bytes(network.head))
-    return Footprint(_bytes(network.embed), block, config.layers, head)
+        network = Transformer(config)
+    head = _bytes(network.norm, dtype) + (
+        0 if network.head is None else _bytes(network.head, dtype)
+    )
+    blocks = tuple(_block_bytes(block, dtype, quantize) for block in network.blocks)
+    return Footprint(_bytes(network.embed, dtype), blocks, head)
 
 
-def _bytes(module: nn.Module) -> int:
-    return sum(p.nbytes for p in module.parameters())
+def _block_bytes(block: nn.Module, dtype: torch.dtype, quantize: str | None) -> int:
+    total = _bytes(block, dtype)
+    for layer in block.modules() if quantize else ():
+        if isinstance(layer, nn.Linear | StackedLinear):
+            *count, rows, columns = layer.weight.shape
+            total += prod(count) * _quantized_bytes(columns, rows, quantize)
+            total -= layer.weight.numel() * dtype.itemsize
+    return total
+
+
+def _bytes(module: nn.Module, dtype: torch.dtype) -> int:
+    return sum(
+        p.numel() * stored_dtype(name, dtype).itemsize for name, p in module.named_parameters()
+    )
 
 
 def _quantized_bytes(columns: int, rows: int, quantize: str | None) -> int:

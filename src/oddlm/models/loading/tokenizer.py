@@ -89,6 +89,10 @@ class TextTokenizer:
         number = None if text is None else self._backend.token_to_id(text)
         return None if number is None else int(number)
 
+    def text_of(self, number: int) -> str | None:
+        text: str | None = self._backend.id_to_token(number)
+        return text
+
 
 def read_tokenizer(folder: Path) -> TextTokenizer:
     """Read tokenizer.json, or vocab.json and merges.txt, and the settings next to them."""
@@ -99,18 +103,23 @@ def read_tokenizer(folder: Path) -> TextTokenizer:
 
 
 def special_ids(
-    keys: Keys, tokenizer: TextTokenizer, vocab_size: int, mask_id: int | None = None
+    keys: Keys,
+    tokenizer: TextTokenizer,
+    vocab_size: int,
+    mask_id: int | None = None,
+    published: int | None = None,
 ) -> tuple[int, tuple[int, ...]]:
     """Return the mask id and the ids that end an answer, from config.json and the tokenizer.
 
     mask_id: overrides the mask id found there.
+    published: the mask id of the architecture, if they name none and no other token has it.
     """
     if tokenizer.size > vocab_size:
         raise ValueError(
             f"{keys.where} has a vocabulary of {vocab_size} tokens, but its tokenizer has "
             f"{tokenizer.size}"
         )
-    mask = mask_id if mask_id is not None else _mask_id(keys, tokenizer)
+    mask = mask_id if mask_id is not None else _mask_id(keys, tokenizer, published)
     ends = [
         tokenizer.id_of(text)
         for text in (tokenizer.tokens["eos_token"], tokenizer.tokens["pad_token"])
@@ -124,7 +133,7 @@ def special_ids(
     return mask, tuple(dict.fromkeys(end for end in known if end != mask))
 
 
-def _mask_id(keys: Keys, tokenizer: TextTokenizer) -> int:
+def _mask_id(keys: Keys, tokenizer: TextTokenizer, published: int | None) -> int:
     configured = keys.get("mask_token_id")
     named = tokenizer.id_of(tokenizer.tokens["mask_token"])
     if configured is not None and named is not None and configured != named:
@@ -135,6 +144,8 @@ def _mask_id(keys: Keys, tokenizer: TextTokenizer) -> int:
     for found in (configured, named, *map(tokenizer.special.get, MASK_TEXTS)):
         if found is not None:
             return found  # type: ignore[no-any-return]
+    if published is not None and "mask" in (tokenizer.text_of(published) or "mask").lower():
+        return published
     raise ValueError(
         f"{keys.where} has no mask_token_id, and its tokenizer has no mask token: this does not "
         "look like a masked diffusion model; if it is one, pass the id of its mask token as "

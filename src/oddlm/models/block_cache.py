@@ -1,0 +1,293 @@
+"""The session of block-causal networks, with an exact KV cache.
+
+A position attends to its own block and to the blocks before it, so the keys and values of a block
+are final once its tokens are. A step computes a window of each sample: the open block, preceded by
+the blocks that were finished since the last step. The window attends to the keys and values that
+are held of all earlier blocks. Those of its finished blocks are added to them; those of the open
+block are not kept. So each block is computed once with its final tokens, in the pass that opens the
+next one.
+
+The full blocks of a prompt are computed and held once for all of its samples. The rest of the
+prompt shares a block with the first tokens of the answer and is computed for each sample.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ..core.model import Query
+from .session import RunSession
+from .transformer import KV, Layout, Transformer
+
+ROOM = 128  # the cache of the samples grows by this many positions at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The windows of R samples of a session, W positions each, and what they attend to."""
+
+    samples: Tensor  # [R]: indices among the samples of the session
+    slots: Tensor  # [R, W - block length]: where the cache keeps the finished positions
+    prompts: Tensor  # [P]: the prompts of these samples
+    members: Tensor  # [P, m]: the samples of each prompt; those with fewer repeat some sample
+    place: Tensor  # [R]: where each sample is among the members
+    from_prompt: int  # the most positions that are held of a prompt
+    from_sample: int  # the most positions that are held of a sample
+    mask: Tensor | None
+    """[R, 1, W, from_prompt + from_sample + W]: False if hidden; None if all are visible."""
+
+    def product(self, x: Tensor, y: Tensor, shared: bool) -> Tensor:
+        """Multiply x [R, heads, M, K] by y [R, heads, K, N], or by [P, heads, K, N] if shared.
+
+        The rows of all samples of a prompt are then rows of one matrix, so y is not repeated.
+        """
+        if not shared:
+            return x @ y
+        together = x[self.members.to(x.device)].transpose(1, 2).flatten(2, 3) @ y
+        apart = together.unflatten(2, (self.members.shape[1], -1)).transpose(1, 2).flatten(0, 1)
+        own: Tensor = apart[self.place.to(x.device)]
+        return own
+
+    def softmax(self, scores: Tensor, scale: float, queries: int) -> Tensor:
+        """Return attention weights from scores [R, key heads, M, K].
+
+        M holds the last `queries` positions of the window for each of the heads that share a key.
+        """
+        scores = scores.to(torch.promote_types(scores.dtype, torch.float32)) * scale
+        if self.mask is not None:
+            hidden = ~self.mask[:, :, None, -queries:].to(scores.device)
+            scores = scores.unflatten(2, (-1, queries)).masked_fill(hidden, -torch.inf)
+            scores = scores.flatten(2, 3)
+        return scores.softmax(dim=-1)
+
+
+class BlockSession(RunSession):
+    """A session that keeps the keys and values of all blocks before the open one."""
+
+    def __init__(self, network: Transformer, first: Query) -> None:
+        super().__init__(network, first)
+        assert network.config.block_length is not None
+        self.block = network.config.block_length
+        # Of each sample: its prompt, how many positions that has in full blocks, and how many
+        # positions are held in all.
+        self.prompt: list[int] = []
+        self.shared = [n // self.block * self.block for n in first.prompt_lengths.tolist()]
+        self.held = list(self.shared)
+        self.prompt_kv: list[KV] = []  # per layer, [prompts, key heads, positions, head]
+        self.sample_kv: list[KV] = []  # per layer, [samples, key heads, positions, head]
+        self.before: Tensor | None = None
+        """[samples, width]: with a shift, the hidden state before the window, which predicts its
+        first position."""
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of the keys and values that are held."""
+        return sum(x.nbytes for pair in (*self.prompt_kv, *self.sample_kv) for x in pair)
+
+    @torch.no_grad()
+    def __call__(self, query: Query) -> Tensor:
+        self.check(query)
+        if query.nudge is not None:
+            raise ValueError(
+                "a cached model cannot take a nudge, because it reuses the keys and values of the "
+                "prompt: load the model with cache='off'"
+            )
+        self._drop(query)
+        if not self.prompt:
+            self._read_prompts(query.tokens)
+        lows = self._lows(query)
+        members: dict[int, list[int]] = {}  # by the width of their windows
+        for i, (low, held) in enumerate(zip(lows, self.held, strict=True)):
+            members.setdefault(low - held + self.block, []).append(i)
+        parts = [self._logits(query, some, width) for width, some in members.items()]
+        self.held = lows  # only now, so that a failed query can be repeated
+        self.next += 1
+        if len(parts) == 1:
+            return parts[0]
+        order = torch.tensor([i for some in members.values() for i in some])
+        return torch.cat(parts)[order.argsort().to(query.tokens.device)]
+
+    def _lows(self, query: Query) -> list[int]:
+        """Return where the open block of each sample begins, counted from its first token.
+
+        This waits for a GPU, because the windows are chosen on the host.
+        """
+        masked = query.blocks.masked
+        first = masked.byte().argmax(dim=1).where(masked.any(dim=1), masked.shape[1] - 1)
+        lows: list[int] = ((query.prompt_lengths + first) // self.block * self.block).tolist()
+        return lows
+
+    def _drop(self, query: Query) -> None:
+        """Free the memory of samples that have ended, and of prompts without samples."""
+        index = self.indices(query)
+        if index is None:
+            return
+        _take(self.sample_kv, index)
+        if self.before is not None:
+            self.before = self.before[index]
+        kept = index.tolist()
+        owners = [self.prompt[i] for i in kept]
+        used = {prompt: i for i, prompt in enumerate(sorted(set(owners)))}
+        if len(used) < len(set(self.prompt)):
+            _take(self.prompt_kv, torch.tensor(list(used)))
+        self.prompt = [used[prompt] for prompt in owners]
+        self.shared, self.held = ([x[i] for i in kept] for x in (self.shared, self.held))
+        self.samples, self.prompt_lengths = query.samples, query.prompt_lengths
+
+    def _read_prompts(self, tokens: Tensor) -> None:
+        """Compute the full blocks of the prompts, those of equal prompts once."""
+        network, widest, shift = self.network, max(self.shared), self.network.config.shift
+        if shift:
+            self.before = network.norm.weight.new_zeros(len(tokens), network.config.width)
+        if not widest:
+            self.prompt = [0] * len(tokens)
+            return
+        places = torch.arange(widest, device=tokens.device)[None]
+        shared = torch.tensor(self.shared, device=tokens.device)[:, None]
+        columns = (self.start - self.prompt_lengths)[:, None] + places
+        own = tokens.gather(1, columns.clamp(max=self.width - 1)).masked_fill(places >= shared, -1)
+        distinct, owner = own.unique(dim=0, return_inverse=True)
+
+        def store(layer: int, keys: Tensor, values: Tensor) -> KV:
+            # contiguous: a view would keep the queries in memory
+            self.prompt_kv[layer : layer + 1] = [(keys.contiguous(), values.contiguous())]
+            return keys, values
+
+        # Shorter prompts are padded on the right: nothing before the padding attends to it.
+        real = torch.ones_like(places, dtype=torch.bool)[:, None, None]
+        first = max(min(self.shared) - 1, 0) if shift else widest - 1  # that predicts another
+        x = network.hidden_states(
+            distinct.clamp(min=0),
+            Layout(*network.rope(places), network.visible(places, real)),
+            store,
+            query_start=first,
+            last_mlp=False,
+        )
+        self.computed += distinct.numel()
+        if shift:
+            last = (shared - 1 - first).clamp(min=0)[..., None].expand(-1, -1, x.shape[2])
+            self.before = x[owner].gather(1, last).squeeze(1)
+        self.prompt = owner.tolist()
+
+    def _logits(self, query: Query, some: list[int], width: int) -> Tensor:
+        """Compute the windows of some samples, all of this width, and return their logits."""
+        network, device, finished = self.network, query.tokens.device, width - self.block
+        samples = torch.tensor(some, device=device)
+        lengths = self.prompt_lengths[samples][:, None]
+        low = torch.tensor([self.held[i] for i in some], device=device)[:, None]
+        places = low + torch.arange(width, device=device)  # [R, W], counted from the first token
+        columns = (places + self.start - lengths).clamp(max=self.width - 1)
+        tokens = query.tokens[samples].gather(1, columns)
+        shift = int(network.config.shift)
+        x = network.hidden_states(
+            tokens,
+            Layout(*network.rope(places), None),
+            query_start=max(finished - shift, 0),
+            last_mlp=False,
+            attention=partial(self._attend, self._window(samples, some, places)),
+        )
+        self.computed += tokens.numel()
+        if self.before is not None and finished:
+            self.before[samples] = x[:, 0]
+        elif self.before is not None:
+            x = torch.cat([self.before[samples][:, None], x], dim=1)
+        positions = torch.arange(self.width - self.start, device=device)
+        if query.positions is not None:
+            positions = query.positions[samples]
+        begin = low + finished
+        offsets = (lengths + positions - begin).clamp(0, self.block - 1)
+        return network.finish(x, shift, begin[:, 0], offsets)
+
+    def _window(self, samples: Tensor, some: list[int], places: Tensor) -> Window:
+        device, width = samples.device, places.shape[1]
+        shared = [self.shared[i] for i in some]
+        own = [self.held[i] - self.shared[i] for i in some]
+        prompts, members, place = _by_prompt([self.prompt[i] for i in some])
+        earlier = [
+            torch.arange(max(count), device=device) < torch.tensor(count, device=device)[:, None]
+            for count in (shared, own)
+        ]
+        end = self.prompt_lengths[samples][:, None] + self.width - self.start
+        inside = self.network.visible(places, (places < end)[:, None, None])  # [R, 1, W, W]
+        before = torch.cat(earlier, dim=1)[:, None, None].expand(-1, -1, width, -1)
+        mask = torch.cat([before, inside], dim=-1)
+        return Window(
+            samples=samples,
+            slots=torch.tensor(own, device=device)[:, None]
+            + torch.arange(width - self.block, device=device),
+            prompts=torch.tensor(prompts, device=device),
+            members=torch.tensor(members, device=device),
+            place=torch.tensor(place, device=device),
+            from_prompt=max(shared),
+            from_sample=max(own),
+            mask=None if bool(mask.all()) else mask,
+        )
+
+    def _attend(self, window: Window, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Attend to the prompt, to the finished blocks of the sample, and to the window itself."""
+        if window.slots.shape[1]:
+            self._store(window, layer, k, v)
+        sources = [(k, v, False)]  # keys and values, and whether those of a prompt
+        if window.from_sample:
+            kv = _rows(self.sample_kv[layer], window.samples, window.from_sample)
+            sources.insert(0, (*kv, False))
+        if window.from_prompt:
+            kv = _rows(self.prompt_kv[layer], window.prompts, window.from_prompt)
+            sources.insert(0, (*kv, True))
+        scale, queries = q.shape[3] ** -0.5, q.shape[2]
+        q = q.unflatten(1, (k.shape[1], -1)).flatten(2, 3)  # heads that share a key are rows, too
+        scores = [window.product(q, keys.mT, shared) for keys, _, shared in sources]
+        weights = window.softmax(torch.cat(scores, dim=-1), scale, queries).to(v.dtype)
+        attended = torch.zeros_like(q)
+        parts = weights.split([x.shape[3] for x in scores], dim=-1)
+        for part, (_, values, shared) in zip(parts, sources, strict=True):
+            attended += window.product(part, values, shared)
+        result: Tensor = attended.unflatten(2, (-1, queries)).flatten(1, 2)
+        return result
+
+    def _store(self, window: Window, layer: int, k: Tensor, v: Tensor) -> None:
+        """Add the keys and values of the finished blocks of a window to those that are held."""
+        finished = window.slots.shape[1]
+        needed = window.from_sample + finished
+        if layer == len(self.sample_kv):
+            R, heads, _, size = len(self.held), *k.shape[1:]
+            self.sample_kv.append((k.new_zeros(R, heads, 0, size), v.new_zeros(R, heads, 0, size)))
+        if needed > self.sample_kv[layer][0].shape[2]:
+            room = -(-needed // ROOM) * ROOM
+            # zeros, since hidden positions have weight 0 but must not be NaN
+            self.sample_kv[layer] = tuple(  # type: ignore[assignment]
+                torch.cat([x, x.new_zeros(*x.shape[:2], room - x.shape[2], x.shape[3])], dim=2)
+                for x in self.sample_kv[layer]
+            )
+        samples, slots = window.samples.to(k.device)[:, None], window.slots.to(k.device)
+        for cached, part in zip(self.sample_kv[layer], (k, v), strict=True):
+            cached[samples, :, slots] = part[:, :, :finished].transpose(1, 2)
+
+
+def _rows(pair: KV, rows: Tensor, positions: int) -> KV:
+    """Return some rows, in ascending order, and the first positions of cached keys and values."""
+    keys, values = (x[:, :, :positions] for x in pair)
+    if len(rows) == len(keys):
+        return keys, values
+    here = rows.to(keys.device)
+    return keys[here], values[here]
+
+
+def _take(layers: list[KV], rows: Tensor) -> None:
+    """Keep some of the rows, layer by layer."""
+    for i, (keys, values) in enumerate(layers):
+        here = rows.to(keys.device)
+        layers[i] = keys[here], values[here]
+
+
+def _by_prompt(owners: Sequence[int]) -> tuple[list[int], list[list[int]], list[int]]:
+    """Return the prompts of some samples, the samples of each, and where each sample is there."""
+    prompts = sorted(set(owners))
+    groups = [[i for i, owner in enumerate(owners) if owner == prompt] for prompt in prompts]
+    most = max(len(group) for group in groups)
+    members = [group + [0] * (most - len(group)) for group in groups]
+    place = {i: g * most + j for g, group in enumerate(groups) for j, i in enumerate(group)}
+    return prompts, members, [place[i] for i in range(len(owners))]
