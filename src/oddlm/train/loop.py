@@ -1,7 +1,8 @@
 """What every training run shares: schedule, masking, log, checkpoints, and the loop itself.
 
 The prompt is kept, every answer token is masked with probability t ~ U(0, 1), and the masked ones
-are predicted with weight 1/t: the bound of LLaDA (Nie et al. 2025, arXiv:2502.09992).
+are predicted with weight 1/t: the bound of LLaDA (Nie et al. 2025, arXiv:2502.09992). Block-causal
+networks have a t for each block (`blocks`).
 """
 
 import json
@@ -160,14 +161,28 @@ def _steps(start: int, stop: int) -> Iterator[tuple[int, list[int]]]:
 
 
 def corrupt(
-    prompts: Tensor, lengths: Tensor, answers: Tensor, mask_id: int, generator: torch.Generator
+    prompts: Tensor,
+    lengths: Tensor,
+    answers: Tensor,
+    mask_id: int,
+    generator: torch.Generator,
+    block_length: int | None = None,
 ) -> tuple[Tensor, ...]:
-    """Mask each answer token with its pair's probability t; t is spread evenly over (0, 1)."""
+    """Mask each answer token with probability t, which is spread evenly over (0, 1).
+
+    t is that of its pair, [B, 1], or with a block length that of its block, [B, L].
+    """
     B, L = answers.shape
     device = answers.device
+    size = block_length or L
+    # An answer that begins inside a block may touch one block more.
+    count = 1 if block_length is None else (L + size - 2) // size + 1
     offset = torch.rand(1, generator=generator, device=device)
-    order = torch.randperm(B, generator=generator, device=device)
-    t = ((order + offset) / B).clamp(min=1 / L)[:, None]
+    order = torch.randperm(B * count, generator=generator, device=device).view(B, count)
+    t = ((order + offset) / order.numel()).clamp(min=1 / min(size, L))
+    if block_length is not None:
+        inside = lengths[:, None] % size + torch.arange(L, device=device)
+        t = t.gather(1, inside // size)
     mask = torch.rand(B, L, generator=generator, device=device) < t
     canvas = torch.cat([prompts, answers.masked_fill(mask, mask_id)], dim=1)
     return canvas, lengths, answers, mask, t

@@ -8,19 +8,20 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
-from pydantic import Field
-from torch import Tensor
+from pydantic import Field, field_validator, model_validator
+from torch import Tensor, nn
 
-from ..config import read_toml
+from ..config import checked, no_flag, read_toml
 from ..models.mini import MiniTokenizer, save_checkpoint
 from ..models.transformer import Transformer, TransformerConfig
 from ..registry import Registry
+from .blocks import answer_logits
 from .loop import (
     LoopConfig,
     Run,
@@ -66,8 +67,22 @@ class DataConfig(Strict):
 
 class TrainConfig(LoopConfig):
     compile: bool = True
+    block_length: int | None = Field(
+        None, ge=1, description="Makes the network block-causal, in blocks of this many tokens."
+    )
     model: ModelConfig
     data: list[DataConfig] = Field(min_length=1)
+    _numbers = field_validator("block_length", mode="before")(no_flag)
+
+    @model_validator(mode="after")
+    def _has_blocks(self) -> Self:
+        longest = max(data.prompt + data.length for data in self.data)
+        if self.block_length is not None and self.block_length >= longest:
+            raise ValueError(
+                f"block_length {self.block_length} leaves no second block in {longest} tokens, "
+                "the longest prompt with its answer: make it smaller, or leave it out"
+            )
+        return self
 
 
 class Pairs:
@@ -85,9 +100,22 @@ class Pairs:
 
 
 def read_config(path: Path, **changes: Any) -> TrainConfig:
-    return TrainConfig.model_validate(
-        {**read_toml(path), **{k: v for k, v in changes.items() if v is not None}}
-    )
+    given = {k: v for k, v in changes.items() if v is not None}
+    return checked(TrainConfig, {**read_toml(path), **given})
+
+
+class Objective(nn.Module):
+    """The loss of a batch, as a module, so that processes can share its gradients."""
+
+    def __init__(self, network: Transformer, focal: float) -> None:
+        super().__init__()
+        self.network, self.focal = network, focal
+
+    def forward(
+        self, canvas: Tensor, lengths: Tensor, answers: Tensor, mask: Tensor, t: Tensor
+    ) -> Tensor:
+        logits = answer_logits(self.network, canvas, lengths, answers)
+        return weighted_loss(logits, answers, mask, t, focal=self.focal)
 
 
 def train(
@@ -105,10 +133,13 @@ def train(
     )
     torch.manual_seed(config.seed)
     torch.set_float32_matmul_precision("high")
+    block_length = config.block_length
     network = Transformer(
-        TransformerConfig(vocab_size=tokenizer.size, **config.model.model_dump())
+        TransformerConfig(
+            vocab_size=tokenizer.size, block_length=block_length, **config.model.model_dump()
+        )
     ).to(place.device)
-    plain = partial(_loss, place.shared(network), focal=config.focal)
+    plain = place.shared(Objective(network, config.focal))
     objective = torch.compile(plain, dynamic=False) if config.compile else plain
 
     def loss_at(step: int) -> tuple[Tensor, str, int]:
@@ -116,7 +147,7 @@ def train(
             step_seed(config.seed, step, place.rank)
         )
         pairs = sets[_which(config, step)]
-        canvas, *rest = corrupt(*pairs.draw(generator), tokenizer.mask_id, generator)
+        canvas, *rest = corrupt(*pairs.draw(generator), tokenizer.mask_id, generator, block_length)
         with place.autocast(config):
             loss = objective(canvas, *rest)
         loss.backward()
@@ -133,26 +164,14 @@ def train(
     return out / "model"
 
 
-def _loss(
-    model: Callable[..., Tensor],
-    canvas: Tensor,
-    lengths: Tensor,
-    answers: Tensor,
-    mask: Tensor,
-    t: Tensor,
-    *,
-    focal: float,
-) -> Tensor:
-    logits = model(canvas, canvas.shape[1] - answers.shape[1], lengths)
-    return weighted_loss(logits, answers, mask, t, focal=focal)
-
-
 @torch.no_grad()
 def check(network: Transformer, mask_id: int, pairs: Pairs) -> dict[str, float]:
     """Measure the network on held-out pairs."""
     generator = torch.Generator(network.device).manual_seed(0)
-    canvas, lengths, answers, mask, t = corrupt(*pairs.draw(generator), mask_id, generator)
-    return measures(network(canvas, canvas.shape[1] - answers.shape[1], lengths), answers, mask, t)
+    canvas, lengths, answers, mask, t = corrupt(
+        *pairs.draw(generator), mask_id, generator, network.config.block_length
+    )
+    return measures(answer_logits(network, canvas, lengths, answers), answers, mask, t)
 
 
 def make_pairs(

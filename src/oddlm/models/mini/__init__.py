@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from ...checks import whole
 from ..cache import Cache
 from ..loading.device import chosen_device
 from ..loading.weights import of_files
@@ -133,6 +134,8 @@ def load_checkpoint(folder: Path, vocab_size: int) -> Transformer:
 
     try:
         config = TransformerConfig(**json.loads((folder / CONFIG).read_text()))
+        if config.block_length is not None:
+            whole("block_length", config.block_length)
         weights = load_file(folder / WHOLE)
     except (OSError, TypeError, ValueError, SafetensorError) as error:
         raise ValueError(
