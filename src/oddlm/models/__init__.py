@@ -88,6 +88,11 @@ def check_model(name: str, **options: Any) -> None:
 
 def find_model(name: str) -> Callable[..., Any]:
     """Return the callable that creates the model; nothing is loaded yet."""
+    if name.endswith(".gguf") and not Path(name).is_dir():
+        raise ValueError(
+            f"{name!r} is a GGUF file, which holds a causal model: make a diffusion model of it "
+            "with `oddlm adapt`, and give the folder that this writes"
+        )
     if _is_checkpoint(name):
         from .loading.pretrained import load_pretrained
 
@@ -96,11 +101,6 @@ def find_model(name: str) -> Callable[..., Any]:
         from .mini import Mini
 
         return partial(Mini, name)  # written by `oddlm train`
-    if name.endswith(".gguf"):
-        raise ValueError(
-            f"{name!r} is a GGUF file, which holds a causal model: make a diffusion model of it "
-            "with `oddlm adapt`, and give the folder that this writes"
-        )
     if "/" in name or "\\" in name:
         raise ValueError(
             f"there is no folder {name!r}, and a name on the hub has the form organisation/model"
