@@ -262,7 +262,10 @@ class Drawing:
         """Take a step with the answer to the query, and return what it did."""
         self.state, event = advance(self.state, logits, query=query)
         base, pushed = event.logprobs
-        self._base, self._pushed = self._base + base, self._pushed + pushed
+        self._base, self._pushed = (
+            torch.where(event.commit, new, held)
+            for new, held in ((base, self._base), (pushed, self._pushed))
+        )
         if (taken := event.decision.remask) is not None:
             self._base, self._pushed = (
                 x.masked_fill(taken, 0.0) for x in (self._base, self._pushed)

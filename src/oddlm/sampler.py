@@ -78,12 +78,15 @@ def begin(model: Model | ModelInfo, prompts: Sequence[Prompt], **options: Unpack
 
 def choose_backend(info: ModelInfo, settings: Settings, guide: Guide | None) -> dispatch.Backend:
     """Choose the backend of a run by device, dtype, guide and filters."""
+    forms = () if guide is None else guide.forms
+    if settings.edits:  # the fused kernels neither push nor draw beside tokens that are read again
+        forms = [form for form in forms if form != "triton"]
     return dispatch.choose(
         info.device,
         info.dtype,
         asked="auto" if guide is None else guide.backend,  # type: ignore[arg-type]
-        forms=() if guide is None else guide.forms,  # type: ignore[arg-type]
-        filtered=settings.filtered(info),
+        forms=forms,  # type: ignore[arg-type]
+        filtered=settings.filtered(info) or settings.edits,
     )
 
 

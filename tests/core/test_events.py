@@ -117,7 +117,7 @@ def test_nothing_is_computed_when_nobody_looks(toy, monkeypatch):
     events = observed(toy, guide=guide)
     assert len(calls) == 10
     assert all(
-        set(vars(event)) == {"step", "prediction", "decision", "logits", "propose"}
+        set(vars(event)) == {"step", "prediction", "decision", "logits", "after", "propose"}
         for event in events
     )
     assert events[2].plain is events[2].plain

@@ -1,7 +1,8 @@
 """The state of every position: committed, open or pending.
 
 Blocks are written from left to right. The first block of a sample with a masked position is open;
-masked positions after it are pending. Block-causal models count their blocks from the first token
+masked positions after it are pending. If written tokens are edited, a block stays open until it is
+settled. Block-causal models count their blocks from the first token
 of the prompt ("absolute"), so that the first and the last block of an answer may be shorter, and
 differ between samples. All other models count from the start of the answer.
 """
@@ -24,6 +25,8 @@ class Blocks:
     """[B, L] int64, or [1, L] if equal for all samples: the block of each position, from 0."""
     count: int  # the most blocks of any sample
     masked: Tensor  # [B, L] bool
+    unsettled: Tensor | None = None
+    """[B, L] bool: positions that may still change; None means the masked ones."""
 
     @classmethod
     def lay(
@@ -38,25 +41,42 @@ class Blocks:
 
     def __getitem__(self, some: slice | Tensor) -> "Blocks":
         ids = self.ids if len(self.ids) == 1 else self.ids[some]
-        return replace(self, ids=ids, masked=self.masked[some])
+        unsettled = None if self.unsettled is None else self.unsettled[some]
+        return replace(self, ids=ids, masked=self.masked[some], unsettled=unsettled)
 
     def with_masked(self, masked: Tensor) -> "Blocks":
         return replace(self, masked=masked)
+
+    def settle(self, here: Tensor) -> "Blocks":
+        """Settle the positions `here` [B, L]; nothing changes if no token is edited."""
+        if self.unsettled is None:
+            return self
+        return replace(self, unsettled=self.unsettled & ~here)
 
     @property
     def committed(self) -> Tensor:
         return ~self.masked
 
+    @property
+    def unfinished(self) -> Tensor:
+        """[B, L]: positions that may still change."""
+        return self.masked if self.unsettled is None else self.unsettled
+
     @cached_property
     def current(self) -> Tensor:
-        """[B]: the open block of each sample; `count` if everything is written."""
-        current: Tensor = torch.where(self.masked, self.ids, self.count).amin(dim=1)
+        """[B]: the open block of each sample; `count` if everything is finished."""
+        current: Tensor = torch.where(self.unfinished, self.ids, self.count).amin(dim=1)
         return current
+
+    @property
+    def inside(self) -> Tensor:
+        """[B, L]: all positions of the open block."""
+        return self.ids == self.current[:, None]
 
     @cached_property
     def open(self) -> Tensor:
         """[B, L]: masked positions of the open block."""
-        return self.masked if self.count == 1 else self.masked & (self.ids == self.current[:, None])
+        return self.masked if self.count == 1 else self.masked & self.inside
 
     @property
     def pending(self) -> Tensor:
@@ -64,4 +84,6 @@ class Blocks:
         return self.masked & ~self.open
 
     def to(self, device: torch.device) -> "Blocks":
-        return replace(self, ids=self.ids.to(device), masked=self.masked.to(device))
+        unsettled = None if self.unsettled is None else self.unsettled.to(device)
+        ids, masked = self.ids.to(device), self.masked.to(device)
+        return replace(self, ids=ids, masked=masked, unsettled=unsettled)

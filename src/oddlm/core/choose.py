@@ -53,7 +53,7 @@ class Outlook:
 
     answer: Tensor  # [B, m, V]: the network's output
     positions: Tensor | None  # [B, m]: the positions of the answer; None means all, m = L
-    answered: Tensor  # [B, L] bool: the masked positions among them
+    answered: Tensor  # [B, L] bool: those among them whose logits are read
     step: Step
     alarm: Alarm
     backend: Backend
@@ -73,7 +73,8 @@ class Outlook:
         if self.pushed is None:
             return self.base
         if self.pushed.push is not None:
-            logits: Tensor = self.backend.kernel.write(self.base, self.answered, self.pushed.push)
+            here = self.answered & self.step.masked
+            logits: Tensor = self.backend.kernel.write(self.base, here, self.pushed.push)
             return logits
         assert self.pushed.logits is not None
         return self.pushed.logits
@@ -224,7 +225,7 @@ def predict(
     needs: str | None,
     confidence: str = "full",
 ) -> Prediction:
-    """Choose a token at every open position by Gumbel-max (at temperature 0 by argmax).
+    """Choose a token at every writable position by Gumbel-max (at temperature 0 by argmax).
 
     Ties go to the lowest id. Full confidence is the softmax of the pushed logits, without
     temperature or filters; sampled confidence is that of the distribution tokens are drawn from.
@@ -234,7 +235,7 @@ def predict(
         return _draw_fused(outlook, temperature, needs)
     if outlook.backend.kernel is not None:
         # The fused draw would have checked them.
-        check_logits(outlook.pushed_logits, step.open, _source(outlook), outlook.alarm)
+        check_logits(outlook.pushed_logits, step.writable, _source(outlook), outlook.alarm)
     keys = step.keys(noise.Purpose.TOKEN, step.tokens.shape[1]).flatten()
     logits = outlook.pushed_logits
     V = logits.shape[-1]
@@ -242,7 +243,7 @@ def predict(
     chosen = torch.zeros_like(tokens, dtype=torch.float64)
     extra = torch.zeros_like(chosen)
     flat, wide = logits.reshape(-1, V), torch.promote_types(logits.dtype, torch.float32)
-    for rows in row_tiles(step.open.flatten().nonzero().squeeze(1), V):
+    for rows in row_tiles(step.writable.flatten().nonzero().squeeze(1), V):
         if full:
             x = flat[rows].to(wide)  # [R, V]
             score, heat = filter_logits(x, top_k, top_p), temperature

@@ -18,7 +18,11 @@ POLICIES: Registry[Policy] = Registry("policy")
 
 
 def policy(
-    *, needs: str | None = None, parallel: bool = False, remasks: bool = False
+    *,
+    needs: str | None = None,
+    parallel: bool = False,
+    remasks: bool = False,
+    edits: bool = False,
 ) -> Callable[[Policy], Policy]:
     """Declare the properties of a policy.
 
@@ -26,12 +30,14 @@ def policy(
         needs: The statistic it reads besides confidence, "margin" or "entropy".
         parallel: It may exceed its quota.
         remasks: It may mask written tokens again, and returns a `Proposal`.
+        edits: It may replace written tokens of the open block, and returns a `Proposal`.
     """
 
     def mark(function: Policy) -> Policy:
         function.needs = needs  # type: ignore[attr-defined]
         function.parallel = parallel  # type: ignore[attr-defined]
         function.remasks = remasks  # type: ignore[attr-defined]
+        function.edits = edits  # type: ignore[attr-defined]
         return function
 
     return mark
@@ -133,6 +139,21 @@ def remdm(
         prediction.confidence.log(),
         step.revisable & (noise.uniform(keys, step.tokens.shape[1]) < share),
     )
+
+
+@POLICIES.register
+@policy(parallel=True, edits=True)
+def joint_threshold(
+    prediction: Prediction, step: Step, *, threshold: float = 0.7, editing: float = 0.5
+) -> Proposal:
+    """Everything more confident than `threshold` at once, and written tokens edited (LLaDA2.1).
+
+    A token of the open block is replaced by another one that is more confident than `editing`. The
+    defaults are those that LLaDA2.1 calls its quality mode; its speed mode is 0.5 and 0.
+    """
+    assert step.editable is not None
+    score = prediction.confidence.log().masked_fill(prediction.confidence > threshold, torch.inf)
+    return Proposal(score, edit=step.editable & (prediction.confidence > editing))
 
 
 def _unsort(flags: Tensor, order: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
 """The diffusion process: what a step may do to tokens.
 
 Absorbing: MASK becomes a token and stays one. Remasking: a policy may mask tokens of the open block
-again (ReMDM: Wang et al. 2025, arXiv:2503.00307). Uniform: positions without an accepted token hold
+again (ReMDM: Wang et al. 2025, arXiv:2503.00307). Editing: a policy may replace tokens of the open
+block by others (LLaDA2.1). Uniform: positions without an accepted token hold
 random tokens, new ones at every step; a remasked token becomes noise again.
 """
 
@@ -39,6 +40,24 @@ class Remasking(Absorbing):
     """Masked positions hold MASK, also after a token was remasked."""
 
     renews: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True)
+class Editing(Absorbing):
+    """Written tokens of the open block may be replaced until the block is settled.
+
+    A step on a block without masks is a review. The block is settled by a review that replaces
+    nothing, or by the last of `reviews`, since two tokens may replace each other for ever.
+    """
+
+    reviews: int = 16
+
+    def settled(self, step: Step, commit: Tensor) -> Tensor:
+        """Return which samples [B] settle their block by a step that commits these tokens."""
+        assert step.reviews is not None
+        replaced = (commit & ~step.masked).any(dim=1)
+        last = step.reviews >= self.reviews - 1
+        return step.reviewing & (~replaced | last)
 
 
 @dataclass(frozen=True, slots=True)

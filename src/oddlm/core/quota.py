@@ -143,10 +143,11 @@ def plan_quota(
 def quotas(step: Step, ends: Tensor, *, down: bool = False) -> Tensor:
     """Return open positions divided by the steps left to their block, rounded up (or down), [B].
 
-    A sample that is ahead keeps the steps it has saved.
+    A sample that is ahead keeps the steps it has saved. Steps that review a block do not count.
     """
     block = step.blocks.current.clamp(max=ends.shape[1] - 1)[:, None]
-    left = (ends.expand(len(block), -1).gather(1, block)[:, 0] - step.index).clamp(min=1)
+    index = step.index if step.reviewed is None else step.index - step.reviewed
+    left = (ends.expand(len(block), -1).gather(1, block)[:, 0] - index).clamp(min=1)
     masked = step.open.sum(dim=1)
     quota: Tensor = masked // left if down else (masked + left - 1) // left
     return quota

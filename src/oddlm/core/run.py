@@ -29,7 +29,7 @@ from .explore import fork_cells, order_noise, prompt_nudge
 from .guide import Backend, Guide, RunGuide, has_ended
 from .model import ModelInfo, Query
 from .policies import POLICIES
-from .process import Absorbing, Process, Remasking, Uniform
+from .process import Absorbing, Editing, Process, Remasking, Uniform
 from .quota import Quota, plan_quota, quotas, select
 from .settings import Settings
 from .step import (
@@ -45,7 +45,7 @@ from .step import (
     StepEvent,
 )
 
-VERSION = 2  # of a pickled State: raise it whenever its fields change
+VERSION = 3  # of a pickled State: raise it whenever its fields change
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Plan:
     settings: Settings
     info: ModelInfo
     quota: Quota
-    total: int  # the most steps
+    total: int  # the most steps; reviews of edited blocks come on top
     # Masked positions of every sample before each step; None if not known in advance.
     counts: tuple[int, ...] | None
     ends: Tensor  # the step by which each block of each sample is written
@@ -79,6 +79,10 @@ class Plan:
     @property
     def remasks(self) -> bool:
         return bool(getattr(self.policy, "remasks", False))
+
+    @property
+    def edits(self) -> bool:
+        return isinstance(self.process, Editing)
 
     def to(self, device: torch.device) -> "Plan":
         backend = self.backend.to(device)
@@ -113,6 +117,8 @@ class State:
     live: Tensor | None  # [R]: indices of the samples that still need the network; None means all
     done: bool
     memory: Memory | None  # the guide's memory
+    reviews: Tensor | None = None
+    """[B, blocks]: steps in which each block was open without a mask; only if a policy edits."""
     alarms: tuple[Pending, ...] = ()  # checks of logits that have not been read back yet
     version: int = field(default=VERSION, init=False)
 
@@ -138,7 +144,7 @@ class State:
         plan = self.plan
         step = Step(
             index=self.index,
-            total=plan.total,
+            total=max(plan.total, self.index + 1),
             tokens=self.tokens,
             blocks=self.blocks,
             n=plan.settings.n,
@@ -149,15 +155,28 @@ class State:
             protected=plan.info.protected,
             never=plan.never,
         )
+        if plan.edits:
+            return self._with_editing(step)
         if not plan.remasks:
             return step
-        here = self.blocks.ids == self.blocks.current[:, None]
+        here = self.blocks.inside
         target = step.open.sum(dim=1) - _quota(plan, step)
         return replace(
             step,
             confidence=self.confidence,
             revisable=here & (self.commit_step >= 0),
             target=target,
+        )
+
+    def _with_editing(self, step: Step) -> Step:
+        assert self.reviews is not None
+        blocks = self.blocks
+        block = blocks.current.clamp(max=blocks.count - 1)[:, None]
+        return replace(
+            step,
+            editable=blocks.inside & blocks.unfinished & ~blocks.masked,
+            reviews=self.reviews.gather(1, block)[:, 0],
+            reviewed=self.reviews.sum(dim=1),
         )
 
     @property
@@ -173,7 +192,8 @@ class State:
     @property
     def answered(self) -> Tensor:
         """[B, L]: positions whose logits are read."""
-        return self.blocks.open if self.open_only else self.masked
+        read = self.blocks.open if self.open_only else self.masked
+        return read if self.step.editable is None else read | self.step.editable
 
     @cached_property
     @torch.no_grad()
@@ -293,7 +313,9 @@ def begin(
     """
     settings.check(info)
     policy = POLICIES.build(settings.policy)
-    parallel, remasks = (bool(getattr(policy, name, False)) for name in ("parallel", "remasks"))
+    parallel, remasks, edits = (
+        bool(getattr(policy, name, False)) for name in ("parallel", "remasks", "edits")
+    )
     quota = plan_quota(
         settings.length,
         settings.steps,
@@ -307,6 +329,7 @@ def begin(
     answers, given = lay_templates(templates, settings.n, L, len(prompts), info)
     masked = torch.ones(B, L, dtype=torch.bool, device=left.device) if given is None else ~given
     blocks = Blocks.lay(masked, quota.block_length, lengths, info.align)
+    blocks = replace(blocks, unsettled=masked) if edits else blocks
     ends = quota.ends(blocks)
     aligned = info.align == "answer"
     seeds = noise.seed_tensor(settings.seed, len(prompts), left.device)
@@ -349,7 +372,7 @@ def begin(
         ends=ends,
         policy=policy,
         parallel=parallel,
-        process=_process(info, never, remasks),
+        process=_process(info, never, remasks=remasks, edits=edits),
         guide=running,
         backend=backend,
         predict=partial(
@@ -384,6 +407,9 @@ def begin(
         live=None,
         done=False,
         memory=memory,
+        reviews=torch.zeros(B, blocks.count, dtype=torch.long, device=left.device)
+        if edits
+        else None,
     )
     return _settled(_blanked(state))
 
@@ -429,7 +455,6 @@ def advance(state: State, logits: Tensor, *, query: Query | None = None) -> tupl
     else:
         prediction, decision = propose(outlook)
         plain = None if outlook.pushed is None else partial(propose, outlook.without_guide())
-    event = StepEvent(step, prediction, decision, outlook, plain)
     tokens = torch.where(decision.commit, prediction.tokens, step.tokens)
     masked = step.masked & ~decision.commit
     commit_step = state.commit_step.masked_fill(decision.commit, state.index)
@@ -454,6 +479,8 @@ def advance(state: State, logits: Tensor, *, query: Query | None = None) -> tupl
         nfe=nfe,
         memory=memory,
     )
+    after = _reviewed(after, step, decision)
+    event = StepEvent(step, prediction, decision, outlook, after.blocks, plain)
     after = _blanked(_settled(after))
     if after.done:
         alarm.sound()
@@ -493,9 +520,8 @@ def _propose(plan: Plan, step: Step, outlook: Outlook) -> tuple[Prediction, Deci
     settings, prediction = plan.settings, plan.predict(outlook)
     quota = _quota(plan, step)
     answer = plan.policy(delay(prediction, plan.late), step)
-    score, remask = (
-        (answer.score, answer.remask) if isinstance(answer, Proposal) else (answer, None)
-    )
+    proposal = answer if isinstance(answer, Proposal) else Proposal(answer)
+    score, remask, edit = proposal.score, proposal.remask, proposal.edit
     if settings.order_temperature > 0:
         score = score + order_noise(step, settings.order_temperature)
     if remask is not None:
@@ -508,7 +534,14 @@ def _propose(plan: Plan, step: Step, outlook: Outlook) -> tuple[Prediction, Deci
         # At most as many as may be masked after this step.
         remask = remask & (remask.cumsum(dim=1) <= step.target[:, None])
         quota = quota + remask.sum(dim=1)
-    return prediction, Decision(select(score, quota, step, outlook.alarm), remask)
+    commit = select(score, quota, step, outlook.alarm)
+    if edit is not None:
+        if step.editable is None:
+            raise ValueError(
+                "a policy that edits tokens must be declared with @oddlm.policy(edits=True)"
+            )
+        commit = commit | (edit & step.editable & (prediction.tokens != step.tokens))
+    return prediction, Decision(commit, remask)
 
 
 def _quota(plan: Plan, step: Step) -> Tensor | int:
@@ -530,6 +563,21 @@ def _fork(plan: Plan, outlook: Outlook) -> tuple[Prediction, Decision]:
     return prediction, Decision(commit)
 
 
+def _reviewed(state: State, step: Step, decision: Decision) -> State:
+    """Settle the blocks that a step found finished; nothing changes if no token is edited."""
+    process, before = state.plan.process, step.blocks
+    if not isinstance(process, Editing):
+        return state
+    assert state.reviews is not None
+    settled = process.settled(step, decision.commit)
+    here = torch.arange(before.count, device=settled.device) == before.current[:, None]
+    return replace(
+        state,
+        blocks=state.blocks.settle(settled[:, None] & before.inside),
+        reviews=state.reviews + (here & step.reviewing[:, None]),
+    )
+
+
 def _blanked(state: State) -> State:
     """Fill the masked positions with the process's blank tokens (MASK or noise)."""
     if state.done or (state.index and not state.plan.process.renews):
@@ -544,14 +592,14 @@ def _settled(state: State) -> State:
     This waits for a GPU only if the answer cannot be known in advance.
     """
     plan = state.plan
-    if state.index >= plan.total:
+    if state.index >= plan.total and not plan.edits:
         return replace(state, done=True)
     known = plan.counts is not None
     if known and not (plan.stops and state.index % plan.quota.steps_per_block == 0 and state.index):
         return state
     if plan.stops:
         state = _stopped(state)
-    busy = state.masked.any(dim=1)
+    busy = state.blocks.unfinished.any(dim=1)
     live = busy.nonzero().squeeze(1)
     return replace(state, live=None if len(live) == len(busy) else live, done=not len(live))
 
@@ -572,15 +620,21 @@ def _stopped(state: State) -> State:
     return replace(
         state,
         tokens=torch.where(here, fill, state.tokens),
-        blocks=blocks.with_masked(state.masked & ~here),
+        blocks=blocks.with_masked(state.masked & ~here).settle(stopped[:, None]),
     )
 
 
-def _process(info: ModelInfo, never: tuple[int, ...], remasks: bool) -> Process:
+def _process(info: ModelInfo, never: tuple[int, ...], *, remasks: bool, edits: bool) -> Process:
+    if edits and (remasks or info.process == "uniform"):
+        raise ValueError(
+            "a policy that edits tokens can neither remask them nor run on a uniform model"
+        )
     if info.process == "uniform":
         return Uniform(info.vocab_size, never)
     if info.mask_id is None:
         raise ValueError(f"{info.name} has no mask_id: an absorbing model needs one")
+    if edits:
+        return Editing(info.mask_id)
     return Remasking(info.mask_id) if remasks else Absorbing(info.mask_id)
 
 

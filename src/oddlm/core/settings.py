@@ -103,6 +103,11 @@ class Settings:
             return info.confidence == "sampled" and not parallel
         return self.confidence == "sampled"
 
+    @property
+    def edits(self) -> bool:
+        """Whether the policy may replace written tokens."""
+        return bool(getattr(POLICIES.build(self.policy), "edits", False))
+
     def filtered(self, info: ModelInfo) -> bool:
         """Whether the distribution is changed before tokens are drawn from it."""
         return self.top_k is not None or self.top_p is not None or self.sampled(info)

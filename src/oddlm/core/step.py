@@ -24,7 +24,7 @@ class Step:
     """The state of a run that policies, guides and observers see at one step."""
 
     index: int  # counts from 0
-    total: int  # planned steps; a run may end earlier
+    total: int  # planned steps; a run may end earlier, or later if it reviews blocks
     tokens: Tensor
     """[B, L] int64: MASK or noise if masked; guides see ABSENT at tokens that do not count."""
     blocks: Blocks
@@ -38,6 +38,9 @@ class Step:
     """[B, L] float64: confidence of each token when it was written; only if a policy remasks."""
     revisable: Tensor | None = None  # [B, L] bool: written tokens that a policy may remask
     target: Tensor | None = None  # [B]: positions of the open block to be masked after this step
+    editable: Tensor | None = None  # [B, L] bool: written tokens that a policy may replace
+    reviews: Tensor | None = None  # [B]: steps so far in which the open block had no mask
+    reviewed: Tensor | None = None  # [B]: the same steps of all blocks
     given: Tensor | None = None  # [B, L] bool: tokens of a template, which are never masked
     open_only: bool = False
     """Guides of a block-causal model see no pending positions: neither masked, nor a token."""
@@ -51,6 +54,16 @@ class Step:
     def open(self) -> Tensor:
         """[B, L] bool: masked and inside the open block."""
         return self.blocks.open
+
+    @property
+    def writable(self) -> Tensor:
+        """[B, L] bool: where a token is proposed."""
+        return self.open if self.editable is None else self.open | self.editable
+
+    @property
+    def reviewing(self) -> Tensor:
+        """[B] bool: the open block has no mask."""
+        return ~self.open.any(dim=1)
 
     @property
     def time_left(self) -> Tensor:
@@ -94,7 +107,7 @@ def id_tensor(ids: tuple[int, ...], device: torch.device) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The tokens proposed at the open positions; elsewhere the present tokens, and zeros."""
+    """The tokens proposed at the writable positions; elsewhere the present tokens, and zeros."""
 
     tokens: Tensor  # [B, L] int64
     confidence: Tensor
@@ -108,17 +121,18 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Proposal:
-    """The return value of a policy that also remasks; other policies return the score alone."""
+    """The return value of a policy that also remasks or edits; others return the score alone."""
 
     score: Tensor  # [B, L]: priority of the open positions, higher is sooner
-    remask: Tensor  # [B, L] bool: written tokens to mask again
+    remask: Tensor | None = None  # [B, L] bool: written tokens to mask again
+    edit: Tensor | None = None  # [B, L] bool: written tokens to replace by the predicted ones
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
     """The positions that a step commits or remasks."""
 
-    commit: Tensor  # [B, L] bool: write the predicted token
+    commit: Tensor  # [B, L] bool: write the predicted token, perhaps in place of another
     remask: Tensor | None = None  # [B, L] bool: mask a written token again
 
 
@@ -126,7 +140,7 @@ class Decision:
 class Choice:
     """The tokens and commits of one step, with probabilities before and after the push.
 
-    Probabilities are 0 at positions that are not open.
+    Probabilities are 0 at positions that are not writable.
     """
 
     tokens: Tensor  # [B, L]
@@ -164,6 +178,7 @@ class StepEvent:
     prediction: Prediction
     decision: Decision
     logits: StepLogits
+    after: Blocks  # after the step
     propose: Callable[[], tuple[Prediction, Decision]] | None
     """Computes the step that plain sampling would take here; None if it is the same."""
 
@@ -220,7 +235,7 @@ class StepEvent:
     def entropy(self) -> Tensor:
         """[B, L]: entropy of the pushed distribution at open positions, in nats."""
         entropy: Tensor = torch.special.entr(self._pushed).sum(dim=-1)
-        return entropy
+        return entropy.where(self.step.open, 0.0)
 
     @cached_property
     def force(self) -> Tensor:
@@ -239,7 +254,7 @@ class StepEvent:
         return self._probabilities(self.base_logits)
 
     def _probabilities(self, logits: Tensor) -> Tensor:
-        return logits.double().softmax(dim=-1).where(self.step.open[..., None], 0.0)
+        return logits.double().softmax(dim=-1).where(self.step.writable[..., None], 0.0)
 
     def _logprobs(self, logits: Tensor) -> Tensor:
         x = logits[self.commit].double()  # [C, V]

@@ -83,6 +83,8 @@ def choose(
         able = [form for form in FORMS if form in forms]
         if asked == "triton" and not fused:
             raise ValueError(f"backend 'triton' is not available: {why_not}")
+        if asked == "triton" and "triton" not in able:
+            raise ValueError("backend 'triton' cannot compute this guide or policy: use 'auto'")
         if asked == "auto" or (asked == "closed_form" and "closed_form" not in able):
             able = [form for form in able if form != "triton" or (fused and asked == "auto")]
             push = able[0]

@@ -115,8 +115,8 @@ class BlockSession(RunSession):
 
         This waits for a GPU, because the windows are chosen on the host.
         """
-        masked = query.blocks.masked
-        first = masked.byte().argmax(dim=1).where(masked.any(dim=1), masked.shape[1] - 1)
+        left = query.blocks.unfinished
+        first = left.byte().argmax(dim=1).where(left.any(dim=1), left.shape[1] - 1)
         lows: list[int] = ((query.prompt_lengths + first) // self.block * self.block).tolist()
         return lows
 

@@ -76,7 +76,7 @@ def grown_blocks(send: Callable[[Any], None]) -> Observer:
     sent: dict[int, int] = {}  # index -> tokens
 
     def observe(event: StepEvent) -> None:
-        after = event.step.blocks.with_masked(event.step.masked & ~event.commit)
+        after = event.after
         done = (after.ids < after.current[:, None]).sum(dim=1)
         tokens = event.prediction.tokens.where(event.commit, event.step.tokens)
         grown = {i: end for i, end in enumerate(done.tolist()) if end > sent.get(i, 0)}

@@ -18,7 +18,7 @@ from pydantic import Field, field_validator, model_validator
 from torch import Tensor, nn
 
 from ..config import checked, no_flag, read_toml
-from ..models.mini import MiniTokenizer, save_checkpoint
+from ..models.mini import HERE, MiniTokenizer, load_checkpoint, save_checkpoint
 from ..models.transformer import Transformer, TransformerConfig
 from ..registry import Registry
 from .blocks import answer_logits
@@ -69,6 +69,11 @@ class TrainConfig(LoopConfig):
     compile: bool = True
     block_length: int | None = Field(
         None, ge=1, description="Makes the network block-causal, in blocks of this many tokens."
+    )
+    base: str | None = Field(
+        None,
+        description="Start from these weights: 'mini', or a folder that `oddlm train` wrote; "
+        "default: random weights.",
     )
     model: ModelConfig
     data: list[DataConfig] = Field(min_length=1)
@@ -134,11 +139,7 @@ def train(
     torch.manual_seed(config.seed)
     torch.set_float32_matmul_precision("high")
     block_length = config.block_length
-    network = Transformer(
-        TransformerConfig(
-            vocab_size=tokenizer.size, block_length=block_length, **config.model.model_dump()
-        )
-    ).to(place.device)
+    network = _network(config, tokenizer.size).to(place.device)
     plain = place.shared(Objective(network, config.focal))
     objective = torch.compile(plain, dynamic=False) if config.compile else plain
 
@@ -162,6 +163,25 @@ def train(
     if place.rank == 0:
         save_checkpoint(network, out / "model")
     return out / "model"
+
+
+def _network(config: TrainConfig, vocab_size: int) -> Transformer:
+    """Return the network before its first step."""
+    shape = config.model.model_dump()
+    network = Transformer(
+        TransformerConfig(vocab_size=vocab_size, block_length=config.block_length, **shape)
+    )
+    if config.base is None:
+        return network
+    base = load_checkpoint(HERE if config.base == "mini" else Path(config.base), vocab_size)
+    if differing := [name for name, size in shape.items() if getattr(base.config, name) != size]:
+        name = differing[0]
+        raise ValueError(
+            f"{name} is {shape[name]} in the recipe but {getattr(base.config, name)} in its base, "
+            f"{config.base}: give the recipe the base's shape"
+        )
+    network.load_state_dict(base.state_dict())
+    return network
 
 
 @torch.no_grad()
