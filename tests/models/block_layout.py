@@ -6,6 +6,8 @@ import torch
 from transformers import (
     Glm4MoeConfig,
     Glm4MoeForCausalLM,
+    Ministral3Config,
+    Ministral3ForCausalLM,
     Qwen2Config,
     Qwen2ForCausalLM,
     Qwen3Config,
@@ -28,7 +30,9 @@ SIZES = {
 }
 SPARSE = {"num_experts_per_tok": 3, "moe_intermediate_size": 20, "norm_topk_prob": True}
 GROUPS = {"n_group": 4, "topk_group": 2, "routed_scaling_factor": 2.5, "first_k_dense_replace": 1}
-KINDS = ("sdar", "sdar_moe", "llada2_moe", "Fast_dLLM_Qwen")
+KINDS = ("sdar", "sdar_moe", "llada2_moe", "Fast_dLLM_Qwen", "nemotron_labs_diffusion")
+YARN = {"factor": 16.0, "original_max_position_embeddings": 64, "beta_fast": 2.0, "beta_slow": 0.2}
+YARN |= {"mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}
 LLADA2_NAMES = {
     "model.embed_tokens": "model.word_embeddings",
     "self_attn.q_norm": "attention.query_layernorm",
@@ -59,6 +63,10 @@ def make(kind, seed=0, **changes):
         return shaken(
             Glm4MoeForCausalLM(Glm4MoeConfig(**SIZES | eps | turned | sparse | changes)), seed
         )
+    if kind == "nemotron_labs_diffusion":
+        stretched = {"rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, **YARN}}
+        config = Ministral3Config(**SIZES | eps | stretched | {"head_dim": 16} | changes)
+        return shaken(Ministral3ForCausalLM(config), seed)
     return shaken(Qwen2ForCausalLM(Qwen2Config(**SIZES | eps | rope() | changes)), seed)
 
 
@@ -92,6 +100,9 @@ def config(network, kind, **changes):
         found |= {"head_dim": c.head_dim, "block_size": BLOCK}
     else:
         found |= {"bd_size": BLOCK, "layer_types": ["full_attention"] * c.num_hidden_layers}
+    if kind == "nemotron_labs_diffusion":
+        found |= {"rope_parameters": rotary, "dlm_paradigm": "bidirectional", "mlp_bias": False}
+        del found["rope_theta"]
     if kind in ("sdar_moe", "llada2_moe"):
         found |= {name: getattr(c, name) for name in SPARSE}
     if kind == "sdar_moe":
@@ -119,6 +130,11 @@ def tensors(network, kind, experts="split"):
             found[name] = tensor
     if kind == "llada2_moe":
         found = _llada2(found)
+    if kind == "nemotron_labs_diffusion":
+        found = {
+            name.replace("model.", "encoder.").replace("lm_head", "diffusion_head"): tensor
+            for name, tensor in found.items()
+        }
     if network.config.tie_word_embeddings:
         del found["lm_head.weight"]
     return found
@@ -166,11 +182,19 @@ def write(folder: Path, kind, network=None, shards=2, experts="split", stored=No
 
 
 @torch.no_grad()
-def expected(network, tokens, block=BLOCK, shift=False):
-    """The logits of one row without padding, attention being block-causal; [T, V]."""
+def expected(network, tokens, block=BLOCK, shift=False, opened=None):
+    """The logits of one row without padding, attention being block-causal; [T, V].
+
+    opened: attention is causal, except that the positions of this range see each other.
+    """
     T = len(tokens)
-    blocks = torch.arange(T) // block
-    mask = torch.where(blocks[None, :] <= blocks[:, None], 0.0, -torch.inf)[None, None]
+    index = torch.arange(T)
+    blocks = index // block if opened is None else index
+    seen = blocks[None, :] <= blocks[:, None]
+    if opened is not None:
+        inside = (index >= opened.start) & (index < opened.stop)
+        seen |= inside[None, :] & inside[:, None]
+    mask = torch.where(seen, 0.0, -torch.inf)[None, None]
     logits = network(
         input_ids=tokens[None], attention_mask=mask, position_ids=torch.arange(T)[None]
     ).logits[0]

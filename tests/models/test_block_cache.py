@@ -12,7 +12,7 @@ from oddlm.core.policies import POLICIES
 from oddlm.models.block_cache import ROOM
 from oddlm.models.moe import ExpertConfig
 from oddlm.models.native import Native
-from oddlm.models.transformer import Transformer, TransformerConfig
+from oddlm.models.transformer import Transformer, TransformerConfig, Yarn
 from oddlm.models.wrappers import ClassifierFree, MicroBatch
 
 from ..queries import canvas, query
@@ -24,6 +24,7 @@ SHAPES = {
     "plain": {},
     "shift": {"shift": True, "qkv_bias": True, "wide_rotary": True},
     "experts": {"experts": ExpertConfig(4, 2, 16, shared=16), "rotary_size": 4},
+    "causal context": {"causal_context": True, "yarn": Yarn(4.0, 32)},
 }
 # Prompts of every length modulo the block length, one of them without a full block.
 PROMPTS = [
@@ -59,6 +60,11 @@ def run(model, prompts=PROMPTS, **options):
         seen.append(event.base_logits[event.step.writable])
 
     settings = {"n": 2, "length": 10, "steps": 10, "temperature": 1.0, "seed": 3, **options}
+    if model.info.align == "answer":  # whole blocks only
+        block = settings.get("block_length", BLOCK)
+        blocks = -(-settings["length"] // block)
+        steps = -(-settings["steps"] // blocks) * blocks
+        settings |= {"length": blocks * block, "block_length": block, "steps": steps}
     return denoise(model, prompts, observe=watch, **settings), seen
 
 
@@ -125,7 +131,8 @@ def test_a_sample_does_not_depend_on_its_company(shape, cache, guide):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_another_session_continues_at_any_step(shape):
     lone = model(shape)
-    options = {"n": 2, "length": 10, "steps": 10, "temperature": 1.0, "seed": 3}
+    options = {"n": 2, "length": 12, "steps": 12, "temperature": 1.0, "seed": 3}
+    options["block_length"] = BLOCK
     expected = denoise(lone, PROMPTS, **options)
     state = begin(lone, PROMPTS, **options)
     session = open_session(lone, state.query)
@@ -193,6 +200,27 @@ def test_what_is_held():
     exact = lone(tokens[left], start, lengths[left])
     here = third.blocks.open
     assert (logits[here] - exact[here]).abs().max() < CLOSE
+
+
+def test_a_causal_context_holds_the_whole_prompt():
+    options = {"n": 3, "length": 8, "steps": 8, "block_length": BLOCK}
+    session = opened(model("causal context"), [PROMPTS[2] + [7]], **options)
+    assert session.computed == 10 + 8 * 3 * BLOCK + 3 * BLOCK
+    assert session.prompt_kv[0][0].shape[2] == 10
+
+
+def test_a_finished_block_of_a_causal_context_is_read_causally():
+    """Its last token changes nothing that was computed of the others, but what comes after it."""
+    lone = model("causal context", "off")
+    tokens, lengths = canvas(lone.info, [PROMPTS[2]], 1, 8)
+    start = tokens.shape[1] - 8
+    tokens[:, start : start + BLOCK] = torch.tensor([[5, 6, 7, 8]])
+    other = tokens.clone()
+    other[:, start + BLOCK - 1] = 9
+    asked = [query(lone.info, x, lengths, 8, BLOCK) for x in (tokens, other)]
+    one, two = (lone.session(x)(x) for x in asked)  # [1, 8, V]
+    assert torch.equal(one[:, : BLOCK - 1], two[:, : BLOCK - 1])
+    assert ((one - two).abs().amax(dim=-1)[:, BLOCK - 1 :] > 1e-3).all()
 
 
 def test_a_failed_query_can_be_repeated(monkeypatch):

@@ -35,6 +35,7 @@ class ModelInfo:
     confidence: Literal["full", "sampled"] = "full"  # the distribution its authors read it from
     block_length: int | None = None  # block size of a block-causal model
     align: Align = "answer"  # whether its blocks are counted from the prompt or from the answer
+    causal_context: bool = False  # it reads finished blocks causally: blocks may begin anywhere
     nudges: bool = False  # whether a query may add a nudge to the prompt's embeddings
     selective: bool = False  # whether a query may ask for some of the positions only
     passes: int = 1  # network evaluations per query
@@ -45,7 +46,8 @@ class ModelInfo:
     @property
     def default_block_length(self) -> int | None:
         """The block length of a run that asks for none; None is one block."""
-        return self.block_length if self.align == "absolute" else None
+        known = self.align == "absolute" or self.causal_context
+        return self.block_length if known else None
 
     @property
     def identity(self) -> str:

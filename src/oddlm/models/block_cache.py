@@ -8,7 +8,8 @@ block are not kept. So each block is computed once with its final tokens, in the
 next one.
 
 The full blocks of a prompt are computed and held once for all of its samples. The rest of the
-prompt shares a block with the first tokens of the answer and is computed for each sample.
+prompt shares a block with the first tokens of the answer and is computed for each sample. If the
+context is causal, blocks begin with the answer, and the whole prompt is held.
 """
 
 from collections.abc import Sequence
@@ -70,11 +71,16 @@ class BlockSession(RunSession):
     def __init__(self, network: Transformer, first: Query) -> None:
         super().__init__(network, first)
         assert network.config.block_length is not None
-        self.block = network.config.block_length
+        self.free = network.config.causal_context
+        # a block of the run, or else of the network
+        self.block = (
+            int((first.blocks.ids[0] == 0).sum()) if self.free else network.config.block_length
+        )
         # Of each sample: its prompt, how many positions that has in full blocks, and how many
         # positions are held in all.
         self.prompt: list[int] = []
-        self.shared = [n // self.block * self.block for n in first.prompt_lengths.tolist()]
+        lengths = first.prompt_lengths.tolist()
+        self.shared = lengths if self.free else [n // self.block * self.block for n in lengths]
         self.held = list(self.shared)
         self.prompt_kv: list[KV] = []  # per layer, [prompts, key heads, positions, head]
         self.sample_kv: list[KV] = []  # per layer, [samples, key heads, positions, head]
@@ -117,7 +123,9 @@ class BlockSession(RunSession):
         """
         left = query.blocks.unfinished
         first = left.byte().argmax(dim=1).where(left.any(dim=1), left.shape[1] - 1)
-        lows: list[int] = ((query.prompt_lengths + first) // self.block * self.block).tolist()
+        lengths = query.prompt_lengths
+        origin = lengths if self.free else torch.zeros_like(lengths)  # of the first block
+        lows: list[int] = (origin + (lengths - origin + first) // self.block * self.block).tolist()
         return lows
 
     def _drop(self, query: Query) -> None:
@@ -211,9 +219,11 @@ class BlockSession(RunSession):
             for count in (shared, own)
         ]
         end = self.prompt_lengths[samples][:, None] + self.width - self.start
-        inside = self.network.visible(places, (places < end)[:, None, None])  # [R, 1, W, W]
+        opened = (torch.arange(width, device=device) >= width - self.block)[None]
+        # [R, 1, W, W]
+        among = self.network.visible(places, (places < end)[:, None, None], opened)
         before = torch.cat(earlier, dim=1)[:, None, None].expand(-1, -1, width, -1)
-        mask = torch.cat([before, inside], dim=-1)
+        mask = torch.cat([before, among], dim=-1)
         return Window(
             samples=samples,
             slots=torch.tensor(own, device=device)[:, None]

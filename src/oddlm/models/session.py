@@ -60,9 +60,16 @@ class PlainSession(RunSession):
     def __call__(self, query: Query) -> Tensor:
         self.check(query)
         self.computed += query.tokens.numel()
-        layout = self.layout(self.indices(query))
+        layout = self._layout_of(query)
         logits = self.network.predict(
             query.tokens, self.start, query.prompt_lengths, layout, query.nudge, query.positions
         )
         self.next += 1  # only now, so that a failed query can be repeated
         return logits
+
+    def _layout_of(self, query: Query) -> Layout:
+        if not self.network.config.causal_context:
+            return self.layout(self.indices(query))
+        prompts = torch.zeros_like(query.tokens[:, : self.start], dtype=torch.bool)
+        inside = torch.cat([prompts, query.blocks.inside], dim=1)
+        return self.network.layout(self.width, self.start, query.prompt_lengths, inside)

@@ -6,12 +6,23 @@ Its config covers the architectures in `families`; blocks may have experts (`moe
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from math import ceil, floor, log, pi
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .moe import ExpertConfig, ExpertMLP
+
+
+@dataclass(frozen=True, slots=True)
+class Yarn:
+    """RoPE stretched to longer texts (YaRN: Peng et al. 2023, arXiv:2309.00071)."""
+
+    factor: float
+    original: int  # positions of the texts before
+    fast: float = 32.0  # turns over these positions, from which on features keep their speed
+    slow: float = 1.0  # turns, up to which features are slowed down by the factor
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +44,9 @@ class TransformerConfig:
     shift: bool = False  # position j is predicted by the hidden state of position j - 1
     # block-causal attention over blocks of this length, counted from the first token
     block_length: int | None = None
+    # finished blocks are read causally, so that the open one may begin and end anywhere
+    causal_context: bool = False
+    yarn: Yarn | None = None
     rotary_size: int | None = None  # RoPE turns this many features of a head; None: all of them
     experts: ExpertConfig | None = None  # in place of one MLP, except in `dense_layers`
     dense_layers: tuple[int, ...] = ()
@@ -227,7 +241,9 @@ class Transformer(nn.Module):
     def forward(
         self, tokens: Tensor, start: int, prompt_lengths: Tensor, nudge: Tensor | None = None
     ) -> Tensor:
-        layout = self.layout(tokens.shape[1], start, prompt_lengths)
+        T = tokens.shape[1]
+        inside = (torch.arange(T, device=tokens.device) >= start)[None]  # one block
+        layout = self.layout(T, start, prompt_lengths, inside)
         return self.predict(tokens, start, prompt_lengths, layout, nudge)
 
     def predict(
@@ -297,19 +313,31 @@ class Transformer(nn.Module):
             )
         return x.to(self.device)
 
-    def layout(self, T: int, start: int, prompt_lengths: Tensor) -> Layout:
+    def layout(
+        self, T: int, start: int, prompt_lengths: Tensor, inside: Tensor | None = None
+    ) -> Layout:
+        """Return the layout of left-padded prompts and their answers.
+
+        inside: [B or 1, T], the open block; only read if the context is causal.
+        """
         index = torch.arange(T, device=prompt_lengths.device)
         position_ids = index - (start - prompt_lengths)[:, None]  # [B, T], negative on padding
         real, position_ids = (position_ids >= 0)[:, None, None], position_ids.clamp(min=0)
-        return Layout(*self.rope(position_ids), self.visible(position_ids, real))
+        return Layout(*self.rope(position_ids), self.visible(position_ids, real, inside))
 
-    def visible(self, position_ids: Tensor, real: Tensor) -> Tensor:
+    def visible(self, position_ids: Tensor, real: Tensor, inside: Tensor | None = None) -> Tensor:
         """Return the attention mask of positions [B, T], of which only the real ones are seen.
 
         real: [B, 1, 1, T]. Padding sees the first block, because a softmax over nothing is NaN.
+        inside: [B or 1, T], the open block; only read if the context is causal.
         """
         if self.config.block_length is None:
             return real
+        if self.config.causal_context:
+            seen = position_ids[:, None, None] <= position_ids[:, None, :, None]
+            if inside is not None:
+                seen = seen | (inside[:, None, None] & inside[:, None, :, None])
+            return real & seen
         block = position_ids // self.config.block_length
         return real & (block[:, None, None] <= block[:, None, :, None])
 
@@ -317,7 +345,8 @@ class Transformer(nn.Module):
         """Return cos and sin of positions [B, T]."""
         dtype = self.embed.weight.dtype
         wide = torch.promote_types(dtype, torch.float32) if self.config.wide_rotary else dtype
-        return rope_cos_sin(position_ids, self.config.rotary, self.config.rope_theta, wide)
+        config = self.config
+        return rope_cos_sin(position_ids, config.rotary, config.rope_theta, wide, config.yarn)
 
     def predictors(self, x: Tensor, first: int, before: Tensor) -> Tensor:
         """Return the hidden states that predict the positions from `first` on.
@@ -346,7 +375,7 @@ def nudged(x: Tensor, nudge: Tensor) -> Tensor:
 
 
 def rope_cos_sin(
-    position_ids: Tensor, size: int, theta: float, dtype: torch.dtype
+    position_ids: Tensor, size: int, theta: float, dtype: torch.dtype, yarn: Yarn | None = None
 ) -> tuple[Tensor, Tensor]:
     """Return cos and sin, [B, 1, T, size], for rotate-half RoPE of `size` features.
 
@@ -354,9 +383,25 @@ def rope_cos_sin(
     """
     wide = torch.promote_types(dtype, torch.float32)
     frequency = theta ** (-torch.arange(0, size, 2, device=position_ids.device, dtype=wide) / size)
+    if yarn is not None:
+        frequency = stretched(frequency, theta, yarn)
     angle = position_ids[:, None, :, None].to(wide) * frequency
     angle = torch.cat([angle, angle], dim=-1)
     return angle.cos().to(dtype), angle.sin().to(dtype)
+
+
+def stretched(frequency: Tensor, theta: float, yarn: Yarn) -> Tensor:
+    """Divide low frequencies [size / 2] by the factor, high ones by 1, and others by less."""
+
+    def feature(turns: float) -> float:
+        """Return the number of the feature that turns so often over the original positions."""
+        return len(frequency) * log(yarn.original / (turns * 2 * pi)) / log(theta)
+
+    first = max(floor(feature(yarn.fast)), 0)
+    last = min(ceil(feature(yarn.slow)), 2 * len(frequency) - 1)
+    index = torch.arange(len(frequency), device=frequency.device, dtype=frequency.dtype)
+    slowed = ((index - first) / max(last - first, 0.001)).clamp(0, 1)
+    return frequency * (1 - slowed) + frequency / yarn.factor * slowed
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

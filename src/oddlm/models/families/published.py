@@ -20,6 +20,7 @@ END_TEXTS = ("<|eot_id|>", "<|im_end|>", "<|endoftext|>", "<|role_end|>")
 SDAR_BLOCK_LENGTH, SDAR_MASK_ID = 4, 151669
 LLADA2_BLOCK_LENGTH, LLADA2_MASK_ID = 32, 156895
 FAST_DLLM_BLOCK_LENGTH, FAST_DLLM_MASK_ID = 32, 151665
+NEMOTRON_BLOCK_LENGTH, NEMOTRON_MASK_ID = 32, 100
 
 # Tokenizers stored as vocab.json and merges.txt that split text like Qwen2.
 QWEN2_TOKENIZERS = ("DreamTokenizer", "Qwen2Tokenizer", "Qwen2TokenizerFast")
@@ -161,4 +162,37 @@ FAST_DLLM_7B: dict[str, Any] = {
     "bd_size": 32,
     "mask_token_id": None,
     "eos_token_id": 151645,
+}
+NEMOTRON_8B: dict[str, Any] = {
+    "architectures": ["NemotronLabsDiffusionModel"],
+    "model_type": "nemotron_labs_diffusion",
+    "dlm_paradigm": "bidirectional",
+    "hidden_size": 4096,
+    "num_hidden_layers": 34,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "intermediate_size": 14336,
+    "vocab_size": 131072,
+    "max_position_embeddings": 262144,
+    "rope_parameters": {
+        "rope_type": "yarn",
+        "rope_theta": 1000000.0,
+        "factor": 16.0,
+        "original_max_position_embeddings": 16384,
+        "beta_fast": 32.0,
+        "beta_slow": 1.0,
+        "mscale": 1.0,
+        "mscale_all_dim": 1.0,
+        "llama_4_scaling_beta": 0.1,
+    },
+    "rms_norm_eps": 1e-5,
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "mlp_bias": False,
+    "sliding_window": None,
+    "tie_word_embeddings": False,
+    "block_size": 32,
+    "mask_token_id": 100,
+    "eos_token_id": 11,
 }

@@ -28,7 +28,7 @@ class Architecture:
     name: str
     model_types: tuple[str, ...]  # values of model_type in config.json
     config: Callable[["Keys"], TransformerConfig]
-    context: str  # the config key of the maximum sequence length
+    context: str  # the config key of the maximum sequence length; a dot leads into a table
     outer: Mapping[str, tuple[str, ...]]
     # without `blocks.{i}.` in our names, and without the prefix in the checkpoint's
     block: Mapping[str, tuple[str, ...]]

@@ -39,7 +39,11 @@ class Description:
 
     @property
     def context(self) -> int:
-        return self.keys.whole(self.architecture.context)
+        *tables, key = self.architecture.context.split(".")
+        keys = self.keys
+        for name in tables:
+            keys = keys.table(name)
+        return keys.whole(key)
 
 
 @dataclass(frozen=True, slots=True)
