@@ -173,6 +173,25 @@ def test_an_ended_run_goes_on_to_the_same_weights(recipe, tmp_path, monkeypatch)
         train(config.model_copy(update={"block_length": None}), out, device="cpu")
 
 
+def test_training_starts_from_given_weights(recipe, tmp_path):
+    """Also from those of a network without blocks."""
+    shape = {"width": 32, "layers": 2, "heads": 2, "hidden": 64}
+    base = Transformer(TransformerConfig(TOKENIZER.size, **shape))
+    save_checkpoint(base, tmp_path / "base")
+    config = read_config(recipe, steps=1, base=str(tmp_path / "base"), learning_rate=1e-9)
+    folder = train(config, tmp_path / "run", device="cpu", workers=1)
+    before, after = (load_file(f / "model.safetensors") for f in (tmp_path / "base", folder))
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert oddlm.load(str(folder)).model.info.block_length == 4
+
+    wider = config.model_copy(update={"model": config.model.model_copy(update={"hidden": 48})})
+    with pytest.raises(ValueError, match=r"hidden is 48 in the recipe but 64 in its base, .*base"):
+        train(wider, tmp_path / "wider", device="cpu", workers=1)
+    nowhere = config.model_copy(update={"base": str(tmp_path / "nowhere")})
+    with pytest.raises(ValueError, match="nowhere"):
+        train(nowhere, tmp_path / "other", device="cpu", workers=1)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
