@@ -31,8 +31,8 @@ def method(run: Result) -> str | None:
     params = {"alpha_end": 1.0, **run.params}
     if all(params[name] == value for name, value in AUTO.items()):
         return DEFAULT
-    bare = not params["fork"] and params["alpha_end"] == 1 and not params["order_temperature"]
-    if not bare or params["block_length"] is not None:
+    usual = {"fork": False, "alpha_end": 1, "order_temperature": 0, "arithmetic": "exact"}
+    if any(params[name] != value for name, value in usual.items()):
         return None
     if params["alpha"] == 0:
         return PLAIN
