@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -199,6 +200,24 @@ def test_what_does_not_fit_is_refused_at_the_call(change, told):
         del batch["tokens"], batch["masked"]
     with pytest.raises(ValueError, match=told):
         Diversifier(n=N, steps=STEPS)(**batch)
+
+
+def test_the_fused_kernels_do_the_same(monkeypatch):
+    """With absent tokens, a sample that has ended, a fork and a history."""
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    logits, _, masked = loop(batch=N)[4]
+    masked = masked.clone()
+    masked[2] = False
+    results = []
+    for backend in ("triton", "closed_form"):
+        guide = Repulsion("odd", alpha=8, protected=[3], backend=backend, remember="exact")
+        with np.errstate(all="ignore"):  # numpy warns of inf - inf; a GPU does not
+            first = Diversifier(guide, n=N, steps=STEPS, fork=True)
+            earlier = first(logits, None, masked, step=0)
+            second = Diversifier(guide, n=N, steps=STEPS, fork=True, history=first.memory)
+            results.append(torch.cat([earlier, second(logits, None, masked, step=0)]))
+    assert (results[0] != logits.repeat(2, 1, 1)).any()
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.gpu

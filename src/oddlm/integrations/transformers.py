@@ -121,17 +121,18 @@ class DiverseLogitsProcessor(LogitsProcessor):  # type: ignore[misc]
                 f"its steps must be generate's max_denoising_steps, not {steps}"
             )
         if left == steps:
-            self._turn(input_ids, scores.shape[1])
+            self._turn(input_ids, scores)
         self._left = left
         return self._canvases.push(scores, None, self._open, steps - left)
 
-    def _turn(self, input_ids: Tensor, S: int) -> None:
-        """Begin a canvas of S positions: the next one of this call, or the first of another."""
+    def _turn(self, input_ids: Tensor, scores: Tensor) -> None:
+        """Begin a canvas: the next one of this call, or the first of another."""
+        S = scores.shape[1]
         if self._seen is not None and _follows(input_ids, self._seen, S):
             assert self._prompt is not None
             self._canvases.turn()
             written = input_ids[:, self._prompt.shape[1] :]
-            self._open = ~ended(written, self.end_ids)[:, None].expand(-1, S)
+            self._open = ~ended(written, self.end_ids)[:, None].expand(-1, S).to(scores.device)
         else:
             check_order(input_ids, self._canvases.n)
             self._canvases.begin(again=self._prompt is not None and _same(input_ids, self._prompt))
