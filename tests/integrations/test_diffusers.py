@@ -32,7 +32,6 @@ BOTH = [
     (EntropyBoundScheduler, DiverseEntropyBoundScheduler),
 ]
 DIVERSE = [diverse for _, diverse in BOTH]
-CHAT = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 
 
 class Mini(torch.nn.Module):
@@ -62,9 +61,7 @@ def gemma():
 
 @pytest.fixture(scope="module")
 def processor():
-    found = tiny.tokenizer()
-    found.chat_template = CHAT
-    return found
+    return tiny.tokenizer()
 
 
 def quiet(pipe):

@@ -1,5 +1,7 @@
 """A tiny random DiffusionGemma, and a tokenizer for it."""
 
+from pathlib import Path
+
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
@@ -11,6 +13,7 @@ from transformers import (
 
 PAD, EOS, BOS, TURN = range(4)
 VOCABULARY, CANVAS = 60, 6
+CHAT = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
 SIZES = {
     "hidden_size": 32,
     "intermediate_size": 64,
@@ -38,12 +41,12 @@ VISION = {
 }
 
 
-def network(seed: int = 0, scale: float = 30.0) -> DiffusionGemmaForBlockDiffusion:
+def network(canvas: int = CANVAS, scale: float = 30.0) -> DiffusionGemmaForBlockDiffusion:
     """Its logits differ by a few units, so that some tokens are likelier than others."""
-    torch.manual_seed(seed)
+    torch.manual_seed(0)
     text = DiffusionGemmaTextConfig(
         vocab_size=VOCABULARY,
-        max_position_embeddings=256,
+        max_position_embeddings=512,
         pad_token_id=PAD,
         eos_token_id=[EOS, TURN],
         bos_token_id=BOS,
@@ -52,7 +55,7 @@ def network(seed: int = 0, scale: float = 30.0) -> DiffusionGemmaForBlockDiffusi
     config = DiffusionGemmaConfig(
         text_config=text,
         vision_config=VISION,
-        canvas_length=CANVAS,
+        canvas_length=canvas,
         image_token_id=VOCABULARY - 1,
         boi_token_id=VOCABULARY - 2,
         eoi_token_id=VOCABULARY - 3,
@@ -75,4 +78,12 @@ def tokenizer() -> PreTrainedTokenizerFast:
         bos_token="<bos>",
         additional_special_tokens=["<turn|>"],
         padding_side="left",
+        model_input_names=["input_ids", "attention_mask"],
+        chat_template=CHAT,
     )
+
+
+def write_gemma(folder: Path) -> None:
+    """Write both as a checkpoint, with a canvas of the published size."""
+    network(canvas=256).save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
