@@ -23,6 +23,7 @@ from transformers import (
     LogitsProcessorList,
 )
 
+from oddlm import Repulsion
 from oddlm.integrations.transformers import DiverseLogitsProcessor
 from oddlm.kernels import dispatch
 from oddlm.presets import ALPHA_END
@@ -185,7 +186,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     where = torch.cuda.get_device_name() if given.device == "cuda" else "CPU, 1 thread"
-    forms = DiverseLogitsProcessor(1, 1, end_ids=())._canvases.guide.forms
+    forms = Repulsion().forms
     backend = dispatch.choose(torch.device(given.device), torch.float32, forms=forms)
     print(f"{where}, torch {torch.__version__}, push: {backend.push}\n")
     names = ("network", "n x canvas x vocabulary", "rest of a step", "push")
