@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .core.step import Sample as Sample
     from .core.step import Step as Step
     from .core.step import StepEvent as StepEvent
+    from .diversity.diversify import Diversifier as Diversifier
     from .diversity.diversify import diversify as diversify
     from .diversity.memory import Explored as Explored
     from .diversity.repulsion import Repulsion as Repulsion
@@ -43,6 +44,7 @@ __version__ = "0.2.0"
 # Resolved on first use: `import oddlm` and the command line start without torch.
 _PUBLIC = {
     "Denoised": "core.step",
+    "Diversifier": "diversity.diversify",
     "Explored": "diversity.memory",
     "Guide": "core.guide",
     "History": "core.step",

@@ -24,16 +24,18 @@ import oddlm
 from oddlm.cli import app
 from oddlm.params import SampleSettings
 
+from ..integrations.tiny import write_gemma
 from ..models import published_layout as layout
 from .pages import BLOCKS, LANGUAGES, MARKERS, ROOT, Block, commands_of, is_plain, own_words
 
 ALL = [block for blocks in BLOCKS.values() for block in blocks]
 PRINTED = re.compile(r"^\s*print\(.*\)  # (.*)$", re.MULTILINE)
-LOADED = re.compile(r'(oddlm\.load\(\s*")([\w.-]+/[\w.-]+)(")')
+LOADED = re.compile(r'((?:oddlm\.load|from_pretrained)\(\s*")([\w.-]+/[\w.-]+)(")')
 BESIDE = ("grids", "experiments", "examples", "benchmarks", "recipes")  # what a checkout has
 HARMLESS = {"cat", "cd", "echo", "head", "ls", "mkdir", "printf", "tail"}
 SERVERS = {"serve"}  # commands that do not end
 STAND_INS = {
+    "diffusiongemma": write_gemma,
     "llada": layout.write_llada,
     "dream": layout.write_dream,
     "diffucoder": layout.write_dream,
@@ -239,6 +241,7 @@ def check_names(block: Block) -> None:
             isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
             and node.func.attr in ("sample", "generate")
+            and ast.unparse(node.func.value) != "model"  # a network of transformers
         ):
             unknown = {keyword.arg for keyword in node.keywords if keyword.arg} - GENERATE
             assert not unknown, f"{block.where}: {node.func.attr} has no {sorted(unknown)}"

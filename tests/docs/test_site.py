@@ -191,7 +191,7 @@ def test_every_public_name_is_on_one_page(site):
     found = [
         name
         for page in pages
-        for name in re.findall(r"^::: oddlm\.(\w+)", page.read_text(), re.MULTILINE)
+        for name in re.findall(r"^::: oddlm\.(\w+)$", page.read_text(), re.MULTILINE)
     ]
     assert sorted(found) == sorted(oddlm.__all__)
     html = "".join((site / "reference/api" / f"{page.stem}.html").read_text() for page in pages)

@@ -31,6 +31,7 @@ class Purpose(IntEnum):
     SKETCH = 7  # a feature's n-grams
     CANVAS = 8  # the random tokens of a uniform process
     REMASK = 9  # which tokens are remasked
+    SEED = 10  # the seeds of later canvases of an answer
 
 
 def tile_elements(device: torch.device, on_cpu: int | None = None) -> int:

@@ -225,7 +225,7 @@ class Repulsion:
         guide = self.begin(info, backend, None, resumes=False)
         if guide is None or has_ended(guide, step.index, step.total):
             return logits
-        return guide.pushed_logits(logits, step)
+        return guide.pushed_logits(logits, step, None)[0]
 
 
 def _traced() -> list[str]:
@@ -278,13 +278,12 @@ class Repelling:
             else Pushed(result.flatten(0, 1), None, memory)
         )
 
-    def pushed_logits(self, logits: Tensor, step: Step, record: Explored | None = None) -> Tensor:
-        """Return the pushed logits [B, S, V], and add the explored directions to `record`."""
-        result, memory = self._run(self._kernel.repel, logits, step, record)
-        if record is not None and memory is not None:
-            record.feature, record.steps = memory.feature, memory.steps
-        pushed: Tensor = result.flatten(0, 1)
-        return pushed
+    def pushed_logits(
+        self, logits: Tensor, step: Step, memory: Explored | None
+    ) -> tuple[Tensor, Explored | None]:
+        """Return the pushed logits [B, S, V], and the memory with the explored directions."""
+        result, memory = self._run(self._kernel.repel, logits, step, memory)
+        return result.flatten(0, 1), memory
 
     def to(self, device: torch.device, backend: Backend) -> "Repelling":
         assert isinstance(backend, dispatch.Backend)

@@ -1,0 +1,1 @@
+"""Doors into libraries that run diffusion language models themselves."""
