@@ -24,6 +24,7 @@ class Blocks:
     """[B, L] int64, or [1, L] if equal for all samples: the block of each position, from 0."""
     count: int  # the most blocks of any sample
     masked: Tensor  # [B, L] bool
+    front: int | None = None  # no block after this one is open yet; None: any may be
 
     @classmethod
     def lay(
@@ -56,7 +57,12 @@ class Blocks:
     @cached_property
     def open(self) -> Tensor:
         """[B, L]: masked positions of the open block."""
-        return self.masked if self.count == 1 else self.masked & (self.ids == self.current[:, None])
+        if self.count == 1:
+            return self.masked
+        here = self.ids == self.current[:, None]
+        if self.front is not None:
+            here = here & (self.ids <= self.front)
+        return self.masked & here
 
     @property
     def pending(self) -> Tensor:

@@ -100,7 +100,7 @@ class Settings:
         """Whether confidence is computed from the sampled distribution."""
         if self.confidence is None:
             parallel = getattr(POLICIES.build(self.policy), "parallel", False)
-            return info.confidence == "sampled" and not parallel
+            return info.confidence == "sampled" and not (parallel and info.drafting is None)
         return self.confidence == "sampled"
 
     def filtered(self, info: ModelInfo) -> bool:
