@@ -24,6 +24,7 @@ import oddlm
 from oddlm.cli import app
 from oddlm.params import SampleSettings
 
+from ..models import gemma_layout
 from ..models import published_layout as layout
 from .pages import BLOCKS, LANGUAGES, MARKERS, ROOT, Block, commands_of, is_plain, own_words
 
@@ -38,6 +39,7 @@ STAND_INS = {
     "dream": layout.write_dream,
     "diffucoder": layout.write_dream,
     "qwen3": layout.write_qwen3,
+    "diffusiongemma": gemma_layout.write,
 }
 GENERATE = set(oddlm.LM.generate.__annotations__) | set(SampleSettings.__annotations__) | {"n"}
 
