@@ -441,9 +441,13 @@ def _check_max_batch(max_batch: int | None) -> None:
 def check_prompts(
     name: str, texts: Sequence[str], length: int, *, raw: bool = False, **options: Any
 ) -> None:
-    """Raise ValueError for prompts that do not fit a checkpoint, before its weights are loaded."""
+    """Raise ValueError for a length or prompts that do not fit a checkpoint.
+
+    Its weights are not loaded.
+    """
     known = outline_model(name, **options)
     if known is not None:
+        known.check_length(length)
         encode_prompts(known.tokenizer, texts, length, context=known.context, raw=raw)
 
 

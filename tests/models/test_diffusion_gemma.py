@@ -5,6 +5,7 @@ import pickle
 import sys
 from contextlib import contextmanager
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -341,9 +342,11 @@ def test_the_command_line(command, folder):
         assert [len(record.samples) for record in run.records] == [3, 3]
     code, out, err = command("sample", TEXTS[0], *shape)
     assert (code, err) == (0, "")
-    code, _, err = command("sample", TEXTS[0], *shape, "--length", "20", "--steps", "20")
+    with patch.object(DiffusionGemmaForBlockDiffusion, "from_pretrained") as read:
+        code, _, err = command("sample", TEXTS[0], *shape, "--length", "20", "--steps", "20")
     assert code != 0
     assert f"multiple of {CANVAS}, not 20" in err
+    assert not read.called, "the weights are large"
 
 
 @contextmanager

@@ -130,7 +130,8 @@ def plan_quota(
     """
     asked = info.default_block_length if block_length is None else block_length
     if info.drafting is not None:
-        _check_drafts(whole("length", length), asked, info)
+        if info.block_length is not None:
+            check_drafts(info.identity, info.block_length, whole("length", length), asked)
         remasks = True  # a step that writes nothing is none too many
     quota = Quota.plan(length, steps, asked, fork=fork, remasks=remasks, align=info.align)
     own, used = info.block_length, quota.block_length
@@ -143,12 +144,12 @@ def plan_quota(
     return quota
 
 
-def _check_drafts(length: int, block_length: int | None, info: ModelInfo) -> None:
-    own = info.block_length
-    if own is not None and (length % own or block_length != own):
+def check_drafts(name: str, own: int, length: int, block_length: int | None) -> None:
+    """Raise ValueError unless a model that drafts blocks of `own` tokens can write this length."""
+    if length % own or block_length != own:
         raise ValueError(
-            f"{info.identity} drafts blocks of {own} tokens, all at once: length must be a "
-            f"multiple of {own}, not {length}, and block_length {own} or left out"
+            f"{name} drafts blocks of {own} tokens, all at once: length must be a multiple of "
+            f"{own}, not {length}, and block_length {own} or left out"
         )
 
 

@@ -187,6 +187,7 @@ class Described:
     keys: Keys
     context: int
     vocab_size: int
+    canvas: int
     sampling: Sampling
     end_ids: tuple[int, ...]  # from the configuration files
 
@@ -206,7 +207,7 @@ def describe(folder: Path, keys: Keys) -> Described:
         )
     ends = _ends(keys.where, [text.values, keys.values, generation.values], vocab_size)
     sampling = Sampling.read(generation.values, str(path))
-    return Described(folder, keys, context, vocab_size, sampling, ends)
+    return Described(folder, keys, context, vocab_size, canvas, sampling, ends)
 
 
 def wrapped_ends(network: Any, tokenizer: Any) -> tuple[int, ...]:

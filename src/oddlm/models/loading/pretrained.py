@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from ...core.quota import check_drafts
 from .. import ALIASES
 from ..adapters import diffusion_gemma as gemma
 from ..cache import Cache
@@ -60,6 +61,11 @@ class Outline:
     @property
     def context(self) -> int:
         return self.described.context
+
+    def check_length(self, length: int) -> None:
+        """Raise ValueError for answers of a length that the model cannot write."""
+        if isinstance(self.described, gemma.Described):
+            check_drafts(self.name, self.described.canvas, length, self.described.canvas)
 
 
 def outline(source: Source, mask_id: int | None = None) -> Outline:
