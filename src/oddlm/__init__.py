@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .core.guide import Guide as Guide
+    from .core.model import Drafting as Drafting
     from .core.model import Model as Model
     from .core.model import ModelInfo as ModelInfo
     from .core.model import Query as Query
@@ -45,6 +46,7 @@ __version__ = "0.2.0"
 _PUBLIC = {
     "Denoised": "core.step",
     "Diversifier": "diversity.diversify",
+    "Drafting": "core.model",
     "Explored": "diversity.memory",
     "Guide": "core.guide",
     "History": "core.step",

@@ -23,7 +23,7 @@ from .core.settings import Settings
 from .core.step import History, Observer, Sample, StepEvent, Tokenizer
 from .diversity.repulsion import Repulsion
 from .models import load_model, outline_model
-from .models.adapters.transformers import Wrapped
+from .models.adapters.transformers import wrapped_model
 from .models.wrappers import ClassifierFree, MicroBatch
 from .params import SampleParams, SampleSettings
 from .progress import step_progress
@@ -148,7 +148,7 @@ class LM:
             raise ValueError("prompts is empty: give at least one prompt")
         check_params(params)
         if until is not None:
-            _check_rounds(params, n, max_samples)
+            _check_rounds(params, n, max_samples, self.info)
         rounds = _Rounds(self, params, max_batch, until is not None, observe, progress)
         results = [Samples() for _ in ids]
         given = params.seed if seeds is None else seeds
@@ -377,7 +377,7 @@ def with_cfg(model: Model, params: SampleParams) -> Model:
 
 
 def with_blocks(params: SampleParams, info: ModelInfo) -> SampleParams:
-    """Add the block length of a block-causal model if the parameters have none."""
+    """Add the block length that the model prescribes if the parameters have none."""
     own = info.default_block_length
     if own is None or params.block_length is not None:
         return params
@@ -417,10 +417,11 @@ def wrap(
     raw: bool = False,
     max_batch: int | None = None,
 ) -> LM:
-    """Make an LM of a masked diffusion model that you have loaded with transformers.
+    """Make an LM of a diffusion model that you have loaded with transformers.
 
     A few short forward passes check that attention is bidirectional. For a model that is causal
-    over blocks (of up to 128 tokens), a warning names the `block_length` to generate with.
+    over blocks (of up to 128 tokens), a warning names the `block_length` to generate with. A
+    DiffusionGemma is recognised by its configuration.
 
     Args:
         model: The transformers model.
@@ -431,7 +432,7 @@ def wrap(
         max_batch: Samples per network call; default 256.
     """
     _check_max_batch(max_batch)
-    wrapped = Wrapped(model, tokenizer, mask_id=mask_id, shift=shift)
+    wrapped = wrapped_model(model, tokenizer, mask_id=mask_id, shift=shift)
     return LM(wrapped, wrapped.tokenizer, raw, max_batch)
 
 
@@ -443,9 +444,13 @@ def _check_max_batch(max_batch: int | None) -> None:
 def check_prompts(
     name: str, texts: Sequence[str], length: int, *, raw: bool = False, **options: Any
 ) -> None:
-    """Raise ValueError for prompts that do not fit a checkpoint, before its weights are loaded."""
+    """Raise ValueError for a length or prompts that do not fit a checkpoint.
+
+    Its weights are not loaded.
+    """
     known = outline_model(name, **options)
     if known is not None:
+        known.check_length(length)
         encode_prompts(known.tokenizer, texts, length, context=known.context, raw=raw)
 
 
@@ -505,7 +510,7 @@ def encode_template(tokenizer: Any, info: ModelInfo, i: int, template: Template)
             f"templates[{i}] has no hole: give the number of tokens to write as an integer, "
             'as in ["x = ", 8]'
         )
-    if info.mask_id in form:
+    if info.mask_id is not None and info.mask_id in form:
         raise ValueError(f"templates[{i}] contains the mask token")
     return form
 
@@ -573,7 +578,7 @@ def check_params(params: SampleParams) -> None:
     SELECTORS.build(params.selector)
 
 
-def _check_rounds(params: SampleParams, n: int, max_samples: int) -> None:
+def _check_rounds(params: SampleParams, n: int, max_samples: int, info: ModelInfo) -> None:
     """Raise ValueError if samples cannot be drawn in rounds of n until one is accepted."""
     if params.pool is not None:
         raise ValueError(
@@ -582,7 +587,7 @@ def _check_rounds(params: SampleParams, n: int, max_samples: int) -> None:
         )
     if max_samples < n:
         raise ValueError(f"max_samples must be at least n: {max_samples} < {n}")
-    if getattr(POLICIES.build(params.policy), "parallel", False):
+    if info.drafting is None and getattr(POLICIES.build(params.policy), "parallel", False):
         raise ValueError(
             f"policy {params.policy!r} is parallel, so it leaves no history for `until` to "
             "continue from"

@@ -16,6 +16,7 @@ from oddlm.report.compare import compare
 from oddlm.store import Head
 from oddlm.store.query import Answer
 
+from ..core.test_drafts import BOUND, Drafter
 from ..report.test_compare import run
 from ..store.test_store import SUMMARY, record
 
@@ -170,6 +171,25 @@ def test_plain_sampling_marks_nothing():
     final = shown(view.final(), 200)
     assert final.count(views.CHANGED) == 1  # the legend's
     assert final.count("= 0") == 2
+
+
+def test_a_draft_is_shown_as_far_as_it_is_accepted():
+    model = Drafter()
+    lm = oddlm.LM(model, model.tokenizer)
+    view = views.Denoising(lm.tokenizer.decode, model.end_ids, Console(file=io.StringIO()))
+    masks = []
+
+    def watch(event):
+        view(event)
+        frame = view.frame().renderables[1]
+        assert views.CHANGED not in str(frame)
+        masks.append((str(frame).count(views.MASK), int((~event.shown[0]).sum())))
+
+    (done,) = lm.generate("t5 t6", 1, length=8, steps=12, policy=BOUND, alpha=0, observe=watch)
+    assert all(shown == hidden for shown, hidden in masks)
+    assert 0 < masks[0][0] < 8
+    assert masks[-1][0] == 0
+    assert len(done) == 1
 
 
 def test_labels():

@@ -35,11 +35,11 @@ BESIDE = ("grids", "experiments", "examples", "benchmarks", "recipes")  # what a
 HARMLESS = {"cat", "cd", "echo", "head", "ls", "mkdir", "printf", "tail"}
 SERVERS = {"serve"}  # commands that do not end
 STAND_INS = {
-    "diffusiongemma": write_gemma,
     "llada": layout.write_llada,
     "dream": layout.write_dream,
     "diffucoder": layout.write_dream,
     "qwen3": layout.write_qwen3,
+    "diffusiongemma": write_gemma,
 }
 GENERATE = set(oddlm.LM.generate.__annotations__) | set(SampleSettings.__annotations__) | {"n"}
 

@@ -8,8 +8,11 @@ import re
 
 import pytest
 
-from oddlm.explorer.recording import Recording, write_copy
+from oddlm import LM
+from oddlm.explorer.recording import Recording, record, write_copy
+from oddlm.params import SampleParams
 
+from ..core.test_drafts import BOUND, STEPS, Drafter
 from ..waiting import WAIT_S
 from .looking import (
     HOSTILE,
@@ -330,3 +333,23 @@ def test_many_long_samples_stay_usable(site, browse):
     until(page, "document.querySelector('#diverse .sample:last-child .token')")
     assert page.locator("#diverse .sample").last.locator(".token").count() == 256
     assert fits(page)
+
+
+def test_a_model_without_masks_writes_whole_blocks_and_skips_steps(site, browse):
+    model = Drafter(certain=1e9)
+    params = SampleParams(
+        length=24, steps=3 * STEPS, policy=BOUND, objective="odd", fork=False, eos="never"
+    )
+    recording = record(LM(model, model.tokenizer), "toy", "t5 t6", 4, params, None, None)
+    numbers = [frame.step for frame in recording.plain.steps]
+    assert numbers != list(range(len(numbers))), "all samples finish a block early"
+    page = browse(site.url)
+    page.wait_for_selector("button.main")
+    upload(page, recording.model_dump_json())
+    until(page, "document.getElementById('step').textContent.includes('step')")
+    final = [sample.tokens for sample in recording.diverse.end.samples]
+    pieces = {k: v for frame in recording.diverse.steps for k, v in frame.pieces.items()}
+    page.locator("#scrub").fill(str(len(recording.diverse.steps)))
+    ends = set(model.end_ids)
+    expected = [["∎" if t in ends else pieces[t] for t in row] for row in final]
+    assert texts_by_row(page) == expected

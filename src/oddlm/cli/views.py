@@ -296,14 +296,18 @@ class Denoising:
         self._progress = ""
 
     def __call__(self, event: "StepEvent") -> None:
-        commit, tokens = event.commit.tolist(), event.prediction.tokens.tolist()
-        as_plain = (event.plain.commit & (event.plain.tokens == event.prediction.tokens)).tolist()
+        shown, tokens = event.shown.tolist(), event.prediction.tokens.tolist()
+        gone = (event.step.masked & ~event.shown).tolist()  # a draft is shown until it is revised
+        as_plain = event.plain.commit & (event.plain.tokens == event.prediction.tokens)
+        changed = (event.commit & ~as_plain).tolist()
         if event.step.index == 0:
-            self._canvas = [[None] * len(row) for row in commit]
-            self._changed = [[False] * len(row) for row in commit]
-        for i, row in enumerate(commit):
+            self._canvas = [[None] * len(row) for row in shown]
+            self._changed = [[False] * len(row) for row in shown]
+        for i, row in enumerate(shown):
             for j in [j for j, now in enumerate(row) if now]:
-                self._canvas[i][j], self._changed[i][j] = tokens[i][j], not as_plain[i][j]
+                self._canvas[i][j], self._changed[i][j] = tokens[i][j], changed[i][j]
+            for j in [j for j, now in enumerate(gone[i]) if now]:
+                self._canvas[i][j] = None
         self._progress = f"step {event.step.index + 1} of {event.step.total}"
 
     @contextmanager

@@ -27,6 +27,7 @@ class Blocks:
     masked: Tensor  # [B, L] bool
     unsettled: Tensor | None = None
     """[B, L] bool: positions that may still change; None means the masked ones."""
+    front: int | None = None  # no block after this one is open yet; None: any may be
 
     @classmethod
     def lay(
@@ -71,7 +72,8 @@ class Blocks:
     @property
     def inside(self) -> Tensor:
         """[B, L]: all positions of the open block."""
-        return self.ids == self.current[:, None]
+        inside = self.ids == self.current[:, None]
+        return inside if self.front is None else inside & (self.ids <= self.front)
 
     @cached_property
     def open(self) -> Tensor:

@@ -14,6 +14,21 @@ Kind = Literal["absorbing", "uniform"]
 
 
 @dataclass(frozen=True, slots=True)
+class Drafting:
+    """How a uniform model revises a block as a whole before it writes it (`core.drafts`).
+
+    A block is finished when the likeliest tokens of its positions stay the same while their
+    entropy is low, or with its last step.
+    """
+
+    stable: int = 1  # steps for which the likeliest tokens must have been the same
+    certain: float = 0.005  # the mean entropy in nats must be lower, after temperature and filters
+    cooling: float = 1.0  # the share of its setting that temperature falls to in a block
+    echo: torch.dtype | None = None
+    """Of the logits of the last step, if the network takes them back (self-conditioning)."""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelInfo:
     """What a run needs to know about a network.
 
@@ -33,6 +48,7 @@ class ModelInfo:
     embedding: Tensor | None = None  # [V, H]: for features in embedding space, and for prompt noise
     process: Kind = "absorbing"  # trained on masks (absorbing) or on random tokens (uniform)
     confidence: Literal["full", "sampled"] = "full"  # the distribution its authors read it from
+    drafting: Drafting | None = None  # of a uniform model that revises a block before writing it
     block_length: int | None = None  # block size of a block-causal model
     align: Align = "answer"  # whether its blocks are counted from the prompt or from the answer
     causal_context: bool = False  # it reads finished blocks causally: blocks may begin anywhere
@@ -46,8 +62,8 @@ class ModelInfo:
     @property
     def default_block_length(self) -> int | None:
         """The block length of a run that asks for none; None is one block."""
-        known = self.align == "absolute" or self.causal_context
-        return self.block_length if known else None
+        fixed = self.align == "absolute" or self.causal_context or self.drafting is not None
+        return self.block_length if fixed else None
 
     @property
     def identity(self) -> str:
@@ -73,8 +89,8 @@ class Model(Protocol):
     """
 
     @property
-    def mask_id(self) -> int:
-        """Id of the MASK token."""
+    def mask_id(self) -> int | None:
+        """Id of the MASK token; None for a uniform model."""
 
     @property
     def vocab_size(self) -> int:
@@ -107,12 +123,16 @@ class Query:
     """[R, m]: counted from `start`, ascending as far as they are masked; None means all."""
     nudge: Tensor | None  # [R, start, H]: to be added to the embeddings of the prompt
     blocks: Blocks  # of these samples
+    echo: Tensor | None = None
+    """[R, block_length, V]: the logits that the last step drew from in the open block, pushed,
+    filtered and divided by the temperature; None at its first step. Only for models whose
+    `info.drafting` asks for it; undefined at positions that were not open."""
 
     def take(self, some: slice) -> "Query":
         """Return the same query for some of the samples."""
         cut = {
             name: None if (x := getattr(self, name)) is None else x[some]
-            for name in ("tokens", "prompt_lengths", "samples", "positions", "nudge")
+            for name in ("tokens", "prompt_lengths", "samples", "positions", "nudge", "echo")
         }
         return Query(self.run, self.number, start=self.start, blocks=self.blocks[some], **cut)  # type: ignore[arg-type]
 

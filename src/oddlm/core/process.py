@@ -2,8 +2,9 @@
 
 Absorbing: MASK becomes a token and stays one. Remasking: a policy may mask tokens of the open block
 again (ReMDM: Wang et al. 2025, arXiv:2503.00307). Editing: a policy may replace tokens of the open
-block by others (LLaDA2.1). Uniform: positions without an accepted token hold
-random tokens, new ones at every step; a remasked token becomes noise again.
+block by others (LLaDA2.1). Uniform: positions without an accepted token hold random tokens, new
+ones at every step; a remasked token becomes noise again. Renoising: a token is accepted for one
+step only, and nothing is written before the whole block is (`drafts`).
 """
 
 from dataclasses import dataclass
@@ -68,9 +69,18 @@ class Uniform:
     never: tuple[int, ...]  # tokens that are never noise, in ascending order
     renews: ClassVar[bool] = True
 
-    def blank(self, step: Step) -> Tensor | int:
+    def blank(self, step: Step) -> Tensor:
         keys = step.keys(Purpose.CANVAS, step.tokens.shape[1])
         noise = (keys >> 1).bitwise_and((1 << 62) - 1) % (self.vocab_size - len(self.never))
         for token in self.never:
             noise = noise + (noise >= token)
         return noise
+
+
+@dataclass(frozen=True, slots=True)
+class Renoising(Uniform):
+    """Masked positions hold what the last step accepted, and new random tokens elsewhere."""
+
+    def blank(self, step: Step) -> Tensor:
+        assert step.draft is not None
+        return step.tokens.where(step.draft.held, Uniform.blank(self, step))

@@ -129,6 +129,10 @@ def plan_quota(
     Raises ValueError if a block to be written crosses a block boundary of the network.
     """
     asked = info.default_block_length if block_length is None else block_length
+    if info.drafting is not None:
+        if info.block_length is not None:
+            check_drafts(info.identity, info.block_length, whole("length", length), asked)
+        remasks = True  # a step that writes nothing is none too many
     quota = Quota.plan(length, steps, asked, fork=fork, remasks=remasks, align=info.align)
     own, used = info.block_length, quota.block_length
     crosses = used > (own or used) or used < quota.length or info.align == "absolute"
@@ -138,6 +142,15 @@ def plan_quota(
             f"{used} does not divide: give block_length={own} or a divisor of it"
         )
     return quota
+
+
+def check_drafts(name: str, own: int, length: int, block_length: int | None) -> None:
+    """Raise ValueError unless a model that drafts blocks of `own` tokens can write this length."""
+    if length % own or block_length != own:
+        raise ValueError(
+            f"{name} drafts blocks of {own} tokens, all at once: length must be a multiple of "
+            f"{own}, not {length}, and block_length {own} or left out"
+        )
 
 
 def quotas(step: Step, ends: Tensor, *, down: bool = False) -> Tensor:

@@ -25,17 +25,19 @@ from .alarm import Alarm, Pending
 from .blocks import Blocks
 from .canvas import Prompt, Template, lay_prompts, lay_templates
 from .choose import Outlook, delay, look, predict, probability
+from .drafts import Reviser
 from .explore import fork_cells, order_noise, prompt_nudge
 from .guide import Backend, Guide, RunGuide, has_ended
 from .model import ModelInfo, Query
 from .policies import POLICIES
-from .process import Absorbing, Editing, Process, Remasking, Uniform
+from .process import Absorbing, Editing, Process, Remasking, Renoising, Uniform
 from .quota import Quota, plan_quota, quotas, select
 from .settings import Settings
 from .step import (
     ABSENT,
     Decision,
     Denoised,
+    Draft,
     History,
     Memory,
     Policy,
@@ -63,6 +65,7 @@ class Plan:
     policy: Policy
     parallel: bool
     process: Process
+    drafts: Reviser | None  # None if the model does not draft
     guide: RunGuide | None
     backend: Backend
     predict: Callable[[Outlook], Prediction]
@@ -83,6 +86,19 @@ class Plan:
     @property
     def edits(self) -> bool:
         return isinstance(self.process, Editing)
+
+    def guide_at(self, index: int) -> RunGuide | None:
+        """Return the guide that acts at a step, if one does."""
+        planned = self.total
+        if self.drafts is not None:
+            planned = self.quota.steps_per_block
+            index %= planned
+        return None if has_ended(self.guide, index, planned) else self.guide
+
+    def guide_from(self, index: int) -> RunGuide | None:
+        """Return the guide that acts at a step or at a later one, if one does."""
+        later = self.total - self.quota.steps_per_block
+        return self.guide_at(index if self.drafts is None or index >= later else later)
 
     def to(self, device: torch.device) -> "Plan":
         backend = self.backend.to(device)
@@ -119,6 +135,7 @@ class State:
     memory: Memory | None  # the guide's memory
     reviews: Tensor | None = None
     """[B, blocks]: steps in which each block was open without a mask; only if a policy edits."""
+    draft: Draft | None = None  # of a model that drafts
     alarms: tuple[Pending, ...] = ()  # checks of logits that have not been read back yet
     version: int = field(default=VERSION, init=False)
 
@@ -130,8 +147,7 @@ class State:
     @property
     def guide(self) -> RunGuide | None:
         """The guide of the next step; None without one, and once it has ended."""
-        guide = self.plan.guide
-        return None if has_ended(guide, self.index, self.plan.total) else guide
+        return self.plan.guide_at(self.index)
 
     @property
     def masked(self) -> Tensor:
@@ -154,6 +170,8 @@ class State:
             parallel=plan.parallel,
             protected=plan.info.protected,
             never=plan.never,
+            draft=self.draft,
+            block_steps=None if plan.drafts is None else plan.quota.steps_per_block,
         )
         if plan.edits:
             return self._with_editing(step)
@@ -209,11 +227,16 @@ class State:
             nudge = prompt_nudge(plan.prompts, plan.prompt_lengths, self.step, scale, embedding)
         tokens = torch.cat([plan.prompts, self.tokens], dim=1)
         lengths, blocks = plan.prompt_lengths, self.blocks
+        echo = None if self.draft is None else self.draft.echo
         if live is not None:
             tokens, lengths, blocks = tokens[live], lengths[live], blocks[live]
-            positions, nudge = (None if x is None else x[live] for x in (positions, nudge))
+            positions, nudge, echo = (
+                None if x is None else x[live] for x in (positions, nudge, echo)
+            )
         start = plan.prompts.shape[1]
-        return Query(plan.run, self.index, tokens, start, lengths, live, positions, nudge, blocks)
+        return Query(
+            plan.run, self.index, tokens, start, lengths, live, positions, nudge, blocks, echo
+        )
 
     def _positions(self) -> Tensor | None:
         """Return the answered positions [B, m], ascending, or None for all.
@@ -259,11 +282,13 @@ class State:
             if isinstance(x := getattr(self, f.name), Tensor)
         }
         memory = None if self.memory is None else self.memory.to(place)
+        draft = None if self.draft is None else self.draft.to(place)
         return replace(
             self,
             plan=self.plan.to(place),
             blocks=self.blocks.to(place),
             memory=memory,
+            draft=draft,
             alarms=(),
             **moved,
         )
@@ -342,13 +367,15 @@ def begin(
         "seed": seeds.tolist(),
         "templates": None if templates is None else [list(t) for t in templates],
     }
-    _check_history(history, made_with, parallel)
+    drafts = Reviser.of(info, settings)
+    untimed = parallel and drafts is None  # samples end at steps of their own
+    _check_history(history, made_with, untimed)
     earlier = None if history is None else history.memory
     running = (
         None if guide is None else guide.begin(info, backend, earlier, resumes=history is not None)
     )
     memory = None if running is None else running.memory
-    if parallel and memory is not None:
+    if untimed and memory is not None:
         raise ValueError(
             "guide cannot remember a history with a parallel policy: samples end at different steps"
         )
@@ -367,12 +394,13 @@ def begin(
         quota=quota,
         total=quota.steps if aligned else quota.most_steps(fork=settings.fork),
         counts=None
-        if parallel or given is not None or not aligned
+        if parallel or given is not None or not aligned or drafts is not None
         else tuple(quota.counts(fork=settings.fork)),
         ends=ends,
         policy=policy,
         parallel=parallel,
         process=_process(info, never, remasks=remasks, edits=edits),
+        drafts=drafts,
         guide=running,
         backend=backend,
         predict=partial(
@@ -411,7 +439,7 @@ def begin(
         if edits
         else None,
     )
-    return _settled(_blanked(state))
+    return _blanked(_settled(state))
 
 
 @torch.no_grad()
@@ -451,11 +479,17 @@ def advance(state: State, logits: Tensor, *, query: Query | None = None) -> tupl
     plain: Callable[[], tuple[Prediction, Decision]] | None
     if plan.settings.fork and state.index == 0:
         prediction, decision = _fork(plan, outlook)
+        if plan.drafts is not None:
+            prediction, decision = plan.drafts.revise(
+                prediction, decision.commit, outlook, pushing=True
+            )
         plain = partial(propose, outlook.without_guide())
     else:
         prediction, decision = propose(outlook)
         plain = None if outlook.pushed is None else partial(propose, outlook.without_guide())
-    tokens = torch.where(decision.commit, prediction.tokens, step.tokens)
+    draft = decision.draft
+    shown = decision.commit if draft is None else decision.commit | draft.held
+    tokens = torch.where(shown, prediction.tokens, step.tokens)
     masked = step.masked & ~decision.commit
     commit_step = state.commit_step.masked_fill(decision.commit, state.index)
     confidence = state.confidence
@@ -478,6 +512,7 @@ def advance(state: State, logits: Tensor, *, query: Query | None = None) -> tupl
         confidence=confidence,
         nfe=nfe,
         memory=memory,
+        draft=draft,
     )
     after = _reviewed(after, step, decision)
     event = StepEvent(step, prediction, decision, outlook, after.blocks, plain)
@@ -517,7 +552,9 @@ def check_answer(logits: Any, query: Query, info: ModelInfo) -> None:
 
 def _propose(plan: Plan, step: Step, outlook: Outlook) -> tuple[Prediction, Decision]:
     """Return the tokens that a step proposes with these logits, and where it writes them."""
-    settings, prediction = plan.settings, plan.predict(outlook)
+    settings, drafts = plan.settings, plan.drafts
+    heat = {} if drafts is None else {"temperature": drafts.heat(step)}
+    prediction = plan.predict(outlook, **heat)
     quota = _quota(plan, step)
     answer = plan.policy(delay(prediction, plan.late), step)
     proposal = answer if isinstance(answer, Proposal) else Proposal(answer)
@@ -534,18 +571,23 @@ def _propose(plan: Plan, step: Step, outlook: Outlook) -> tuple[Prediction, Deci
         # At most as many as may be masked after this step.
         remask = remask & (remask.cumsum(dim=1) <= step.target[:, None])
         quota = quota + remask.sum(dim=1)
-    commit = select(score, quota, step, outlook.alarm)
+    chosen = select(score, quota, step, outlook.alarm)
+    if drafts is not None:
+        pushing = plan.guide_at(step.index) is not None
+        return drafts.revise(prediction, chosen, outlook, pushing=pushing)
     if edit is not None:
         if step.editable is None:
             raise ValueError(
                 "a policy that edits tokens must be declared with @oddlm.policy(edits=True)"
             )
-        commit = commit | (edit & step.editable & (prediction.tokens != step.tokens))
-    return prediction, Decision(commit, remask)
+        chosen = chosen | (edit & step.editable & (prediction.tokens != step.tokens))
+    return prediction, Decision(chosen, remask)
 
 
 def _quota(plan: Plan, step: Step) -> Tensor | int:
     """Return how many positions a step commits, or would commit without a fork."""
+    if plan.drafts is not None:
+        return plan.drafts.quota(step)
     if plan.counts is not None and not (plan.settings.fork and step.index == 0):
         return plan.counts[step.index] - plan.counts[step.index + 1]
     return quotas(step, plan.ends, down=plan.quota.steps_per_block > plan.quota.block_length)
@@ -594,6 +636,8 @@ def _settled(state: State) -> State:
     plan = state.plan
     if state.index >= plan.total and not plan.edits:
         return replace(state, done=True)
+    if plan.drafts is not None:
+        return _opened(_stopped(state) if plan.stops else state)
     known = plan.counts is not None
     if known and not (plan.stops and state.index % plan.quota.steps_per_block == 0 and state.index):
         return state
@@ -604,9 +648,24 @@ def _settled(state: State) -> State:
     return replace(state, live=None if len(live) == len(busy) else live, done=not len(live))
 
 
+def _opened(state: State) -> State:
+    """Open the next block of a model that drafts once no sample has any left in the present one."""
+    plan, steps = state.plan, state.plan.quota.steps_per_block
+    while state.index < plan.total:
+        block, done = divmod(state.index, steps)
+        blocks = replace(state.blocks, front=block)
+        busy = blocks.open.any(dim=1)
+        if busy.any():
+            live = None if busy.all() else busy.nonzero().squeeze(1)
+            draft = state.draft if done else Draft.empty(state.tokens)
+            return replace(state, blocks=blocks, live=live, draft=draft)
+        state = replace(state, index=(block + 1) * steps)
+    return replace(state, done=True)
+
+
 def _stopped(state: State) -> State:
     """Fill the samples whose text ended in a finished block with the token that ended it."""
-    plan, blocks, guide = state.plan, state.blocks, state.guide
+    plan, blocks, guide = state.plan, state.blocks, state.plan.guide_from(state.index)
     ends = torch.isin(state.tokens, torch.tensor(plan.info.end_ids, device=state.tokens.device))
     ends &= (state.commit_step >= 0) & (blocks.ids < blocks.current[:, None])
     stopped = ends.any(dim=1)
@@ -630,7 +689,8 @@ def _process(info: ModelInfo, never: tuple[int, ...], *, remasks: bool, edits: b
             "a policy that edits tokens can neither remask them nor run on a uniform model"
         )
     if info.process == "uniform":
-        return Uniform(info.vocab_size, never)
+        kind = Uniform if info.drafting is None else Renoising
+        return kind(info.vocab_size, never)
     if info.mask_id is None:
         raise ValueError(f"{info.name} has no mask_id: an absorbing model needs one")
     if edits:

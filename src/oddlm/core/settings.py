@@ -30,8 +30,8 @@ class Settings:
             computed. "full" is the pushed distribution before filters and temperature. "sampled" is
             the one that tokens are drawn from; as in Dream, temperature then comes before the
             filters, all in the precision of the logits. None is the model's own rule ("sampled" for
-            Dream, "full" for all others), or "full" for a parallel policy, whose thresholds a
-            sampled distribution would pass everywhere.
+            Dream and DiffusionGemma, "full" for all others), or "full" for a parallel policy, whose
+            thresholds a sampled distribution would pass everywhere, unless the model drafts.
         seed: One for all prompts (the first uses it, the others derive theirs) or one per prompt.
         block_length: Decode blocks of this length from left to right; None is one block, or the
             blocks of a block-causal model.
@@ -100,7 +100,7 @@ class Settings:
         """Whether confidence is computed from the sampled distribution."""
         if self.confidence is None:
             parallel = getattr(POLICIES.build(self.policy), "parallel", False)
-            return info.confidence == "sampled" and not parallel
+            return info.confidence == "sampled" and not (parallel and info.drafting is None)
         return self.confidence == "sampled"
 
     @property

@@ -19,6 +19,31 @@ LONGEST = 80  # characters of a text in a repr
 ABSENT = -1  # stands for a token at positions that a guide neither pushes nor counts
 
 
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """The open blocks of a model that drafts, as one step leaves them to the next."""
+
+    held: Tensor  # [B, L] bool: accepted tokens; the network sees them next, and noise elsewhere
+    likeliest: Tensor  # [B, L] int64: after the push; ABSENT before the first step of a block
+    stable: Tensor  # [B] int64: for how many steps the likeliest tokens have been the same
+    echo: Tensor | None  # [B, block_length, V]: logits drawn from, for self-conditioning
+
+    @classmethod
+    def empty(cls, tokens: Tensor) -> "Draft":
+        """Return the draft before the first step of a block."""
+        return cls(
+            torch.zeros_like(tokens, dtype=torch.bool),
+            torch.full_like(tokens, ABSENT),
+            torch.zeros_like(tokens[:, 0]),
+            None,
+        )
+
+    def to(self, device: torch.device) -> "Draft":
+        echo = None if self.echo is None else self.echo.to(device)
+        held, likeliest, stable = self.held.to(device), self.likeliest.to(device), self.stable
+        return Draft(held, likeliest, stable.to(device), echo)
+
+
 @dataclass(frozen=True)
 class Step:
     """The state of a run that policies, guides and observers see at one step."""
@@ -44,6 +69,8 @@ class Step:
     given: Tensor | None = None  # [B, L] bool: tokens of a template, which are never masked
     open_only: bool = False
     """Guides of a block-causal model see no pending positions: neither masked, nor a token."""
+    draft: Draft | None = None  # of a model that drafts
+    block_steps: int | None = None  # steps of a block in a model that drafts, None in others
 
     @property
     def masked(self) -> Tensor:
@@ -66,15 +93,23 @@ class Step:
         return ~self.open.any(dim=1)
 
     @property
+    def clock(self) -> tuple[int, int]:
+        """Steps done and planned: of the run, or of the open block in a model that drafts."""
+        if self.block_steps is None:
+            return self.index, self.total
+        return self.index % self.block_steps, self.block_steps
+
+    @property
     def time_left(self) -> Tensor:
         """[B], falling from 1: the share of steps left, or of masked positions if parallel."""
-        if self.parallel:
+        if self.parallel and self.block_steps is None:
             if self.given is None:
                 return self.blocks.masked.double().mean(dim=1)
             return self.blocks.masked.sum(dim=1).double() / (~self.given).sum(dim=1).clamp(min=1)
+        done, planned = self.clock
         return torch.full(
             (len(self.tokens),),
-            1 - self.index / self.total,
+            1 - done / planned,
             device=self.tokens.device,
             dtype=torch.float64,
         )
@@ -134,6 +169,7 @@ class Decision:
 
     commit: Tensor  # [B, L] bool: write the predicted token, perhaps in place of another
     remask: Tensor | None = None  # [B, L] bool: mask a written token again
+    draft: Draft | None = None  # of a model that drafts: what the next step starts from
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +222,12 @@ class StepEvent:
     def commit(self) -> Tensor:
         """[B, L] bool: the positions that this step commits."""
         return self.decision.commit
+
+    @property
+    def shown(self) -> Tensor:
+        """[B, L] bool: where the network will see the predicted token, written or only held."""
+        draft = self.decision.draft
+        return self.commit if draft is None else self.commit | draft.held
 
     @property
     def base_logits(self) -> Tensor:

@@ -223,7 +223,7 @@ class Repulsion:
         info = ModelInfo(logits.shape[-1], None, step.protected, embedding=self.embedding)
         backend = dispatch.choose(logits.device, logits.dtype, asked=self.backend, forms=self.forms)
         guide = self.begin(info, backend, None, resumes=False)
-        if guide is None or has_ended(guide, step.index, step.total):
+        if guide is None or has_ended(guide, *step.clock):
             return logits
         return guide.pushed_logits(logits, step, None)[0]
 
@@ -321,10 +321,11 @@ class Repelling:
     def _alpha(self, step: Step) -> Tensor:
         """Return alpha [B] at this step; exactly 0 for samples whose push has ended."""
         alpha, end = self.repulsion.push
+        _, planned = step.clock
         if end == 1:
-            return alpha * self._schedule(step.time_left, step.total)
+            return alpha * self._schedule(step.time_left, planned)
         time_left = 1 - (1 - step.time_left) / end
-        factor = self._schedule(time_left.clamp(min=0), max(1, round(end * step.total)))
+        factor = self._schedule(time_left.clamp(min=0), max(1, round(end * planned)))
         return alpha * factor.where(time_left > ROUNDING, 0.0)
 
     @cached_property

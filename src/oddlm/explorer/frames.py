@@ -25,7 +25,7 @@ def start_of(
         prompt_tokens=len(ids),
         n=n,
         params=params.model_copy(update={"fork": params.forks}),
-        mask_id=-1 if info.mask_id is None else info.mask_id,
+        mask_id=unwritten_id(info),
         end_ids=list(info.end_ids),
     )
 
@@ -46,15 +46,22 @@ def end_of(samples: Sequence[Sample], usage: Usage, seed: int) -> End:
 
 def frames_of(lm: LM, *, positions: bool) -> "FrameMaker":
     info = lm.info
-    silent = {*info.end_ids} if info.mask_id is None else {info.mask_id, *info.end_ids}
-    return FrameMaker(lm.tokenizer, silent, positions=positions)
+    unwritten = unwritten_id(info)
+    return FrameMaker(lm.tokenizer, {unwritten, *info.end_ids}, unwritten, positions=positions)
+
+
+def unwritten_id(info: ModelInfo) -> int:
+    """Return the id that stands for a position that is not written yet."""
+    return -1 if info.mask_id is None else info.mask_id
 
 
 class FrameMaker:
     """An observer that sends a StepFrame for each step of one prompt."""
 
-    def __init__(self, tokenizer: Tokenizer, silent: Iterable[int], *, positions: bool) -> None:
-        self.tokenizer = tokenizer
+    def __init__(
+        self, tokenizer: Tokenizer, silent: Iterable[int], unwritten: int, *, positions: bool
+    ) -> None:
+        self.tokenizer, self.unwritten = tokenizer, unwritten
         self.known = set(silent)  # ids whose text was sent, or is never sent
         self.positions = positions
 
@@ -63,7 +70,8 @@ class FrameMaker:
 
     def frame(self, event: StepEvent) -> StepFrame:
         step = event.step
-        written = torch.where(event.commit, event.chosen.tokens, step.tokens).tolist()
+        after = torch.where(event.shown, event.chosen.tokens, step.tokens)
+        written = after.masked_fill(step.masked & ~event.shown, self.unwritten).tolist()
         entropy, force = event.entropy, event.force
         open_, masked = (where.sum(dim=1).clamp(min=1) for where in (step.open, step.masked))
         means = [(entropy.sum(dim=1) / open_).tolist(), (force.sum(dim=1) / masked).tolist()]

@@ -42,7 +42,10 @@ class Start(BaseModel):
     prompt_tokens: int
     n: int
     params: SampleParams = Field(description="All settings, including the seed.")
-    mask_id: int = Field(description="The id in `tokens` of positions that are not written yet.")
+    mask_id: int = Field(
+        description="The id in `tokens` of positions that are not written yet; -1 if the model has "
+        "no mask token."
+    )
     end_ids: list[int] = Field(description="A sample's text ends before the first of these.")
 
 
@@ -69,7 +72,10 @@ class Spot(BaseModel):
 
 
 class SampleStep(BaseModel):
-    tokens: list[int] = Field(description="The sample after this step.")
+    tokens: list[int] = Field(
+        description="The sample after this step, with tokens that a model without masks has only "
+        "accepted for the next step."
+    )
     spots: list[Spot]
     mean_entropy: float = Field(description="In nats, over the positions open before this step.")
     mean_force: float = Field(

@@ -183,7 +183,7 @@ def sample_params(
     try:
         params = checked(SampleParams, {"seed": secrets.randbits(32), **default, **given})
         steps = params.steps or params.length
-        if steps > params.length:
+        if steps > params.length and (info is None or info.drafting is None):
             raise ValueError(
                 f"steps is {steps}, but there are only {params.length} tokens to write: "
                 "every step writes at least one"

@@ -39,7 +39,7 @@ oddlm.check = (() => {
   const sizes = shape({ n: whole(1, 4096), params: shape({ length: whole(1, 1 << 16), seed: number }) });
 
   const start = (value, where) => {
-    shape({ model: text, prompt: text, mask_id: token, end_ids: list(token), params: table(anything) })(value, where);
+    shape({ model: text, prompt: text, mask_id: whole(-1, 2 ** 31), end_ids: list(token), params: table(anything) })(value, where);
     sizes(value, where);
     if (value.n * value.params.length > MOST_CELLS) fail(`${where}.n times length`, `at most ${MOST_CELLS}`);
   };

@@ -1,4 +1,4 @@
-"""Adapter for masked diffusion models loaded with transformers."""
+"""Adapters for diffusion models that were loaded with transformers."""
 
 import inspect
 import warnings
@@ -13,7 +13,26 @@ from ...core.model import ModelInfo
 from ..families.published import END_TEXTS
 from ..loading.checkpoint import find_architecture
 from ..loading.tokenizer import NAMES, TextTokenizer
+from . import diffusion_gemma as gemma
 from .causality import evaluating, find_block_length, probe
+
+
+def wrapped_model(
+    network: Any, tokenizer: Any, *, mask_id: int | None = None, shift: bool = False
+) -> "Wrapped | gemma.DiffusionGemma":
+    """Return a network that was loaded with transformers as an oddlm model."""
+    if getattr(getattr(network, "config", None), "model_type", None) != gemma.MODEL_TYPE:
+        return Wrapped(network, tokenizer, mask_id=mask_id, shift=shift)
+    if mask_id is not None or shift:
+        raise ValueError("a DiffusionGemma has no mask token and no shift: leave them out")
+    name = f"{network.config.name_or_path or type(network).__name__}, wrapped"
+    return gemma.DiffusionGemma(
+        network,
+        text_tokenizer(tokenizer),
+        name=name,
+        end_ids=gemma.wrapped_ends(network, tokenizer),
+        sampling=gemma.Sampling.read(network.generation_config.to_dict(), name),
+    )
 
 
 class Wrapped:

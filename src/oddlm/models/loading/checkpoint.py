@@ -79,15 +79,20 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def describe(folder: Path) -> Description:
-    """Read config.json; raise ValueError if it describes a network that cannot be loaded."""
+def read_keys(folder: Path) -> Keys:
+    """Read config.json."""
     path = folder / CONFIG
     if not path.is_file():
         raise ValueError(
             f"{folder} has no {CONFIG}: a checkpoint consists of config.json, safetensors and "
             "tokenizer files"
         )
-    keys = Keys(str(path), read_json(path))
+    return Keys(str(path), read_json(path))
+
+
+def describe(folder: Path) -> Description:
+    """Read config.json; raise ValueError if it describes a network that cannot be loaded."""
+    keys = read_keys(folder)
     architecture = _architecture(keys)
     return Description(folder, keys, architecture, architecture.config(keys))
 

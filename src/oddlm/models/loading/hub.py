@@ -13,6 +13,7 @@ from .tokenizer import ADDED, FILE, MERGES, SETTINGS, SPECIAL, TEMPLATE, VOCABUL
 
 SMALL = [CONFIG, INDEX, FILE, VOCABULARY, MERGES, SETTINGS, SPECIAL, ADDED, TEMPLATE]
 COMMIT = re.compile(r"[0-9a-f]{40}")
+GENERATION = "generation_config.json"  # read if the sampler's rules depend on it
 T = TypeVar("T")
 
 
@@ -43,7 +44,7 @@ class Repo:
 
     def small_files(self) -> Path:
         """Download config and tokenizer, enough to check the model, and return their folder."""
-        folder = Path(self._call(lambda: self._download(SMALL, self.revision)))
+        folder = Path(self._call(lambda: self._download([*SMALL, GENERATION], self.revision)))
         self._check_complete(folder, [name for name in _needed(folder) if name in SMALL])
         return folder
 

@@ -6,14 +6,16 @@ from pathlib import Path
 
 import torch
 
+from ...core.quota import check_drafts
 from .. import ALIASES
+from ..adapters import diffusion_gemma as gemma
 from ..cache import Cache
 from ..native import Native
-from .checkpoint import INDEX, Description, describe, load_network, whole_weights
+from .checkpoint import INDEX, Description, describe, load_network, read_keys, whole_weights
 from .device import chosen_device, chosen_dtype, dtype_name
-from .hub import SMALL, Repo
+from .hub import GENERATION, SMALL, Repo
 from .tokenizer import TextTokenizer, read_tokenizer, special_ids
-from .weights import COMMIT, files_digest, of_files, of_text
+from .weights import COMMIT, Weights, files_digest, of_files, of_text
 
 
 @dataclass(frozen=True)
@@ -51,20 +53,29 @@ class Outline:
     """A checkpoint without its weights."""
 
     name: str
-    described: Description
+    described: Description | gemma.Described
     tokenizer: TextTokenizer
-    mask_id: int
+    mask_id: int | None
     end_ids: tuple[int, ...]
 
     @property
     def context(self) -> int:
         return self.described.context
 
+    def check_length(self, length: int) -> None:
+        """Raise ValueError for answers of a length that the model cannot write."""
+        if isinstance(self.described, gemma.Described):
+            check_drafts(self.name, self.described.canvas, length, self.described.canvas)
+
 
 def outline(source: Source, mask_id: int | None = None) -> Outline:
     place = source.place
     folder = place.small_files() if isinstance(place, Repo) else place
     name = f"{source.name}@{folder.name}" if isinstance(place, Repo) else source.name
+    keys = read_keys(folder)
+    if gemma.is_diffusion_gemma(keys):
+        found, tokenizer = gemma.describe(folder, keys), read_tokenizer(folder)
+        return Outline(name, found, tokenizer, None, gemma.end_ids(found, tokenizer))
     described, tokenizer = describe(folder), read_tokenizer(folder)
     return Outline(
         name,
@@ -82,7 +93,10 @@ def outline(source: Source, mask_id: int | None = None) -> Outline:
 
 def checkpoint_files(folder: Path) -> dict[str, Path]:
     """Return all files the model in a folder depends on; raise ValueError if one is missing."""
-    small = {name: folder / name for name in SMALL if name != INDEX and (folder / name).is_file()}
+    names = [name for name in SMALL if name != INDEX]
+    if gemma.is_diffusion_gemma(read_keys(folder)):
+        names.append(GENERATION)
+    small = {name: folder / name for name in names if (folder / name).is_file()}
     return {**small, **whole_weights(folder)}
 
 
@@ -95,6 +109,14 @@ def source_digest(source: Source) -> str:
     if isinstance(place, Repo):
         return COMMIT + place.commit()
     return files_digest(checkpoint_files(place))
+
+
+def _fetched(source: Source, folder: Path) -> Weights:
+    """Download the weights if they are on the hub, and identify them."""
+    if isinstance(source.place, Repo):
+        source.place.weights(folder)
+        return of_text(COMMIT + folder.name)
+    return of_files(checkpoint_files(folder))
 
 
 def load_pretrained(
@@ -111,7 +133,7 @@ def load_pretrained(
     cache: Cache | None = None,
     refresh: int | None = None,
     compiled: str | None = None,
-) -> Native:
+) -> Native | gemma.DiffusionGemma:
     """Load a checkpoint from a folder, or by its name: `smol`, or one on the hub.
 
     revision, local_files_only, cache_dir: as in huggingface_hub.
@@ -133,24 +155,36 @@ def load_pretrained(
     number = chosen_dtype(dtype, place)
     source = Source(name, revision, local_files_only, cache_dir)
     known = outline(source, mask_id)
-    folder = known.described.folder
-    if isinstance(source.place, Repo):
-        source.place.weights(folder)
-        weights = of_text(COMMIT + folder.name)
-    else:
-        weights = of_files(checkpoint_files(folder))
+    described = known.described
+    label = ", ".join([known.name, dtype_name(number), *([quantize] if quantize else [])])
+    if isinstance(described, gemma.Described):
+        ours = {"quantize": quantize, "device_map": device_map, "mask_id": mask_id}
+        ours |= {"cache": cache, "refresh": refresh, "compiled": compiled}
+        gemma.check_options(known.name, ours)
+        gemma.network_class()  # before a download
+        weights = _fetched(source, described.folder)
+        return gemma.DiffusionGemma(
+            gemma.load_network(described, device=place, dtype=number),
+            known.tokenizer,
+            name=label,
+            end_ids=known.end_ids,
+            sampling=described.sampling,
+            weights=weights,
+        )
+    weights = _fetched(source, described.folder)
     network = load_network(
-        known.described, device=place, dtype=number, quantize=quantize, device_map=device_map
+        described, device=place, dtype=number, quantize=quantize, device_map=device_map
     )
+    assert known.mask_id is not None
     return Native(
         network,
-        name=", ".join([known.name, dtype_name(number), *([quantize] if quantize else [])]),
+        name=label,
         mask_id=known.mask_id,
         end_ids=known.end_ids,
         context=known.context,
         tokenizer=known.tokenizer,
         weights=weights,
-        confidence=known.described.architecture.confidence,
+        confidence=described.architecture.confidence,
         cache=cache,
         refresh=refresh,
         compiled=compiled,
