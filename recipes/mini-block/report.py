@@ -1,12 +1,12 @@
 """Compare the block-causal network with the mini model, as the tables of docs/concepts/blocks.md.
 
-    python recipes/mini-block/report.py results/blocks/mini-block results/mini
+    python recipes/mini-block/report.py results/blocks/mini-block results/blocks/order results/mini
 
-Both folders are what `oddlm runs export` wrote: runs of grids/block_countdown.toml and its tune
-grid, and those behind docs/results.md. The temperature of plain sampling is chosen on the tune
-split, for each network by itself. Each problem counts with its mean over the seeds, two methods are
-compared on the problems and seeds that both have, and intervals are 95 % bootstrap intervals over
-problems.
+The folders are what `oddlm runs export` wrote: runs of grids/block_countdown.toml and its tune
+grid, those of grids/block_order.toml, and those behind docs/results.md. The temperature of plain
+sampling is chosen on the tune split, for each network by itself, if there are runs on it. Each
+problem counts with its mean over the seeds, two methods are compared on the seeds that both have,
+and intervals are 95 % bootstrap intervals over problems.
 """
 
 import argparse
@@ -46,7 +46,8 @@ def pass_at(run: Result, k: int) -> np.ndarray:
 def runs_of(folder: Path) -> tuple[float, dict[str, list[Result]]]:
     """Return the temperature chosen for plain sampling, and the runs of each method."""
     results = [run for run in read_file(folder / FILE) if run.n == N and method(run)]
-    tune = [run for run in results if run.split == "tune" and method(run) == PLAIN]
+    plain = [run for run in results if method(run) == PLAIN]
+    tune = [run for run in plain if run.split == "tune"] or plain
     best = max(tune, key=lambda run: tuple(pass_at(run, k).mean() for k in (N, 1)))
     temperature = best.params["temperature"]
     found: dict[str, list[Result]] = {PLAIN: [], ODD: [], DEFAULT: []}
@@ -84,10 +85,11 @@ def tables(folders: Sequence[Path]) -> list[Table]:
             )
         for label in (ODD, DEFAULT):
             gains.append((f"{name}, {label}", f"{name}, {PLAIN}", *_gain(own[label], own[PLAIN])))
-    first, second = found
-    for label in (PLAIN, ODD, DEFAULT):
-        both = (found[name][1][label] for name in (first, second))
-        gains.append((f"{first}, {label}", f"{second}, {label}", *_gain(*both)))
+    first, *others = found
+    for name in others:
+        for label in (PLAIN, ODD, DEFAULT):
+            both = (found[one][1][label] for one in (first, name))
+            gains.append((f"{first}, {label}", f"{name}, {label}", *_gain(*both)))
     pair = (f"Pass@{N}", "Pass@1")
     return [
         Table(
@@ -114,7 +116,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("folders", type=Path, nargs=2)
+    parser.add_argument("folders", type=Path, nargs="+")
     for table in tables(parser.parse_args().folders):
         print(table.markdown(), "\n")
 
