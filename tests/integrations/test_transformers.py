@@ -81,14 +81,18 @@ def test_greedy_samples_of_one_start_become_different(model, prompts):
         assert len(group.unique(dim=0)) == N
 
 
-def test_samples_drawn_at_the_usual_temperature_differ_more(model):
-    start = torch.full((2 * N, tiny.CANVAS), 7)
+def test_drawn_samples_differ_more(model):
+    settings = {
+        "decoder_input_ids": torch.full((2 * N, tiny.CANVAS), 7),
+        "t_max": 0.2,
+        "t_min": 0.1,
+    }
 
     def distinct(processor):
-        groups = generate(model, TWO, processor, drawn=5, decoder_input_ids=start).split(N)
-        return sum(len(group.unique(dim=0)) for group in groups)
+        found = [generate(model, TWO, processor, drawn=seed, **settings) for seed in range(4)]
+        return sum(len(group.unique(dim=0)) for answers in found for group in answers.split(N))
 
-    assert distinct(DiverseLogitsProcessor(N, STEPS, end_ids=ENDS)) > distinct(None)
+    assert distinct(DiverseLogitsProcessor(N, STEPS, end_ids=ENDS)) > distinct(None) + 4
 
 
 def test_one_sample_is_left_as_it_is(model):

@@ -11,6 +11,8 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from ..models.gemma_layout import VISION
+
 PAD, EOS, BOS, TURN = range(4)
 VOCABULARY, CANVAS = 60, 6
 CHAT = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
@@ -27,17 +29,6 @@ SIZES = {
     "num_experts": 2,
     "top_k_experts": 1,
     "moe_intermediate_size": 32,
-}
-VISION = {
-    "model_type": "gemma4_vision",
-    "hidden_size": 16,
-    "intermediate_size": 16,
-    "num_hidden_layers": 1,
-    "num_attention_heads": 1,
-    "num_key_value_heads": 1,
-    "head_dim": 16,
-    "global_head_dim": 16,
-    "position_embedding_size": 16,
 }
 
 
