@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from .core.model import Session as Session
     from .core.model import open_session as open_session
     from .core.policies import policy as policy
-    from .core.run import State as State
     from .core.run import advance as advance
+    from .core.state import State as State
     from .core.step import Denoised as Denoised
     from .core.step import History as History
     from .core.step import Policy as Policy
@@ -65,7 +65,7 @@ _PUBLIC = {
     "Samples": "lm",
     "Score": "tasks",
     "Session": "core.model",
-    "State": "core.run",
+    "State": "core.state",
     "Step": "core.step",
     "StepEvent": "core.step",
     "Store": "store",

@@ -13,7 +13,7 @@ import torch
 
 import oddlm
 from oddlm import ModelInfo, Repulsion, advance, begin, denoise, open_session
-from oddlm.core import run
+from oddlm.core import state as core_state
 from oddlm.models.mini import Mini
 from oddlm.models.native import Native
 from oddlm.models.toy import Toy
@@ -196,9 +196,11 @@ def test_with_a_cache_it_resumes_where_a_block_begins(cache, around):
 def test_a_state_of_another_version_is_refused(model, monkeypatch):
     state = begin(model, PROMPTS, **SHAPE)
     with monkeypatch.context() as newer:
-        newer.setattr(run, "VERSION", run.VERSION + 1)
+        newer.setattr(core_state, "VERSION", core_state.VERSION + 1)
         data = pickle.dumps(state)
-    with pytest.raises(ValueError, match=f"version {run.VERSION + 1}.*version {run.VERSION}"):
+    with pytest.raises(
+        ValueError, match=f"version {core_state.VERSION + 1}.*version {core_state.VERSION}"
+    ):
         pickle.loads(data)
 
 

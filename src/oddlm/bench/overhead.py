@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from ..core.model import Model, Query, info_of, open_session
-from ..core.run import State, advance
+from ..core.run import advance
+from ..core.state import State
 from ..diversity.repulsion import Repulsion
 from ..models import load_model
 from ..models.families import published
