@@ -1,0 +1,58 @@
+"""What a network makes of an answer that is there: the probability of its tokens when hidden."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .core.blocks import Blocks
+from .core.canvas import Prompt, lay_prompts
+from .core.model import Model, info_of
+
+
+@torch.no_grad()
+def hidden_logprobs(
+    model: Model, prompts: Sequence[Prompt], answers: Tensor, hidden: Tensor
+) -> Tensor:
+    """Hide tokens of answers, and return their log-probabilities given all the others.
+
+    They are those of a sampling step without temperature or filters. A network that is causal over
+    blocks sees what comes before a block in full: it is asked once for every block that has a
+    hidden token, any other network once.
+
+    Args:
+        model: A masked diffusion model.
+        prompts: Token ids of the prompt of each answer.
+        answers: [B, L] token ids.
+        hidden: [B, L] bool: the tokens to hide, all of an answer at once.
+
+    Returns:
+        [B, L] float64, natural logarithms; 0 where nothing was hidden.
+
+    Raises:
+        ValueError: The model has no mask token, or the arguments do not fit each other.
+    """
+    info = info_of(model)
+    if info.mask_id is None or info.process == "uniform":
+        raise ValueError(f"{info.name} has no mask token, so tokens cannot be hidden from it")
+    answers, hidden = answers.to(info.device), hidden.to(info.device)
+    if answers.dim() != 2 or answers.shape != hidden.shape or len(answers) != len(prompts):
+        raise ValueError(
+            f"answers {tuple(answers.shape)} and hidden {tuple(hidden.shape)} must be [B, L], with "
+            f"one row for each of {len(prompts)} prompts"
+        )
+    left, lengths = lay_prompts(prompts, 1, info)
+    found = torch.zeros(answers.shape, dtype=torch.float64, device=info.device)
+    parts = [hidden]
+    if info.block_length is not None:
+        ids = Blocks.lay(hidden, info.block_length, lengths, info.align).ids.expand_as(hidden)
+        parts = [hidden & (ids == block) for block in range(int(ids.max()) + 1)]
+    for part in parts:
+        if not part.any():
+            continue
+        canvas = torch.cat([left, answers.masked_fill(part, info.mask_id)], dim=1)
+        logits = model(canvas, left.shape[1], lengths)[part].double()  # [hidden tokens, V]
+        logits[:, info.mask_id] = -torch.inf  # it is never written
+        chosen = logits.log_softmax(dim=-1).gather(1, answers[part][:, None])
+        found[part] = chosen[:, 0]
+    return found
