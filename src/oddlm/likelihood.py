@@ -1,5 +1,6 @@
 """What a network makes of an answer that is there: the probability of its tokens when hidden."""
 
+import uuid
 from collections.abc import Sequence
 
 import torch
@@ -7,7 +8,7 @@ from torch import Tensor
 
 from .core.blocks import Blocks
 from .core.canvas import Prompt, lay_prompts
-from .core.model import Model, info_of
+from .core.model import Model, Query, info_of, open_session
 
 
 @torch.no_grad()
@@ -42,16 +43,27 @@ def hidden_logprobs(
             f"one row for each of {len(prompts)} prompts"
         )
     left, lengths = lay_prompts(prompts, 1, info)
+    start, size = left.shape[1], info.block_length or answers.shape[1]
+    blocks = Blocks.lay(hidden, size, lengths, info.align)
+    ids = blocks.ids.expand_as(hidden)
     found = torch.zeros(answers.shape, dtype=torch.float64, device=info.device)
-    parts = [hidden]
-    if info.block_length is not None:
-        ids = Blocks.lay(hidden, info.block_length, lengths, info.align).ids.expand_as(hidden)
-        parts = [hidden & (ids == block) for block in range(int(ids.max()) + 1)]
-    for part in parts:
-        if not part.any():
+    for block in range(blocks.count):
+        part = hidden & (ids == block)
+        rows = part.any(dim=1)
+        if not rows.any():
             continue
-        canvas = torch.cat([left, answers.masked_fill(part, info.mask_id)], dim=1)
-        logits = model(canvas, left.shape[1], lengths)[part].double()  # [hidden tokens, V]
+        query = Query(
+            run=uuid.uuid4().hex,
+            number=0,
+            tokens=torch.cat([left, answers.masked_fill(part, info.mask_id)], dim=1)[rows],
+            start=start,
+            prompt_lengths=lengths[rows],
+            samples=None,
+            positions=None,
+            nudge=None,
+            blocks=blocks.with_masked(part)[rows],
+        )
+        logits = open_session(model, query)(query)[part[rows]].double()  # [hidden tokens, V]
         logits[:, info.mask_id] = -torch.inf  # it is never written
         chosen = logits.log_softmax(dim=-1).gather(1, answers[part][:, None])
         found[part] = chosen[:, 0]
