@@ -395,8 +395,8 @@ def load(name: str, *, raw: bool = False, max_batch: int | None = None, **option
             template, if it has one (mini's adds a line break at the end).
         max_batch: Samples per network call; default 256.
         **options: Options of the model. Checkpoints take `revision`, `device`, `dtype`,
-            `quantize`, `device_map`, `mask_id`, `cache`, `refresh`, `compiled`, `local_files_only`
-            and `cache_dir`.
+            `quantize`, `device_map`, `mask_id`, `block_size`, `cache`, `refresh`, `compiled`,
+            `local_files_only` and `cache_dir`.
     """
     _check_max_batch(max_batch)
     model = load_model(name, **options)

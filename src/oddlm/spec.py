@@ -31,6 +31,14 @@ class Loading(BaseModel):
     cache: Literal["prefix", "dual"] | None = Field(
         None, description="Keys and values kept between steps: an approximation."
     )
+    block_size: int | None = Field(
+        None,
+        ge=1,
+        description="Block length that a block-causal checkpoint was trained with, if its config "
+        "does not say.",
+    )
+
+    _number = field_validator("block_size", mode="before")(no_flag)
 
     @field_validator("dtype", mode="before")
     @classmethod
@@ -129,6 +137,8 @@ class RunSpec(BaseModel):
         del content["params"]["stop_at_end"]  # it does not change the text
         if content["params"]["alpha_end"] == 1:  # older runs, which lack it, keep their ids
             del content["params"]["alpha_end"]
+        if self.loading.block_size is None:  # likewise
+            del content["loading"]["block_size"]
         if self.data_digest is not None:
             content["data"] = None
             is_file = self.task and self.task.endswith(".jsonl")

@@ -79,6 +79,37 @@ def test_blocks_may_have_any_length(tmp_path, kind):
     assert (model(tokens[None], 3, torch.tensor([3])) - theirs[3:]).abs().max() < CLOSE
 
 
+def test_a_config_that_does_not_say_its_block_length_is_told(tmp_path):
+    """SDAR's checkpoints with longer blocks have the config of those with blocks of 4."""
+    network = block_layout.make("sdar")
+    folder = block_layout.write(tmp_path, "sdar", network)
+    config = json.loads((folder / "config.json").read_text())
+    del config["block_size"]
+    (folder / "config.json").write_text(json.dumps(config))
+    (tokens,) = canvas(1, 17)
+    theirs = block_layout.expected(network, tokens, block=6)
+    told = oddlm.load(str(folder), device="cpu", block_size=6)
+    assert told.info.block_length == 6
+    assert (told.model(tokens[None], 3, torch.tensor([3])) - theirs[3:]).abs().max() < CLOSE
+    assert oddlm.load(str(folder), device="cpu").info.block_length == 4
+
+
+@pytest.mark.parametrize(
+    ("size", "message"),
+    [(0, "at least 1|>= 1"), (True, "block_size"), ("6", "block_size"), (1 << 20, "at most 4096")],
+)
+def test_a_block_length_that_nothing_can_have_is_refused(tmp_path, size, message):
+    folder = block_layout.write(tmp_path, "sdar", block_layout.make("sdar"))
+    with pytest.raises(ValueError, match=message):
+        load_model(str(folder), device="cpu", block_size=size)
+
+
+def test_a_network_without_blocks_gets_none(tmp_path):
+    folder = published_layout.write_llada(tmp_path)
+    with pytest.raises(ValueError, match="not block-causal"):
+        load_model(str(folder), device="cpu", block_size=8)
+
+
 @pytest.mark.parametrize("kind", ["sdar_moe", "llada2_moe"])
 def test_experts_are_the_same_however_they_are_stored(tmp_path, kind):
     network = block_layout.make(kind)
@@ -233,6 +264,7 @@ def test_what_does_not_fit_is_named(tmp_path, whole, case):
     ("kind", "changes", "message"),
     [
         ("sdar", {"block_size": "4"}, "block_size must be an integer >= 1, not '4'"),
+        ("sdar", {"block_size": 10**9}, "block_size must be at most 4096"),
         ("sdar", {"attention_bias": True}, "attention_bias True is not supported"),
         ("sdar", {"rope_scaling": {"factor": 2}}, r"rope_scaling \{'factor': 2\} is not supported"),
         ("sdar_moe", {"mlp_only_layers": 1}, "mlp_only_layers must be a list, not 1"),

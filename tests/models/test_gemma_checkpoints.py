@@ -95,6 +95,7 @@ def test_options_of_our_own_networks_are_refused(folder):
     for option in (
         {"quantize": "nf4"},
         {"mask_id": 3},
+        {"block_size": 8},
         {"cache": "prefix"},
         {"device_map": "auto"},
     ):

@@ -52,7 +52,7 @@ def outline_model(name: str, **options: Any) -> "Outline | None":
         for key, value in options.items()
         if key in ("revision", "local_files_only", "cache_dir")
     }
-    return outline(Source(name, **source), options.get("mask_id"))
+    return outline(Source(name, **source), options.get("mask_id"), options.get("block_size"))
 
 
 def model_digest(name: str, *, revision: str | None = None) -> str:

@@ -6,7 +6,7 @@ state of position j - 1, so that the first position of a block follows from the 
 
 from dataclasses import replace
 
-from ..loading.architecture import Architecture, Keys
+from ..loading.architecture import MOST_BLOCK_LENGTH, Architecture, Keys
 from ..transformer import TransformerConfig
 from .dream import BLOCK, OUTER, prefix, qwen_config
 from .published import FAST_DLLM_BLOCK_LENGTH, FAST_DLLM_MASK_ID
@@ -17,7 +17,9 @@ def config(keys: Keys) -> TransformerConfig:
     if not isinstance(kinds, list) or any(kind != "full_attention" for kind in kinds):
         raise ValueError(f"{keys.where}: layer_types must all be 'full_attention', not {kinds!r}")
     ours = qwen_config(keys, qkv_bias=True, qk_norm=False, tied=False, shift=True)
-    return replace(ours, block_length=keys.whole("bd_size", FAST_DLLM_BLOCK_LENGTH))
+    return replace(
+        ours, block_length=keys.whole("bd_size", FAST_DLLM_BLOCK_LENGTH, MOST_BLOCK_LENGTH)
+    )
 
 
 FAST_DLLM = Architecture(

@@ -6,6 +6,7 @@ delete and split tokens change the length of a block.
 """
 
 from ..loading.architecture import (
+    MOST_BLOCK_LENGTH,
     MOST_EXPERTS,
     MOST_LAYERS,
     Architecture,
@@ -54,7 +55,7 @@ def config(keys: Keys) -> TransformerConfig:
         head_size=head,
         qk_norm=True,
         tied=keys.flag("tie_word_embeddings", False),
-        block_length=keys.whole("block_size", LLADA2_BLOCK_LENGTH),
+        block_length=keys.whole("block_size", LLADA2_BLOCK_LENGTH, MOST_BLOCK_LENGTH),
         rotary_size=rotary,
         experts=experts(keys),
         dense_layers=tuple(range(keys.whole("first_k_dense_replace", 0, MOST_LAYERS, least=0))),

@@ -8,7 +8,7 @@ from the causal mode instead, in which position j - 1 predicts it.)
 
 from dataclasses import replace
 
-from ..loading.architecture import Architecture, Keys
+from ..loading.architecture import MOST_BLOCK_LENGTH, Architecture, Keys
 from ..transformer import TransformerConfig, Yarn
 from .adapted import UNBIASED
 from .dream import qwen_config
@@ -34,7 +34,7 @@ def config(keys: Keys) -> TransformerConfig:
     )
     return replace(
         ours,
-        block_length=keys.whole("block_size", NEMOTRON_BLOCK_LENGTH),
+        block_length=keys.whole("block_size", NEMOTRON_BLOCK_LENGTH, MOST_BLOCK_LENGTH),
         causal_context=True,
         yarn=yarn(keys.table(ROPE)),
     )

@@ -6,7 +6,13 @@ They have the layout of Qwen3 or Qwen3-MoE. Attention is block-causal.
 
 from dataclasses import replace
 
-from ..loading.architecture import MOST_EXPERTS, Architecture, Keys, checked_shape
+from ..loading.architecture import (
+    MOST_BLOCK_LENGTH,
+    MOST_EXPERTS,
+    Architecture,
+    Keys,
+    checked_shape,
+)
 from ..moe import ExpertConfig
 from ..transformer import TransformerConfig
 from . import qwen3
@@ -32,7 +38,7 @@ STACKED = {
 
 
 def config(keys: Keys) -> TransformerConfig:
-    block_length = keys.whole("block_size", SDAR_BLOCK_LENGTH)
+    block_length = keys.whole("block_size", SDAR_BLOCK_LENGTH, MOST_BLOCK_LENGTH)
     return replace(qwen3.config(keys), block_length=block_length)
 
 

@@ -13,6 +13,7 @@ from ..transformer import TransformerConfig
 
 MOST_LAYERS = 1000
 MOST_EXPERTS = 4096
+MOST_BLOCK_LENGTH = 4096
 # elements of one matrix: larger ones do not exist, and torch cannot handle sizes beyond 64 bits
 MOST_WEIGHTS = 1 << 42
 

@@ -7,7 +7,7 @@ meta device, and a file is memory-mapped only while one parameter is copied out 
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 from operator import attrgetter
 from pathlib import Path
@@ -19,7 +19,7 @@ from torch import Tensor
 from ..families import architectures
 from ..moe import stored_dtype
 from ..transformer import Transformer, TransformerConfig
-from .architecture import Architecture, Keys
+from .architecture import MOST_BLOCK_LENGTH, Architecture, Keys
 from .placement import home, place
 from .quant import assign, prepare
 
@@ -95,6 +95,19 @@ def describe(folder: Path) -> Description:
     keys = read_keys(folder)
     architecture = _architecture(keys)
     return Description(folder, keys, architecture, architecture.config(keys))
+
+
+def in_blocks(described: Description, block_size: int) -> Description:
+    """Describe a block-causal network that was trained with another block length."""
+    if described.config.block_length is None:
+        raise ValueError(
+            f"{described.keys.where}: {described.architecture.name} is not block-causal, so it "
+            f"cannot have block_size {block_size}"
+        )
+    length = Keys("block-causal networks", {"block_size": block_size}).whole(
+        "block_size", most=MOST_BLOCK_LENGTH
+    )
+    return replace(described, config=replace(described.config, block_length=length))
 
 
 def find_architecture(model_type: Any) -> Architecture | None:

@@ -11,7 +11,15 @@ from .. import ALIASES
 from ..adapters import diffusion_gemma as gemma
 from ..cache import Cache
 from ..native import Native
-from .checkpoint import INDEX, Description, describe, load_network, read_keys, whole_weights
+from .checkpoint import (
+    INDEX,
+    Description,
+    describe,
+    in_blocks,
+    load_network,
+    read_keys,
+    whole_weights,
+)
 from .device import chosen_device, chosen_dtype, dtype_name
 from .hub import GENERATION, SMALL, Repo
 from .tokenizer import TextTokenizer, read_tokenizer, special_ids
@@ -68,7 +76,7 @@ class Outline:
             check_drafts(self.name, self.described.canvas, length, self.described.canvas)
 
 
-def outline(source: Source, mask_id: int | None = None) -> Outline:
+def outline(source: Source, mask_id: int | None = None, block_size: int | None = None) -> Outline:
     place = source.place
     folder = place.small_files() if isinstance(place, Repo) else place
     name = f"{source.name}@{folder.name}" if isinstance(place, Repo) else source.name
@@ -77,6 +85,8 @@ def outline(source: Source, mask_id: int | None = None) -> Outline:
         found, tokenizer = gemma.describe(folder, keys), read_tokenizer(folder)
         return Outline(name, found, tokenizer, None, gemma.end_ids(found, tokenizer))
     described, tokenizer = describe(folder), read_tokenizer(folder)
+    if block_size is not None:
+        described = in_blocks(described, block_size)
     return Outline(
         name,
         described,
@@ -130,6 +140,7 @@ def load_pretrained(
     quantize: str | None = None,
     device_map: str | None = None,
     mask_id: int | None = None,
+    block_size: int | None = None,
     cache: Cache | None = None,
     refresh: int | None = None,
     compiled: str | None = None,
@@ -142,6 +153,7 @@ def load_pretrained(
     quantize: nf4 or int8.
     device_map: "auto" spreads the layers over all GPUs.
     mask_id: overrides a mask token that the checkpoint does not name or names wrongly.
+    block_size: overrides the block length that a block-causal checkpoint was trained with.
     cache, refresh, compiled: see `Native`.
     """
     if device == "auto" and device_map is None:
@@ -154,11 +166,12 @@ def load_pretrained(
     place = chosen_device(device)
     number = chosen_dtype(dtype, place)
     source = Source(name, revision, local_files_only, cache_dir)
-    known = outline(source, mask_id)
+    known = outline(source, mask_id, block_size)
     described = known.described
     label = ", ".join([known.name, dtype_name(number), *([quantize] if quantize else [])])
     if isinstance(described, gemma.Described):
         ours = {"quantize": quantize, "device_map": device_map, "mask_id": mask_id}
+        ours |= {"block_size": block_size}
         ours |= {"cache": cache, "refresh": refresh, "compiled": compiled}
         gemma.check_options(known.name, ours)
         gemma.network_class()  # before a download
