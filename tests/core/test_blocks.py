@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from oddlm import ModelInfo, Repulsion, advance, begin, denoise, open_session
@@ -54,6 +54,17 @@ def test_blocks_that_are_cut_short_have_fewer_steps():
         [2, 4, 5],
         [1, 3, 5],
     ]
+
+
+@given(st.integers(1, 7), st.integers(1, 12), st.integers(1, 14), st.booleans())
+def test_the_most_steps_are_those_of_the_worst_prompt(size, length, steps, fork):
+    """The answer may be shorter than a block, and steps may be more than tokens."""
+    assume(steps * size % length == 0)
+    quota = Quota(length, steps, size)
+    masked = torch.ones(size, length, dtype=torch.bool)
+    blocks = Blocks.lay(masked, size, torch.arange(size), "absolute")
+    late = fork and quota.steps_per_block < size
+    assert quota.most_steps(fork=fork) == int(quota.ends(blocks)[:, -1].max()) + late
 
 
 class Absolute(Toy):

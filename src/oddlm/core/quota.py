@@ -108,11 +108,18 @@ class Quota:
 
         (So the steps of a sample do not depend on the prompts beside its own.)
         """
-        masked = torch.ones(self.block_length, self.length, dtype=torch.bool)
-        blocks = Blocks.lay(masked, self.block_length, torch.arange(self.block_length), "absolute")
+        most = 0
+        for first in range(1, min(self.block_length, self.length) + 1):
+            whole_blocks, last = divmod(self.length - first, self.block_length)
+            edges = self._steps_of(first) + self._steps_of(last)
+            most = max(most, edges + whole_blocks * self.steps_per_block)
         # A fork takes one step more if it does not finish a block that has only one.
         late = fork and self.steps_per_block < self.block_length
-        return int(self.ends(blocks)[:, -1].max()) + late
+        return most + late
+
+    def _steps_of(self, size: int) -> int:
+        """Return the steps of a block of this size; a shorter one has fewer."""
+        return -(-size * self.steps_per_block // self.block_length)
 
 
 def plan_quota(
