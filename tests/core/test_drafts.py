@@ -159,7 +159,7 @@ RUNS = [
     {"policy": BOUND, "guide": Repulsion(remember="exact"), "top_p": 0.9},
     {"policy": BOUND, "stop_at_end": True, "guide": Repulsion(alpha=4)},
     {"templates": [[3, None] * BLOCK + [4] * BLOCK, [None, *[5] * BLOCK] * 2 + [None] * 6]},
-    {"policy": {"name": "remdm", "eta": 0.4}, "suppress": (4, 7), "order_temperature": 0.3},
+    {"policy": "threshold", "suppress": (4, 7), "order_temperature": 0.3},
 ]
 
 
@@ -176,6 +176,11 @@ def test_a_run_can_be_pickled_at_any_step(options, echo):
         assert torch.equal(copy.tokens, expected.tokens)
         assert torch.equal(copy.evaluations, expected.evaluations)
         assert torch.equal(copy.commit_step, expected.commit_step)
+
+
+def test_a_policy_that_remasks_is_refused(model):
+    with pytest.raises(ValueError, match="remask"):
+        denoise(model, PROMPTS, **SHAPE | {"policy": "remdm"})
 
 
 @pytest.mark.parametrize("policy", [BOUND, "low_confidence"], ids=str)

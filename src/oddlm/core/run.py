@@ -410,6 +410,11 @@ def _stopped(state: State) -> State:
 
 
 def _process(info: ModelInfo, never: tuple[int, ...], *, remasks: bool, edits: bool) -> Process:
+    if remasks and info.drafting is not None:
+        raise ValueError(
+            f"{info.identity} writes a block as a whole, once it is finished, so a policy has no "
+            "token to remask"
+        )
     if edits and (remasks or info.process == "uniform"):
         raise ValueError(
             "a policy that edits tokens can neither remask them nor run on a uniform model"
