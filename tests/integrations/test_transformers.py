@@ -199,9 +199,15 @@ def test_a_batch_that_holds_no_groups_is_refused(model):
 
 
 def test_prompts_repeated_as_a_whole_are_refused(model):
-    with pytest.raises(ValueError, match=rf"2 rows apart.*repeat_interleave\({N}\)"):
+    with pytest.raises(ValueError, match=rf"rows 0 and 1 .*repeat_interleave\({N}\)"):
         generate(model, ["w4 w5 w6", "w9"] * N, Watched())
     generate(model, ["w4 w5 w6"] * 2 * N, Watched())  # the same prompt twice
+
+
+def test_different_prompts_in_one_group_are_refused(model):
+    half = N // 2
+    with pytest.raises(ValueError, match=f"rows {half - 1} and {half} "):
+        generate(model, ["w4 w5 w6"] * half + ["w9"] * (2 * N - half), Watched())
 
 
 @pytest.mark.parametrize("steps", [STEPS - 2, STEPS + 2])

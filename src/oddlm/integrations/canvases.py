@@ -122,13 +122,14 @@ def check_batch(size: int, n: int) -> None:
 
 
 def check_order(prompts: Tensor, n: int) -> None:
-    """Raise ValueError for prompts [B, T] that were repeated as a whole: a, b, a, b."""
-    rows = prompts.view(n, -1, prompts.shape[1])
-    side_by_side = (prompts.view(-1, n, prompts.shape[1]).diff(dim=1) == 0).all()
-    if bool((rows == rows[:1]).all() & ~side_by_side):
+    """Raise ValueError unless prompts [B, T] hold each prompt n times, side by side."""
+    differs = (prompts.view(-1, n, prompts.shape[1]).diff(dim=1) != 0).any(dim=2)
+    if bool(differs.any()):
+        group, row = (int(i) for i in differs.nonzero()[0])
         raise ValueError(
-            f"the repeats of a prompt are {rows.shape[1]} rows apart, not side by side: "
-            f"repeat with torch's repeat_interleave({n}), not repeat({n})"
+            f"rows {group * n + row} and {group * n + row + 1} of the batch have different "
+            f"prompts, but n = {n} samples of a prompt must be side by side: repeat with torch's "
+            f"repeat_interleave({n}), not repeat({n})"
         )
 
 
