@@ -24,8 +24,10 @@ from oddlm.models.loading.difference import (
     unpack,
 )
 from oddlm.train.adapt import AdaptConfig, Objective, adapt, read_adapt_config
+from oddlm.train.low_rank import LowRank
 from oddlm.train.pairs import Bucket, Canvas, read_pairs
 
+from ..models import gguf_layout
 from ..models import published_layout as layout
 
 MASK = "<|mdm_mask|>"
@@ -310,6 +312,38 @@ def test_bad_lines_are_named(base, tmp_path, line, name):
     path.write_text('{"prompt": "a", "answer": "b"}\n' + line)
     with pytest.raises(ValueError, match=name):
         read_pairs(path, tmp_path / "tokenizer", Canvas(8, 8, 1, 0), "cpu", workers=1)
+
+
+def test_a_line_of_the_log_that_was_cut_short_is_dropped(base, data, tmp_path):
+    """The checkpoint is written before it is known that the disk is full."""
+    out = tmp_path / "run"
+    adapt(config(base, data, steps=20), out, device="cpu", workers=1)
+    log = out / "log.jsonl"
+    whole = log.read_text()
+    log.write_text(whole + whole.splitlines()[-1][:9])
+    adapt(config(base, data, steps=20), out, device="cpu", workers=1)
+    assert log.read_text().startswith(whole.splitlines()[0])
+    assert all(isinstance(line["step"], int) for line in log_of(out))
+
+
+def test_another_gguf_file_in_the_same_folder_is_another_base(data, tmp_path):
+    out, paths = tmp_path / "run", [tmp_path / "a.gguf", tmp_path / "B.GGUF"]
+    for seed, path in enumerate(paths):
+        network = layout.llama(seed, **{**gguf_layout.TINY, "num_hidden_layers": 1})
+        gguf_layout.write_network(path, network)
+    found = []
+    for path in paths:
+        settings = config(path, data, steps=1, learning_rate=1e-9, mask_token="<|mask|>")
+        found.append(load_file(adapt(settings, out, device="cpu", workers=1) / "model.safetensors"))
+        (out / "checkpoint.pt").unlink(missing_ok=True)
+    first, second = found
+    assert any(not torch.equal(first[name], second[name]) for name in first)
+
+
+def test_low_rank_leaves_biases_free():
+    linear = LowRank(torch.nn.Linear(6, 5), 2)
+    trained = {name for name, value in linear.named_parameters() if value.requires_grad}
+    assert trained == {"linear.bias", "down", "up"}
 
 
 def test_bad_bases_are_refused(base, data, tmp_path):

@@ -25,6 +25,7 @@ from ..models.loading.difference import (
     save_difference,
 )
 from ..models.loading.gguf import convert_gguf
+from ..models.loading.weights import SHA256, files_digest
 from ..models.transformer import Layout, Transformer
 from .card import write_card
 from .loop import (
@@ -290,9 +291,10 @@ def _save(out: Path, described: Description, training: Training, progress: Progr
 
 def _base_folder(base: Path, out: Path, place: Place) -> Path:
     """Return the folder of the base; a GGUF file is converted once."""
-    if base.suffix != ".gguf":
+    if base.suffix.lower() != ".gguf":
         return base
-    folder = out / "base"
+    digest = files_digest({"": base}).removeprefix(SHA256)[:12]
+    folder = out / f"base-{digest}"  # so another file is converted anew
     if place.rank == 0 and not folder.is_dir():
         convert_gguf(base, folder)
     if place.world > 1:

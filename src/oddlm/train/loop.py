@@ -6,6 +6,7 @@ networks have a t for each block (`blocks`).
 """
 
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -226,11 +227,7 @@ class _Log:
         self._began, self._tokens = time.monotonic(), 0
         # An interrupted run logs the steps after its checkpoint again.
         if not quiet and path.exists():
-            lines = [
-                line
-                for line in path.read_text().splitlines()
-                if json.loads(line)["step"] <= start.step
-            ]
+            lines = [line for line in path.read_text().splitlines() if _step(line) <= start.step]
             path.write_text("".join(line + "\n" for line in lines))
 
     def count(self, tokens: int) -> None:
@@ -247,6 +244,15 @@ class _Log:
         with self._path.open("a") as file:
             file.write(line + "\n")
         print(line, flush=True)
+
+
+def _step(line: str) -> float:
+    """Return the step of a line; infinite for one that a full disk has cut short."""
+    try:
+        step: float = json.loads(line)["step"]
+    except (ValueError, KeyError, TypeError):
+        return math.inf
+    return step
 
 
 def _save(path: Path, run: Run, progress: Progress) -> None:

@@ -11,12 +11,12 @@ PARTS = ("qkv", "attention_out", "gate_up", "down")
 
 
 class LowRank(nn.Module):
-    """A frozen linear map plus a learned one of a small rank, which starts at zero."""
+    """A linear map with a frozen matrix, plus one of small rank that is learned from zero."""
 
     def __init__(self, linear: nn.Linear, rank: int) -> None:
         super().__init__()
-        self.linear = linear.requires_grad_(False)
-        like = linear.weight
+        self.linear = linear
+        like = linear.weight.requires_grad_(False)  # a bias is trained
         self.down = nn.Parameter(like.new_empty(rank, like.shape[1]))
         self.up = nn.Parameter(like.new_zeros(like.shape[0], rank))
         nn.init.normal_(self.down, std=like.shape[1] ** -0.5)
