@@ -1,12 +1,13 @@
 """Compare the block-causal network with the mini model, as the tables of docs/concepts/blocks.md.
 
-    python recipes/mini-block/report.py results/blocks/mini-block results/blocks/order results/mini
+    python recipes/mini-block/report.py results/blocks/mini-block results/mini
 
 The folders are what `oddlm runs export` wrote: runs of grids/block_countdown.toml and its tune
-grid, those of grids/block_order.toml, and those behind docs/results.md. The temperature of plain
-sampling is chosen on the tune split, for each network by itself, if there are runs on it. Each
-problem counts with its mean over the seeds, two methods are compared on the seeds that both have,
-and intervals are 95 % bootstrap intervals over problems.
+grid, and those behind docs/results.md; further folders, such as one with the runs of
+grids/block_order.toml, are compared with the first likewise. The temperature of plain sampling is
+chosen on the tune split, for each network by itself, if there are runs on it. Each problem counts
+with its mean over the seeds, two methods are compared on the seeds that both have, and intervals
+are 95 % bootstrap intervals over problems.
 """
 
 import argparse

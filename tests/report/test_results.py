@@ -3,6 +3,7 @@
 import importlib
 import json
 import re
+import runpy
 import shutil
 import sys
 from pathlib import Path
@@ -56,6 +57,16 @@ def test_pages_are_those_of_the_stored_results(page, tmp_path):
         assert (tmp_path / path).read_text() == (ROOT / path).read_text(), (
             f"{path}: run `make results`"
         )
+
+
+def test_the_page_on_blocks_has_the_tables_of_its_recipe():
+    recipe = runpy.run_path(str(ROOT / "recipes" / "mini-block" / "report.py"))
+    folders = [ROOT / "results" / "blocks" / "mini-block", ROOT / "results" / "mini"]
+    written = (ROOT / "docs" / "concepts" / "blocks.md").read_text().replace("\\", "")
+    for table in recipe["tables"](folders):
+        lines = table.markdown().replace("\\", "").splitlines()
+        assert len(table.rows) > 1
+        assert "\n".join(line for line in lines if line.startswith("|")) in written
 
 
 def test_lines_hold_the_verdicts_in_one_order(made):

@@ -342,7 +342,8 @@ def check_load(found: dict) -> None:
 
 
 def test_load_in_short():
-    found = load("--clients", "8", "--seconds", "2", "--pool", "6", "--length", "8", "--steps", "4")
+    shape = ["--model", "toy", "--length", "8", "--steps", "4"]
+    found = load("--clients", "8", "--seconds", "2", "--pool", "6", *shape)
     check_load(found)
 
 
