@@ -152,3 +152,18 @@ def test_refuses_to_score_without_a_sandbox(
     (problem,) = TASK.load(data=path, unsafe=True)
     with pytest.warns(RuntimeWarning, match="WITHOUT a sandbox"):
         assert TASK.score(problem, ROW["code"]).correct
+
+
+def test_the_published_prompt_has_three_examples(tmp_path):
+    rows = [{**ROW, "task_id": number, "text": f"Task {number}."} for number in (1, 2, 3, 4, 11)]
+    task = TASK.under("3-shot")
+    (problem,) = task.problems(data=write(tmp_path / "mbpp.jsonl", *rows))
+    shown = task.prompt(problem)
+    assert [n for n in (1, 2, 3, 4, 11) if f"Task {n}." in shown] == [2, 3, 4, 11]
+    assert shown.count("[DONE]") == 3
+    assert shown.endswith("[BEGIN]\n")
+    solution = f"{ROW['code']}\n[DONE]\nYour next task: [BEGIN]\ndef add(a, b): return 0"
+    assert task.score(problem, solution).correct
+    assert not task.score(problem, f"[DONE]\n{ROW['code']}").correct
+    with pytest.raises(ValueError, match=r"examples are missing.*4"):
+        task.problems(data=write(tmp_path / "few.jsonl", *rows[:3], rows[-1]))

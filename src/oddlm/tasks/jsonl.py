@@ -30,7 +30,7 @@ def read_jsonl(path: Path, fields: Sequence[str]) -> Iterator[tuple[int, dict[st
 
     Raise ValueError, naming the line, if a record is not a JSON object with these fields.
     """
-    raw = _content(path)
+    raw = file_bytes(path)
     if raw.startswith(b"\x1f\x8b"):
         try:
             with gzip.open(io.BytesIO(raw)) as unpacked:
@@ -59,7 +59,7 @@ def read_rows(path: Path, fields: Sequence[str]) -> Iterator[tuple[int, dict[str
     if path.suffix != ".json":
         yield from read_jsonl(path, fields)
         return
-    content = _content(path)
+    content = file_bytes(path)
     try:
         rows = json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -118,10 +118,10 @@ def first(problems: Sequence[T], limit: int | None) -> list[T]:
 
 def digest(path: Path) -> str:
     """Return the SHA-256 of a file."""
-    return hashlib.sha256(_content(path)).hexdigest()
+    return hashlib.sha256(file_bytes(path)).hexdigest()
 
 
-def _content(path: Path) -> bytes:
+def file_bytes(path: Path) -> bytes:
     try:
         with Path(path).open("rb") as file:
             return _bounded(path, file)

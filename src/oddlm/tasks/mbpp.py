@@ -4,8 +4,10 @@
 """
 
 import ast
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +28,8 @@ SPLITS = {
     "train": range(601, 975),
     "all": range(1, 975),
 }
+SHOTS = (2, 3, 4)  # the examples of the published prompt, by task_id
+END = "[DONE]"
 TIMEOUT_S = 10.0
 
 
@@ -45,24 +49,48 @@ def load(
     limit: int | None = None,
     split: str | None = None,
     unsafe: bool = False,
+    shots: Sequence[int] = (),
 ) -> list[Problem]:
     """Return the problems of one split (default: the 500 test problems), from the hub or a file.
 
     data: mbpp.jsonl as published, or sanitized-mbpp.json.
     split: test, tune (validation), train or all.
+    shots: the task_ids of worked examples; prompts are then whole, in the published form.
     """
     wanted = "test" if split is None else split
     if wanted not in SPLITS:
         raise ValueError(f"unknown split {split!r}; known: {', '.join(SPLITS)}")
     source = str(data or f"{HUB} on the hub")
-    problems = []
-    for number, row in _hub_rows(wanted) if data is None else read_rows(data, FIELDS):
+    found: dict[int, Problem] = {}
+    rows = (
+        chain(_hub_rows("prompt") if shots else (), _hub_rows(wanted))
+        if data is None
+        else read_rows(data, FIELDS)
+    )
+    for number, row in rows:
         name = row.get("task_id")
         if not isinstance(name, int):
             raise ValueError(f"{source}, line {number}: task_id is {name!r:.40}, not a number")
-        if name in SPLITS[wanted]:
-            problems.append(_problem(source, number, row, unsafe))
+        if name in SPLITS[wanted] or name in shots:
+            found[name] = _problem(source, number, row, unsafe)
+    if missing := [name for name in shots if name not in found]:
+        raise ValueError(f"{source}: the examples are missing: task_id {missing}")
+    examples = "".join(
+        f"{_published(found[name])}{found[name].target.solution}\n{END}\n" for name in shots
+    )
+    problems = [one for name, one in found.items() if name in SPLITS[wanted]]
+    if shots:
+        problems = [replace(one, prompt=examples + _published(one)) for one in problems]
     return first(problems, limit)
+
+
+def _published(problem: Problem) -> str:
+    """Return a problem in the words of the published prompt (figure 1 of the paper)."""
+    tests = "\n".join(problem.target.shown)
+    return (
+        f"You are an expert Python programmer, and here is your task: {problem.prompt} "
+        f"Your code should pass these tests:\n\n{tests}\n[BEGIN]\n"
+    )
 
 
 def _hub_rows(split: str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -122,4 +150,28 @@ def score(problem: Problem, text: str) -> Score:
     return Score(verdict.passed, codes[0], verdict.detail)
 
 
-TASK = Task("mbpp", load, prompt, score, length=512, code=True, outside=True)
+def whole_prompt(problem: Problem) -> str:
+    return problem.prompt
+
+
+def first_score(problem: Problem, text: str) -> Score:
+    """Score what comes before the end mark: a model may go on with a task of its own."""
+    return score(problem, text.partition(END)[0])
+
+
+TASK = Task(
+    "mbpp",
+    load,
+    prompt,
+    score,
+    length=512,
+    code=True,
+    outside=True,
+    protocols={
+        "3-shot": {
+            "load": partial(load, shots=SHOTS),
+            "prompt": whole_prompt,
+            "score": first_score,
+        }
+    },
+)
