@@ -1,7 +1,7 @@
 """What a network makes of an answer that is there: the probability of its tokens when hidden."""
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -17,9 +17,27 @@ def hidden_logprobs(
 ) -> Tensor:
     """Hide tokens of answers, and return their log-probabilities given all the others.
 
-    They are those of a sampling step without temperature or filters. A network that is causal over
-    blocks sees what comes before a block in full: it is asked once for every block that has a
-    hidden token, any other network once.
+    They are those of a sampling step without temperature or filters. See `hidden_logits` for the
+    arguments, for what raises ValueError, and for what a network is asked.
+
+    Returns:
+        [B, L] float64, natural logarithms; 0 where nothing was hidden.
+    """
+    found = torch.zeros(answers.shape, dtype=torch.float64, device=info_of(model).device)
+    answers = answers.to(found.device)
+    for part, logits in hidden_logits(model, prompts, answers, hidden):
+        chosen = logits.log_softmax(dim=-1).gather(1, answers[part][:, None])
+        found[part] = chosen[:, 0]
+    return found
+
+
+def hidden_logits(
+    model: Model, prompts: Sequence[Prompt], answers: Tensor, hidden: Tensor
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Hide tokens of answers, and yield the logits with which a network would write them.
+
+    A network that is causal over blocks sees what comes before a block in full: it is asked once
+    for every block that has a hidden token, any other network once.
 
     Args:
         model: A masked diffusion model.
@@ -27,8 +45,9 @@ def hidden_logprobs(
         answers: [B, L] token ids.
         hidden: [B, L] bool: the tokens to hide, all of an answer at once.
 
-    Returns:
-        [B, L] float64, natural logarithms; 0 where nothing was hidden.
+    Yields:
+        For each query some of the hidden tokens, [B, L] bool, and their logits, [tokens, V]
+        float64. The mask token, which is never written, has -inf.
 
     Raises:
         ValueError: The model has no mask token, or the arguments do not fit each other.
@@ -46,7 +65,6 @@ def hidden_logprobs(
     start, size = left.shape[1], info.block_length or answers.shape[1]
     blocks = Blocks.lay(hidden, size, lengths, info.align)
     ids = blocks.ids.expand_as(hidden)
-    found = torch.zeros(answers.shape, dtype=torch.float64, device=info.device)
     for block in range(blocks.count):
         part = hidden & (ids == block)
         rows = part.any(dim=1)
@@ -64,7 +82,5 @@ def hidden_logprobs(
             blocks=blocks.with_masked(part)[rows],
         )
         logits = open_session(model, query)(query)[part[rows]].double()  # [hidden tokens, V]
-        logits[:, info.mask_id] = -torch.inf  # it is never written
-        chosen = logits.log_softmax(dim=-1).gather(1, answers[part][:, None])
-        found[part] = chosen[:, 0]
-    return found
+        logits[:, info.mask_id] = -torch.inf
+        yield part, logits

@@ -32,6 +32,7 @@ class Purpose(IntEnum):
     CANVAS = 8  # the random tokens of a uniform process
     REMASK = 9  # which tokens are remasked
     SEED = 10  # the seeds of later canvases of an answer
+    HIDE = 11  # which tokens of a finished answer are hidden
 
 
 def tile_elements(device: torch.device, on_cpu: int | None = None) -> int:

@@ -132,8 +132,12 @@ def score(judge: Judge | None, problem: Problem, drawn: Drawn) -> Scored:
     correct = [score is not None and score.correct for score in scores]
     answers = [None if score is None else score.answer for score in scores]
     code, parsed = judge is not None and judge.task.code, None if judge is None else answers
+    read = None if judge is None else judge.task.read
+    readings = parsed if read is None else [read(text) for text in texts]
     lengths = [metrics.Lengths(sample.length, sample.size, sample.ends) for sample in drawn.samples]
-    diversity = metrics.batch_diversity(texts, lengths, correct, code=code, answers=parsed)
+    diversity = metrics.batch_diversity(
+        texts, lengths, correct, code=code, answers=parsed, readings=readings
+    )
     return Scored(
         problem=drawn.problem,
         correct=tuple(None if score is None else score.correct for score in scores),

@@ -17,6 +17,7 @@ from .batch import (
 )
 from .intervals import Interval, mean_intervals, mean_se, paired_interval, run_interval
 from .passing import coverage, pass_at_1, pass_at_k, pass_at_k_unbiased, solutions_at_k, summarise
+from .votes import answer_classes, majority_at_k, most_voted
 
 __all__ = [
     "BATCH_METRICS",
@@ -24,12 +25,15 @@ __all__ = [
     "METRICS",
     "Interval",
     "Lengths",
+    "answer_classes",
     "batch_diversity",
     "coverage",
     "describe_metric",
     "diversity_beside",
+    "majority_at_k",
     "mean_intervals",
     "mean_se",
+    "most_voted",
     "paired_interval",
     "pass_at_1",
     "pass_at_k",

@@ -17,6 +17,7 @@ from .texts import (
     self_bleu,
     vendi_score,
 )
+from .votes import answer_classes, majority_at_k
 from .words import split_words, word_distances
 
 Embed = Callable[[Sequence[str]], NDArray[np.floating]]  # n texts -> [n, d]
@@ -67,6 +68,7 @@ METRICS = {
         "mean of Pass@k over all choices of k samples; for independent samples only"
     ),
     "solutions@k": "different right solutions among the first k samples, mean over the problems",
+    "maj@k": "share of the problems for which the most common answer of the first k is right",
     "coverage": "share of the problems that at least one setting solves",
     "nfe": "network evaluations per sample",
     **BATCH_METRICS,
@@ -75,7 +77,9 @@ METRICS = {
 
 def describe_metric(name: str) -> str:
     """Return what a metric means; pass@4 is described as pass@k."""
-    family = name if name in METRICS else re.sub(r"^(pass|solutions)@[1-9][0-9]*", r"\1@k", name)
+    family = (
+        name if name in METRICS else re.sub(r"^(pass|maj|solutions)@[1-9][0-9]*", r"\1@k", name)
+    )
     if family not in METRICS:
         raise ValueError(f"unknown metric {name!r}; known: {', '.join(METRICS)}")
     return METRICS[family]
@@ -96,6 +100,7 @@ def batch_diversity(
     *,
     code: bool = False,
     answers: Sequence[str | None] | None = None,
+    readings: Sequence[str | None] | None = None,
     embed: Embed | None = None,
     plain: Sequence[str] | None = None,
     threshold: float = THRESHOLD,
@@ -104,6 +109,7 @@ def batch_diversity(
 
     code: compare right texts as Python programs.
     answers: what was extracted from each text, None if nothing was; with `code`, programs.
+    readings: the same in a form in which equal answers are equal; they vote (maj@k).
     plain: the texts of the same problem without repulsion. With equal seeds both batches share
     their first sample.
     threshold: share of the words that must change before two right texts (not programs) count as
@@ -121,6 +127,10 @@ def batch_diversity(
     found["correct_different"] = len(set(right))
     if answers is not None:
         found |= _answered(answers)
+    if readings is not None and len(texts) > 1:
+        ks = [2**i for i in range(1, len(texts).bit_length()) if 2**i < len(texts)]
+        votes = answer_classes(texts, readings)
+        found |= majority_at_k(votes, correct, [*ks, len(texts)])
     found |= diversity_beside(texts, plain=plain, embed=embed)
     return {key: float(value) for key, value in (found | _length_metrics(lengths)).items()}
 

@@ -76,6 +76,9 @@ class Task:
     steps: int | None = None  # network evaluations, if the protocol fixes them
     # A form to fill in: fixed texts, and for each hole its number of tokens.
     template: Callable[[Problem], Sequence[str | int]] | None = None
+    # The answer in a text, in a form in which equal answers are equal; None if there is none. Such
+    # answers can be counted (a majority vote), so it must not depend on the problem's target.
+    read: Callable[[str], str | None] | None = None
     # The problem in words, for tasks whose prompt is hard for a person to read.
     ask: Callable[[Problem], str] | None = None
     code: bool = False  # answers are programs; they are compared regardless of names and layout

@@ -27,6 +27,7 @@ Split = Literal["train", "tune", "test"]
 SIZES = (3, 4, 5)
 TARGETS = (10, 100)
 LARGEST_NUMBER = 99
+LONGEST_ANSWER = 16  # steps
 LARGEST_RESULT = 9999  # of a generated step; the checker has no such bound
 OPERATORS = "+-*/"
 # How often each operator is tried when it is possible. Products overshoot and quotients are rarely
@@ -125,13 +126,34 @@ def score(problem: Problem, text: str) -> Score:
     newline or the first `<` on (end markers such as <|endoftext|> and </s> begin with it, and no
     answer contains it). The rest must match exactly.
     """
-    answer = text.strip(" \t\r\n").partition("\n")[0].partition("<")[0].strip(" \t\r")
+    answer = _answer(text)
     *numbers, target = map(int, problem.prompt.split(","))
     fault = _fault(numbers, target, answer)
     readable = answer[:1000].encode(errors="replace").decode()
     return Score(
         fault is None, readable or None, fault or f"reaches {target} with every number used once"
     )
+
+
+def read(text: str) -> str | None:
+    """Return the steps of an answer in one order, with the operands of + and * in one order.
+
+    Two answers are the same if they take the same steps.
+    """
+    steps = _answer(text).split(",", LONGEST_ANSWER)
+    found = [_STEP.fullmatch(step) for step in steps]
+    same = [
+        f"{a}{operator}{b}={result}"
+        for match in found
+        if match is not None
+        for operator, result in [(match[2], match[4])]
+        for a, b in [sorted((match[1], match[3])) if operator in "+*" else (match[1], match[3])]
+    ]
+    return ",".join(sorted(same)) if len(same) == len(steps) else None
+
+
+def _answer(text: str) -> str:
+    return text.strip(" \t\r\n").partition("\n")[0].partition("<")[0].strip(" \t\r")
 
 
 def _fault(numbers: Sequence[int], target: int, answer: str) -> str | None:
@@ -301,6 +323,7 @@ TASK = Task(
     prompt=prompt,
     score=score,
     length=48,
+    read=read,
     ask=ask,
     protocols={
         "few_shot": {"prompt": few_shot_prompt},

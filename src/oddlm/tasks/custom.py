@@ -12,8 +12,8 @@ from ..sandbox import TestsError, Trial, read_tests, run_python
 from ..sandbox.trial import parsed
 from .base import Problem, Score, Task
 from .jsonl import first, in_half, read_jsonl, text_field
-from .programs import codes_in, given, readings
-from .scoring import find_number, score_number
+from .programs import codes_in, given, read_program, readings
+from .scoring import find_number, read_number, score_number
 
 # Definitions in a prompt that is the beginning of a program.
 _DEFINED = re.compile(r"^(class|def|async def) +(\w+)", re.MULTILINE)
@@ -23,12 +23,13 @@ _DEFINED = re.compile(r"^(class|def|async def) +(\w+)", re.MULTILINE)
 class Scorer:
     """How to score the answers of a JSONL task.
 
-    `read` turns a record of the file into the target that `score` compares with, and raises
+    `target` turns a record of the file into the target that `score` compares with, and raises
     ValueError if the record is malformed.
     """
 
-    read: Callable[[Mapping[str, Any]], Any]
+    target: Callable[[Mapping[str, Any]], Any]
     score: Callable[[Problem, str], Score]
+    read: Callable[[str], str | None]  # see `Task.read`
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +40,14 @@ class Checks:
     unsafe: bool = field(repr=False)
 
 
-def read_text(record: Mapping[str, Any]) -> str:
+def target_text(record: Mapping[str, Any]) -> str:
     target = record["target"]
     if not isinstance(target, str):
         raise ValueError(f"target is {type(target).__name__}, not text")
     return target
 
 
-def read_number(record: Mapping[str, Any]) -> float:
+def target_number(record: Mapping[str, Any]) -> float:
     target = record["target"]
     value = find_number(target) if isinstance(target, str) else target
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
@@ -54,7 +55,7 @@ def read_number(record: Mapping[str, Any]) -> float:
     return float(value)
 
 
-def read_checks(record: Mapping[str, Any], *, unsafe: bool) -> Checks:
+def target_checks(record: Mapping[str, Any], *, unsafe: bool) -> Checks:
     """Read tests in Python, such as `assert double(2) == 4`.
 
     Tests that no program could pass are refused, and the message names their line. The tests may
@@ -67,7 +68,7 @@ def read_checks(record: Mapping[str, Any], *, unsafe: bool) -> Checks:
         raise ValueError('by_reference must be a list of names, such as ["Stack"]')
     defined = _DEFINED.findall(record["prompt"])
     classes = [name for kind, name in defined if kind == "class"]
-    tests = read_text(record)
+    tests = target_text(record)
     try:
         used = {node.id for node in ast.walk(parsed(tests, "tests")) if isinstance(node, ast.Name)}
         trial = read_tests(
@@ -103,9 +104,9 @@ def score_python(problem: Problem, text: str) -> Score:
 
 def _scorers(unsafe: bool) -> dict[str, Scorer]:
     return {
-        "exact": Scorer(read_text, score_exact),
-        "number": Scorer(read_number, score_last_number),
-        "python": Scorer(partial(read_checks, unsafe=unsafe), score_python),
+        "exact": Scorer(target_text, score_exact, str.strip),
+        "number": Scorer(target_number, score_last_number, partial(read_number, find_number)),
+        "python": Scorer(partial(target_checks, unsafe=unsafe), score_python, read_program),
     }
 
 
@@ -122,6 +123,8 @@ def jsonl_task(path: Path, *, score: str, length: int = 256) -> Task:
     if score not in scorer_names():
         raise ValueError(f"unknown scorer {score!r}; known: {', '.join(scorer_names())}")
 
+    scorer = _scorers(unsafe=False)[score]
+
     def load(
         *,
         data: Path = path,
@@ -129,12 +132,12 @@ def jsonl_task(path: Path, *, score: str, length: int = 256) -> Task:
         split: str | None = None,
         unsafe: bool = False,
     ) -> list[Problem]:
-        read = _scorers(unsafe)[score].read
+        read_target = _scorers(unsafe)[score].target
         problems: list[Problem] = []
         for index, (number, record) in enumerate(read_jsonl(data, ("prompt", "target"))):
             prompt = text_field(data, number, record, "prompt")
             try:
-                target = read(record)
+                target = read_target(record)
             except ValueError as error:
                 raise ValueError(f"{data}, line {number}: {error}") from error
             if in_half(prompt, split):
@@ -145,8 +148,9 @@ def jsonl_task(path: Path, *, score: str, length: int = 256) -> Task:
         Path(path).stem,
         load,
         _prompt,
-        _scorers(unsafe=False)[score].score,
+        scorer.score,
         length,
+        read=scorer.read,
         code=score == "python",
     )
 

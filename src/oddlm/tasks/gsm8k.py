@@ -11,7 +11,7 @@ from typing import Any
 from .base import Problem, Score, Task
 from .hub import hub_rows
 from .jsonl import first, in_half, read_jsonl, text_field
-from .scoring import find_number, marked_number, score_number
+from .scoring import find_number, marked_number, read_number, score_number
 
 HUB = "openai/gsm8k"
 PAPER_PROBLEMS = 200
@@ -108,7 +108,13 @@ def marked_score(problem: Problem, text: str) -> Score:
 
 
 # For models that answer in bare equations: "48/2=24\n48+24=72\n#### 72".
-EQUATIONS = {"prompt": bare_prompt, "score": marked_score, "length": 64, "steps": 32}
+EQUATIONS = {
+    "prompt": bare_prompt,
+    "score": marked_score,
+    "read": partial(read_number, marked_number),
+    "length": 64,
+    "steps": 32,
+}
 
 TASK = Task(
     "gsm8k",
@@ -116,11 +122,13 @@ TASK = Task(
     prompt,
     score,
     length=256,
+    read=partial(read_number, find_number),
     outside=True,
     protocols={
         "paper": {
             "load": partial(load, limit=PAPER_PROBLEMS),
             "score": paper_score,
+            "read": partial(read_number, paper_number),
             "length": 64,
             "steps": 32,
         },

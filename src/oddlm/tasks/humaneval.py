@@ -10,7 +10,7 @@ from pathlib import Path
 from ..sandbox import Limits, run_python
 from .base import Problem, Score, Task
 from .jsonl import first, in_half, instead, read_jsonl, text_field
-from .programs import codes_in, preamble, readings
+from .programs import codes_in, preamble, read_program, readings
 
 FIELDS = ("task_id", "prompt", "entry_point", "canonical_solution", "test")
 PAPER_TIMEOUT_S = 3.0
@@ -117,6 +117,7 @@ TASK = Task(
     prompt,
     score,
     length=512,
+    read=read_program,
     code=True,
     outside=True,
     protocols={"paper": {"prompt": bare_prompt, "score": paper_score, "length": 64, "steps": 32}},

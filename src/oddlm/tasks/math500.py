@@ -9,7 +9,7 @@ from pathlib import Path
 from .base import Problem, Score, Task
 from .hub import hub_rows
 from .jsonl import first, in_half, read_rows, text_field
-from .latex import boxed, require_math_verify, same
+from .latex import LONGEST, boxed, require_math_verify, same, spelled
 
 HUB = "HuggingFaceH4/MATH-500"
 FIELDS = ("problem", "answer")
@@ -51,12 +51,18 @@ def score(problem: Problem, text: str) -> Score:
     return Score(correct, answer, detail)
 
 
+def read(text: str) -> str | None:
+    answer = boxed(text)
+    return None if answer is None else spelled(answer[:LONGEST])
+
+
 TASK = Task(
     "math500",
     load,
     prompt,
     score,
     length=256,
+    read=read,
     outside=True,
     protocols={"d1": {"length": 256, "steps": 128}},  # of arXiv:2504.12216, in blocks of 32
 )

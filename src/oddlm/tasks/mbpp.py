@@ -16,7 +16,7 @@ from ..sandbox.trial import parsed
 from .base import Problem, Score, Task
 from .hub import hub_rows
 from .jsonl import first, read_rows, text_field
-from .programs import codes_in, readings
+from .programs import codes_in, read_program, readings
 
 HUB = "google-research-datasets/mbpp"
 FIELDS = ("task_id", "code", "test_list")
@@ -165,6 +165,7 @@ TASK = Task(
     prompt,
     score,
     length=512,
+    read=read_program,
     code=True,
     outside=True,
     protocols={

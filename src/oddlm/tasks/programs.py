@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
+from ..metrics.solutions import normal_form
 from ..syntax import parse
 
 BLOCKS = 8  # fenced blocks of an answer to consider
@@ -93,6 +94,12 @@ def codes_in(text: str, prompt: str = "") -> tuple[str, ...]:
         found += _blocks(f"{_FENCE}python\n{answer}" if continues else answer)
         found += [*_session(answer), *_indented(answer)]
     return tuple(dict.fromkeys(code.removeprefix(_BOM) for code in found))
+
+
+def read_program(text: str) -> str | None:
+    """Return the program of an answer, regardless of names and layout; None if there is none."""
+    code = codes_in(text)[0].strip()
+    return (normal_form(code) or code) if code else None
 
 
 def _opens_a_block(text: str) -> bool:

@@ -2,7 +2,7 @@
 
 import re
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from .base import Score
 
@@ -124,6 +124,12 @@ def score_number(value: float | None, target: float) -> Score:
         show_number(value),
         f"{show_number(value)} {'is' if correct else 'is not'} {show_number(target)}",
     )
+
+
+def read_number(find: Callable[[str], float | None], text: str) -> str | None:
+    """Return the number that `find` finds in a text, in the form in which it is shown."""
+    value = find(text)
+    return None if value is None or value != value else show_number(value)
 
 
 def show_number(value: float) -> str:

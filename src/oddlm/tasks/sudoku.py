@@ -152,6 +152,7 @@ TASK = Task(
     prompt,
     score,
     length=64,
+    read=find_grid,
     ask=ask,
     protocols={"d1": {"length": 256, "steps": 128}},  # in blocks of 32
 )

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from . import gsm8k
 from .base import Problem, Task
-from .gsm8k import EQUATIONS, prompt, score
+from .gsm8k import prompt, score
 from .hub import hub_rows
 from .jsonl import first, in_half, read_rows, text_field
 
@@ -65,5 +66,12 @@ def _parts(source: Any, number: int, row: dict[str, Any]) -> tuple[str, str, flo
 
 
 TASK = Task(
-    "svamp", load, prompt, score, length=256, outside=True, protocols={"equations": EQUATIONS}
+    "svamp",
+    load,
+    prompt,
+    score,
+    length=256,
+    read=gsm8k.TASK.read,
+    outside=True,
+    protocols={"equations": gsm8k.EQUATIONS},
 )

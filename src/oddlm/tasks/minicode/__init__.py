@@ -15,6 +15,7 @@ from typing import Any
 from ...sandbox import Limits, run_python
 from ..base import Problem, Score, Task
 from ..jsonl import DEFAULT, EXPLORATION, first
+from ..programs import read_program
 from .grammar import (
     UNDEFINED,
     Composition,
@@ -191,6 +192,7 @@ TASK = Task(
     prompt=prompt,
     score=score,
     length=64,
+    read=read_program,
     code=True,
     protocols={
         "3_operations": {"load": partial(load, operations=3), "steps": 16},
