@@ -39,11 +39,13 @@ if TYPE_CHECKING:
     from .tasks import Problem as Problem
     from .tasks import Score as Score
     from .tasks import Task as Task
+    from .voting import Answer as Answer
 
 __version__ = "0.2.0"
 
 # Resolved on first use: `import oddlm` and the command line start without torch.
 _PUBLIC = {
+    "Answer": "voting",
     "Denoised": "core.step",
     "Diversifier": "diversity.diversify",
     "Drafting": "core.model",

@@ -3,7 +3,7 @@
 Evaluation, sweeps and the server all draw their samples through it.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import groupby
 from typing import Any, Unpack
@@ -29,7 +29,10 @@ from .params import SampleParams, SampleSettings
 from .progress import step_progress
 from .sampler import answer, begin, choose_backend
 from .selection import SELECTORS, keep
+from .tasks import find_task
 from .text import text_length
+from .voting import WAYS, Answer, Ballot, Read, Way
+from .voting import vote as count_votes
 
 Template = Sequence[str | int]  # given texts, and the number of tokens of each hole
 Verify = Callable[[Sample], bool]
@@ -209,6 +212,74 @@ class LM:
             **settings,
         )
         return samples
+
+    def answer(
+        self,
+        prompt: str | Sequence[int],
+        n: int = 16,
+        *,
+        by: str | Mapping[str, Any] | Way = "majority",
+        read: str | Read | None = None,
+        params: SampleParams | None = None,
+        max_batch: int | None = None,
+        observe: Observer | Sequence[Observer] | None = None,
+        progress: bool | None = None,
+        template: Template | None = None,
+        **settings: Unpack[SampleSettings],
+    ) -> Answer:
+        """Generate n samples for one prompt, and return the one answer that wins a vote.
+
+        Args:
+            prompt: A text, or token ids.
+            n: Number of samples.
+            by: The way to vote (`vote`).
+            read: How to read the answer in a text (`vote`).
+            params: Base settings, as in `generate`; so are the arguments below.
+            max_batch: Samples per network call.
+            observe: Called with a `StepEvent` after every step; one function or several.
+            progress: Draw a progress bar on stderr.
+            template: Given texts and hole sizes in tokens.
+            **settings: Fields of `SampleParams`.
+        """
+        check_vote(by, read)
+        samples = self.sample(
+            prompt,
+            n,
+            params=params,
+            max_batch=max_batch,
+            observe=observe,
+            progress=progress,
+            template=template,
+            **settings,
+        )
+        return self.vote(prompt, samples, by=by, read=read)
+
+    def vote(
+        self,
+        prompt: str | Sequence[int],
+        samples: Sequence[Sample],
+        *,
+        by: str | Mapping[str, Any] | Way = "majority",
+        read: str | Read | None = None,
+    ) -> Answer:
+        """Return the answer that wins a vote of samples that were drawn for a prompt.
+
+        Args:
+            prompt: Their prompt, as it was given when they were drawn.
+            samples: The samples.
+            by: The way to vote: a name (`majority`, `cloze` and others; see `oddlm.voting`), a
+                mapping with a name and options, or a function.
+            read: Returns the answer in a text, None if there is none; or the name of a task, whose
+                reading is used (`gsm8k`, or with a protocol `gsm8k:equations`). Samples that
+                cannot be read do not vote. By default similar texts are one answer.
+        """
+        reader = check_vote(by, read)
+        longest = max((len(one.tokens) for one in samples), default=0)
+        (ids,) = encode_prompts(
+            self.tokenizer, [prompt], longest, context=self.info.context, raw=self.raw
+        )
+        ballot = Ballot(self.model, ids, samples, self.max_batch or MAX_BATCH)
+        return count_votes(ballot, by=by, read=reader)
 
 
 class Drawing:
@@ -576,6 +647,18 @@ def check_params(params: SampleParams) -> None:
     repulsion(params)
     POLICIES.build(params.policy)
     SELECTORS.build(params.selector)
+
+
+def check_vote(by: str | Mapping[str, Any] | Way, read: str | Read | None) -> Read | None:
+    """Return the function that reads answers; raise ValueError for an unknown vote or task."""
+    WAYS.build(by)
+    if not isinstance(read, str):
+        return read
+    name, _, protocol = read.partition(":")
+    reader = find_task(name).under(protocol or None).read
+    if reader is None:
+        raise ValueError(f"task {read!r} does not say how to read an answer")
+    return reader
 
 
 def _check_rounds(params: SampleParams, n: int, max_samples: int, info: ModelInfo) -> None:

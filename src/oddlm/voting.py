@@ -21,7 +21,7 @@ from .likelihood import hidden_logits
 from .metrics.votes import answer_classes
 from .metrics.words import split_words, word_distances
 from .registry import Registry
-from .text import text_length
+from .text import number_of, text_length
 
 Read = Callable[[str], str | None]
 """Returns the answer in a text, in a form in which equal answers are equal; None if none."""
@@ -181,14 +181,14 @@ class Candidate:
     """One of the answers that were voted on."""
 
     text: str  # of the heaviest sample that gives it
-    answer: str | None  # as it was read; None if texts were compared
+    reading: str | None  # the answer as it was read; None if texts were compared
     votes: int  # samples that give it
     weight: float
     """Its share of all weight, from 0 to 1; where the best sample counts, that sample's weight."""
     sample: Sample  # the heaviest
 
     def __repr__(self) -> str:
-        return f"Candidate({(self.answer or self.text)!r:.80}, {self.votes} votes)"
+        return f"Candidate({self.text!r:.80}, {number_of(self.votes, 'vote')})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,9 +206,9 @@ class Answer:
         return self.candidates[0].text
 
     @property
-    def answer(self) -> str | None:
+    def reading(self) -> str | None:
         """The answer that won, as it was read; None if texts were compared."""
-        return self.candidates[0].answer
+        return self.candidates[0].reading
 
     @property
     def weight(self) -> float:
@@ -218,8 +218,8 @@ class Answer:
     def __repr__(self) -> str:
         first = self.candidates[0]
         return (
-            f"Answer({(first.answer or first.text)!r:.80}, {first.votes} of {len(self.samples)} "
-            f"votes, weight {first.weight:.2f})"
+            f"Answer({first.text!r:.80}, {first.votes} of {number_of(len(self.samples), 'vote')}, "
+            f"weight {first.weight:.2f})"
         )
 
 

@@ -2,6 +2,7 @@
 
 from . import (
     adapt,
+    answer,
     bench,
     demo,
     evaluate,
@@ -21,6 +22,7 @@ from .app import app, main
 
 __all__ = [
     "adapt",
+    "answer",
     "app",
     "bench",
     "demo",
