@@ -62,7 +62,9 @@ def _tail(name: str) -> Text:
 def results(lines: Sequence[Line], n: int, shown: Sequence[str]) -> Table:
     """Return a table of settings, in percent, with the difference to their plain baseline."""
     table = _table(Column("objective", overflow="fold"))
-    for header in ("alpha", "T", "Pass@1", f"Pass@{n}", "vs plain [95 %]"):
+    votes = any(line.diversity.get(f"maj@{n}") is not None for line in lines)
+    rates = ["Pass@1", *([f"Maj@{n}"] if votes else []), f"Pass@{n}"]
+    for header in ("alpha", "T", *rates, "vs plain [95 %]"):
         table.add_column(header, justify="right", no_wrap=True)
     for name in shown:
         table.add_column(name.replace("_", " "), justify="right")
@@ -76,6 +78,7 @@ def results(lines: Sequence[Line], n: int, shown: Sequence[str]) -> Table:
             "" if line.params.plain else f"{line.params.alpha:g}",
             f"{temperature:g}",
             _percent(*line.pass_1),
+            *([_share(line.diversity.get(f"maj@{n}"))] if votes else []),
             _percent(*line.pass_n),
             _difference(line),
             *(
@@ -84,6 +87,10 @@ def results(lines: Sequence[Line], n: int, shown: Sequence[str]) -> Table:
             ),
         )
     return table
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else percent(value)
 
 
 def _percent(mean: float, error: float) -> str:
@@ -176,12 +183,13 @@ def runs_table(runs: Sequence[Head], *, whole: bool = False) -> Table:
     short = _text if whole else _tail
     names = [Column(header, overflow="fold") for header in ("task", "model")]
     table = _table(Column("run", no_wrap=True), *names, Column("setting", overflow="fold"))
-    for header in ("n", "seed", "done", "Pass@1", "Pass@n"):
+    for header in ("n", "seed", "done", "Pass@1", "Maj@n", "Pass@n"):
         table.add_column(header, justify="right", no_wrap=True)
     for run in runs:
         spec = run.spec
         passed = (run.summary.passed if run.summary else None) or {}
-        shares = [passed.get("pass@1"), passed.get(f"pass@{spec.n}")]
+        voted = run.summary.diversity.get(f"maj@{spec.n}") if run.summary else None
+        shares = [passed.get("pass@1"), voted, passed.get(f"pass@{spec.n}")]
         table.add_row(
             _text(run.id),
             short(spec.task or "-"),
@@ -190,7 +198,7 @@ def runs_table(runs: Sequence[Head], *, whole: bool = False) -> Table:
             str(spec.n),
             str(spec.seed),
             _state(run),
-            *("-" if share is None else percent(share) for share in shares),
+            *map(_share, shares),
         )
     if not all(run.complete for run in runs):
         table.caption = "done: scored/requested, or scored/drawn/requested"

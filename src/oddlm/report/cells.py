@@ -50,7 +50,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Gain:
-    """A cell's Pass@k minus that of its baseline, with the 95 % interval.
+    """A cell's Pass@k or Maj@k minus that of its baseline, with the 95 % interval.
 
     By problems: paired bootstrap over problems, for the variation between problems. By runs:
     Welch's t over runs, if only means of runs are known, for the variation between seeds on the
@@ -82,6 +82,8 @@ class Cell:
     problems: int
     passed: Mapping[int, Estimate]  # by k, as far as known
     gains: Mapping[int, Gain]  # by k; empty without a baseline
+    voted: Mapping[int, Estimate]  # Maj@k by k; empty if the runs are older than votes
+    vote_gains: Mapping[int, Gain]  # in Maj@k
     diversity: Mapping[str, Estimate]
     seconds: Estimate | None  # per problem (a batch of n samples)
     run_passed: Mapping[int, tuple[float, ...]]  # by k: Pass@k of every run
@@ -332,6 +334,7 @@ def _cell(
     passed, gains = (_passes if measured else _run_level)(
         runs, settings[other] if other else [], other
     )
+    voted, vote_gains = _votes(runs, settings[other] if other else [], other)
     curves = _curves(runs) if measured else None
     right = np.sum([run.correct.sum(axis=1) for run in runs], axis=0) if measured else None
     names = sorted(
@@ -343,6 +346,7 @@ def _cell(
         diversity[f"solutions@{n}"] = tuple(
             float(metrics.solutions_at_k(run.solutions, n).mean()) for run in runs
         )
+        diversity[f"maj@{n}"] = _mean_by_run(runs, f"maj@{n}")
     if texts is not None and measured and not params.plain:
         plain = settings.get(_cell_key(bench, baseline(params), first.spec.n))
         diversity |= _novelty(texts, runs, plain) if plain else {}
@@ -361,6 +365,8 @@ def _cell(
         problems=first.count,
         passed=passed,
         gains=gains,
+        voted=voted,
+        vote_gains=vote_gains,
         diversity={name: _estimate(values) for name, values in diversity.items() if values},
         seconds=_estimate(seconds) if seconds else None,
         run_passed={k: _passed_by_run(runs, k) for k in passed},
@@ -429,19 +435,53 @@ def _passes(
     mine: Sequence[RunData], theirs: Sequence[RunData], other: str | None
 ) -> tuple[dict[int, Estimate], dict[int, Gain]]:
     """Return Pass@k and its gain over the baseline for every k, paired by problem."""
-    ks = range(1, mine[0].spec.n + 1)
-    curves = _curves(mine)
-    columns = np.hstack([curves, curves - _curves(theirs)]) if theirs else curves
+    by_run = {k: _passed_by_run(mine, k) for k in range(1, mine[0].spec.n + 1)}
+    return _by_problem(by_run, _curves(mine), _curves(theirs) if theirs else None, other)
+
+
+def _votes(
+    mine: Sequence[RunData], theirs: Sequence[RunData], other: str | None
+) -> tuple[dict[int, Estimate], dict[int, Gain]]:
+    """Return Maj@k and its gain over the baseline for every k that all runs have."""
+    ks = [k for k in range(2, mine[0].spec.n + 1) if _have_votes(mine, k)]
+    if not ks:
+        return {}, {}
+    names = [f"maj@{k}" for k in ks]
+    by_run = {k: _mean_by_run(mine, f"maj@{k}") for k in ks}
+    both = bool(theirs) and all(_have_votes(theirs, k) for k in ks)
+    return _by_problem(by_run, _means(mine, names), _means(theirs, names) if both else None, other)
+
+
+def _have_votes(runs: Sequence[RunData], k: int) -> bool:
+    columns = [run.diversity.get(f"maj@{k}") for run in runs]
+    return all(column is not None and np.isfinite(column).all() for column in columns)
+
+
+def _means(runs: Sequence[RunData], names: Sequence[str]) -> NDArray[np.float64]:
+    """Return measures of each problem, averaged over the runs: [problems, names]."""
+    table = [[run.diversity[name] for name in names] for run in runs]
+    means: NDArray[np.float64] = np.mean(table, axis=0).T
+    return means
+
+
+def _by_problem(
+    by_run: Mapping[int, Sequence[float]],
+    mine: NDArray[np.float64],
+    theirs: NDArray[np.float64] | None,
+    other: str | None,
+) -> tuple[dict[int, Estimate], dict[int, Gain]]:
+    """Return estimates by k, and gains, from values [problems, ks]; gains are paired by problem."""
+    columns = mine if theirs is None else np.hstack([mine, mine - theirs])
     intervals = metrics.mean_intervals(columns)
-    passed = {
-        k: Estimate(*metrics.mean_se(_passed_by_run(mine, k)), span.low, span.high, "problems")
-        for k, span in zip(ks, intervals, strict=False)
+    estimates = {
+        k: Estimate(*metrics.mean_se(values), span.low, span.high, "problems")
+        for (k, values), span in zip(by_run.items(), intervals, strict=False)
     }
     gains = {
         k: Gain(str(other), *span, "problems")
-        for k, span in zip(ks, intervals[len(ks) :], strict=False)
+        for k, span in zip(by_run, intervals[len(by_run) :], strict=False)
     }
-    return passed, gains
+    return estimates, gains
 
 
 def _run_level(

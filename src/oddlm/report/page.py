@@ -163,6 +163,10 @@ def _summary(bench: Benchmark, cell: Cell) -> str:
         )
         runs = number_of(len(cell.runs), "run")
         lines.append(f"Pass@{n} {percent(passed.mean)} %{interval}; {runs}{seeds}.")
+    if voted := cell.voted.get(n):
+        lines.append(
+            f"Maj@{n} {percent(voted.mean)} % [{percent(voted.low)}, {percent(voted.high)}]."
+        )
     if gain := cell.gains.get(n):
         label = next(one.label for one in bench.cells if one.key == gain.baseline)
         low, high = percent(gain.low, sign="+"), percent(gain.high, sign="+")

@@ -226,6 +226,27 @@ def coverage_table(bench: Benchmark) -> Table | None:
     return Table(f"Cumulative coverage, {bench.name}", columns, tuple(rows), note)
 
 
+def vote_table(bench: Benchmark) -> Table | None:
+    """Return Maj@n beside Pass@n; None if no run has votes."""
+    n, rows = bench.n, []
+    for cell in bench.main:
+        if n not in cell.voted:
+            continue
+        voted, passed, gain = cell.voted[n], cell.passed[n], cell.vote_gains.get(n)
+        span = metrics.Interval(gain.difference, gain.low, gain.high) if gain else None
+        shown = (percent(one.mean, one.se) for one in (cell.passed[1], voted, passed))
+        rows.append((cell.label, *shown, signed(span) if span else "-", str(len(cell.runs))))
+    if not rows:
+        return None
+    note = (
+        f"Percent, mean ± standard error over runs. Maj@{n}: the most common answer of "
+        f"{number_of(n, 'sample')} is right; of several, the first to appear. Gain: in Maj@{n} "
+        "over the baseline, with its 95 % interval."
+    )
+    columns = ("setting", "Pass@1", f"Maj@{n}", f"Pass@{n}", "gain", "runs")
+    return Table(f"Majority vote, {bench.name}", columns, tuple(rows), note)
+
+
 def latency_table(bench: Benchmark) -> Table | None:
     """Return seconds per batch, and the overhead over the baseline of the same settings."""
     theirs = published.latency(bench)

@@ -64,6 +64,7 @@ def write_report(results: Results, out: Path, watch: Watch = lambda _: None) -> 
 
 
 NO_RECORDS = "not available, because the runs were imported and have no records."
+NO_VOTES = "not available, because the runs were imported or scored before they were counted."
 NO_BASE = (
     "not available, because no method has runs of plain sampling with the same other settings."
 )
@@ -71,6 +72,7 @@ NO_TRANSFER = (
     "Transfer of an alpha is not available: it takes two benchmarks with two alphas of one method."
 )
 TABLES: tuple[tuple[str, Callable[[Benchmark], Table | None], str], ...] = (
+    ("votes", tables.vote_table, "majority votes are " + NO_VOTES),
     ("coverage", tables.coverage_table, "coverage is " + NO_RECORDS),
     ("latency", tables.latency_table, "latency is not available, because the runs were not timed."),
     ("robustness", tables.robustness_table, "gains and regret are " + NO_BASE),

@@ -5,14 +5,14 @@ import math
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Path, Query
 from pydantic import BaseModel, Field
 
-from ..report.cells import Benchmark, Cell, read_results
+from ..report.cells import Benchmark, Cell, Estimate, read_results
 from ..store import DRAWN, SCORES, SUMMARY, Head, Place, Record, Store, StoreError
 from .errors import ApiError
 
@@ -37,6 +37,7 @@ class RunCard(BaseModel):
     done: int | None = None
     complete: bool = False
     passed: dict[str, float | None] | None = None  # Pass@k, if the samples are scored
+    voted: float | None = None  # Maj@n, if the samples are scored
     began: str | None = None
     damage: str | None = None  # why it cannot be read
 
@@ -55,6 +56,7 @@ class CellCard(BaseModel):
     plain: bool
     runs: list[str]
     passed: list[Share]
+    voted: list[Share] = Field(description="Maj@k; empty for runs without votes.")
 
 
 class BenchmarkCard(BaseModel):
@@ -194,6 +196,7 @@ def _card(head: Head) -> RunCard:
         passed=None
         if head.summary is None or head.summary.passed is None
         else dict(head.summary.passed),
+        voted=None if head.summary is None else head.summary.diversity.get(f"maj@{spec.n}"),
         began=head.starts[0].get("time") if head.starts else None,
     )
 
@@ -212,11 +215,20 @@ def _benchmark(bench: Benchmark) -> BenchmarkCard:
 
 
 def _cell(cell: Cell) -> CellCard:
-    shares = [
+    return CellCard(
+        label=cell.label,
+        plain=cell.plain,
+        runs=list(cell.runs),
+        passed=_shares(cell.passed),
+        voted=_shares(cell.voted),
+    )
+
+
+def _shares(estimates: Mapping[int, Estimate]) -> list[Share]:
+    return [
         Share(k=k, mean=one.mean, low=_known(one.low), high=_known(one.high))
-        for k, one in sorted(cell.passed.items())
+        for k, one in sorted(estimates.items())
     ]
-    return CellCard(label=cell.label, plain=cell.plain, runs=list(cell.runs), passed=shares)
 
 
 def _known(value: float) -> float | None:

@@ -10,13 +10,14 @@
     ["run", (run) => run.id], ["task", (run) => run.task || "none"], ["model", (run) => run.model], ["objective", (run) => run.method],
     ["alpha", (run) => run.alpha], ["temperature", (run) => run.temperature], ["n", (run) => run.n], ["seed", (run) => run.seed],
     ["problems", (run) => (run.complete ? run.problems : `${run.done} of ${run.problems}`)],
-    ["Pass@1", (run) => passed(run, 1)], ["Pass@n", (run) => passed(run, run.n)], ["started", (run) => (run.began || "").replace("T", " ").slice(0, 16)],
+    ["Pass@1", (run) => passed(run, 1)], ["Maj@n", (run) => share(run.voted)], ["Pass@n", (run) => passed(run, run.n)], ["started", (run) => (run.began || "").replace("T", " ").slice(0, 16)],
   ];
 
   function passed(run, k) {
-    const value = run.passed && run.passed[`pass@${k}`];
-    return typeof value === "number" ? percent(value) : "–";
+    return share(run.passed && run.passed[`pass@${k}`]);
   }
+
+  const share = (value) => (typeof value === "number" ? percent(value) : "–");
 
   const words = (run) => COLUMNS.map(([, value]) => String(run.damage ? run.id : value(run))).join(" ").toLowerCase();
 
