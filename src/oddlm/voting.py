@@ -8,7 +8,7 @@ verdict. A new one is a function with the decorator `way`; keyword-only argument
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import exp, isfinite
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -87,7 +87,10 @@ Way = Callable[[Ballot], Sequence[float]]
 WAYS: Registry[Way] = Registry("way to vote")
 
 
-def way(*, best: bool = False, asks: bool = False) -> Callable[[Way], Way]:
+W = TypeVar("W", bound=Callable[..., Sequence[float]])
+
+
+def way(*, best: bool = False, asks: bool = False) -> Callable[[W], W]:
     """Register a way to vote.
 
     Args:
@@ -95,7 +98,7 @@ def way(*, best: bool = False, asks: bool = False) -> Callable[[Way], Way]:
         asks: It asks the network.
     """
 
-    def decorate(function: Way) -> Way:
+    def decorate(function: W) -> W:
         function.best, function.asks = best, asks  # type: ignore[attr-defined]
         return WAYS.register(function)
 
@@ -168,7 +171,7 @@ def self_certainty(
     def divergence(logits: Tensor, _: Tensor) -> Tensor:
         known = logits.log_softmax(dim=-1)
         allowed = known.isfinite()
-        counts = allowed.sum(dim=1)
+        counts = allowed.sum(dim=1).double()
         return -known.where(allowed, 0.0).sum(dim=1) / counts - counts.log()
 
     certainty = ballot.hide(parts, rounds, divergence)

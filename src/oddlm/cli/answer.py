@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..config import json_or_text
 from .app import DRAWING, app
 from .bar import status_line
 from .options import (
@@ -16,7 +17,6 @@ from .options import (
     Settings,
     check_out,
     grouped,
-    json_or_text,
 )
 
 if TYPE_CHECKING:

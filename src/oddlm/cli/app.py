@@ -25,7 +25,7 @@ METAVARS: dict[Any, str] = {bool: " ", int: "INT", float: "FLOAT", str: "TEXT", 
 DRAWING, MEASURING = "Draw samples", "Measure settings on tasks"
 RESULTS, PIECES = "Look at results", "Names, training and speed"
 ORDER = (
-    *("demo", "sample", "generate", "serve", "record"),
+    *("demo", "sample", "answer", "generate", "serve", "record"),
     *("tasks", "problems", "eval", "draw", "score", "sweep", "tune"),
     *("runs", "report", "import-released"),
     *("names", "models", "adapt", "train", "bench"),

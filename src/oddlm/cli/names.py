@@ -6,7 +6,7 @@ from .app import app
 
 @app.command(rich_help_panel=PIECES_PANEL)
 def names() -> None:
-    """List the names that settings can take: objectives, policies, presets and more.
+    """List the names that settings can take: objectives, policies, presets, ways to vote and more.
 
     Each name is shown with its options, and each preset with the settings it stands for. A name
     with options is given as JSON, as in the example; a dotted path names a function of your own.
@@ -20,10 +20,11 @@ def names() -> None:
     from ..diversity.features import FEATURE_OPTIONS
     from ..pieces import PIECES
     from ..presets import ABOUT, PRESETS
+    from ..voting import WAYS
     from .views import open_console
 
     table = Table("kind", "name", "options", "description", show_lines=False, pad_edge=False)
-    for field, registry in PIECES.items():
+    for field, registry in {**PIECES, "by": WAYS}.items():
         for name in registry.names:
             shared = FEATURE_OPTIONS if field == "feature" else {}
             options = ", ".join(

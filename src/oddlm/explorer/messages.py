@@ -19,6 +19,16 @@ class Usage(BaseModel):
     total_tokens: int
 
 
+class Vote(BaseModel):
+    """An answer that was voted on."""
+
+    text: str = Field(description="Of the sample that stands for it.")
+    reading: str | None = Field(description="The answer as the task reads it.")
+    votes: int = Field(description="Samples that give it.")
+    weight: float = Field(description="From 0 to 1.")
+    sample: int = Field(description="The index of the sample that stands for it.")
+
+
 class Extra(BaseModel):
     """Information that OpenAI's format has no field for."""
 
@@ -31,6 +41,9 @@ class Extra(BaseModel):
         None,
         description="With a template or suffix: each sample including the fixed texts, not cut at "
         "stop texts.",
+    )
+    votes: list[list[Vote]] | None = Field(
+        default=None, description="With `answer`: for each prompt the answers, the winner first."
     )
 
 

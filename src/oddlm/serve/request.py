@@ -10,11 +10,13 @@ from ..core.model import ModelInfo
 from ..core.quota import Quota, plan_quota
 from ..core.step import Observer
 from ..diversity.features import FEATURE_OPTIONS
-from ..lm import LM, check_params, encode_template, with_blocks
+from ..lm import LM, check_params, check_vote, encode_template, with_blocks
 from ..params import SampleParams
 from ..pieces import PIECES
 from ..presets import expanded
 from ..registry import Registry
+from ..tasks.base import task_names
+from ..voting import Read
 from .engine import Work
 from .errors import ApiError
 from .schema import ChatRequest, CompletionRequest, DenoiseRequest, Message
@@ -282,6 +284,30 @@ def chat_prompt(lm: LM, messages: Sequence[Message]) -> list[int]:
         return list(template(turns))
     except ValueError as error:
         raise ApiError(400, str(error), param="messages") from None
+
+
+def check_answer(request: CompletionRequest | ChatRequest) -> Read | None:
+    """Return the function that reads answers; raise ApiError if they cannot be voted on.
+
+    Only the tasks of this package are accepted, never a dotted path or a file.
+    """
+    if request.answer is None:
+        if request.read is not None:
+            raise ApiError(400, "read is for votes: send answer, too", param="read")
+        return None
+    if request.stream:
+        message = "answer is not supported in a stream: leave out stream or answer"
+        raise ApiError(400, message, param="answer")
+    if request.read is None:
+        return None
+    name = request.read.partition(":")[0]
+    if name not in task_names():
+        known = ", ".join(task_names())
+        raise ApiError(400, f"unknown task {name!r:.100}; known: {known}", param="read")
+    try:
+        return check_vote(request.answer, request.read)
+    except ValueError as error:
+        raise ApiError(400, str(error), param="read") from None
 
 
 def check_stops(stops: Sequence[str]) -> None:

@@ -137,6 +137,17 @@ class _Sampled(SamplerFields):
 
 
 class _Common(_Sampled):
+    answer: Literal["majority", "confidence", "likelihood", "likeliest", "medoid"] | None = Field(
+        None,
+        description="Return one choice per prompt: the answer that wins this vote of the n "
+        "samples. `oddlm.votes` has the others. Not for streams.",
+    )
+    read: Text | None = Field(
+        None,
+        description="With `answer`: the task whose answers these are (gsm8k, gsm8k:equations, "
+        "math500, ...), so that equal answers can be told. By default similar texts are one "
+        "answer.",
+    )
     stop: Text | list[Text] | None = Field(
         None, description="Up to four texts; a sample ends before the first one that occurs in it."
     )

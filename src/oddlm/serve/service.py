@@ -8,15 +8,16 @@ from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel
 
 from ..explorer.frames import end_of, frames_of, start_of
-from ..explorer.messages import StepFrame, Usage
+from ..explorer.messages import StepFrame, Usage, Vote
 from ..explorer.usage import extra, final_text, usage
 from ..lm import LM, Samples
+from ..voting import Answer, Ballot, Read, vote
 from .connection import while_there
 from .engine import Engine, Finished, Job, Work
 from .errors import ApiError, as_api_error
 from .openai_format import Chat, Completions, SampleText
 from .prometheus import Meters
-from .request import check_stops, prepare
+from .request import check_answer, check_stops, prepare
 from .schema import ChatRequest, CompletionRequest, DenoiseRequest
 from .settings import ServeSettings
 from .text import Growth, TextStream, grown_blocks, pieces
@@ -29,6 +30,7 @@ class Service:
     async def complete(self, http: Request, request: CompletionRequest | ChatRequest) -> Response:
         self._check_model(request.model)
         check_stops(request.stops)
+        read = await asyncio.to_thread(check_answer, request)
         logprobs = request.logprobs is not None and request.logprobs is not False  # 0 counts, too
         if logprobs and request.stream:
             raise ApiError(
@@ -43,13 +45,22 @@ class Service:
         if request.stream:
             return _events(self._stream(job, request, dialect))
         samples = self._samples(await while_there(http, _last(job)))
+        spent = self._usage(work, samples)
+        more = extra(samples, work.params.seed, request.stops)
+        if request.answer is not None:
+            found = await asyncio.to_thread(self._vote, work, samples, request.answer, read)
+            more = more.model_copy(update={"votes": [_votes(one) for one in found]})
+            samples = [Samples([one.candidates[0].sample]) for one in found]
         texts = await asyncio.to_thread(
             self._texts, work, samples, request.stops, logprobs=logprobs
         )
-        answer = dialect.answer(
-            texts, self._usage(work, samples), extra(samples, work.params.seed, request.stops)
-        )
-        return JSONResponse(answer.model_dump())
+        return JSONResponse(dialect.answer(texts, spent, more).model_dump())
+
+    def _vote(
+        self, work: Work, samples: Sequence[Samples], by: str, read: Read | None
+    ) -> list[Answer]:
+        pairs = zip(work.prompts, samples, strict=True)
+        return [vote(Ballot(self.lm.model, ids, some), by=by, read=read) for ids, some in pairs]
 
     def _texts(
         self, work: Work, samples: list[Samples], stops: Sequence[str], *, logprobs: bool
@@ -142,6 +153,19 @@ class Service:
         found = usage(work.prompts, samples, self.lm.info.end_ids, work.forms)
         self.meters.tokens(found.prompt_tokens, found.completion_tokens)
         return found
+
+
+def _votes(answer: Answer) -> list[Vote]:
+    return [
+        Vote(
+            text=one.text,
+            reading=one.reading,
+            votes=one.votes,
+            weight=one.weight,
+            sample=one.sample.index,
+        )
+        for one in answer.candidates
+    ]
 
 
 async def _last(job: Job) -> Finished:

@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
-from ..metrics.solutions import normal_form
 from ..syntax import parse
 
 BLOCKS = 8  # fenced blocks of an answer to consider
@@ -98,6 +97,8 @@ def codes_in(text: str, prompt: str = "") -> tuple[str, ...]:
 
 def read_program(text: str) -> str | None:
     """Return the program of an answer, regardless of names and layout; None if there is none."""
+    from ..metrics.solutions import normal_form  # with numpy, which scoring does without
+
     code = codes_in(text)[0].strip()
     return (normal_form(code) or code) if code else None
 
