@@ -5,10 +5,7 @@ or none with buckets of one length.
 """
 
 import json
-import multiprocessing
-import os
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -19,6 +16,7 @@ from torch import Tensor
 
 from ..models.loading.tokenizer import TextTokenizer, read_tokenizer
 from ..text import number_of
+from .workers import spread
 
 CHUNK = 4096  # lines that a worker encodes at a time
 FIELDS = ("prompt", "answer")
@@ -94,14 +92,7 @@ def read_pairs(
     """
     jobs = list(_chunks(path))
     work = partial(_encode_lines, path, folder, canvas)
-    workers = min(workers or len(os.sched_getaffinity(0)), len(jobs))
-    if workers > 1:
-        # A fork of this process would copy the locks of its threads.
-        fresh = multiprocessing.get_context("forkserver")
-        with ProcessPoolExecutor(workers, fresh) as pool:
-            parts = list(pool.map(work, jobs))
-    else:
-        parts = [work(job) for job in jobs]
+    parts = spread(work, jobs, workers)
     too_long = sum(part.too_long for part in parts)
     lengths = np.concatenate([part.lengths for part in parts])
     if not len(lengths):

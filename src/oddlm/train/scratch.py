@@ -3,11 +3,8 @@
 Run it with `oddlm train recipes/mini/config.toml`, or as several processes with torchrun.
 """
 
-import multiprocessing
-import os
 import re
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any, Self
@@ -34,6 +31,7 @@ from .loop import (
     this_place,
     weighted_loss,
 )
+from .workers import spread
 
 SHARDS = 64  # of every data set, whatever the number of processes that make them
 # Prompts [N, prompt], their lengths [N], answers [N, length].
@@ -204,10 +202,7 @@ def make_pairs(
         for shard, size in enumerate(_shard_sizes(config.count))
         if size
     ]
-    # A fork of this process would copy the locks of its threads.
-    fresh = multiprocessing.get_context("forkserver")
-    with ProcessPoolExecutor(workers or len(os.sched_getaffinity(0)), fresh) as pool:
-        parts = list(pool.map(_make_shard, jobs))
+    parts = spread(_make_shard, jobs, workers)
     made = []
     for config in configs:
         own = [part for job, part in zip(jobs, parts, strict=True) if job[0] is config]
