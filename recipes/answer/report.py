@@ -1,6 +1,6 @@
 """Print the tables of docs/guides/answer.md from what draw.py noted.
 
-    python recipes/answer/report.py results/answer
+    python recipes/answer/report.py recipes/answer/results
 
 Plain sampling's temperature and ODD's alpha are chosen on the tune side, by the share of problems
 whose majority answer is right; ways to vote are compared on the test side. Intervals are 95 %
