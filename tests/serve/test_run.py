@@ -20,7 +20,7 @@ from typer.testing import CliRunner
 
 from oddlm import load as load_lm
 from oddlm.cli import app
-from oddlm.cli.serve import _workers
+from oddlm.serve.server import workers_for
 
 from ..models.published_layout import write_llada
 from ..starting import interruptible
@@ -284,7 +284,7 @@ def test_a_checkpoint_is_loaded_as_the_operator_says(tmp_path, monkeypatch):
 
 
 def test_on_a_gpu_one_worker_passes_whatever_put_the_model_there():
-    assert _workers(SimpleNamespace(device=torch.device("cuda"))) == 1
+    assert workers_for(SimpleNamespace(device=torch.device("cuda"))) == 1
 
 
 def test_the_help_promises_what_is_there():
