@@ -205,6 +205,7 @@ def health_of(engine: Engine, model: str) -> Health:
         model=model,
         queued=engine.queued,
         rows=engine.rows,
+        replicas=1,
     )
 
 

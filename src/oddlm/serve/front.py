@@ -24,8 +24,8 @@ from .settings import ServeSettings
 
 ATTEMPTS = 2  # a request that ends two replicas is not sent to a third
 ASK_S = 5.0  # for all replicas to report
-PASSED_ON = ("type", "asgi", "http_version", "method", "scheme", "path", "raw_path", "root_path")
-PASSED_ON += ("query_string", "headers", "client", "server")
+HTTP = {"type", "asgi", "http_version", "method", "scheme", "headers", "client", "server"}
+PASSED_ON = HTTP | {"path", "raw_path", "root_path", "query_string"}  # of the ASGI scope
 
 
 class Front:
@@ -70,7 +70,7 @@ class Front:
             leaving.cancel()
 
     async def _relay(self, scope: Scope, body: bytes, send: Send) -> None:
-        sent = {name: scope[name] for name in PASSED_ON if name in scope}
+        sent = {name: scope[name] for name in PASSED_ON & scope.keys()}
         for _ in range(ATTEMPTS):
             relay = _Relay(send, scope["path"])
             try:

@@ -92,10 +92,11 @@ class Replica:
 
     async def answer(self, name: str, scope: Scope, body: bytes) -> AsyncIterator[Message]:
         """Yield the application's messages; the front names the answer, to report its reading."""
-        arrived = iter([{"type": "http.request", "body": body, "more_body": False}])
+        request: Message = {"type": "http.request", "body": body, "more_body": False}
+        arrived = [request]
 
         async def receive() -> Message:
-            return next(arrived, None) or await asyncio.Future()  # cancelled if the client is gone
+            return arrived.pop() if arrived else await asyncio.Future()  # cancelled at the end
 
         outgoing = self._answers[name] = Outgoing()
         work = asyncio.ensure_future(self.app(scope, receive, outgoing.send))
