@@ -119,7 +119,9 @@ def check_kill(client: httpx.Client, pid: int, text: list[str]) -> None:
             return found
 
         clients = [pool.submit(load) for _ in range(CLIENTS)]
-        wait_until(lambda: min(metric(client, "oddlm_rows_in_flight").values()) > STREAM["n"])
+        wait_until(
+            lambda: min(metric(client, "oddlm_rows_in_flight").values(), default=0) > STREAM["n"]
+        )
         (dead, *_) = before = sorted(replicas_of(pid))
         os.kill(dead, signal.SIGKILL)
         wait_until(lambda: len(replicas_of(pid) - {*before}) == 1)

@@ -285,10 +285,14 @@ def _serve_replicas(
     scaling = replicas.scaling_of(text)
     options = {name: value for name, value in plan["options"].items() if name != "max_batch"}
     check_prompts(plan["model"], (), 0, **options)  # so that a typo needs no replica to be noticed
+    statuses: list[int] = []
     with run.listen(host, port) as listening:
         name = f"oddlm-{listening.getsockname()[1]}"
         with replicas.deployed(replicas.Plan(**plan), scaling, name, grace_s=grace_s) as handle:
             from ..serve.front import create_front
 
-            app = create_front(handle, plan["settings"])
-            run.run(run.gentle_server(app, plan["settings"], grace_s=grace_s), listening)
+            app, chosen = create_front(handle, plan["settings"]), plan["settings"]
+            leave = statuses.append  # Ray is to be shut down first
+            run.run(run.gentle_server(app, chosen, grace_s=grace_s, leave=leave), listening)
+    if any(statuses):
+        raise typer.Exit(statuses[-1])

@@ -53,7 +53,11 @@ class Front:
 
     def halt(self, number: int) -> None:
         """End the requests of all replicas."""
-        task = asyncio.create_task(self.every("halt", number))
+        self._tell("halt", number)
+
+    def _tell(self, method: str, *given: Any) -> None:
+        """Call a method of every replica without waiting for it."""
+        task = asyncio.create_task(self.every(method, *given))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -96,7 +100,7 @@ class Front:
                 yield message
                 count += 1
                 if count % (WINDOW // 2) == 0:
-                    await self.every("read", name, WINDOW // 2)
+                    self._tell("read", name, WINDOW // 2)
         except BackPressureError:
             raise as_api_error(QueueFullError()) from None
         except DeploymentUnavailableError:
