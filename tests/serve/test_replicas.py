@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -245,3 +246,9 @@ def test_metrics_of_replicas_are_labelled():
     assert merged.count("# TYPE a_total counter") == 1
     assert 'a_total{path="/",replica="x"} 2.0' in merged
     assert 'a_total{path="/",replica="y"} 3.0' in merged
+
+
+def test_without_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ValueError, match=r"oddlm\[replicas\]"):
+        scaling_of("2")
