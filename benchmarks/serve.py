@@ -1,6 +1,8 @@
 """Load test of `oddlm serve`: many concurrent clients, and clients that do not read.
 
-    python benchmarks/serve.py --clients 64 --n 4 --seconds 60
+    python benchmarks/serve.py --clients 1 8 64 --n 4 --seconds 60
+    python benchmarks/serve.py --clients 1 8 64 --serve "--replicas 2"
+    python benchmarks/serve.py --shape llada-8b --device cuda --clients 1 8 64
     python benchmarks/serve.py --stalled 1
     python benchmarks/serve.py --engine-only --model llada-8b --device cuda --dtype bf16 \\
         --clients 32 --pass-rows 4,8,16,32
@@ -8,16 +10,19 @@
 Starts a server on a free loopback port. Every distinct request is first sent alone, then by many
 clients at random for the given time, then alone again. Throughput is compared with the requests
 sent alone, before and after, by the clock and by the server's processor time (which other programs
-on the machine disturb less). Prints how many answers came back, how many of them have the same
-tokens as the same request alone, and the server's memory.
+on the machine disturb less). Prints for each number of clients requests per second, latencies, how
+many answers came back, how many of them have the same tokens as the same request alone, and the
+memory. Memory and processor time are those of the server's process, without its replicas.
+
+--model is a known model or a shape of `oddlm bench`, with random weights. --shape is another name
+of it. A shape's --cache is the key and value cache of its runs.
 
 With --stalled N, measures how long a request takes next to clients that requested the largest
 number of samples: next to N that read nothing, and next to one that reads everything. Both are
 given as multiples of the time of the same request alone, measured before and after in the same run.
 
-With --engine-only, the clients call the engine in this process, without HTTP and its dependencies;
---model is then a known model, or a shape of `oddlm bench` with random weights. Prints requests per
-second, latencies, and the share of the time in which the network was running.
+With --engine-only, the clients call the engine in this process, without HTTP and its dependencies.
+Prints requests per second, latencies, and the share of the time in which the network was running.
 """
 
 import argparse
@@ -42,8 +47,10 @@ import torch
 
 from oddlm import LM, SampleParams
 from oddlm import load as load_lm
-from oddlm.bench.overhead import SHAPES, build_model
-from oddlm.models.loading.device import chosen_device
+from oddlm.bench.overhead import SHAPES, random_network
+from oddlm.models.cache import CACHES
+from oddlm.models.loading.device import chosen_device, named_dtype
+from oddlm.models.native import Native
 from oddlm.serve.engine import Engine, Finished, Work
 from oddlm.tasks import find_task
 
@@ -52,21 +59,57 @@ if TYPE_CHECKING:
 
 WAIT_S = 600
 POOL = 32  # distinct requests
+SHAPE = "ODDLM_BENCHMARK_SHAPE"  # the variable that tells the server's process the shape
+
+
+class Ids:
+    """A tokenizer for a network with random weights."""
+
+    def encode(self, text: str) -> list[int]:
+        return [int(part) for part in text.split()]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return " ".join(map(str, tokens))
+
+
+def shaped(
+    *,
+    device: str | None = None,
+    dtype: torch.dtype | None = None,
+    cache: str | None = None,
+    shape: str | None = None,
+) -> Native:
+    """Make a network of a shape with random weights; a server gets this as its model."""
+    shape, place = shape or os.environ[SHAPE], chosen_device(device)
+    dtype = dtype or (torch.bfloat16 if place.type == "cuda" else torch.float32)
+    network = random_network(SHAPES[shape], place, dtype, None)
+    return Native(network, name=shape, mask_id=0, end_ids=(1, 2), tokenizer=Ids(), cache=cache)
+
+
+def prompts_of(model: str) -> list[str]:
+    if model in SHAPES:
+        chooser = random.Random(0)
+        lengths = [chooser.randrange(32, 161) for _ in range(POOL)]
+        return [
+            " ".join(str(5 + chooser.randrange(1000)) for _ in range(length)) for length in lengths
+        ]
+    task = find_task("countdown")
+    return [task.prompt(problem) for problem in task.problems(limit=POOL)]
 
 
 def requests(model: str, n: int, length: int, steps: int) -> list[dict]:
     """Make requests with several lengths, temperatures and alphas, each with a different seed."""
-    task = find_task("countdown")
-    prompts = [task.prompt(problem) for problem in task.problems(limit=POOL)]
+    prompts = prompts_of(model)
     shape = {
         "model": model,
         "n": n,
         "max_tokens": length,
         "steps": steps,
-        "eos": "late",
         "objective": "odd",
         "fork": False,
     }
+    if model not in SHAPES:
+        shape["eos"] = "late"
     varied = [
         {"temperature": 0.25 * (i % 5), "alpha": float(8 * (i % 3)), "seed": i} for i in range(POOL)
     ]
@@ -78,20 +121,14 @@ def requests(model: str, n: int, length: int, steps: int) -> list[dict]:
 @contextmanager
 def server(model: str, *options: str):
     """Start a server in a separate process: (process, address)."""
-    command = [
-        sys.executable,
-        "-m",
-        "oddlm",
-        "serve",
-        "--model",
-        model,
-        "--port",
-        "0",
-        "--timeout",
-        "600",
-        *options,
-    ]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    environment = dict(os.environ)
+    if model in SHAPES:
+        path = [str(Path(__file__).parent), environment.get("PYTHONPATH", "")]
+        environment |= {SHAPE: model, "PYTHONPATH": os.pathsep.join(filter(None, path))}
+        options = ("--name", model, *options)
+    command = [sys.executable, "-m", "oddlm", "serve", "--port", "0", "--timeout", "600"]
+    command += ["--model", "serve.shaped" if model in SHAPES else model, *options]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
     try:
         line = process.stdout.readline()
         if "http://" not in line:
@@ -148,6 +185,7 @@ async def load(
     import httpx
 
     statuses: Counter[str] = Counter()
+    latencies: list[float] = []
     answers: list[tuple[int, list | None]] = []
     memory: list[float] = []
     began, cpu = time.perf_counter(), cpu_s(pid)
@@ -157,7 +195,7 @@ async def load(
         for sent in itertools.count():
             if sent and time.perf_counter() - began >= seconds:
                 return
-            i = chooser.randrange(len(pool))
+            i, asked = chooser.randrange(len(pool)), time.perf_counter()
             try:
                 answer = await client.post("/v1/completions", json=pool[i])
             except httpx.HTTPError as error:
@@ -165,6 +203,7 @@ async def load(
                 continue
             statuses[str(answer.status_code)] += 1
             if answer.status_code == 200:
+                latencies.append(time.perf_counter() - asked)
                 answers.append((i, choices_of(answer.json(), pool[i])))
             else:
                 await asyncio.sleep(float(answer.headers.get("retry-after", 0.1)))
@@ -180,10 +219,20 @@ async def load(
     watcher.cancel()
     return {
         "statuses": dict(statuses),
+        **speed(latencies, elapsed),
         "answers": answers,
         "memory": memory,
         "elapsed": elapsed,
         "cpu": cpu_s(pid) - cpu,
+    }
+
+
+def speed(latencies: list[float], elapsed: float) -> dict:
+    ordered = sorted(latencies)
+    return {
+        "requests_per_s": len(ordered) / elapsed,
+        "p50_s": statistics.median(ordered),
+        "p95_s": ordered[int(0.95 * (len(ordered) - 1))],
     }
 
 
@@ -195,27 +244,41 @@ async def pause(client: "httpx.AsyncClient") -> float:
     return time.perf_counter() - began
 
 
-async def measure(url: str, pid: int, pool: list[dict], clients: int, seconds: float) -> dict:
+async def measure(
+    url: str, pid: int, pool: list[dict], clients: Sequence[int], seconds: float
+) -> list[dict]:
     import httpx
 
     alone: dict[int, list] = {}
     most = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(base_url=url, timeout=600, limits=most) as client:
         tried = await pause(client)
-        before, cpu_before = await one_by_one(client, pool, alone, pid)
-        found = await load(client, pool, clients, seconds, pid)
-        after, cpu_after = await one_by_one(client, pool, alone, pid)
-        metrics = (await client.get("/metrics")).text
+        times, found = [await one_by_one(client, pool, alone, pid)], []
+        for count in clients:
+            passes = await network_passes(client)
+            load_s = await load(client, pool, count, seconds, pid)
+            load_s["passes"] = await network_passes(client) - passes
+            times.append(await one_by_one(client, pool, alone, pid))
+            found.append(
+                {"clients": count, "tried_s": tried, **compared(load_s, pool, alone, *times[-2:])}
+            )
+    return found
+
+
+def compared(
+    found: dict,
+    pool: list[dict],
+    alone: dict[int, list],
+    before: tuple[float, float],
+    after: tuple[float, float],
+) -> dict:
+    """Compare a load with the requests sent alone before and after: (seconds, processor's)."""
     answers, memory = found.pop("answers"), found.pop("memory")
-    quarter = max(1, len(memory) // 4)
-    n = pool[0]["n"]
-    together, alone_rate = n * len(answers) / found["elapsed"], n / ((before + after) / 2)
-    cpu_together, cpu_alone = (
-        found.pop("cpu") / max(1, n * len(answers)),
-        (cpu_before + cpu_after) / 2 / n,
-    )
+    quarter, n = max(1, len(memory) // 4), pool[0]["n"]
+    together, alone_rate = n * len(answers) / found["elapsed"], 2 * n / (before[0] + after[0])
+    cpu_together = found.pop("cpu") / max(1, n * len(answers))
+    cpu_alone = (before[1] + after[1]) / 2 / n
     return {
-        "clients": clients,
         **found,
         "answers": len(answers),
         "complete": sum(choices is not None for _, choices in answers) / max(1, len(answers)),
@@ -234,15 +297,20 @@ async def measure(url: str, pid: int, pool: list[dict], clients: int, seconds: f
             "together": cpu_together,
             "ratio": cpu_alone / max(cpu_together, 1e-9),
         },
-        "one_by_one_s": {"before": before, "after": after},
-        "tried_s": tried,
-        "passes": _metric(metrics, "oddlm_network_passes"),
+        "one_by_one_s": {"before": before[0], "after": after[0]},
     }
 
 
+async def network_passes(client: "httpx.AsyncClient") -> float:
+    return _metric((await client.get("/metrics")).text, "oddlm_network_passes")
+
+
 def _metric(metrics: str, name: str) -> float:
-    return float(
-        next(line.split()[1] for line in metrics.splitlines() if line.startswith(f"{name} "))
+    """Return a metric, summed over the replicas."""
+    return sum(
+        float(line.split()[-1])
+        for line in metrics.splitlines()
+        if line.startswith((f"{name} ", f"{name}{{"))
     )
 
 
@@ -321,48 +389,21 @@ def beside(url: str, request: dict, large: dict, stalled: int, times: int) -> di
     }
 
 
-class Ids:
-    """A tokenizer for a network with random weights."""
-
-    def encode(self, text: str) -> list[int]:
-        return [int(part) for part in text.split()]
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        return " ".join(map(str, tokens))
-
-
 def engine_works(given: argparse.Namespace) -> tuple[LM, list[Work]]:
-    """Return the model, and requests with prompts of several lengths.
-
-    For a real model, they are the requests that clients send without --engine-only.
-    """
-    if given.model not in SHAPES:
-        lm = load_lm(given.model, **({} if given.device is None else {"device": given.device}))
-        bodies = requests(given.model, given.n, given.length, given.steps)[: given.pool]
-        prompts = [lm.tokenizer.encode(body["prompt"]) for body in bodies]
-        settings = [
-            {k: v for k, v in body.items() if k not in ("model", "n", "max_tokens", "prompt")}
-            for body in bodies
-        ]
+    """Return the model, and the requests that clients send without --engine-only."""
+    place = {} if given.device is None else {"device": given.device}
+    if given.model in SHAPES:
+        dtype = None if given.dtype is None else named_dtype(given.dtype)
+        network = shaped(**place, dtype=dtype, cache=given.cache, shape=given.model)
+        lm = LM(network, network.tokenizer)
     else:
-        device = chosen_device(given.device)
-        dtype = given.dtype or ("bf16" if device.type == "cuda" else "fp32")
-        lm = LM(build_model(given.model, device, dtype, "none"), Ids())
-        chooser = random.Random(0)
-        prompts = [
-            [5 + chooser.randrange(1000) for _ in range(chooser.randrange(32, 161))]
-            for _ in range(given.pool)
-        ]
-        settings = [
-            {"steps": given.steps, "temperature": 0.25 * (i % 5), "seed": i}
-            for i in range(given.pool)
-        ]
-        settings = [
-            one | {"alpha": float(8 * (i % 3)), "objective": "odd", "fork": False}
-            for i, one in enumerate(settings)
-        ]
-    made = [SampleParams(length=given.length, **one) for one in settings]
-    return lm, [Work([ids], given.n, params) for ids, params in zip(prompts, made, strict=True)]
+        lm = load_lm(given.model, **place)
+    works = []
+    for body in requests(given.model, given.n, given.length, given.steps)[: given.pool]:
+        own = {k: v for k, v in body.items() if k not in ("model", "n", "max_tokens", "prompt")}
+        prompt = lm.tokenizer.encode(body["prompt"])
+        works.append(Work([prompt], given.n, SampleParams(length=given.length, **own)))
+    return lm, works
 
 
 async def ask_engine(engine: Engine, work: Work) -> list[tuple]:
@@ -374,13 +415,28 @@ async def ask_engine(engine: Engine, work: Work) -> list[tuple]:
     return [(sample.tokens, sample.base_logprobs) for sample in message.samples[0]]
 
 
-async def load_engine(engine: Engine, works: list[Work], clients: int, seconds: float) -> dict:
+async def load_engine(
+    engine: Engine, works: list[Work], clients: Sequence[int], seconds: float
+) -> list[dict]:
     """Send requests alone and by many clients at random; the answers must be identical."""
     began = time.perf_counter()
     alone = [await ask_engine(engine, work) for work in works]
     one_by_one = (time.perf_counter() - began) / len(works)
     while engine.network.untried:
         await asyncio.sleep(0.05)
+    return [
+        {
+            "clients": count,
+            **await busy_engine(engine, works, alone, count, seconds),
+            "one_by_one_per_s": 1 / one_by_one,
+        }
+        for count in clients
+    ]
+
+
+async def busy_engine(
+    engine: Engine, works: list[Work], alone: list, clients: int, seconds: float
+) -> dict:
     latencies: list[float] = []
     identical = 0
     began, busy, passes = time.perf_counter(), engine.busy, engine.network.count
@@ -396,21 +452,16 @@ async def load_engine(engine: Engine, works: list[Work], clients: int, seconds: 
 
     await asyncio.gather(*(one_client(seed) for seed in range(clients)))
     elapsed = time.perf_counter() - began
-    ordered = sorted(latencies)
     return {
-        "clients": clients,
-        "requests": len(ordered),
-        "identical": identical / len(ordered),
-        "requests_per_s": len(ordered) / elapsed,
-        "one_by_one_per_s": 1 / one_by_one,
-        "p50_s": statistics.median(ordered),
-        "p95_s": ordered[int(0.95 * (len(ordered) - 1))],
+        "requests": len(latencies),
+        "identical": identical / len(latencies),
+        **speed(latencies, elapsed),
         "busy_share": (engine.busy - busy) / elapsed,
         "passes": engine.network.count - passes,
     }
 
 
-def measure_engine(given: argparse.Namespace) -> dict:
+def measure_engine(given: argparse.Namespace) -> list[dict]:
     lm, works = engine_works(given)
     workers = given.workers or (1 if lm.info.device.type == "cuda" else torch.get_num_threads())
     if lm.info.device.type == "cpu":
@@ -431,66 +482,74 @@ def measure_engine(given: argparse.Namespace) -> dict:
         engine.close()
 
 
-def main() -> None:
+def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
+    add = parser.add_argument
+    add(
         "--model",
+        "--shape",
         help="default: mini; with --stalled toy, as that measures waiting, not the network",
     )
-    parser.add_argument("--clients", type=int, default=64)
-    parser.add_argument("--n", type=int, default=4)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--length", type=int, default=24)
-    parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--pool", type=int, default=POOL, help="distinct requests, at most 32")
-    parser.add_argument(
-        "--serve", default="", help="further options of `oddlm serve`, in one string"
-    )
-    parser.add_argument(
+    add("--clients", type=int, nargs="+", default=[64])
+    add("--n", type=int, default=4)
+    add("--seconds", type=float, default=60.0)
+    add("--length", type=int, default=24)
+    add("--steps", type=int, default=12)
+    add("--pool", type=int, default=POOL, help="distinct requests, at most 32")
+    add("--serve", default="", help="further options of `oddlm serve`, in one string")
+    add(
         "--stalled",
         type=int,
         default=0,
         help="clients that read nothing; measures waiting, not load",
     )
-    parser.add_argument(
-        "--times", type=int, default=9, help="with --stalled: how often each is measured"
-    )
-    parser.add_argument(
-        "--engine-only", action="store_true", help="the engine in this process, without HTTP"
-    )
-    parser.add_argument("--device", help="with --engine-only, as are the next")
-    parser.add_argument("--dtype", help="of a shape's random weights")
-    parser.add_argument("--pass-rows", default="4,8,16")
-    parser.add_argument("--max-rows", type=int, default=64)
-    parser.add_argument("--workers", type=int)
+    add("--times", type=int, default=9, help="with --stalled: how often each is measured")
+    add("--engine-only", action="store_true", help="the engine in this process, without HTTP")
+    add("--device")
+    add("--dtype", help="of a shape's random weights")
+    add("--cache", choices=CACHES, help="of a shape's runs")
+    add("--pass-rows", default="4,8,16")
+    add("--max-rows", type=int, default=64)
+    add("--workers", type=int)
     given = parser.parse_args()
-    if given.engine_only:
-        given.model = given.model or "mini"
-        print(json.dumps(measure_engine(given), indent=1))
-        return
     given.model = given.model or ("toy" if given.stalled else "mini")
-    if given.stalled:
-        large = {
-            "model": given.model,
-            "prompt": "1,2,3,4,5\n",
-            "n": 64,
-            "max_tokens": 224,
-            "seed": 0,
-        }
-        request = requests(given.model, given.n, given.length, given.steps)[0]
-        patient = ["--send-timeout", str(WAIT_S), "--timeout", str(WAIT_S)]
-        with server(given.model, *patient, *given.serve.split()) as (_, url):
-            print(json.dumps(beside(url, request, large, given.stalled, given.times), indent=1))
-        return
+    return given
+
+
+def serve_options(given: argparse.Namespace) -> list[str]:
+    """Return the options of `oddlm serve`; those of --serve come last, and win."""
+    found = ["--pass-rows", given.pass_rows, "--max-rows", str(given.max_rows)]
+    for name in ("device", "dtype", "cache", "workers"):
+        if (value := getattr(given, name)) is not None:
+            found += [f"--{name}", str(value)]
+    return found + given.serve.split()
+
+
+def measure_beside(given: argparse.Namespace) -> dict:
+    large = {"model": given.model, "prompt": "1,2,3,4,5\n", "n": 64, "max_tokens": 224, "seed": 0}
+    request = requests(given.model, given.n, given.length, given.steps)[0]
+    patient = ["--send-timeout", str(WAIT_S), "--timeout", str(WAIT_S)]
+    with server(given.model, *patient, *serve_options(given)) as (_, url):
+        return beside(url, request, large, given.stalled, given.times)
+
+
+def measure_server(given: argparse.Namespace) -> list[dict]:
     pool = requests(given.model, given.n, given.length, given.steps)[: given.pool]
-    with server(given.model, *given.serve.split()) as (process, url):
-        print(
-            json.dumps(
-                asyncio.run(measure(url, process.pid, pool, given.clients, given.seconds)), indent=1
-            )
-        )
+    with server(given.model, *serve_options(given)) as (process, url):
+        return asyncio.run(measure(url, process.pid, pool, given.clients, given.seconds))
+
+
+def main() -> None:
+    given = arguments()
+    if given.engine_only:
+        found = measure_engine(given)
+    elif given.stalled:
+        found = measure_beside(given)
+    else:
+        found = measure_server(given)
+    print(json.dumps(found, indent=1))
 
 
 if __name__ == "__main__":

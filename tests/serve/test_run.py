@@ -12,6 +12,7 @@ from contextlib import ExitStack, chdir, contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import SimpleNamespace
+from typing import Any
 
 import httpx
 import pytest
@@ -20,7 +21,7 @@ from typer.testing import CliRunner
 
 from oddlm import load as load_lm
 from oddlm.cli import app
-from oddlm.cli.serve import _workers
+from oddlm.serve.server import workers_for
 
 from ..models.published_layout import write_llada
 from ..starting import interruptible
@@ -284,7 +285,7 @@ def test_a_checkpoint_is_loaded_as_the_operator_says(tmp_path, monkeypatch):
 
 
 def test_on_a_gpu_one_worker_passes_whatever_put_the_model_there():
-    assert _workers(SimpleNamespace(device=torch.device("cuda"))) == 1
+    assert workers_for(SimpleNamespace(device=torch.device("cuda"))) == 1
 
 
 def test_the_help_promises_what_is_there():
@@ -323,7 +324,7 @@ def test_a_port_that_is_taken():
     assert "cannot listen on 127.0.0.1" in str(result.exception)
 
 
-def load(*options: str) -> dict:
+def load(*options: str) -> Any:
     done = subprocess.run(
         [sys.executable, BENCHMARK, *options],
         check=True,
@@ -343,12 +344,15 @@ def check_load(found: dict) -> None:
 
 def test_load_in_short():
     shape = ["--model", "toy", "--length", "8", "--steps", "4"]
-    found = load("--clients", "8", "--seconds", "2", "--pool", "6", *shape)
-    check_load(found)
+    few, found = load("--clients", "2", "8", "--seconds", "1", "--pool", "6", *shape)
+    for one, clients in ((few, 2), (found, 8)):
+        check_load(one)
+        assert one["clients"] == clients
+        assert 0 < one["p50_s"] <= one["p95_s"]
 
 
 def test_load_on_the_engine_alone():
-    found = load(
+    (found,) = load(
         "--engine-only",
         "--model",
         "tiny",
@@ -389,6 +393,6 @@ def test_a_cache_is_an_option():
 
 @pytest.mark.soak
 def test_load():
-    found = load("--clients", "64", "--n", "4", "--seconds", "60")
+    (found,) = load("--clients", "64", "--n", "4", "--seconds", "60")
     check_load(found)
     assert found["memory_mb"]["last_quarter"] < 1.1 * found["memory_mb"]["first_quarter"]

@@ -2,15 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from .app import DRAWING, app
 from .options import MODEL, FixedSettings, Loaded, ModelName, grouped, listed, present
-
-if TYPE_CHECKING:
-    from ..core.model import ModelInfo
 
 SERVER, ACCESS, THROUGHPUT = (f"{name} options" for name in ("Server", "Access", "Throughput"))
 LIMITS, TIMEOUTS = "Limits", "Timeouts"
@@ -213,6 +210,16 @@ def serve(
             rich_help_panel=THROUGHPUT,
         ),
     ] = None,
+    replicas: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|MIN:MAX|JSON",
+            help="Copies of the model on Ray Serve, one per GPU (or CPU): a number, a range to "
+            "scale in with the load, or the fields of Ray Serve's autoscaling_config. Needs the "
+            "extra 'replicas'. RAY_ADDRESS names a cluster to use.",
+            rich_help_panel=THROUGHPUT,
+        ),
+    ] = None,
 ) -> None:
     """Serve a model over HTTP, to OpenAI clients and in the browser.
 
@@ -255,22 +262,37 @@ def serve(
     from ..lm import load
     from ..signals import leave_sigterm
 
+    if replicas is not None:
+        plan = {"model": model, "options": {**options.loading, **options.place}}
+        _serve_replicas(
+            replicas, {**plan, "settings": chosen, "workers": workers}, host, port, grace_s=grace
+        )
+        return
     leave_sigterm()
     with run.listen(host, port) as listening:
         lm = load(model, **options.loading, **options.place)
-        chosen = chosen.model_copy(update={"workers": workers or _workers(lm.info)})
+        chosen = chosen.model_copy(update={"workers": workers or run.workers_for(lm.info)})
         run.serve(lm, chosen, listening, grace_s=grace)
 
 
-def _workers(info: "ModelInfo") -> int:
-    """Return one worker per CPU thread and give each pass a single thread, or one on a GPU.
+def _serve_replicas(
+    text: str, plan: dict[str, Any], host: str, port: int, *, grace_s: float
+) -> None:
+    from ..lm import check_prompts
+    from ..serve import replicas
+    from ..serve import server as run
 
-    Passes of a few samples gain little from several threads.
-    """
-    import torch
+    scaling = replicas.scaling_of(text)
+    options = {name: value for name, value in plan["options"].items() if name != "max_batch"}
+    check_prompts(plan["model"], (), 0, **options)  # so that a typo needs no replica to be noticed
+    statuses: list[int] = []
+    with run.listen(host, port) as listening:
+        name = f"oddlm-{listening.getsockname()[1]}"
+        with replicas.deployed(replicas.Plan(**plan), scaling, name, grace_s=grace_s) as handle:
+            from ..serve.front import create_front
 
-    if info.device.type != "cpu":
-        return 1
-    workers = torch.get_num_threads()
-    torch.set_num_threads(1)
-    return workers
+            app, chosen = create_front(handle, plan["settings"]), plan["settings"]
+            leave = statuses.append  # Ray is to be shut down first
+            run.run(run.gentle_server(app, chosen, grace_s=grace_s, leave=leave), listening)
+    if any(statuses):
+        raise typer.Exit(statuses[-1])

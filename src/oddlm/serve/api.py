@@ -1,9 +1,9 @@
 """The FastAPI application: its routes and their OpenAPI description."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -20,7 +20,7 @@ from . import errors
 from .bodies import BoundedRoute
 from .engine import Engine
 from .errors import ApiError
-from .guard import Guard
+from .guard import Count, Guard
 from .pages import add_pages
 from .prometheus import Meters
 from .request import sample_params
@@ -37,6 +37,7 @@ from .schema import (
     ModelList,
     NamedSettings,
 )
+from .scoring import Scorers
 from .service import Service
 from .settings import ServeSettings
 from .stored_runs import RunDesk, add_runs
@@ -95,13 +96,28 @@ def create_app(lm: LM, settings: ServeSettings) -> FastAPI:
         responses={"4XX": {"model": ErrorAnswer}},
     )
     app.state.engine, app.state.scorers = engine, desk.scorers
+    app.state.meters = meters
+    app.state.halt = partial(_halt, engine, desk.scorers)
     app.router.route_class = BoundedRoute
     errors.install(app)
     _add_routes(app, Service(lm, settings, engine, meters))
     add_tasks(app, desk)
     add_runs(app, None if settings.store is None else RunDesk(Store(settings.store)))
     add_pages(app)
-    app.add_middleware(Guard, settings=settings, count=meters.count)
+    guard(app, settings, meters.count)
+    app.openapi = lambda: _described(app, settings)  # type: ignore[method-assign]
+    return app
+
+
+def _halt(engine: Engine, scorers: Scorers, number: int) -> None:
+    """End all requests, and send a signal to what scores answers."""
+    engine.stop()
+    scorers.stop(number)
+
+
+def guard(app: FastAPI, settings: ServeSettings, count: Count) -> None:
+    """Check host names, keys and sizes of requests, and admit pages of other origins."""
+    app.add_middleware(Guard, settings=settings, count=count)
     if settings.cors:
         app.add_middleware(
             CORSMiddleware,
@@ -109,15 +125,13 @@ def create_app(lm: LM, settings: ServeSettings) -> FastAPI:
             allow_methods=["GET", "POST"],
             allow_headers=["authorization", "content-type"],
         )
-    app.openapi = lambda: _described(app, settings)  # type: ignore[method-assign]
-    return app
 
 
 def _add_routes(app: FastAPI, service: Service) -> None:
     settings, engine = service.settings, service.engine
     card = ModelCard(
         id=settings.model,
-        created=int(time.time()),
+        created=settings.created,
         version=__version__,
         context=service.lm.info.context,
         limits=settings.limits,
@@ -177,17 +191,22 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     async def health(response: Response) -> Health:
         """Report whether the engine is running, and how busy it is."""
         response.status_code = 200 if engine.alive else 503
-        return Health(
-            status="ok" if engine.alive else "down",
-            model=card.id,
-            queued=engine.queued,
-            rows=engine.rows,
-        )
+        return health_of(engine, card.id)
 
     @app.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def metrics() -> Response:
         """Return metrics in the Prometheus text format."""
         return Response(service.meters.text(), media_type="text/plain; version=0.0.4")
+
+
+def health_of(engine: Engine, model: str) -> Health:
+    return Health(
+        status="ok" if engine.alive else "down",
+        model=model,
+        queued=engine.queued,
+        rows=engine.rows,
+        replicas=1,
+    )
 
 
 def _described(app: FastAPI, settings: ServeSettings) -> dict[str, Any]:

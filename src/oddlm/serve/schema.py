@@ -369,6 +369,7 @@ class Health(BaseModel):
     model: str
     queued: int
     rows: int
+    replicas: int = Field(1, description="Copies of the model that answered.")
 
 
 class ErrorBody(BaseModel):

@@ -11,8 +11,10 @@ from functools import partial
 from types import FrameType
 from typing import TYPE_CHECKING, cast
 
+import torch
 import uvicorn
 
+from ..core.model import ModelInfo
 from ..lm import LM
 from .api import create_app
 from .connection import Connection
@@ -66,10 +68,9 @@ class GentleServer(uvicorn.Server):
         gentle = asyncio.create_task(super().shutdown(sockets))
         await self._wait(gentle, self.grace_s, hurried=True)
         if not gentle.done():
-            self.app.state.engine.stop()
-            self.app.state.scorers.stop()
+            self.app.state.halt(signal.SIGTERM)
             await self._wait(gentle, FAREWELL_S)
-            self.app.state.scorers.stop(signal.SIGKILL)
+            self.app.state.halt(signal.SIGKILL)
             for connection in list(self.server_state.connections):
                 connection.transport.abort()
             self.force_exit = True
@@ -109,7 +110,17 @@ def server_of(
     grace_s: float,
     leave: Callable[[int], object] = lambda _: None,
 ) -> GentleServer:
-    app = create_app(lm, settings)
+    return gentle_server(create_app(lm, settings), settings, grace_s=grace_s, leave=leave)
+
+
+def gentle_server(
+    app: "FastAPI",
+    settings: ServeSettings,
+    *,
+    grace_s: float,
+    leave: Callable[[int], object] = lambda _: None,
+) -> GentleServer:
+    """Return a server of an application whose `state.halt` ends all its requests."""
     config = uvicorn.Config(
         app,
         http=cast("type[asyncio.Protocol]", partial(Connection, settings.limits)),
@@ -124,11 +135,29 @@ def server_of(
 def serve(lm: LM, settings: ServeSettings, listening: socket.socket, *, grace_s: float) -> None:
     """Serve until SIGTERM or Ctrl-C. GentleServer describes the shutdown."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    server = server_of(lm, settings, grace_s=grace_s, leave=_leave)
-    # The server handles both while it runs. A signal after that must not interrupt the exit.
+    run(server_of(lm, settings, grace_s=grace_s, leave=_leave), listening)
+
+
+def run(server: GentleServer, listening: socket.socket) -> None:
+    """Run in the main thread, and ignore signals from then on.
+
+    The server handles them while it runs. One after that must not interrupt the exit.
+    """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     server.run([listening])
+
+
+def workers_for(info: ModelInfo) -> int:
+    """Return one worker per CPU thread and give each pass a single thread, or one on a GPU.
+
+    Passes of a few samples gain little from several threads.
+    """
+    if info.device.type != "cpu":
+        return 1
+    workers = torch.get_num_threads()
+    torch.set_num_threads(1)
+    return workers
 
 
 def _leave(status: int) -> None:

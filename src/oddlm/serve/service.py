@@ -100,25 +100,23 @@ class Service:
             for _ in range(job.work.n * len(job.work.prompts))
         ]
         try:
-            yield "".join(map(_data, dialect.opening(len(streams))))
+            yield "".join(map(sse, dialect.opening(len(streams))))
             while isinstance(message := await job.receive(), Growth):
                 grown = ((i, streams[i].grow(tokens)) for i, tokens in message.samples.items())
-                yield "".join(_data(dialect.chunk(i, text, None)) for i, text in grown if text)
+                yield "".join(sse(dialect.chunk(i, text, None)) for i, text in grown if text)
             samples = self._samples(message)
             every = enumerate(sample for group in samples for sample in group)
-            yield "".join(
-                _data(dialect.chunk(i, *streams[i].finish(sample))) for i, sample in every
-            )
+            yield "".join(sse(dialect.chunk(i, *streams[i].finish(sample))) for i, sample in every)
             wanted = request.stream_options is not None and request.stream_options.include_usage
             spent = self._usage(job.work, samples)
-            yield _data(
+            yield sse(
                 dialect.closing(
                     spent if wanted else None, extra(samples, job.work.params.seed, request.stops)
                 )
             )
             yield "data: [DONE]\n\n"
         except ApiError as error:
-            yield _data(error.answer)
+            yield sse(error.answer)
         finally:
             job.cancel()
 
@@ -133,13 +131,13 @@ class Service:
                 work.n,
                 work.params,
             )
-            yield _data(start, "start")
+            yield sse(start, "start")
             while isinstance(message := await job.receive(), StepFrame):
-                yield _data(message, "step")
+                yield sse(message, "step")
             samples = self._samples(message)
-            yield _data(end_of(samples[0], self._usage(work, samples), work.params.seed), "end")
+            yield sse(end_of(samples[0], self._usage(work, samples), work.params.seed), "end")
         except ApiError as error:
-            yield _data(error.answer, "error")
+            yield sse(error.answer, "error")
         finally:
             job.cancel()
 
@@ -178,7 +176,7 @@ async def _last(job: Job) -> Finished:
         job.cancel()
 
 
-def _data(message: BaseModel, event: str | None = None) -> str:
+def sse(message: BaseModel, event: str | None = None) -> str:
     """Encode a server-sent event."""
     name = "" if event is None else f"event: {event}\n"
     return f"{name}data: {message.model_dump_json()}\n\n"

@@ -1,6 +1,7 @@
 """The settings of a server. Does not import torch."""
 
 import ipaddress
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -67,6 +68,7 @@ class ServeSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     model: str
+    created: int = Field(default_factory=lambda: int(time.time()))
     limits: Limits = Field(default_factory=lambda: Limits.model_validate({}))
     # settings used for fields missing from a request
     given: Annotated[dict[str, Any], AfterValidator(_check_given)] = Field(default_factory=dict)
