@@ -157,7 +157,7 @@ class LM:
         given = params.seed if seeds is None else seeds
         seeds = noise.seed_tensor(given, len(ids), torch.device("cpu")).tolist()
         together = max(1, max_batch // drawn)
-        for some in _batches(forms, together):
+        for some in batches(forms, together):
             try:
                 _fill(
                     results, list(some), ids, seeds, forms, rounds.draw, drawn, until, max_samples
@@ -426,11 +426,7 @@ class _Rounds:
             history=history,
             forms=forms,
         )
-        model = (
-            MicroBatch(self.lm.model, self.max_batch)
-            if n * len(prompts) > self.max_batch
-            else self.lm.model
-        )
+        model = batched(self.lm.model, n * len(prompts), self.max_batch)
         model = with_cfg(model, self.params)
         observers = (self.observe,) if callable(self.observe) else tuple(self.observe or ())
         with step_progress(self.progress) as tick:
@@ -440,6 +436,11 @@ class _Rounds:
                 # An event holds arrays as large as the logits: free them before the next pass.
                 del event
         return drawing.samples(), drawing.history
+
+
+def batched(model: Model, samples: int, max_batch: int) -> Model:
+    """Return the model, split into smaller network calls if there are too many samples for one."""
+    return MicroBatch(model, max_batch) if samples > max_batch else model
 
 
 def with_cfg(model: Model, params: SampleParams) -> Model:
@@ -597,7 +598,7 @@ def split_form(
     return parts
 
 
-def _batches(forms: "Sequence[Form | None]", together: int) -> Iterator[range]:
+def batches(forms: "Sequence[Form | None]", together: int) -> Iterator[range]:
     """Yield ranges of prompts to draw together: neighbours whose samples have the same length."""
     first = 0
     for i in range(1, len(forms) + 1):
