@@ -338,7 +338,7 @@ def test_bad_models_and_weights(lm):
         lambda: rolled.sample_weights(-1),
         lambda: rolled.sample_weights(torch.nan),
     ):
-        with pytest.raises(ValueError, match="against|clip"):
+        with pytest.raises(ValueError, match=r"against|clip"):
             call()
 
 
