@@ -43,7 +43,8 @@ class DiverseRollouts:
         shift: The output at position j - 1 predicts position j.
         clip: The largest importance weight of a token (`Rollouts.token_weights`).
         max_batch: Samples per network call.
-        **settings: Fields of `SampleParams`.
+        **settings: Fields of `SampleParams`. Every call draws new seeds from `seed`; by default it
+            is that of the trainer's arguments.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class DiverseRollouts:
         ids = prompt_ids(prompts, trainer)
         self._calls += 1
         call = (trainer.state.global_step, self._calls)
-        seeds = fresh_seeds(trainer.args.seed, call, len(ids))
+        seeds = fresh_seeds(self.settings.get("seed", trainer.args.seed), call, len(ids))
         rows = draw_groups(
             self.lm(trainer),
             ids,
