@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from .lm import load as load
     from .lm import wrap as wrap
     from .params import SampleParams as SampleParams
+    from .rolling import Rollouts as Rollouts
+    from .rolling import rollouts as rollouts
+    from .rolling import sync as sync
     from .sampler import begin as begin
     from .sampler import denoise as denoise
     from .sampler import denoise_steps as denoise_steps
@@ -61,6 +64,7 @@ _PUBLIC = {
     "Proposal": "core.step",
     "Query": "core.model",
     "Repulsion": "diversity.repulsion",
+    "Rollouts": "rolling",
     "RunSpec": "spec",
     "Sample": "core.step",
     "SampleParams": "params",
@@ -80,6 +84,8 @@ _PUBLIC = {
     "load": "lm",
     "open_session": "core.model",
     "policy": "core.policies",
+    "rollouts": "rolling",
+    "sync": "rolling",
     "wrap": "lm",
 }
 __all__ = ["__version__", *sorted(_PUBLIC)]

@@ -128,17 +128,7 @@ class LM:
             checked(SampleParams, settings) if params is None else params.with_settings(settings)
         )
         texts = [prompts] if isinstance(prompts, str) else list(prompts)
-        if templates is None:
-            forms: list[Form | None] = [None] * len(texts)
-        else:
-            forms = [
-                encode_template(self.tokenizer, self.info, i, template)
-                for i, template in enumerate(templates)
-            ]
-            if len(forms) != len(texts):
-                raise ValueError(
-                    f"templates must be one per prompt: got {len(forms)} for {len(texts)} prompts"
-                )
+        forms = encode_templates(self.tokenizer, self.info, templates, len(texts))
         longest = max((len(form) for form in forms if form is not None), default=params.length)
         ids = encode_prompts(
             self.tokenizer, texts, longest, context=self.info.context, raw=self.raw
@@ -157,7 +147,7 @@ class LM:
         given = params.seed if seeds is None else seeds
         seeds = noise.seed_tensor(given, len(ids), torch.device("cpu")).tolist()
         together = max(1, max_batch // drawn)
-        for some in _batches(forms, together):
+        for some in batches(forms, together):
             try:
                 _fill(
                     results, list(some), ids, seeds, forms, rounds.draw, drawn, until, max_samples
@@ -426,11 +416,7 @@ class _Rounds:
             history=history,
             forms=forms,
         )
-        model = (
-            MicroBatch(self.lm.model, self.max_batch)
-            if n * len(prompts) > self.max_batch
-            else self.lm.model
-        )
+        model = batched(self.lm.model, n * len(prompts), self.max_batch)
         model = with_cfg(model, self.params)
         observers = (self.observe,) if callable(self.observe) else tuple(self.observe or ())
         with step_progress(self.progress) as tick:
@@ -440,6 +426,11 @@ class _Rounds:
                 # An event holds arrays as large as the logits: free them before the next pass.
                 del event
         return drawing.samples(), drawing.history
+
+
+def batched(model: Model, samples: int, max_batch: int) -> Model:
+    """Return the model, split into smaller network calls if there are too many samples for one."""
+    return MicroBatch(model, max_batch) if samples > max_batch else model
 
 
 def with_cfg(model: Model, params: SampleParams) -> Model:
@@ -564,6 +555,22 @@ def encode_prompts(
     return found
 
 
+def encode_templates(
+    tokenizer: Any, info: ModelInfo, templates: Sequence[Template] | None, prompts: int
+) -> "list[Form | None]":
+    """Return the token ids of each prompt's template; None without templates."""
+    if templates is None:
+        return [None] * prompts
+    forms: list[Form | None] = [
+        encode_template(tokenizer, info, i, template) for i, template in enumerate(templates)
+    ]
+    if len(forms) != prompts:
+        raise ValueError(
+            f"templates must be one per prompt: got {len(forms)} for {prompts} prompts"
+        )
+    return forms
+
+
 def encode_template(tokenizer: Any, info: ModelInfo, i: int, template: Template) -> Form:
     """Return the token ids of a template, with None for each token to be written."""
     if isinstance(template, str) or not isinstance(template, Sequence):
@@ -597,7 +604,7 @@ def split_form(
     return parts
 
 
-def _batches(forms: "Sequence[Form | None]", together: int) -> Iterator[range]:
+def batches(forms: "Sequence[Form | None]", together: int) -> Iterator[range]:
     """Yield ranges of prompts to draw together: neighbours whose samples have the same length."""
     first = 0
     for i in range(1, len(forms) + 1):

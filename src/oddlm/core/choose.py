@@ -268,6 +268,29 @@ def predict(
     )
 
 
+def drawn_logprobs(
+    logits: Tensor,
+    tokens: Tensor,
+    *,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    confidence: str,
+) -> Tensor:
+    """Return the log-probabilities with which `predict` draws `tokens` [R] from logits [R, V].
+
+    They are those after filters and temperature, [R] float64: 0 at temperature 0.
+    """
+    if temperature == 0:
+        return torch.zeros(tokens.shape, dtype=torch.float64, device=logits.device)
+    if confidence == "full":
+        wide = torch.promote_types(logits.dtype, torch.float32)
+        x = filter_logits(logits.to(wide), top_k, top_p).double() / temperature
+    else:
+        x = sampled_distribution(logits, temperature, top_k, top_p)[0].double()
+    return x.gather(1, tokens[:, None]).squeeze(1) - x.logsumexp(dim=1)
+
+
 def _draw_fused(outlook: Outlook, temperature: float, needs: str | None) -> Prediction:
     """Do the same in one kernel that never writes noise or pushed logits to memory."""
     step = outlook.step

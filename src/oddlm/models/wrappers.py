@@ -5,10 +5,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..checks import finite, whole
 from ..core.model import Model, ModelInfo, Query, Session, info_of, open_session
+
+
+def network_of(model: Any) -> nn.Module | None:
+    """Return the module that a model computes with: itself, or its `network` or `model`."""
+    while model is not None and not isinstance(model, nn.Module):
+        model = getattr(model, "network", getattr(model, "model", None))
+    return model
 
 
 class Wrapper:
