@@ -111,6 +111,38 @@ def test_names_come_from_the_published_solution(tmp_path: Path) -> None:
     assert not TASK.score(problem, code.replace("+ 1", "+ 2")).correct
 
 
+def test_sanitized_problems_come_from_the_sanitized_file(tmp_path: Path) -> None:
+    task = TASK.under("sanitized")
+    row = {key: value for key, value in ROW.items() if key not in ("text", "test_setup_code")}
+    row |= {"prompt": "Add.", "test_imports": ["import math"]}
+    (problem,) = task.problems(data=write(tmp_path / "sanitized.jsonl", row))
+    assert "Add." in task.prompt(problem)
+    assert task.score(problem, ROW["code"]).correct
+    with pytest.raises(ValueError, match=r"line 1: missing: prompt.*sanitized-mbpp\.json"):
+        task.problems(data=write(tmp_path / "mbpp.jsonl", ROW))
+    rows = [{**row, "task_id": number} for number in (2, 3, 4, 11)]
+    shown = TASK.under("sanitized_3-shot")
+    (problem,) = shown.problems(data=write(tmp_path / "shots.jsonl", *rows))
+    assert shown.prompt(problem).count("[DONE]") == 3
+
+
+def test_the_sanitized_half_is_another_config_on_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def rows(repo: str, *, config: str, split: str) -> list[tuple[int, dict[str, Any]]]:
+        asked.append((config, split))
+        name = {"prompt": 2, "test": 11}[split]
+        return [(1, {**ROW, "task_id": name + i, "prompt": "Add."}) for i in range(3)]
+
+    monkeypatch.setattr(mbpp, "hub_rows", rows)
+    assert len(TASK.problems()) == len(TASK.under("sanitized").problems()) == 3
+    assert TASK.under("sanitized_3-shot").problems(limit=1)[0].id == "mbpp/11"
+    assert asked == [
+        ("full", "test"),
+        *(("sanitized", part) for part in ("test", "prompt", "test")),
+    ]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
