@@ -124,7 +124,7 @@ def cached(name: str) -> Path:
     if not found:
         get = {"HumanEvalPlus": "get_human_eval_plus", "MbppPlus": "get_mbpp_plus"}[name]
         raise ValueError(
-            f"there is no {name}-v*.jsonl in {folder}: pip install evalplus, then "
-            f"python -c 'from evalplus.data import {get} as get; get()'; or give the file with --data FILE"
+            f"there is no {name}-v*.jsonl in {folder}: pip install evalplus, then python -c "
+            f"'from evalplus.data import {get} as get; get()'; or give the file: --data FILE"
         )
     return found[max(found)]
