@@ -46,6 +46,19 @@ def json_or_text(text: str) -> Any:
         return text
 
 
+def parse_options(text: str, what: str) -> dict[str, Any]:
+    """Parse `workers=4,timeout=60`, the options of a name as in `local:workers=4`; may be empty."""
+    given: dict[str, Any] = {}
+    for pair in text.split(",") if text else ():
+        key, equals, value = pair.partition("=")
+        if not key.strip() or not equals:
+            raise ValueError(f"write {what} with options as key=value,..., not {text!r}")
+        if key.strip() in given:
+            raise ValueError(f"{key.strip()} is given twice in {text!r}")
+        given[key.strip()] = json_or_text(value)
+    return given
+
+
 def parse_json(text: str) -> Any:
     """Parse JSON that is not nested too deeply."""
     try:
