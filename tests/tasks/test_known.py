@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import oddlm
-from oddlm import tasks
+from oddlm import SampleParams, tasks
 from oddlm.tasks.base import Problem, Score, Task, describe, find_task, task_names
 
 DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
@@ -84,6 +84,8 @@ def test_every_task_is_whole(name: str) -> None:
         variant = task.under(protocol)
         assert isinstance(variant, Task)
         assert variant != task
+        params = SampleParams(**variant.defaults)
+        assert (params.length, params.steps) == (variant.length, variant.steps)
 
 
 @pytest.mark.parametrize("name", task_names())

@@ -111,6 +111,14 @@ def test_names_come_from_the_published_solution(tmp_path: Path) -> None:
     assert not TASK.score(problem, code.replace("+ 1", "+ 2")).correct
 
 
+def test_published_settings_are_those_of_the_sampler() -> None:
+    assert TASK.under("llada").defaults == {
+        **{"length": 256, "steps": 256, "temperature": 0.0},
+        **{"policy": "low_confidence", "eos": "late"},
+    }
+    assert TASK.defaults == {"length": 512}
+
+
 def test_sanitized_problems_come_from_the_sanitized_file(tmp_path: Path) -> None:
     task = TASK.under("sanitized")
     row = {key: value for key, value in ROW.items() if key not in ("text", "test_setup_code")}

@@ -82,6 +82,8 @@ class Task:
     score: Callable[[Problem, str], Score]
     length: int  # tokens of an answer
     steps: int | None = None  # network evaluations, if the protocol fixes them
+    # Other settings of the sampler that the protocol fixes, unless others are given.
+    params: Mapping[str, Any] = field(default_factory=dict)
     # A form to fill in: fixed texts, and for each hole its number of tokens.
     template: Callable[[Problem], Sequence[str | int]] | None = None
     # The answer in a text, in a form in which equal answers are equal; None if there is none. Such
@@ -105,6 +107,12 @@ class Task:
             known = ", ".join(sorted(self.protocols)) or "none"
             raise ValueError(f"task {self.name!r} has no protocol {protocol!r}; known: {known}")
         return replace(self, **self.protocols[protocol])
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The settings of the sampler, unless others are given."""
+        steps = {} if self.steps is None else {"steps": self.steps}
+        return {"length": self.length, **steps, **self.params}
 
     def question(self, problem: Problem) -> str:
         """Return the problem in words for a person."""

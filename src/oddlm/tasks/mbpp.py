@@ -17,6 +17,7 @@ from .base import Problem, Score, Task
 from .hub import hub_rows
 from .jsonl import first, read_rows, text_field
 from .programs import codes_in, read_program, readings
+from .published import dream, llada
 
 HUB = "google-research-datasets/mbpp"
 FIELDS = ("task_id", "code", "test_list")
@@ -178,6 +179,8 @@ TASK = Task(
     outside=True,
     protocols={
         "3-shot": {**WHOLE, "load": partial(load, shots=SHOTS)},
+        "llada": {**WHOLE, "load": partial(load, shots=SHOTS), **llada(256, eos="late")},
+        "dream": dream(1024),
         "sanitized": {"load": partial(load, sanitized=True)},
         "sanitized_3-shot": {**WHOLE, "load": partial(load, shots=SHOTS, sanitized=True)},
     },
