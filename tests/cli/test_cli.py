@@ -131,7 +131,7 @@ def test_answers_are_scored(tmp_path):
         (["problems", "gsm9k"], f"unknown task 'gsm9k'; known: {', '.join(task_names())}"),
         (
             ["problems", "gsm8k", "--protocol", "papr"],
-            "task 'gsm8k' has no protocol 'papr'; known: 4-shot, d1, dream, equations, llada, paper",
+            "task 'gsm8k' has no protocol 'papr'; known: 4-shot, d1, dream, equations, llada",
         ),
         (
             ["problems", "gsm8k", "--exclude-train"],

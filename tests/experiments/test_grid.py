@@ -270,7 +270,7 @@ HEAD = 'model = "toy"\ntask = "countdown"\n'
         ('model = "toy"\ntask = "no.such.Task"', "task 'no.such.Task' cannot be imported"),
         (
             'model = "toy"\ntask = {name = "gsm8k", protocol = "papr"}',
-            "task 'gsm8k' has no protocol 'papr'; known: 4-shot, d1, dream, equations, llada, paper",
+            "task 'gsm8k' has no protocol 'papr'; known: 4-shot, d1, dream, equations, llada",
         ),
         ('model = "toy"\ntask = {name = "own.jsonl"}', "there is no file own.jsonl"),
         ('model = "toy"\ntask = {name = "own.jsonl", scorer = "exat"}', "unknown scorer 'exat'"),

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from oddlm.tasks import evalplus, evalplus_judge, find_task, humaneval, humaneval_plus, mbpp_plus
-from oddlm.tasks.base import Problem
+from oddlm.tasks.base import Problem, problem_digest
 
 PLUS = humaneval_plus.TASK
 # By task_id: inputs of HumanEval's own tests, inputs beside them, and the tolerance.
@@ -101,10 +101,13 @@ def test_floats_may_differ_a_little_and_roots_may_be_others(problems: dict[str, 
     assert PLUS.score(problems["HumanEval/32"], newton).correct
 
 
-def test_base_is_what_humaneval_itself_tests(tmp_path: Path) -> None:
+def test_base_is_what_humaneval_itself_tests(problems: dict[str, Problem], tmp_path: Path) -> None:
     path = write(tmp_path / "plus.jsonl", *published())
     base = {one.id: one for one in PLUS.under("base").problems(data=path)}
     assert PLUS.score(base["HumanEval/53"], "    return abs(x) + y").correct
+    digests = [problem_digest(PLUS, one["HumanEval/53"]) for one in (base, problems)]
+    assert digests[0] != digests[1]
+    assert "1000" not in repr(problems["HumanEval/53"].target), "inputs may be megabytes"
 
 
 def test_mbpp_plus_reads_tuples_and_any_name(tmp_path: Path) -> None:

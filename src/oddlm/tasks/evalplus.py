@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,8 @@ class Inputs:
     task_id: str
     entry_point: str
     solution: str
-    inputs: str  # a JSON list
+    digest: str  # of the inputs, which are long
+    inputs: str = field(repr=False)  # a JSON list
     atol: float
     unsafe: bool = field(repr=False)
 
@@ -91,7 +93,9 @@ def _problem(
     atol = record["atol"]
     if isinstance(atol, bool) or not isinstance(atol, int | float):
         raise ValueError(f"{source}, line {number}: atol is {type(atol).__name__}, not a number")
-    target = Inputs(name, entry_point, prompt + solution, json.dumps(inputs), atol, unsafe)
+    text = json.dumps(inputs)
+    mark = sha256(text.encode()).hexdigest()[:16]
+    target = Inputs(name, entry_point, prompt + solution, mark, text, atol, unsafe)
     try:
         target.trial()
     except TestsError as error:

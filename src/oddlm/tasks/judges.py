@@ -21,6 +21,8 @@ from typing import Any
 
 START_S = 120.0
 MEMORY_BYTES = 2 << 30
+# The order of a set is the same everywhere, and no thread takes address space for its buffers.
+ENVIRONMENT = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 class NoAnswerError(Exception):
@@ -68,7 +70,7 @@ class Judge:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONHASHSEED": "0"},  # the order of a set is the same everywhere
+            env={**os.environ, **ENVIRONMENT},
             start_new_session=True,  # Ctrl-C is ours to handle
         )
         try:
