@@ -86,7 +86,11 @@ def member(text: str) -> Task:
         raise ValueError(
             f"reasoning-gym has no generator {name!r}; {hint}`oddlm tasks reasoning_gym` lists all"
         )
-    options = {"seed": SEED, "size": SIZE, **parse_options(rest, f"reasoning_gym:{name}")}
+    options = {
+        "seed": SEED,
+        "size": SIZE,
+        **parse_options(rest, f"a generator as {name},key=value,..."),
+    }
     known = ["seed", "size", *generators()[name]]
     if unknown := sorted(options.keys() - set(known)):
         raise ValueError(

@@ -76,7 +76,7 @@ def find_executor(text: str, options: Options, **more: Any) -> Executor:
     more: options that were given in another way, such as on the command line.
     """
     name, _, rest = text.partition(":")
-    given = parse_options(rest, "an executor")
+    given = parse_options(rest, "an executor as NAME or NAME:key=value,...")
     for key in given.keys() & more.keys():
         raise ValueError(f"{key} is given twice: in {text!r} and as --{key}")
     make = EXECUTORS.build({"name": name, **given, **more})
