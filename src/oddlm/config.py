@@ -46,6 +46,22 @@ def json_or_text(text: str) -> Any:
         return text
 
 
+def parse_options(text: str, form: str) -> dict[str, Any]:
+    """Parse `workers=4,timeout=60`, the options behind a name; may be empty.
+
+    form: how name and options are written, for the message.
+    """
+    given: dict[str, Any] = {}
+    for pair in text.split(",") if text else ():
+        key, equals, value = pair.partition("=")
+        if not key.strip() or not equals:
+            raise ValueError(f"write {form}, not {text!r}")
+        if key.strip() in given:
+            raise ValueError(f"{key.strip()} is given twice in {text!r}")
+        given[key.strip()] = json_or_text(value)
+    return given
+
+
 def parse_json(text: str) -> Any:
     """Parse JSON that is not nested too deeply."""
     try:

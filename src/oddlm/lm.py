@@ -661,8 +661,10 @@ def check_vote(by: str | Mapping[str, Any] | Way, read: str | Read | None) -> Re
     WAYS.build(by)
     if not isinstance(read, str):
         return read
-    name, _, protocol = read.partition(":")
-    reader = find_task(name).under(protocol or None).read
+    name, _, rest = read.partition(":")
+    task = find_task(name)
+    task = task.under(rest or None) if task.family is None else find_task(read)
+    reader = task.read
     if reader is None:
         raise ValueError(f"task {read!r} does not say how to read an answer")
     return reader

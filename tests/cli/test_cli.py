@@ -85,6 +85,12 @@ def test_tasks_are_listed():
         assert word in done.stdout
 
 
+def test_members_of_a_family_are_listed():
+    done = run("tasks", "reasoning_gym")
+    assert {"reasoning_gym:chain_sum", "reasoning_gym:mini_sudoku"} <= set(done.stdout.split())
+    assert run("tasks", "gsm8k").returncode == 2
+
+
 def test_problems_are_shown_as_a_model_sees_them():
     done = run("problems", "countdown", "--limit", "2")
     assert done.returncode == 0, done.stderr
@@ -125,7 +131,7 @@ def test_answers_are_scored(tmp_path):
         (["problems", "gsm9k"], f"unknown task 'gsm9k'; known: {', '.join(task_names())}"),
         (
             ["problems", "gsm8k", "--protocol", "papr"],
-            "task 'gsm8k' has no protocol 'papr'; known: 4-shot, equations, paper",
+            "task 'gsm8k' has no protocol 'papr'; known: 4-shot, d1, dream, equations, llada",
         ),
         (
             ["problems", "gsm8k", "--exclude-train"],

@@ -62,6 +62,16 @@ def test_the_paper():
     }
 
 
+def test_a_protocol_fixes_what_no_table_names():
+    text = 'model = "toy"\ntask = {name = "sudoku", protocol = "d1"}\n[params]\ntop_p = 0.5\n'
+    fixed, own = grid(text), grid(text + "block_length = 64\nsteps = 256\n")
+    assert [(s.params.length, s.params.steps, s.params.block_length) for s in fixed + own] == [
+        (256, 128, 32),
+        (256, 256, 64),
+    ]
+    assert {(s.params.temperature, s.params.top_p) for s in fixed} == {(0.0, 0.5)}
+
+
 def test_mini():
     wanted = read_grid(FILES / "mini.toml")
     specs = [one.spec for one in wanted]
@@ -260,7 +270,7 @@ HEAD = 'model = "toy"\ntask = "countdown"\n'
         ('model = "toy"\ntask = "no.such.Task"', "task 'no.such.Task' cannot be imported"),
         (
             'model = "toy"\ntask = {name = "gsm8k", protocol = "papr"}',
-            "task 'gsm8k' has no protocol 'papr'; known: 4-shot, equations, paper",
+            "task 'gsm8k' has no protocol 'papr'; known: 4-shot, d1, dream, equations, llada",
         ),
         ('model = "toy"\ntask = {name = "own.jsonl"}', "there is no file own.jsonl"),
         ('model = "toy"\ntask = {name = "own.jsonl", scorer = "exat"}', "unknown scorer 'exat'"),

@@ -28,8 +28,8 @@ def add(problems: list[Problem]) -> Problem:
 
 
 def load_mutants() -> ModuleType:
-    path = Path(__file__).parents[2] / "benchmarks" / "humaneval_mutants.py"
-    spec = importlib.util.spec_from_file_location("humaneval_mutants", path)
+    path = Path(__file__).parents[2] / "benchmarks" / "mutants.py"
+    spec = importlib.util.spec_from_file_location("mutants", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)

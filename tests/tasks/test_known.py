@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import oddlm
-from oddlm import tasks
+from oddlm import SampleParams, tasks
 from oddlm.tasks.base import Problem, Score, Task, describe, find_task, task_names
 
 DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
@@ -84,11 +84,15 @@ def test_every_task_is_whole(name: str) -> None:
         variant = task.under(protocol)
         assert isinstance(variant, Task)
         assert variant != task
+        params = SampleParams(**variant.defaults)
+        assert (params.length, params.steps) == (variant.length, variant.steps)
 
 
 @pytest.mark.parametrize("name", task_names())
 def test_every_task_reads_any_text(name: str) -> None:
     task = find_task(name)
+    if task.family is not None:
+        task = find_task(f"{name}:{task.family.names()[0]}")
     copies = sorted(DATA.glob(f"**/{name}*.jsonl"))  # of datasets that are not in the package
     try:
         problems = task.problems(limit=2, **({"data": copies[0]} if copies else {}))

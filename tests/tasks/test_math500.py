@@ -112,11 +112,12 @@ def test_an_endless_computation_is_ended_and_others_go_on(monkeypatch):
 
 def test_a_process_that_dies_is_one_wrong_answer():
     assert latex.same("2", r"\frac{4}{2}")[0]
-    while not latex._idle.empty():
-        judge = latex._idle.get()
-        judge._process.kill()
-        judge._process.wait()
-    latex._idle.put(judge)
+    idle = latex.JUDGES.idle
+    while not idle.empty():
+        judge = idle.get()
+        judge.process.kill()
+        judge.process.wait()
+    idle.put(judge)
     assert not latex.same("2", r"\frac{4}{2}")[0]
     assert latex.same("2", r"\frac{4}{2}")[0]
 

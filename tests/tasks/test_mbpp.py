@@ -12,6 +12,8 @@ from oddlm.tasks import check_scoring, find_task, mbpp
 from oddlm.tasks.base import Problem
 from oddlm.tasks.mbpp import TASK
 
+from .test_humaneval import load_mutants
+
 BENCH = Path(__file__).parents[2] / ".." / "shared" / "data" / "bench"
 ROW = {
     "task_id": 11,
@@ -59,6 +61,19 @@ def test_every_reference_solution_passes(
             )
         )
     assert [(p.id, s.detail) for p, s in zip(problems, scores, strict=True) if not s.correct] == []
+
+
+def test_mutants_fail_with_reasons_unless_the_tests_pass_them_anywhere() -> None:
+    """All of them: `python benchmarks/mutants.py mbpp`."""
+    script = load_mutants()
+    problems = published("mbpp.jsonl")[::80]
+    chosen = [one for problem in problems for one in script.mutants(problem)][::10]
+    with ThreadPoolExecutor(2) as pool:
+        results = list(pool.map(script.survives, chosen))
+    survivors = [one for one, (passed, _) in zip(chosen, results, strict=True) if passed]
+    assert len(survivors) <= 0.5 * len(chosen)
+    assert all(map(script.passes_plainly, survivors))
+    assert all(len(detail) > 10 for _, detail in results)
 
 
 def test_programs_that_say_nothing_fail() -> None:
@@ -109,6 +124,45 @@ def test_names_come_from_the_published_solution(tmp_path: Path) -> None:
     assert problem.target.trial.by_reference == ("Node",)
     assert TASK.score(problem, code).correct
     assert not TASK.score(problem, code.replace("+ 1", "+ 2")).correct
+
+
+def test_published_settings_are_those_of_the_sampler() -> None:
+    found = TASK.under("llada").defaults
+    assert (found.pop("length"), found.pop("steps"), found.pop("temperature")) == (256, 256, 0.0)
+    assert found == {"policy": "low_confidence", "eos": "late"}
+    assert TASK.defaults == {"length": 512}
+
+
+def test_sanitized_problems_come_from_the_sanitized_file(tmp_path: Path) -> None:
+    task = TASK.under("sanitized")
+    row = {key: value for key, value in ROW.items() if key not in ("text", "test_setup_code")}
+    row |= {"prompt": "Add.", "test_imports": ["import math"]}
+    (problem,) = task.problems(data=write(tmp_path / "sanitized.jsonl", row))
+    assert "Add." in task.prompt(problem)
+    assert task.score(problem, ROW["code"]).correct
+    with pytest.raises(ValueError, match=r"line 1: missing: prompt.*sanitized-mbpp\.json"):
+        task.problems(data=write(tmp_path / "mbpp.jsonl", ROW))
+    rows = [{**row, "task_id": number} for number in (2, 3, 4, 11)]
+    shown = TASK.under("sanitized_3-shot")
+    (problem,) = shown.problems(data=write(tmp_path / "shots.jsonl", *rows))
+    assert shown.prompt(problem).count("[DONE]") == 3
+
+
+def test_the_sanitized_half_is_another_config_on_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+
+    def rows(repo: str, *, config: str, split: str) -> list[tuple[int, dict[str, Any]]]:
+        asked.append((config, split))
+        name = {"prompt": 2, "test": 11}[split]
+        return [(1, {**ROW, "task_id": name + i, "prompt": "Add."}) for i in range(3)]
+
+    monkeypatch.setattr(mbpp, "hub_rows", rows)
+    assert len(TASK.problems()) == len(TASK.under("sanitized").problems()) == 3
+    assert TASK.under("sanitized_3-shot").problems(limit=1)[0].id == "mbpp/11"
+    assert asked == [
+        ("full", "test"),
+        *(("sanitized", part) for part in ("test", "prompt", "test")),
+    ]
 
 
 @pytest.mark.parametrize(

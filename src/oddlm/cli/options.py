@@ -252,7 +252,6 @@ class Grid(Settings):
         """Return all combinations, each preceded by its plain baseline."""
         from ..report.compare import grid
 
-        usual = present(length=task.length, steps=task.steps)
         for name, values in self.given.items():
             if "" in values:
                 raise ValueError(
@@ -260,7 +259,7 @@ class Grid(Settings):
                 )
         first = ("preset", "temperature", "objective")  # orders the lines of tables
         names = sorted(self.given, key=lambda name: first.index(name) if name in first else 9)
-        return grid(usual, {name: self.given[name] for name in names})
+        return grid(task.defaults, {name: self.given[name] for name in names})
 
 
 class Loaded(FieldOptions):

@@ -109,7 +109,7 @@ def record(
     chosen, problems = (
         (None, [None]) if task is None else _problems(task, protocol, problem, limit, unsafe)
     )
-    usual = {"length": chosen.length} if chosen else {}
+    usual = chosen.defaults if chosen else {}
     params = checked(SampleParams, {**setting.params(**usual), "seed": setting.seed})
     prompts = (
         [prompt or ""]

@@ -10,7 +10,11 @@ from .options import WORK, Problems, Unsafe, check_out, grouped
 
 
 @app.command(rich_help_panel=MEASURING)
-def tasks() -> None:
+def tasks(
+    family: Annotated[
+        str | None, typer.Argument(help="List the members of this task, such as reasoning_gym.")
+    ] = None,
+) -> None:
     """List the tasks, with their protocols and answer lengths.
 
     A protocol is a named variant of a task, such as the paper's prompt.
@@ -22,6 +26,12 @@ def tasks() -> None:
     from ..tasks.base import describe, find_task, task_names
     from .views import open_console
 
+    if family is not None:
+        members = find_task(family).family
+        if members is None:
+            raise ValueError(f"task {family!r} is one task and has no members")
+        typer.echo("\n".join(f"{family}:{name}" for name in members.names()))
+        return
     table = Table("task", "protocols", "answer tokens", "description", pad_edge=False)
     for name in task_names():
         task = find_task(name)

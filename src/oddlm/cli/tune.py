@@ -28,7 +28,6 @@ from .options import (
     check_out,
     grouped,
     listed,
-    present,
 )
 
 if TYPE_CHECKING:
@@ -195,7 +194,7 @@ def tune(
     chosen, store = problems.find(), work.store
     given = settings.params()
     axes = read_space(DEFAULT if search.space is None else search.space, given)
-    usual = present(length=chosen.length, steps=chosen.steps) | expanded(given)
+    usual = chosen.defaults | expanded(given)
     fixed = {
         name: value for name, value in usual.items() if name not in {axis.name for axis in axes}
     }

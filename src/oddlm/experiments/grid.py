@@ -195,6 +195,5 @@ def _params(variant: Mapping[str, Any], task: Task) -> SampleParams:
 
     The fields that a preset or objective sets must not override those that another table names.
     """
-    defaults = {"length": task.length} | ({"steps": task.steps} if task.steps else {})
     own = variant["task"].get("params", {})
-    return checked(SampleParams, {**defaults, **variant["params"], **own})
+    return checked(SampleParams, {**task.defaults, **variant["params"], **own})

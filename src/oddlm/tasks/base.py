@@ -60,6 +60,14 @@ class Score:
 
 
 @dataclass(frozen=True, slots=True)
+class Family:
+    """Tasks of one kind, each named TASK:MEMBER."""
+
+    names: Callable[[], Sequence[str]]
+    find: Callable[[str], "Task"]
+
+
+@dataclass(frozen=True, slots=True)
 class Task:
     """A benchmark: problems, prompts and a scorer.
 
@@ -74,6 +82,8 @@ class Task:
     score: Callable[[Problem, str], Score]
     length: int  # tokens of an answer
     steps: int | None = None  # network evaluations, if the protocol fixes them
+    # Other settings of the sampler that the protocol fixes, unless others are given.
+    params: Mapping[str, Any] = field(default_factory=dict)
     # A form to fill in: fixed texts, and for each hole its number of tokens.
     template: Callable[[Problem], Sequence[str | int]] | None = None
     # The answer in a text, in a form in which equal answers are equal; None if there is none. Such
@@ -87,6 +97,7 @@ class Task:
     # The data come from a package or the hub, so a digest of them is part of a run's spec.
     outside: bool = False
     protocols: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    family: Family | None = None  # a task with members has no problems of its own
 
     def under(self, protocol: str | None) -> "Task":
         """Return this task under one of its protocols; None is the task itself."""
@@ -96,6 +107,12 @@ class Task:
             known = ", ".join(sorted(self.protocols)) or "none"
             raise ValueError(f"task {self.name!r} has no protocol {protocol!r}; known: {known}")
         return replace(self, **self.protocols[protocol])
+
+    @property
+    def defaults(self) -> dict[str, Any]:
+        """The settings of the sampler, unless others are given."""
+        steps = {} if self.steps is None else {"steps": self.steps}
+        return {"length": self.length, **steps, **self.params}
 
     def question(self, problem: Problem) -> str:
         """Return the problem in words for a person."""
@@ -151,7 +168,8 @@ def task_identity(name: str, task: Task, data: Path | None, split: str | None) -
         ]
         found = sha256("\n".join(lines).encode("utf-8", "surrogatepass")).hexdigest()
     code = None
-    if is_dotted(name) and not name.endswith(".jsonl"):
+    packaged = name.partition(":")[0] in task_names()
+    if is_dotted(name) and not name.endswith(".jsonl") and not packaged:
         module = sys.modules.get(name.replace(":", ".").rpartition(".")[0])
         code = getattr(module, "__file__", None)
     mark = "" if code is None else f"+{digest(Path(code))[:12]}"
@@ -180,8 +198,14 @@ def find_task(name: str, *, scorer: str | None = None) -> Task:
         raise ValueError(
             f"scorer {scorer!r} is for a .jsonl file only; task {name!r} has its own scorer"
         )
-    if name in task_names():
-        task = import_module(f".{name}", __package__).TASK
+    own, _, member = name.partition(":")
+    if own in task_names():
+        task = import_module(f".{own}", __package__).TASK
+        if member and task.family is None:
+            raise ValueError(
+                f"task {own!r} has no members such as {name!r}; choose a variant by --protocol"
+            )
+        task = task.family.find(member) if member else task
     else:
         if not is_dotted(name):
             known = ", ".join(task_names())

@@ -11,6 +11,7 @@ from typing import Any
 from .base import Problem, Score, Task
 from .hub import hub_rows
 from .jsonl import first, in_half, read_jsonl, text_field
+from .published import d1, dream, llada
 from .scoring import find_number, marked_number, read_number, score_number
 
 HUB = "openai/gsm8k"
@@ -133,6 +134,9 @@ TASK = Task(
             "steps": 32,
         },
         "4-shot": {"load": partial(load, shots=SHOTS)},
+        "llada": {"load": partial(load, shots=SHOTS), **llada(256, block=8)},
+        "dream": dream(256),
+        "d1": d1(256),
         "equations": EQUATIONS,
     },
 )

@@ -11,6 +11,7 @@ from ..sandbox import Limits, run_python
 from .base import Problem, Score, Task
 from .jsonl import first, in_half, instead, read_jsonl, text_field
 from .programs import codes_in, preamble, read_program, readings
+from .published import dream, fast_dllm, llada
 
 FIELDS = ("task_id", "prompt", "entry_point", "canonical_solution", "test")
 PAPER_TIMEOUT_S = 3.0
@@ -120,5 +121,10 @@ TASK = Task(
     read=read_program,
     code=True,
     outside=True,
-    protocols={"paper": {"prompt": bare_prompt, "score": paper_score, "length": 64, "steps": 32}},
+    protocols={
+        "paper": {"prompt": bare_prompt, "score": paper_score, "length": 64, "steps": 32},
+        "llada": llada(512, eos="never"),
+        "dream": dream(768),
+        "fast-dllm": fast_dllm(256),
+    },
 )

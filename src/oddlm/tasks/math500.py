@@ -10,6 +10,7 @@ from .base import Problem, Score, Task
 from .hub import hub_rows
 from .jsonl import first, in_half, read_rows, text_field
 from .latex import LONGEST, boxed, require_math_verify, same, spelled
+from .published import d1, dream, llada
 
 HUB = "HuggingFaceH4/MATH-500"
 FIELDS = ("problem", "answer")
@@ -64,5 +65,5 @@ TASK = Task(
     length=256,
     read=read,
     outside=True,
-    protocols={"d1": {"length": 256, "steps": 128}},  # of arXiv:2504.12216, in blocks of 32
+    protocols={"d1": d1(256), "llada": llada(512, block=64), "dream": dream(512)},
 )

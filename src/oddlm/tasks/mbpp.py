@@ -17,6 +17,7 @@ from .base import Problem, Score, Task
 from .hub import hub_rows
 from .jsonl import first, read_rows, text_field
 from .programs import codes_in, read_program, readings
+from .published import dream, llada
 
 HUB = "google-research-datasets/mbpp"
 FIELDS = ("task_id", "code", "test_list")
@@ -50,12 +51,14 @@ def load(
     split: str | None = None,
     unsafe: bool = False,
     shots: Sequence[int] = (),
+    sanitized: bool = False,
 ) -> list[Problem]:
     """Return the problems of one split (default: the 500 test problems), from the hub or a file.
 
     data: mbpp.jsonl as published, or sanitized-mbpp.json.
     split: test, tune (validation), train or all.
     shots: the task_ids of worked examples; prompts are then whole, in the published form.
+    sanitized: only the 427 problems that the authors have edited by hand, 257 of them in test.
     """
     wanted = "test" if split is None else split
     if wanted not in SPLITS:
@@ -63,11 +66,15 @@ def load(
     source = str(data or f"{HUB} on the hub")
     found: dict[int, Problem] = {}
     rows = (
-        chain(_hub_rows("prompt") if shots else (), _hub_rows(wanted))
+        chain(_hub_rows("prompt", sanitized) if shots else (), _hub_rows(wanted, sanitized))
         if data is None
         else read_rows(data, FIELDS)
     )
     for number, row in rows:
+        if sanitized and "prompt" not in row:
+            raise ValueError(
+                f"{source}, line {number}: missing: prompt; give sanitized-mbpp.json as published"
+            )
         name = row.get("task_id")
         if not isinstance(name, int):
             raise ValueError(f"{source}, line {number}: task_id is {name!r:.40}, not a number")
@@ -93,12 +100,12 @@ def _published(problem: Problem) -> str:
     )
 
 
-def _hub_rows(split: str) -> Iterator[tuple[int, dict[str, Any]]]:
+def _hub_rows(split: str, sanitized: bool) -> Iterator[tuple[int, dict[str, Any]]]:
     parts = {"tune": ("validation",), "all": ("prompt", "test", "validation", "train")}.get(
         split, (split,)
     )
     for part in parts:
-        yield from hub_rows(HUB, config="full", split=part)
+        yield from hub_rows(HUB, config="sanitized" if sanitized else "full", split=part)
 
 
 def _problem(source: str, number: int, row: dict[str, Any], unsafe: bool) -> Problem:
@@ -159,6 +166,8 @@ def first_score(problem: Problem, text: str) -> Score:
     return score(problem, text.partition(END)[0])
 
 
+WHOLE = {"prompt": whole_prompt, "score": first_score}
+
 TASK = Task(
     "mbpp",
     load,
@@ -169,10 +178,10 @@ TASK = Task(
     code=True,
     outside=True,
     protocols={
-        "3-shot": {
-            "load": partial(load, shots=SHOTS),
-            "prompt": whole_prompt,
-            "score": first_score,
-        }
+        "3-shot": {**WHOLE, "load": partial(load, shots=SHOTS)},
+        "llada": {**WHOLE, "load": partial(load, shots=SHOTS), **llada(256, eos="late")},
+        "dream": dream(1024),
+        "sanitized": {"load": partial(load, sanitized=True)},
+        "sanitized_3-shot": {**WHOLE, "load": partial(load, shots=SHOTS, sanitized=True)},
     },
 )

@@ -16,6 +16,7 @@ from random import Random
 
 from .base import Problem, Score, Task
 from .jsonl import HALVES, file_bytes, first, in_half
+from .published import d1
 
 SIDE, CELLS = 4, 16
 MADE, SEED = 1000, 0
@@ -154,5 +155,5 @@ TASK = Task(
     length=64,
     read=find_grid,
     ask=ask,
-    protocols={"d1": {"length": 256, "steps": 128}},  # in blocks of 32
+    protocols={"d1": d1(256)},
 )

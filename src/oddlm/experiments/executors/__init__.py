@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from ...config import json_or_text
+from ...config import parse_options
 from ...registry import Registry
 from ..work import Executor, Options
 
@@ -76,14 +76,7 @@ def find_executor(text: str, options: Options, **more: Any) -> Executor:
     more: options that were given in another way, such as on the command line.
     """
     name, _, rest = text.partition(":")
-    given: dict[str, Any] = {}
-    for pair in rest.split(",") if rest else ():
-        key, equals, value = pair.partition("=")
-        if not key.strip() or not equals:
-            raise ValueError(f"write an executor as NAME or NAME:key=value,..., not {text!r}")
-        if key.strip() in given:
-            raise ValueError(f"{key.strip()} is given twice in {text!r}")
-        given[key.strip()] = json_or_text(value)
+    given = parse_options(rest, "an executor as NAME or NAME:key=value,...")
     for key in given.keys() & more.keys():
         raise ValueError(f"{key} is given twice: in {text!r} and as --{key}")
     make = EXECUTORS.build({"name": name, **given, **more})
