@@ -136,7 +136,7 @@ def test_settings_that_cannot_work_are_refused(odd, change, said):
 def test_a_server_that_did_not_ask_imports_nothing(monkeypatch):
     name = "oddlm.integrations.sglang"
     monkeypatch.delitem(sys.modules, name, raising=False)
-    monkeypatch.setitem(sys.modules, "sglang", None)  # as if it were not installed
+    monkeypatch.setitem(sys.modules, "sglang.srt.dllm.algorithm", None)  # not installed
     monkeypatch.delenv(entry.SGLANG, raising=False)
     entry.sglang()
     assert name not in sys.modules
