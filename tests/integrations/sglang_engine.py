@@ -156,6 +156,7 @@ class Engine:
             self.forwards += 1
             tokens = torch.cat([known[:, :start], forward_batch.input_ids.view(-1, S)], dim=1)
             logits = self.network(tokens)[:, start:].reshape(len(requests) * S, -1)
-            return SimpleNamespace(logits_output=SimpleNamespace(full_logits=logits))
+            output = SimpleNamespace(full_logits=logits)
+            return SimpleNamespace(logits_output=output, can_run_graph=False)
 
         return self.algorithm.run(SimpleNamespace(forward=forward), batch)[1]

@@ -18,7 +18,7 @@ HEAD = f"""<!-- Written by `python -m oddlm.verify.page FILE` from published.tom
 What `oddlm verify` compares with, and where each figure was read. Several figures are several
 measurements of one checkpoint and setting.
 
-```sh {{.needs-hub}}
+```sh {{.needs-gpu}}
 oddlm verify GSAI-ML/LLaDA-8B-Instruct --dry-run    # what will be run, and what it takes
 oddlm verify GSAI-ML/LLaDA-8B-Instruct              # 50 problems
 ```
