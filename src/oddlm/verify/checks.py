@@ -99,10 +99,14 @@ def agreeing(score: Score, problems: int) -> Range:
 def range_words(score: Score, agrees: Range) -> str:
     """Say which results agree with the score, and which would be noticed."""
     wider = f", {score.tolerance:g} points wider for another harness" if score.tolerance else ""
+    noticed = (
+        f"a model that solves {percent(agrees.noticed, 0)} % or less is noticed in 95 of 100 runs"
+        if agrees.low
+        else "too few problems to notice a worse model"
+    )
     return (
         f"{agrees.low} to {agrees.high} of {agrees.problems} right agree with it "
-        f"({percent(LEVEL, 0)} % binomial interval{wider}); a model that solves "
-        f"{percent(agrees.noticed, 0)} % or less is noticed in 95 of 100 runs"
+        f"({percent(LEVEL, 0)} % binomial interval{wider}); {noticed}"
     )
 
 
@@ -120,8 +124,8 @@ class Cost:
         if self.weights is not None:
             parts.insert(0, f"{self.weights / 2**30:.2f} GiB of weights")
         if self.flops is not None:
-            minutes = self.flops / 1e14 / 60
-            parts.append(f"{self.flops / 1e15:.3g} PFLOP: {minutes:.2g} min at 100 TFLOP/s")
+            seconds = self.flops / 1e14
+            parts.append(f"{self.flops / 1e12:,.0f} TFLOP: {seconds:,.0f} s at 100 TFLOP/s")
         return ", ".join(parts)
 
 
