@@ -45,8 +45,8 @@ def main() -> None:
     problems = task.problems(limit=args.problems)
     logits = network(lm.model)
 
-    def texts(problem: Problem, cls: Any, temperature: float, push: dict[str, Any]) -> Any:
-        settings = engine.config(LENGTH, lm.info.mask_id, **push)
+    def texts(problem: Problem, cls: Any, temperature: float, given: dict[str, Any]) -> Any:
+        settings = engine.config(LENGTH, lm.info.mask_id, **given)
         run = engine.Engine(logits, cls(settings), settings, aligned=False)
         ids = lm.tokenizer.encode(task.prompt(problem))
         requests = [engine.request(ids, temperature=temperature) for _ in range(N)]
@@ -62,8 +62,6 @@ def main() -> None:
         ("the same rule, temperature 1", Odd, 1.0, plain),
         ("Odd, default", Odd, 0.0, ends),
         ("Odd, default, temperature 0.5", Odd, 0.5, ends),
-        ("Odd, alpha 2 in all steps, no fork", Odd, 0.0, push(ends, 2.0)),
-        ("Odd, alpha 8 in all steps, no fork", Odd, 0.0, push(ends, 8.0)),
     ]
     print("| algorithm | Pass@1 | Pass@16 | distinct | evaluations |")
     print("| --- | --- | --- | --- | --- |")
@@ -80,10 +78,6 @@ def main() -> None:
             f"| {forwards / k:.1f} |",
             flush=True,
         )
-
-
-def push(shared: dict[str, Any], alpha: float) -> dict[str, Any]:
-    return {**shared, "objective": "odd", "alpha": alpha, "alpha_end": 1.0, "fork": False}
 
 
 if __name__ == "__main__":
