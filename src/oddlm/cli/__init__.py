@@ -17,6 +17,7 @@ from . import (
     tasks,
     train,
     tune,
+    verify,
 )
 from .app import app, main
 
@@ -39,4 +40,5 @@ __all__ = [
     "tasks",
     "train",
     "tune",
+    "verify",
 ]

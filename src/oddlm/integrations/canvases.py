@@ -14,6 +14,8 @@ from ..diversity.memory import Explored
 from ..diversity.repulsion import Repulsion
 from ..presets import Fork
 
+NEVER = 2.0  # as a threshold: no confidence is above it
+
 
 @dataclass
 class Canvases:

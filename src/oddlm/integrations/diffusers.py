@@ -18,7 +18,7 @@ from ..core.step import ABSENT
 from ..diversity.repulsion import Repulsion
 from ..params import PUSH
 from ..presets import ALPHA_END, FORK, Fork
-from .canvases import Canvases, check_batch
+from .canvases import NEVER, Canvases, check_batch
 from .ends import find_end_ids
 
 try:
@@ -30,7 +30,6 @@ except ImportError as error:
     ) from error
 
 SETTINGS = ("alpha", "backend", "protected", *PUSH)  # names and numbers only
-NEVER = 2.0  # as a threshold: no confidence is above it
 
 __all__ = ["DiverseBlockRefinementScheduler", "DiverseEntropyBoundScheduler", "find_end_ids"]
 
