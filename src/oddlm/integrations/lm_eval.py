@@ -94,20 +94,10 @@ class HarnessLM(harness.LM):  # type: ignore[misc]
         }
         self.params = checked(SampleParams, self.given)
         loading = {name: value for name, value in options.items() if name not in self.given}
-        if isinstance(pretrained, str):
-            if (
-                device is not None
-                and "device" in inspect.signature(find_model(pretrained)).parameters
-            ):
-                loading["device"] = device
-            self.lm = load(pretrained, raw=True, **loading)
-        elif loading:
-            raise ValueError(f"a loaded model takes no option {next(iter(loading))!r}")
-        else:
-            self.lm = pretrained
+        self.lm = _find_lm(pretrained, device, loading)
         self.batch_size, self.max_batch_size = str(batch_size), max_batch_size
         self.bound_draws = bound_draws
-        self._warned: set[str] = set()
+        self._used: dict[str, SampleParams] = {}  # by task
 
     @classmethod
     def create_from_arg_obj(
@@ -131,7 +121,7 @@ class HarnessLM(harness.LM):  # type: ignore[misc]
         return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
 
     def get_model_info(self) -> dict[str, Any]:
-        """Return what the harness stores with its results."""
+        """Return what the harness stores with its results; it asks after the evaluation."""
         info = self.lm.info
         return {
             NAME: {
@@ -139,7 +129,11 @@ class HarnessLM(harness.LM):  # type: ignore[misc]
                 "model": info.identity,
                 "device": str(info.device),
                 "dtype": str(info.dtype).removeprefix("torch."),
-                "params": self.params.model_dump(mode="json"),
+                "seed": self.params.seed,
+                "params": {
+                    task: params.model_dump(mode="json", exclude={"seed"})
+                    for task, params in self._used.items()
+                },
                 "bound_draws": self.bound_draws,
             }
         }
@@ -250,10 +244,11 @@ class HarnessLM(harness.LM):  # type: ignore[misc]
             left["length"] = min(given[0], self.given.get("length", given[0]))
         self._choose_temperature(left, request.task_name)
         seed = left.pop("seed", None)
+        self._used[request.task_name] = params = self.params.with_settings(left)
         return Document(
             prompt=self._ids(prompt),
             n=n,
-            params=self.params.with_settings(left),
+            params=params,
             seed=self._seed(request) if seed is None else seed,
             stops=tuple(stop for stop in stops if stop),
         )
@@ -266,8 +261,7 @@ class HarnessLM(harness.LM):  # type: ignore[misc]
         elif sampled and "temperature" not in settings and self.params.temperature == 0:
             settings["temperature"] = 1.0
         own, found = self.given.get("temperature"), settings.get("temperature")
-        if None not in (own, found) and own != found and task not in self._warned:
-            self._warned.add(task)
+        if None not in (own, found) and own != found and task not in self._used:
             LOG.warning(
                 "task %s sets temperature %s, so temperature=%s of --model_args does not hold; "
                 "--gen_kwargs do_sample=true,temperature=%s would",
@@ -343,6 +337,23 @@ class HarnessLM(harness.LM):  # type: ignore[misc]
                 "has no exact one: choose tasks that generate text, or add bound_draws=128 to "
                 "--model_args for a Monte-Carlo lower bound"
             )
+
+
+def _find_lm(pretrained: str | LM, device: str | None, options: dict[str, Any]) -> LM:
+    """Return the model; raise ValueError for options that it does not take."""
+    known = ["max_batch"] if isinstance(pretrained, str) else []
+    if isinstance(pretrained, str):
+        known += inspect.signature(find_model(pretrained)).parameters
+    if unknown := [name for name in options if name not in known]:
+        raise ValueError(
+            f"unknown model argument {unknown[0]!r}; known: bound_draws, "
+            f"{', '.join((*known, *SampleParams.model_fields))}"
+        )
+    if not isinstance(pretrained, str):
+        return pretrained
+    if device is not None and "device" in known:
+        options["device"] = device
+    return load(pretrained, raw=True, **options)
 
 
 def register() -> None:
