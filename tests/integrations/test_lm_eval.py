@@ -23,8 +23,8 @@ from oddlm.tasks import find_task
 from ..models import published_layout as layout
 
 COUNTDOWN = find_task("countdown")
-PROBLEMS = {problem.prompt: problem for problem in COUNTDOWN.problems(limit=3)}
-SHAPE = {"length": 24, "steps": 12, "eos": "late"}
+PROBLEMS = {problem.prompt: problem for problem in COUNTDOWN.problems(limit=2)}
+SHAPE = {"length": 24, "steps": 6, "eos": "late"}
 N = 4
 
 
