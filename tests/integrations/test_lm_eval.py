@@ -206,8 +206,11 @@ def test_bad_requests_are_named(toy_lm):
     model = HarnessLM(toy_lm, length=4)
     with pytest.raises(ValueError, match="num_beams"):
         model.generate_until([request(num_beams=4)])
-    with pytest.raises(ValueError, match="1024"):
+    with pytest.raises(ValueError, match=r"tiny, document 0.* 1024 "):
         model.generate_until([request(), request(" ".join(["t5"] * 1024))])
+    for given in ({"bound_draws": 1}, {"batch_size": 0}):
+        with pytest.raises(ValueError, match=next(iter(given))):
+            HarnessLM(toy_lm, length=4, **given).generate_until([request()])
     with pytest.raises(ValueError, match="alhpa"):
         HarnessLM(toy_lm, alhpa=8)
     with pytest.raises(ValueError, match="pretrained"):

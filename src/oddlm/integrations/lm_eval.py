@@ -18,6 +18,7 @@ from typing import Any, Self
 import torch
 
 from .. import __version__
+from ..checks import whole
 from ..config import checked
 from ..likelihood import Bound
 from ..lm import LM, MAX_BATCH, encode_continuation, encode_prompts, load
@@ -96,7 +97,9 @@ class HarnessLM(harness.LM):  # type: ignore[misc]
         loading = {name: value for name, value in options.items() if name not in self.given}
         self.lm = _find_lm(pretrained, device, loading)
         self.batch_size, self.max_batch_size = str(batch_size), max_batch_size
-        self.bound_draws = bound_draws
+        self.bound_draws = (
+            None if bound_draws is None else whole("bound_draws", bound_draws, least=2)
+        )
         self._used: dict[str, SampleParams] = {}  # by task
 
     @classmethod
@@ -182,10 +185,7 @@ class HarnessLM(harness.LM):  # type: ignore[misc]
                 "--use_cache keeps a single text for all repeats of a document: leave it out"
             )
         groups = [list(group) for _, group in groupby(requests, key=id)]
-        documents = [self._document(group[0], len(group)) for group in groups]
-        for one in documents:  # before any is drawn
-            length, context = one.params.length, self.lm.info.context
-            encode_prompts(self.lm.tokenizer, [one.prompt], length, context=context, raw=True)
+        documents = [self._document(group[0], len(group)) for group in groups]  # checks all first
         texts: dict[int, list[str]] = {}
         with tqdm(total=len(documents), disable=disable_tqdm, desc="documents") as bar:
             for some in self._batches(documents):
@@ -243,10 +243,16 @@ class HarnessLM(harness.LM):  # type: ignore[misc]
         if given and "length" not in left:  # a limit, so an own length may be shorter
             left["length"] = min(given[0], self.given.get("length", given[0]))
         self._choose_temperature(left, request.task_name)
-        seed = left.pop("seed", None)
-        self._used[request.task_name] = params = self.params.with_settings(left)
+        seed, ids, info = left.pop("seed", None), self._ids(prompt), self.lm.info
+        try:
+            params = self.params.with_settings(left)
+            encode_prompts(None, [ids], params.length, context=info.context, raw=True)
+        except ValueError as error:
+            where = f"task {request.task_name}, document {request.doc_id}"
+            raise ValueError(f"{where}: {error}") from None
+        self._used[request.task_name] = params
         return Document(
-            prompt=self._ids(prompt),
+            prompt=ids,
             n=n,
             params=params,
             seed=self._seed(request) if seed is None else seed,
@@ -254,7 +260,10 @@ class HarnessLM(harness.LM):  # type: ignore[misc]
         )
 
     def _choose_temperature(self, settings: dict[str, Any], task: str) -> None:
-        """Replace `do_sample` by a temperature; without both, the model's own holds."""
+        """Replace `do_sample` by a temperature; without both, the model's own holds.
+
+        A warning tells when the model's own does not; it comes once per task.
+        """
         sampled = settings.pop("do_sample", None)
         if sampled is False:
             settings["temperature"] = 0.0
@@ -279,7 +288,7 @@ class HarnessLM(harness.LM):  # type: ignore[misc]
                 fitting = (self.lm.max_batch or MAX_BATCH) // params.drawn(n)
                 size = max(1, min(fitting, self.max_batch_size or fitting))
             else:
-                size = int(self.batch_size)
+                size = whole("batch_size", int(self.batch_size))
             found += [members[first : first + size] for first in range(0, len(members), size)]
         return found
 
