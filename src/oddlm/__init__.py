@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from .diversity.diversify import diversify as diversify
     from .diversity.memory import Explored as Explored
     from .diversity.repulsion import Repulsion as Repulsion
+    from .likelihood import Bound as Bound
     from .lm import LM as LM
     from .lm import Samples as Samples
     from .lm import load as load
@@ -49,6 +50,7 @@ __version__ = "0.2.0"
 # Resolved on first use: `import oddlm` and the command line start without torch.
 _PUBLIC = {
     "Answer": "voting",
+    "Bound": "likelihood",
     "Denoised": "core.step",
     "Diversifier": "diversity.diversify",
     "Drafting": "core.model",

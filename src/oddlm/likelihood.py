@@ -2,13 +2,119 @@
 
 import uuid
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from .checks import ids as checked_ids
+from .checks import whole
 from .core.blocks import Blocks
 from .core.canvas import Prompt, lay_prompts
-from .core.model import Model, Query, info_of, open_session
+from .core.model import Model, ModelInfo, Query, info_of, open_session
+from .core.noise import Purpose, key, seed_tensor, uniform
+
+MOST_LOGITS = 1 << 27  # in float64 at a time: 1 GiB
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """An estimate of a lower bound of an answer's log-likelihood."""
+
+    value: float  # the mean of the draws, a natural logarithm
+    standard_error: float  # of the value
+    is_greedy: bool
+    """Whether the model writes this answer at temperature 0, one token per step."""
+    tokens: int  # of the answer
+    draws: int
+
+
+@torch.no_grad()
+def loglikelihood_bound(
+    model: Model,
+    prompt: Sequence[int],
+    answer: Sequence[int],
+    *,
+    draws: int = 128,
+    seed: int = 0,
+    max_batch: int = 256,
+) -> Bound:
+    """Estimate a lower bound of the log-likelihood of an answer.
+
+    A draw hides l of the L tokens of each block, where l is uniform in 1..L, and weighs the
+    log-probabilities of what it hid by L / l (Nie et al. 2025, arXiv:2502.09992). The mean over all
+    draws is the log-likelihood of the answer when its tokens are written one by one, averaged over
+    all orders. It is the exact value if the network's predictions agree for all orders.
+
+    Args:
+        model: A masked diffusion model.
+        prompt: Token ids.
+        answer: Token ids.
+        draws: Number of draws, at least 2; each asks the network once, or once per block.
+        seed: The same seed hides the same positions of answers with the same length.
+        max_batch: Draws per network call.
+
+    Raises:
+        ValueError: The model has no mask token, or the answer is empty or contains it.
+    """
+    info = info_of(model)
+    draws = whole("draws", draws, least=2)
+    tokens = checked_ids("answer", answer, info.vocab_size)
+    if not tokens or info.mask_id in tokens:
+        raise ValueError("answer must hold tokens, and not the mask token")
+    row = torch.tensor([tokens], device=info.device)
+    hidden, weights = _draw_hidden(info, prompt, len(tokens), draws, seed)
+    together = max(1, min(max_batch, MOST_LOGITS // (len(tokens) * info.vocab_size)))
+    found = []
+    for some, weight in zip(hidden.split(together), weights.split(together), strict=True):
+        answers = row.expand(len(some), -1)
+        logprobs = hidden_logprobs(model, [prompt] * len(some), answers, some)
+        found.append((logprobs * weight).sum(dim=1))
+    values = torch.cat(found)
+    return Bound(
+        value=float(values.mean()),
+        standard_error=float(values.std() / draws**0.5),
+        is_greedy=_is_greedy(model, prompt, row),
+        tokens=len(tokens),
+        draws=draws,
+    )
+
+
+def _draw_hidden(
+    info: ModelInfo, prompt: Sequence[int], length: int, draws: int, seed: int
+) -> tuple[Tensor, Tensor]:
+    """Return the positions that each draw hides, [draws, L] bool, and their weights, [draws, L]."""
+    (blocks,) = _blocks(
+        info,
+        torch.ones(1, length, dtype=torch.bool, device=info.device),
+        torch.tensor([len(prompt)], device=info.device),
+    ).ids  # [L]
+    sizes = blocks.bincount()  # [blocks]
+    keys = key(
+        seed_tensor(seed, 1, info.device),
+        torch.arange(draws, device=info.device),
+        0,
+        Purpose.HIDE,
+    )
+    noise = uniform(keys, length + len(sizes))  # [draws, L + blocks]
+    count = (noise[:, length:] * sizes).long() + 1  # [draws, blocks], uniform in 1..size
+    order = (blocks + noise[:, :length]).argsort(dim=1)  # block by block
+    rank = order.argsort(dim=1) - (sizes.cumsum(0) - sizes)[blocks]  # within the block
+    return rank < count[:, blocks], (sizes / count.double())[:, blocks]
+
+
+def _is_greedy(model: Model, prompt: Sequence[int], answer: Tensor) -> bool:
+    """Whether the most confident hidden token is that of the answer [1, L], step after step."""
+    hidden = torch.ones_like(answer, dtype=torch.bool)
+    while hidden.any():
+        part, logits = next(hidden_logits(model, [prompt], answer, hidden))
+        best = logits.log_softmax(dim=-1).max(dim=-1)
+        first = best.values.argmax()
+        place = tuple(part.nonzero()[first])
+        if best.indices[first] != answer[place]:
+            return False
+        hidden[place] = False
+    return True
 
 
 @torch.no_grad()
@@ -62,8 +168,7 @@ def hidden_logits(
             f"one row for each of {len(prompts)} prompts"
         )
     left, lengths = lay_prompts(prompts, 1, info)
-    start, size = left.shape[1], info.block_length or answers.shape[1]
-    blocks = Blocks.lay(hidden, size, lengths, info.align)
+    start, blocks = left.shape[1], _blocks(info, hidden, lengths)
     ids = blocks.ids.expand_as(hidden)
     for block in range(blocks.count):
         part = hidden & (ids == block)
@@ -84,3 +189,9 @@ def hidden_logits(
         logits = open_session(model, query)(query)[part[rows]].double()  # [hidden tokens, V]
         logits[:, info.mask_id] = -torch.inf
         yield part, logits
+
+
+def _blocks(info: ModelInfo, hidden: Tensor, prompt_lengths: Tensor) -> Blocks:
+    """Divide answers into the blocks of a block-causal model; for others each is one block."""
+    size = info.block_length or hidden.shape[1]
+    return Blocks.lay(hidden, size, prompt_lengths, info.align)

@@ -22,8 +22,10 @@ from .core.run import advance
 from .core.settings import Settings
 from .core.step import History, Observer, Sample, StepEvent, Tokenizer
 from .diversity.repulsion import Repulsion
+from .likelihood import Bound, loglikelihood_bound
 from .models import load_model, outline_model
 from .models.adapters.transformers import wrapped_model
+from .models.loading.tokenizer import TextTokenizer
 from .models.wrappers import ClassifierFree, MicroBatch
 from .params import SampleParams, SampleSettings
 from .progress import step_progress
@@ -270,6 +272,40 @@ class LM:
         )
         ballot = Ballot(self.model, ids, samples, self.max_batch or MAX_BATCH)
         return count_votes(ballot, by=by, read=reader)
+
+    def loglikelihood_bound(
+        self,
+        prompt: str | Sequence[int],
+        continuation: str | Sequence[int],
+        *,
+        draws: int = 128,
+        seed: int = 0,
+        max_batch: int | None = None,
+    ) -> Bound:
+        """Estimate a lower bound of the log-likelihood of a continuation.
+
+        A masked diffusion model has no exact one. A draw hides some of the continuation's tokens at
+        random; see `oddlm.likelihood`.
+
+        Args:
+            prompt: A text, or token ids.
+            continuation: What follows it, a text or token ids. No end token is added.
+            draws: Number of draws; the standard error falls with their square root.
+            seed: The same seed hides the same positions of continuations of one length.
+            max_batch: Draws per network call.
+        """
+        tokens = (
+            encode_continuation(self.tokenizer, continuation)
+            if isinstance(continuation, str)
+            else list(continuation)
+        )
+        (ids,) = encode_prompts(
+            self.tokenizer, [prompt], len(tokens), context=self.info.context, raw=self.raw
+        )
+        most = self.max_batch if max_batch is None else whole("max_batch", max_batch)
+        return loglikelihood_bound(
+            self.model, ids, tokens, draws=draws, seed=seed, max_batch=most or MAX_BATCH
+        )
 
 
 class Drawing:
@@ -569,6 +605,14 @@ def encode_templates(
             f"templates must be one per prompt: got {len(forms)} for {prompts} prompts"
         )
     return forms
+
+
+def encode_continuation(tokenizer: Any, text: str) -> list[int]:
+    """Return the token ids of a text that follows another one."""
+    if isinstance(tokenizer, TextTokenizer):
+        return tokenizer.encode(text, whole=False)
+    ids: list[int] = tokenizer.encode(text)
+    return ids
 
 
 def encode_template(tokenizer: Any, info: ModelInfo, i: int, template: Template) -> Form:

@@ -163,8 +163,13 @@ class RunSpec(BaseModel):
 
     def problem_seed(self, problem: str) -> int:
         """Return the seed of one problem, which depends on the run's seed and its id alone."""
-        digest = hashlib.sha256(f"{self.seed}\0{problem}".encode("utf-8", "surrogatepass")).digest()
-        return int.from_bytes(digest[:8], "big") >> 1
+        return derived_seed(self.seed, problem)
+
+
+def derived_seed(seed: int, name: str) -> int:
+    """Return the seed of something with a name under a seed."""
+    digest = hashlib.sha256(f"{seed}\0{name}".encode("utf-8", "surrogatepass")).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
 
 
 def _digest(content: Mapping[str, Any]) -> str:

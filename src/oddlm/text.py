@@ -60,3 +60,9 @@ def setting_label(method: str, alpha: float, temperature: float) -> str:
 def text_length(tokens: Sequence[int | None], end_ids: Collection[int]) -> int:
     """Return how many tokens come before the first end token; all of them if there is none."""
     return next((i for i, token in enumerate(tokens) if token in end_ids), len(tokens))
+
+
+def cut(text: str, stops: Sequence[str]) -> tuple[str, bool]:
+    """Return the text before the first stop text, and whether there is one."""
+    found = [at for at in (text.find(stop) for stop in stops) if at >= 0]
+    return (text[: min(found)], True) if found else (text, False)

@@ -25,7 +25,7 @@ MARKERS = {
     "output",
 }
 NOT_RUN = MARKERS - {"fresh", "needs-hub"}
-LANGUAGES = {"console", "json", "jsonl", "python", "sh", "shell", "text", "toml"}
+LANGUAGES = {"console", "json", "jsonl", "python", "sh", "shell", "text", "toml", "yaml"}
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ DRAWING, MEASURING = "Draw samples", "Measure settings on tasks"
 RESULTS, PIECES = "Look at results", "Names, training and speed"
 ORDER = (
     *("demo", "sample", "answer", "generate", "serve", "record"),
-    *("tasks", "problems", "eval", "draw", "score", "sweep", "tune"),
+    *("tasks", "problems", "eval", "draw", "score", "sweep", "tune", "lm-eval"),
     *("runs", "report", "import-released"),
     *("names", "models", "verify", "adapt", "train", "bench"),
 )  # of the commands in the help; any others follow

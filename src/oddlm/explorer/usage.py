@@ -6,14 +6,8 @@ from itertools import groupby
 from ..core.canvas import Template as Form
 from ..core.step import Sample
 from ..metrics import text_diversity
-from ..text import text_length
+from ..text import cut, text_length
 from .messages import Extra, FinishReason, Usage
-
-
-def cut(text: str, stops: Sequence[str]) -> tuple[str, bool]:
-    """Return the text before the first stop text, and whether there is one."""
-    found = [at for at in (text.find(stop) for stop in stops) if at >= 0]
-    return (text[: min(found)], True) if found else (text, False)
 
 
 def written(

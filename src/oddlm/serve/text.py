@@ -7,8 +7,8 @@ from typing import Any
 from ..core.canvas import Template as Form
 from ..core.step import Observer, Sample, StepEvent
 from ..explorer.messages import FinishReason
-from ..explorer.usage import cut, final_text, written
-from ..text import text_length
+from ..explorer.usage import final_text, written
+from ..text import cut, text_length
 
 IMPOSSIBLE = -9999.0  # OpenAI's value for minus infinity, which JSON lacks
 

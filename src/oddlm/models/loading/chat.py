@@ -45,7 +45,7 @@ class ChatTemplate:
             renderer()(source, None)
         except ValueError as error:
             raise ValueError(f"the chat template cannot be read: {error}") from error
-        self._source = source
+        self.source = source
         self._tokens = {name: text for name, text in tokens.items() if text is not None}
         self._special = special
 
@@ -78,7 +78,7 @@ class ChatTemplate:
     def _render(self, messages: list[dict[str, str]], answer: bool) -> str:
         variables = {"messages": messages, "add_generation_prompt": answer, **self._tokens}
         try:
-            return renderer()(self._source, variables)
+            return renderer()(self.source, variables)
         except ValueError as error:
             raise ValueError(f"the chat template rejected the messages: {error}") from error
 
