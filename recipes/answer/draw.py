@@ -1,8 +1,9 @@
-"""Draw samples on fresh problems, and note which sample every way to vote would pick.
+r"""Draw samples on fresh problems, and note which sample every way to vote would pick.
 
     python recipes/answer/draw.py recipes/answer/results --side tune
     python recipes/answer/draw.py recipes/answer/results --side test
-    python recipes/answer/draw.py recipes/answer/results --side test --model smol --data gsm8k_test.jsonl
+    python recipes/answer/draw.py recipes/answer/results --side test --model smol \
+        --data gsm8k_test.jsonl
 
 A line per problem and method goes to FOLDER/MODEL-TASK-SIDE.jsonl. Lines that are there are kept,
 so the command resumes. report.py prints the tables.
