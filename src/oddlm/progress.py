@@ -35,7 +35,7 @@ def training_bar(start: int, steps: int, wanted: bool | None) -> Iterator[Done]:
 def _bar(words: str, wanted: bool | None, start: int = 0) -> Iterator[Callable[[int, int], None]]:
     """Yield a function that takes the number of steps done, and of all steps."""
     if wanted is False or (wanted is None and not sys.stderr.isatty()):
-        yield lambda done, total: None
+        yield lambda *_: None
         return
     from rich.console import Console
     from rich.progress import (

@@ -1,13 +1,14 @@
 """The recipe of a run: which model learns which task, from which rollouts, and how."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from ..checks import whole
 from ..config import checked, json_or_text, read_toml
-from ..params import Named, SampleParams, SampleSettings
+from ..params import Named, SampleParams
 from ..rolling import Against
 from ..train.loop import LoopConfig, Strict
 from .estimators import ESTIMATORS
@@ -20,7 +21,15 @@ def _settings(given: Any) -> Any:
     return given
 
 
+def _method(given: Any) -> Any:
+    if isinstance(given, dict):
+        whole("n", given.get("n", 1))
+        _settings({name: value for name, value in given.items() if name != "n"})
+    return given
+
+
 Settings = Annotated[dict[str, Any], BeforeValidator(_settings)]
+Method = Annotated[dict[str, Any], BeforeValidator(_method)]
 
 
 class RolloutConfig(Strict):
@@ -45,9 +54,11 @@ class EvaluateConfig(Strict):
         description="Options of the task; the problems must not be trained on.",
     )
     n: int = Field(16, ge=1, description="Samples per problem, the k of Pass@k.")
-    methods: dict[str, Settings] = Field(
+    methods: dict[str, Method] = Field(
         default_factory=lambda: {"plain": {"alpha": 0.0}, "default": {}},
-        description="By name: how they are drawn, beside the run's `settings`.",
+        description="By name: how they are drawn, beside the run's `settings`; an `n` of its own "
+        "may be among them.",
+        min_length=1,
     )
 
 
@@ -62,10 +73,13 @@ class RlConfig(LoopConfig):
     settings: Settings = Field(
         default_factory=dict, description="What all samples share: length, steps, temperature, ..."
     )
-    rollouts: RolloutConfig = Field(default_factory=RolloutConfig)
-    evaluate: EvaluateConfig = Field(default_factory=EvaluateConfig)
+    rollouts: RolloutConfig = Field(default_factory=lambda: checked(RolloutConfig, {}))
+    evaluate: EvaluateConfig = Field(default_factory=lambda: checked(EvaluateConfig, {}))
     reuse: int = Field(1, ge=1, description="Steps of the optimiser on each batch of rollouts.")
     rows: int = Field(256, ge=1, description="Samples per pass with gradients.")
+    recompute: bool = Field(
+        True, description="Keep no activations: less memory for a third more time."
+    )
     estimator: Named = "trace"
     loss: Named = "grpo"
     advantage: Named | None = Field(
@@ -99,7 +113,7 @@ class RlConfig(LoopConfig):
         name = self.loss if isinstance(self.loss, str) else self.loss["name"]
         return self.advantage or USUAL.get(name, "group")
 
-    def params(self, settings: SampleSettings | dict[str, Any]) -> SampleParams:
+    def params(self, settings: Mapping[str, Any]) -> SampleParams:
         """Return the settings of one method, beside those of the run."""
         return checked(SampleParams, {**self.settings, **settings})
 

@@ -18,11 +18,10 @@ def measure(
     lm: LM,
     task: Task,
     problems: Sequence[Problem],
-    n: int,
-    methods: Mapping[str, SampleParams],
+    methods: Mapping[str, tuple[int, SampleParams]],
     place: Place,
 ) -> dict[str, Any]:
-    """Draw n samples of every problem with each method, always from the same seeds.
+    """Draw samples of every problem with each method, a number and settings, from fixed seeds.
 
     Of each method: Pass@1, Pass@n, the share of problems with right and wrong samples, the mean
     entropy in nats of the network where it wrote tokens, and for each problem how many are right.
@@ -30,7 +29,7 @@ def measure(
     own = problems[place.rank :: place.world]
     seeds = range(place.rank, len(problems), place.world)
     found = {}
-    for name, params in methods.items():
+    for name, (n, params) in methods.items():
         watch = _Entropy()
         rolled = rollouts(lm, own, n, params=params, seeds=list(seeds), reward=task, observe=watch)
         assert rolled.rewards is not None

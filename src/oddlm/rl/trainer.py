@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from ..lm import LM, load
 from ..models.loading.quant import is_quantized
@@ -36,7 +37,7 @@ class Objective(nn.Module):
 
     def __init__(self, network: Transformer, config: RlConfig) -> None:
         super().__init__()
-        self.network, self.kl = network, config.kl
+        self.network, self.kl, self.recompute = network, config.kl, config.recompute
         self.estimator = ESTIMATORS.build(config.estimator)
         self.loss = LOSSES.build(config.loss)
 
@@ -60,7 +61,7 @@ class Objective(nn.Module):
         generator = torch.Generator(batch.tokens.device).manual_seed(seed)
         asked = self.network if network is None else network
 
-        def look(prompts: Tensor, answers: Tensor) -> Tensor:
+        def look_once(prompts: Tensor, answers: Tensor) -> Tensor:
             canvas = torch.cat([prompts, answers], dim=1)
             logits = answer_logits(asked, canvas, batch.lengths, batch.tokens).float()
             never = torch.arange(logits.shape[-1], device=logits.device) == batch.mask_id
@@ -68,6 +69,14 @@ class Objective(nn.Module):
             chosen = logits.gather(2, batch.tokens[..., None]).squeeze(2)
             # MASK may fill up an answer that ended early; such tokens never count.
             return (chosen - logits.logsumexp(dim=2)).where(batch.counted, 0.0)
+
+        def look(prompts: Tensor, answers: Tensor) -> Tensor:
+            if not self.recompute:
+                return look_once(prompts, answers)
+            found: Tensor = checkpoint(
+                look_once, prompts, answers, use_reentrant=False, preserve_rng_state=False
+            )
+            return found
 
         return self.estimator(batch, look, generator)
 
@@ -77,7 +86,7 @@ class Training:
 
     def __init__(self, config: RlConfig, place: Place, lm: LM) -> None:
         self.config, self.place, self.lm = config, place, lm
-        self.network = trainable(lm)
+        self.network, self.mask_id = trainable(lm)
         self.task = find_task(config.task).under(config.protocol)
         self.problems = self.task.problems(**config.problems)
         self.unseen = unseen(self.task, self.problems, config.evaluate.problems)
@@ -125,7 +134,7 @@ class Training:
         )
         assert rolled.rewards is not None
         advantages = tilted(self.advantage(rolled.rewards), self.config.negative_weight)
-        self.held = _batch(rolled, advantages, self._weights(rolled), self.lm)
+        self.held = batch_of(rolled, advantages, self._weights(rolled), self.mask_id)
         self.before = self._estimates(step) if self.config.reuse > 1 else []
         self.notes = _notes(rolled, self.held, self.place)
 
@@ -171,8 +180,12 @@ class Training:
 
     def measured(self) -> dict[str, Any]:
         config = self.config.evaluate
-        methods = {name: self.config.params(own) for name, own in config.methods.items()}
-        return measure(self.lm, self.task, self.unseen, config.n, methods, self.place)
+        methods = {}
+        for name, given in config.methods.items():
+            settings = dict(given)
+            n = settings.pop("n", config.n)
+            methods[name] = n, self.config.params(settings)
+        return measure(self.lm, self.task, self.unseen, methods, self.place)
 
 
 def train(
@@ -208,8 +221,11 @@ def train(
     return out / MODEL
 
 
-def trainable(lm: LM) -> Transformer:
-    """Return the network of a model, ready to be trained; raise ValueError if it cannot be."""
+def trainable(lm: LM) -> tuple[Transformer, int]:
+    """Return the network of a model, ready to be trained, and its mask token.
+
+    Raise ValueError if it cannot be trained.
+    """
     model = lm.model
     if not isinstance(model, Native):
         raise ValueError(
@@ -221,7 +237,7 @@ def trainable(lm: LM) -> Transformer:
     if model.network.config.causal_context:
         raise ValueError(f"{lm.info.name} reads finished blocks causally, which is not trained yet")
     model.weights = None  # they will not be those of the file
-    return model.network.requires_grad_(True)
+    return model.network.requires_grad_(True), model.mask_id
 
 
 def unseen(task: Task, seen: Sequence[Problem], options: Mapping[str, Any]) -> list[Problem]:
@@ -237,9 +253,8 @@ def unseen(task: Task, seen: Sequence[Problem], options: Mapping[str, Any]) -> l
     return problems
 
 
-def _batch(rolled: Rollouts, advantages: Tensor, weights: Tensor, lm: LM) -> Batch:
+def batch_of(rolled: Rollouts, advantages: Tensor, weights: Tensor, mask_id: int) -> Batch:
     assert rolled.canvases is not None
-    assert lm.info.mask_id is not None
     return Batch(
         prompts=rolled.prompt_ids,
         lengths=rolled.prompt_mask.sum(dim=1),
@@ -249,7 +264,7 @@ def _batch(rolled: Rollouts, advantages: Tensor, weights: Tensor, lm: LM) -> Bat
         canvases=rolled.canvases.transpose(0, 1),
         advantages=advantages.flatten(),
         weights=weights,
-        mask_id=lm.info.mask_id,
+        mask_id=mask_id,
     )
 
 

@@ -168,7 +168,7 @@ def fit(run: Run) -> Progress:
             if done % config.check_every == 0 or done == config.steps:
                 log(step=done, held_out=run.held_out())
             due = received or time.monotonic() - saved > config.checkpoint_s
-            if rank == 0 and (due and done % run.unit == 0 or done == config.steps):
+            if rank == 0 and ((due and done % run.unit == 0) or done == config.steps):
                 _save(checkpoint, run, log.progress(done))
                 saved = time.monotonic()
             tick(done)

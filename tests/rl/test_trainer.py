@@ -1,0 +1,137 @@
+"""The run: it resumes bit for bit, processes learn together, and it never trains on its tests."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import oddlm
+from oddlm.rl.config import read_rl_config
+from oddlm.rl.trainer import Training, train
+from oddlm.train.loop import Place
+
+HERE = Place(0, 1, "cpu")
+
+
+def log_of(run):
+    lines = [json.loads(line) for line in (run / "log.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+
+
+def command(*words, processes=1):
+    several = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(processes), "-m"]
+    return [sys.executable, "-m", *(several if processes > 1 else ()), "oddlm", "rl", *words]
+
+
+ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": str(torch.get_num_threads())}
+
+
+def test_an_interrupted_run_ends_with_the_same_weights_and_log(recipe, tmp_path):
+    changes = ["reuse=2", "kl=0.1", "steps=24"]
+    config = read_rl_config(recipe, changes)
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    weights = load_file(train(config, whole, device="cpu") / "model.safetensors")
+    words = [str(recipe), "--out", str(stopped), "--device", "cpu"]
+    words += [word for change in changes for word in ("--set", change)]
+    with subprocess.Popen(
+        command(*words), stdout=subprocess.PIPE, text=True, env=ENVIRONMENT
+    ) as process:
+        assert process.stdout is not None
+        while json.loads(process.stdout.readline())["step"] < 3:
+            pass
+        process.send_signal(signal.SIGINT)
+        process.communicate()
+    assert process.returncode == 130
+    done = torch.load(stopped / "checkpoint.pt", weights_only=True)["progress"]["step"]
+    assert 3 < done < 24
+    assert done % 2 == 0
+    resumed = load_file(train(config, stopped, device="cpu") / "model.safetensors")
+    assert all(torch.equal(weights[name], resumed[name]) for name in weights)
+    assert log_of(stopped) == log_of(whole)
+    assert [line["step"] for line in log_of(whole) if "held_out" in line][:4] == [0, 3, 6, 9]
+
+
+def test_two_processes_do_the_work_of_one(recipe, tmp_path):
+    alone, together = tmp_path / "alone", tmp_path / "together"
+    # An advantage without noise from rollouts: problems and seeds differ by process.
+    changes = ["steps=3", "rollouts.prompts=2", "check_every=3"]
+    words = [str(recipe), "--out", str(together), "--device", "cpu"]
+    words += [word for change in changes for word in ("--set", change)]
+    done = subprocess.run(
+        command(*words, processes=2), capture_output=True, text=True, env=ENVIRONMENT, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    train(read_rl_config(recipe, changes), alone, device="cpu")
+    first = [log_of(run)[0]["held_out"] for run in (alone, together)]
+    assert first[0] == first[1]  # the problems are shared out, and put together again
+    lines = log_of(together)
+    assert [line["step"] for line in lines if "loss" in line] == [1, 2, 3]
+    assert oddlm.load(str(together / "model")).sample("1,2", n=1, length=4)
+
+
+def test_what_is_logged_and_measured(recipe, tmp_path):
+    folder = train(read_rl_config(recipe), tmp_path / "run", device="cpu")
+    lines = log_of(tmp_path / "run")
+    updates = [line for line in lines if "loss" in line]
+    assert len(updates) == 6
+    assert all(0 <= line["reward"] <= 1 and 0 <= line["mixed"] <= 1 for line in updates)
+    assert {line["weight"] for line in updates} != {1.0}  # the rollouts are pushed
+    for line in lines:
+        for found in line.get("held_out", {}).values():
+            assert found["pass@1"] == pytest.approx(sum(found["right"]) / 2 / 3, abs=1e-4)
+            assert found["pass@2"] == pytest.approx(sum(map(bool, found["right"])) / 3, abs=1e-4)
+            assert found["entropy"] > 0
+    lm = oddlm.load(str(folder))
+    assert lm.sample("10,20", n=2, length=4)[0].tokens
+
+
+def test_rewards_are_learned(recipe, tmp_path):
+    changes = ["steps=30", "check_every=30", "rollouts.prompts=8", "rollouts.n=8", "rows=64"]
+    changes += ["learning_rate=1e-2", "rollouts.settings.alpha=0"]
+    train(read_rl_config(recipe, [*changes, "estimator=d1"]), tmp_path / "run", device="cpu")
+    rewards = [line["reward"] for line in log_of(tmp_path / "run") if "loss" in line]
+    assert sum(rewards[-5:]) / 5 > sum(rewards[:5]) / 5 + 0.2
+
+
+def test_every_problem_is_met_before_one_comes_again(recipe):
+    config = read_rl_config(recipe)
+    training = Training(config, HERE, oddlm.load(config.model))
+    met = [problem.id for update in range(5) for problem in training._choose(update)]
+    assert all(sorted(met[i : i + 5]) == sorted(set(met)) for i in (0, 5, 10))
+    assert met[:5] != met[5:10]
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        (["estimator=exact"], "exact"),
+        (["loss=ppo"], "ppo"),
+        (["reuse=4"], "reuse 4"),
+        (["rollouts.settings.pool=8"], "pool"),
+        (["rollouts.settings.alpa=8"], "alpa"),
+        (["evaluate.methods.plain.n=0"], "n"),
+        (["wings=2"], "wings"),
+        (["steps"], "steps"),
+        (["steps.first=1"], "steps"),
+    ],
+)
+def test_bad_recipes(recipe, changes, named):
+    with pytest.raises(ValueError, match=named):
+        read_rl_config(recipe, changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        (["model=toy"], "toy"),
+        (["evaluate.problems.split=train"], "train/0"),
+    ],
+)
+def test_runs_that_cannot_begin(recipe, tmp_path, changes, named):
+    with pytest.raises(ValueError, match=named):
+        train(read_rl_config(recipe, changes), tmp_path / "run", device="cpu")
