@@ -47,7 +47,7 @@ def recipe(model, tmp_path):
 
 
 def _load(*, split="train", count=4):
-    first = {"train": 10, "tune": 40}[split]
+    first = {"train": 10, "tune": 40, "test": 70}[split]
     return [Problem(f"{split}/{i}", f"{first + i},{first - i}", i) for i in range(count)]
 
 

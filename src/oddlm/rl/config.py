@@ -76,6 +76,7 @@ class RlConfig(LoopConfig):
     rollouts: RolloutConfig = Field(default_factory=lambda: checked(RolloutConfig, {}))
     evaluate: EvaluateConfig = Field(default_factory=lambda: checked(EvaluateConfig, {}))
     reuse: int = Field(1, ge=1, description="Steps of the optimiser on each batch of rollouts.")
+    max_batch: int = Field(1024, ge=1, description="Samples per network call when drawing.")
     rows: int = Field(256, ge=1, description="Samples per pass with gradients.")
     recompute: bool = Field(
         True, description="Keep no activations: less memory for a third more time."

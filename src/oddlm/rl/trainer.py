@@ -201,7 +201,7 @@ def train(
     out.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(config.seed)
     torch.set_float32_matmul_precision("high")
-    lm = load(config.model, device=place.device, dtype="fp32")
+    lm = load(config.model, device=place.device, dtype="fp32", max_batch=config.max_batch)
     training = Training(config, place, lm)
     run = Run(
         config,
