@@ -75,11 +75,19 @@ def test_two_processes_do_the_work_of_one(recipe, tmp_path):
 
 
 def test_what_is_logged_and_measured(recipe, tmp_path):
-    folder = train(read_rl_config(recipe), tmp_path / "run", device="cpu")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    config, out = read_rl_config(recipe), tmp_path / "run"
+    folder = train(config, out, device="cpu", track=["tensorboard"])
+    (page,) = (out / "tensorboard").iterdir()
+    read = EventAccumulator(str(page)).Reload()
     lines = log_of(tmp_path / "run")
     updates = [line for line in lines if "loss" in line]
     assert len(updates) == 6
     assert all(0 <= line["reward"] <= 1 and 0 <= line["mixed"] <= 1 for line in updates)
+    tracked = [event.value for event in read.Scalars("reward")]
+    assert tracked == pytest.approx([line["reward"] for line in updates])
+    assert [event.step for event in read.Scalars("held_out/plain/pass@2")] == [0, 3, 6]
     assert {line["weight"] for line in updates} != {1.0}  # the rollouts are pushed
     for line in lines:
         for found in line.get("held_out", {}).values():
@@ -135,3 +143,13 @@ def test_bad_recipes(recipe, changes, named):
 def test_runs_that_cannot_begin(recipe, tmp_path, changes, named):
     with pytest.raises(ValueError, match=named):
         train(read_rl_config(recipe, changes), tmp_path / "run", device="cpu")
+
+
+def test_a_tracker_of_problems_cannot_follow_training(recipe, tmp_path):
+    with pytest.raises(ValueError, match=r"test_trackers\.Diary"):
+        train(
+            read_rl_config(recipe),
+            tmp_path / "run",
+            device="cpu",
+            track=["tests.experiments.test_trackers.Diary"],
+        )

@@ -28,6 +28,12 @@ def rl(
         ),
     ] = None,
     device: Device = None,
+    track: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Report to wandb, mlflow, tensorboard (extras) or a dotted path. Repeatable.",
+        ),
+    ] = None,
 ) -> None:
     """Train a model on the rewards of a task (GRPO).
 
@@ -45,4 +51,5 @@ def rl(
     from ..rl.config import read_rl_config
     from ..rl.trainer import train as run
 
-    typer.echo(f"finished: {run(read_rl_config(config, change or ()), out, device=device)}")
+    recipe = read_rl_config(config, change or ())
+    typer.echo(f"finished: {run(recipe, out, device=device, track=track or ())}")

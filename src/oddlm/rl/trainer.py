@@ -4,8 +4,10 @@ Start it with `oddlm rl recipes/rl/plain.toml --out runs/rl`, or as several proc
 Everything random derives from the seed and the step, so a run that resumes needs no generator.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from ..experiments.trackers import following
 from ..lm import LM, load
 from ..models.loading.quant import is_quantized
 from ..models.native import Native
@@ -203,22 +206,38 @@ def train(
     torch.set_float32_matmul_precision("high")
     lm = load(config.model, device=place.device, dtype="fp32", max_batch=config.max_batch)
     training = Training(config, place, lm)
-    run = Run(
-        config,
-        out,
-        place,
-        training.network,
-        adamw(training.network.parameters(), config),
-        training.loss_at,
-        training.measured,
-        measure_first=True,
-        unit=config.reuse,
-        notes=lambda: training.notes,
-    )
-    fit(run)
+    settings = config.model_dump(mode="json")
+    digest = sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
+    told = track if place.rank == 0 else ()
+    with following(told, out, f"rl-{out.name}-{digest}", settings) as follow:
+        run = Run(
+            config,
+            out,
+            place,
+            training.network,
+            adamw(training.network.parameters(), config),
+            training.loss_at,
+            training.measured,
+            measure_first=True,
+            unit=config.reuse,
+            notes=lambda: training.notes,
+            follow=lambda step, values: follow(flat(values), step),
+        )
+        fit(run)
     if place.rank == 0:
         save_model(config.model, training.network, out / MODEL)
     return out / MODEL
+
+
+def flat(values: Mapping[str, Any]) -> dict[str, float]:
+    """Return the numbers in nested mappings under names like `held_out/plain/pass@1`."""
+    found: dict[str, float] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            found |= {f"{name}/{inner}": number for inner, number in flat(value).items()}
+        elif isinstance(value, int | float):
+            found[name] = value
+    return found
 
 
 def trainable(lm: LM) -> tuple[Transformer, int]:
