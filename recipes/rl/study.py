@@ -23,6 +23,7 @@ from typing import Any
 
 from oddlm.files import write_whole
 from oddlm.rl.config import RlConfig, read_rl_config
+from oddlm.signals import unwinding
 from oddlm.train.loop import LOG
 
 HERE = Path(__file__).parent
@@ -200,7 +201,12 @@ def main(words: Sequence[str] | None = None) -> int:
     for job in jobs:
         config_of(job, options)  # raises ValueError before anything runs
     queue = Queue(options, jobs)
-    queue.run(began + 60 * options.minutes)
+    try:
+        with unwinding():
+            queue.run(began + 60 * options.minutes)
+    except KeyboardInterrupt:  # SIGTERM, too: runs have saved
+        print("stopped; the same command goes on")
+        return 130
     left = sum(not (options.results / f"{job.name}.jsonl").exists() for job in jobs)
     print(f"{len(jobs) - left} of {len(jobs)} runs are complete")
     return 1 if queue.failed else 0

@@ -2,16 +2,20 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 import oddlm
-from oddlm.rl.config import read_rl_config
+from oddlm.config import checked
+from oddlm.rl.config import RlConfig, read_rl_config
 from oddlm.rl.trainer import Training, train
 from oddlm.train.loop import Place
 
@@ -153,3 +157,15 @@ def test_a_tracker_of_problems_cannot_follow_training(recipe, tmp_path):
             device="cpu",
             track=["tests.experiments.test_trackers.Diary"],
         )
+
+
+def test_the_guide_names_every_key_and_its_default():
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "rl.md").read_text()
+    recipe = tomllib.loads(re.findall(r"```toml\n(.*?)```", page, re.DOTALL)[-1])
+    needed = {"task": "countdown", "steps": 1, "learning_rate": 1.0}
+    usual = checked(RlConfig, needed).model_dump()
+    assert recipe.keys() | {"advantage"} == usual.keys()
+    free = {*needed, "protocol", "settings"}
+    assert {k: v for k, v in recipe.items() if k not in free} == {
+        k: v for k, v in usual.items() if k not in {*free, "advantage"}
+    }
