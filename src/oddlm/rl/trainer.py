@@ -120,18 +120,13 @@ class Training:
     def _draw(self, step: int) -> None:
         """Draw rollouts for the next steps; note what they are like."""
         config = self.config.rollouts
-        update = step // self.config.reuse
-        chosen = self._choose(update)
-        seeds = [
-            step_seed(self.config.seed, SAMPLES, update, self.place.rank, i)
-            for i in range(len(chosen))
-        ]
+        places = self._places(step // self.config.reuse)
         rolled = rollouts(
             self.lm,
-            chosen,
+            [self._problem(place) for place in places],
             config.n,
             params=self.params,
-            seeds=seeds,
+            seeds=[step_seed(self.config.seed, SAMPLES, place) for place in places],
             reward=self.task,
             trajectories=True,
         )
@@ -141,16 +136,22 @@ class Training:
         self.before = self._estimates(step) if self.config.reuse > 1 else []
         self.notes = _notes(rolled, self.held, self.place)
 
-    def _choose(self, update: int) -> list[Problem]:
-        """Return this process's problems: all are met once before one comes again."""
-        count, size = len(self.problems), self.config.rollouts.prompts
+    def _places(self, update: int) -> range:
+        """Return where this process's problems stand among those of the whole run.
+
+        Everything random derives from the place, so more processes with fewer problems each draw
+        the same rollouts.
+        """
+        size = self.config.rollouts.prompts
         first = (update * self.place.world + self.place.rank) * size
-        chosen = []
-        for i in range(first, first + size):
-            seed = step_seed(self.config.seed, PROBLEMS, i // count)
-            order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-            chosen.append(self.problems[int(order[i % count])])
-        return chosen
+        return range(first, first + size)
+
+    def _problem(self, place: int) -> Problem:
+        """Return a problem: all are met once before one comes again."""
+        count = len(self.problems)
+        seed = step_seed(self.config.seed, PROBLEMS, place // count)
+        order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+        return self.problems[int(order[place % count])]
 
     def _weights(self, rolled: Rollouts) -> Tensor:
         """[B, S]: importance weights, 0 for tokens that do not count."""
