@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -58,8 +57,7 @@ def test_an_interrupted_run_ends_with_the_same_weights_and_log(recipe, tmp_path,
 
 def test_two_processes_do_the_work_of_one(recipe, tmp_path):
     alone, together = tmp_path / "alone", tmp_path / "together"
-    changes = ["steps=3", "check_every=3", "rollouts.prompts=2", "model=" + str(recipe.parent)]
-    shutil.copytree(read_rl_config(recipe).model, recipe.parent, dirs_exist_ok=True)
+    changes = ["steps=3", "check_every=3", "rollouts.prompts=2"]
     words = [str(recipe), "--out", str(together), "--device", "cpu"]
     words += [word for change in changes for word in ("--set", change)]
     several = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -72,14 +70,15 @@ def test_two_processes_do_the_work_of_one(recipe, tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    train(read_rl_config(recipe, [*changes, "rollouts.prompts=4"]), alone, device="cpu")
+    config = read_rl_config(recipe, [*changes, "rollouts.prompts=4"])
+    train(config, alone, device="cpu")
     first, other = log_of(alone), log_of(together)
     assert first[0]["held_out"] == other[0]["held_out"]  # problems are shared out among processes
     assert first[1]["reward"] == other[1]["reward"]
     begun, one, two = (
         torch.cat([x.flatten() for x in weights.values()])
         for weights in (
-            load_file(recipe.parent / "model.safetensors"),
+            load_file(Path(config.model) / "model.safetensors"),
             *(torch.load(run / "checkpoint.pt")["network"] for run in (alone, together)),
         )
     )

@@ -380,3 +380,18 @@ def test_the_mask_is_never_written():
     rolled = rollouts(native(), PROMPTS, 4, **SHAPE)
     assert not (rolled.tokens == MASK).any()
     assert set(ENDS) == set(native().info.end_ids)
+
+
+@pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # numpy for Triton
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_the_fused_kernels_give_the_same_numbers(monkeypatch, temperature):
+    lm, settings = LM(Toy(vocab_size=12), ToyTokenizer(12)), {**ODD, "temperature": temperature}
+    settings |= {"length": 2, "steps": 1}
+    expected = rollouts(lm, PROMPTS[:1], 2, **settings)
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert lm.backend(SampleParams().with_settings(settings)).draws
+    found = rollouts(lm, PROMPTS[:1], 2, **settings)
+    assert torch.equal(found.tokens, expected.tokens)
+    for name in ("base_logprobs", "pushed_logprobs", "drawn_logprobs"):
+        ours, theirs = getattr(found, name), getattr(expected, name)
+        assert (ours - theirs).abs().max() < 1e-4, name
