@@ -73,6 +73,8 @@ class Place:
 
     def join(self) -> None:
         """Meet the other processes, if torchrun started several."""
+        if self.device.startswith("cuda:"):
+            torch.cuda.set_device(self.device)  # collectives of objects use the current device
         if self.world > 1 and not torch.distributed.is_initialized():
             torch.distributed.init_process_group(
                 "nccl" if self.device.startswith("cuda") else "gloo"
