@@ -1,5 +1,7 @@
 """A tiny network in a folder, as `oddlm train` writes it, and a recipe that trains it."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -51,6 +53,10 @@ def _load(*, split="train", count=4):
     return [Problem(f"{split}/{i}", f"{first + i},{first - i}", i) for i in range(count)]
 
 
+def _template(problem):
+    return ["a", 3]
+
+
 SHORT = Task(
     name="short",
     load=_load,
@@ -58,3 +64,4 @@ SHORT = Task(
     score=lambda problem, text: Score(len(text) < 9, text, "by its length"),
     length=4,
 )
+FORM = replace(SHORT, name="form", template=_template)

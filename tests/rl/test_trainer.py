@@ -150,6 +150,7 @@ def test_bad_recipes(recipe, changes, named):
     [
         (["model=toy"], "toy"),
         (["evaluate.problems.split=train"], "train/0"),
+        (["task=tests.rl.conftest.FORM", "estimator=coupled"], "coupled"),
     ],
 )
 def test_runs_that_cannot_begin(recipe, tmp_path, changes, named):
@@ -177,3 +178,11 @@ def test_the_guide_names_every_key_and_its_default():
     assert {k: v for k, v in recipe.items() if k not in free} == {
         k: v for k, v in usual.items() if k not in {*free, "advantage"}
     }
+
+
+def test_given_text_in_answers_is_not_learned(recipe):
+    config = read_rl_config(recipe, ["task=tests.rl.conftest.FORM"])
+    training = Training(config, HERE, oddlm.load(config.model))
+    training.loss_at(0)
+    assert training.held.counted.sum(dim=1).max() <= 3
+    assert torch.equal(training.held.weights == 0, ~training.held.counted)

@@ -28,6 +28,11 @@ def _method(given: Any) -> Any:
     return given
 
 
+def name_of(named: Named) -> str:
+    """Return the name in a name with options."""
+    return named if isinstance(named, str) else str(named.get("name"))
+
+
 Settings = Annotated[dict[str, Any], BeforeValidator(_settings)]
 Method = Annotated[dict[str, Any], BeforeValidator(_method)]
 
@@ -110,9 +115,12 @@ class RlConfig(LoopConfig):
         return self
 
     @property
+    def estimator_name(self) -> str:
+        return name_of(self.estimator)
+
+    @property
     def used_advantage(self) -> Named:
-        name = self.loss if isinstance(self.loss, str) else self.loss["name"]
-        return self.advantage or USUAL.get(name, "group")
+        return self.advantage or USUAL.get(name_of(self.loss), "group")
 
     def params(self, settings: Mapping[str, Any]) -> SampleParams:
         """Return the settings of one method, beside those of the run."""

@@ -91,6 +91,11 @@ class Training:
         self.config, self.place, self.lm = config, place, lm
         self.network, self.mask_id = trainable(lm)
         self.task = find_task(config.task).under(config.protocol)
+        if self.task.template is not None and config.estimator_name in ("d1", "coupled"):
+            raise ValueError(
+                f"task {self.task.name!r} has given text inside its answers, which the estimator "
+                f"{config.estimator_name!r} would hide: use 'trace'"
+            )
         self.problems = self.task.problems(**config.problems)
         self.unseen = unseen(self.task, self.problems, config.evaluate.problems)
         self.params = config.params(config.rollouts.settings)
