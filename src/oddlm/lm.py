@@ -128,17 +128,7 @@ class LM:
             checked(SampleParams, settings) if params is None else params.with_settings(settings)
         )
         texts = [prompts] if isinstance(prompts, str) else list(prompts)
-        if templates is None:
-            forms: list[Form | None] = [None] * len(texts)
-        else:
-            forms = [
-                encode_template(self.tokenizer, self.info, i, template)
-                for i, template in enumerate(templates)
-            ]
-            if len(forms) != len(texts):
-                raise ValueError(
-                    f"templates must be one per prompt: got {len(forms)} for {len(texts)} prompts"
-                )
+        forms = encode_templates(self.tokenizer, self.info, templates, len(texts))
         longest = max((len(form) for form in forms if form is not None), default=params.length)
         ids = encode_prompts(
             self.tokenizer, texts, longest, context=self.info.context, raw=self.raw
@@ -563,6 +553,22 @@ def encode_prompts(
             )
         found.append(ids)
     return found
+
+
+def encode_templates(
+    tokenizer: Any, info: ModelInfo, templates: Sequence[Template] | None, prompts: int
+) -> "list[Form | None]":
+    """Return the token ids of each prompt's template; None without templates."""
+    if templates is None:
+        return [None] * prompts
+    forms: list[Form | None] = [
+        encode_template(tokenizer, info, i, template) for i, template in enumerate(templates)
+    ]
+    if len(forms) != prompts:
+        raise ValueError(
+            f"templates must be one per prompt: got {len(forms)} for {prompts} prompts"
+        )
+    return forms
 
 
 def encode_template(tokenizer: Any, info: ModelInfo, i: int, template: Template) -> Form:

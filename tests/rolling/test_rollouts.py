@@ -1,6 +1,7 @@
 """Rollouts: their log-probabilities are those of the steps that wrote the tokens."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -344,6 +345,7 @@ def test_bad_models_and_weights(lm):
 
 def test_sync_sets_all_weights():
     model, other = native(), native(seed=1)
+    model.weights = SimpleNamespace(identity="of a file")
     held = [p.data_ptr() for p in model.network.parameters()]
     oddlm.sync(LM(model, model.tokenizer), other.network.double().state_dict())
     for (name, ours), theirs in zip(
@@ -352,6 +354,7 @@ def test_sync_sets_all_weights():
         assert ours.dtype == torch.float32, name
         assert torch.equal(ours, theirs.float()), name
     assert held == [p.data_ptr() for p in model.network.parameters()]
+    assert model.info.digest is None, "they are no longer those of the file"
     expected = rollouts(native(seed=1), PROMPTS, 2, **SHAPE).tokens
     assert torch.equal(rollouts(model, PROMPTS, 2, **SHAPE).tokens, expected)
 

@@ -10,7 +10,6 @@ from torch.nn import functional as F
 from ..checks import whole
 from ..config import checked
 from ..core import noise
-from ..core.canvas import Template as Form
 from ..core.canvas import lay_prompts
 from ..core.model import Model, info_of
 from ..core.step import Observer
@@ -23,7 +22,7 @@ from ..lm import (
     batches,
     check_params,
     encode_prompts,
-    encode_template,
+    encode_templates,
     with_cfg,
 )
 from ..models.adapters.causality import evaluating
@@ -80,16 +79,7 @@ def rollouts(
     check_params(params)
     given = [prompts] if isinstance(prompts, str) else list(prompts)
     texts, templates, score = pose(given, reward, templates)
-    forms: list[Form | None] = [None] * len(texts)
-    if templates is not None:
-        forms = [
-            encode_template(lm.tokenizer, lm.info, i, template)
-            for i, template in enumerate(templates)
-        ]
-        if len(forms) != len(texts):
-            raise ValueError(
-                f"templates must be one per prompt: got {len(forms)} for {len(texts)} prompts"
-            )
+    forms = encode_templates(lm.tokenizer, lm.info, templates, len(texts))
     longest = max((len(form) for form in forms if form is not None), default=params.length)
     ids = encode_prompts(lm.tokenizer, texts, longest, context=lm.info.context, raw=lm.raw)
     most = lm.max_batch if max_batch is None else max_batch
