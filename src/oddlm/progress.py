@@ -2,12 +2,13 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from .core.step import Observer, StepEvent
+from .core.step import Observer
 
 PATIENCE_S = 2.0
+Done = Callable[[int], None]  # takes the number of steps done
 
 
 @contextmanager
@@ -16,8 +17,25 @@ def step_progress(wanted: bool | None) -> Iterator[Observer]:
 
     With `wanted=None` it draws on a terminal only, and after PATIENCE_S seconds.
     """
+    with _bar("denoising", wanted) as update:
+        yield lambda event: update(event.step.index + 1, event.step.total)
+
+
+@contextmanager
+def training_bar(start: int, steps: int, wanted: bool | None) -> Iterator[Done]:
+    """Yield a function that draws how many of the steps of a training run are done.
+
+    start: steps done by an earlier part of the run, which say nothing about the time left.
+    """
+    with _bar("training", wanted, start) as update:
+        yield lambda done: update(done, steps)
+
+
+@contextmanager
+def _bar(words: str, wanted: bool | None, start: int = 0) -> Iterator[Callable[[int, int], None]]:
+    """Yield a function that takes the number of steps done, and of all steps."""
     if wanted is False or (wanted is None and not sys.stderr.isatty()):
-        yield lambda _: None
+        yield lambda *_: None
         return
     from rich.console import Console
     from rich.progress import (
@@ -29,23 +47,25 @@ def step_progress(wanted: bool | None) -> Iterator[Observer]:
     )
 
     columns = (
-        TextColumn("denoising"),
+        TextColumn(words),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("steps"),
         TimeRemainingColumn(),
     )
-    bar = Progress(*columns, console=Console(stderr=True), transient=True)
-    task = bar.add_task("denoising")
+    # What is printed belongs above the bar on a terminal, but never into it from a file.
+    together = sys.stdout.isatty()
+    bar = Progress(*columns, console=Console(stderr=True), transient=True, redirect_stdout=together)
+    task = bar.add_task(words, completed=start)
     began = time.monotonic()
 
-    def tick(event: StepEvent) -> None:
+    def update(done: int, total: int) -> None:
         if not bar.live.is_started and (wanted or time.monotonic() - began > PATIENCE_S):
             bar.start()
-        bar.update(task, total=event.step.total, completed=event.step.index + 1)
+        bar.update(task, total=total, completed=done)
 
     try:
-        yield tick
+        yield update
     finally:
         if bar.live.is_started:
             bar.stop()

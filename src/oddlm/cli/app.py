@@ -28,7 +28,7 @@ ORDER = (
     *("demo", "sample", "answer", "generate", "serve", "record"),
     *("tasks", "problems", "eval", "draw", "score", "sweep", "tune", "lm-eval"),
     *("runs", "report", "import-released"),
-    *("names", "models", "verify", "adapt", "train", "bench"),
+    *("names", "models", "verify", "adapt", "train", "rl", "bench"),
 )  # of the commands in the help; any others follow
 
 

@@ -43,7 +43,7 @@ def outline_model(name: str, **options: Any) -> "Outline | None":
     Return None if the model is not a checkpoint.
     """
     check_model(name, **options)
-    if not _is_checkpoint(name):
+    if not is_checkpoint(name):
         return None
     from .loading.pretrained import Source, outline
 
@@ -64,7 +64,7 @@ def model_digest(name: str, *, revision: str | None = None) -> str:
     from .loading import weights
 
     factory = find_model(name)
-    if _is_checkpoint(name):
+    if is_checkpoint(name):
         from .loading.pretrained import Source, source_digest
 
         return source_digest(Source(name, revision))
@@ -93,7 +93,7 @@ def find_model(name: str) -> Callable[..., Any]:
             f"{name!r} is a GGUF file, which holds a causal model: make a diffusion model of it "
             "with `oddlm adapt`, and give the folder that this writes"
         )
-    if _is_checkpoint(name):
+    if is_checkpoint(name):
         from .loading.pretrained import load_pretrained
 
         return partial(load_pretrained, name)
@@ -115,7 +115,7 @@ def find_model(name: str) -> Callable[..., Any]:
     return cast("Callable[..., Any]", find_dotted("model", path))
 
 
-def _is_checkpoint(name: str) -> bool:
+def is_checkpoint(name: str) -> bool:
     """Return whether the name is an alias, a folder in a published layout, or one on the hub."""
     if name in KNOWN or name in ALIASES:
         return name in ALIASES

@@ -29,7 +29,7 @@ from ..models.loading.weights import SHA256, files_digest
 from ..models.transformer import Layout, Transformer
 from .card import write_card
 from .loop import (
-    LoopConfig,
+    PairsConfig,
     Place,
     Progress,
     Run,
@@ -49,7 +49,7 @@ DIFFERENCE = "difference.safetensors"
 HELD_OUT = 512  # pairs per bucket at most, of a measurement
 
 
-class AdaptConfig(LoopConfig):
+class AdaptConfig(PairsConfig):
     base: Path = Field(description="A causal checkpoint: a folder, or a GGUF file.")
     data: Path = Field(description="JSONL with the texts `prompt` and `answer`.")
     held_out: Path = Field(description="JSONL like `data`, for measurements only.")

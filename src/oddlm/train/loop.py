@@ -9,7 +9,7 @@ import json
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +21,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..models.loading.device import chosen_device
+from ..progress import training_bar
 from ..signals import deferring
+
+LOG = "log.jsonl"
 
 
 class Strict(BaseModel):
@@ -39,15 +42,20 @@ class LoopConfig(Strict):
         0.3, ge=0, le=1, description="Last share of the steps, over which the rate falls to 0."
     )
     weight_decay: float = Field(0.1, ge=0)
-    focal: float = Field(
-        1.0, ge=0, description="Weight (1 - p)^focal on each token: easy ones count less."
-    )
     precision: Literal["bf16", "fp32"] = "bf16"
     log_every: int = Field(100, ge=1)
     check_every: int = Field(
         1000, ge=1, description="Steps between measurements on held-out pairs."
     )
     checkpoint_s: float = Field(60.0, gt=0)
+
+
+class PairsConfig(LoopConfig):
+    """The settings of every recipe that learns from pairs of prompt and answer."""
+
+    focal: float = Field(
+        1.0, ge=0, description="Weight (1 - p)^focal on each token: easy ones count less."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +73,8 @@ class Place:
 
     def join(self) -> None:
         """Meet the other processes, if torchrun started several."""
+        if self.device.startswith("cuda:"):
+            torch.cuda.set_device(self.device)  # collectives of objects use the current device
         if self.world > 1 and not torch.distributed.is_initialized():
             torch.distributed.init_process_group(
                 "nccl" if self.device.startswith("cuda") else "gloo"
@@ -75,6 +85,14 @@ class Place:
         if self.world == 1:
             return module
         return nn.parallel.DistributedDataParallel(module)
+
+    def gathered(self, own: list[Any]) -> list[Any]:
+        """Return the lists of all processes, one after another."""
+        if self.world == 1:
+            return own
+        parts: list[Any] = [None] * self.world
+        torch.distributed.all_gather_object(parts, own)
+        return [one for part in parts for one in part]
 
 
 def this_place(device: str | None) -> Place:
@@ -99,7 +117,12 @@ class Run:
 
     trained: the weights that are saved and resumed.
     loss_at: returns the loss of a step, and the number of tokens it saw; calls `backward` itself.
-    held_out: measures the network on held-out pairs.
+    held_out: measures the network on held-out pairs or problems. Lists in it go to the log's file
+        only.
+    measure_first: measure once before the first step, too.
+    unit: the run is saved and ended after multiples of this many steps only.
+    notes: returns what else the log says of the last step.
+    follow: called with what is logged.
     """
 
     config: LoopConfig
@@ -109,6 +132,10 @@ class Run:
     optimiser: torch.optim.Optimizer
     loss_at: Callable[[int], tuple[Tensor, str, int]]
     held_out: Callable[[], dict[str, Any]]
+    measure_first: bool = False
+    unit: int = 1
+    notes: Callable[[], Mapping[str, Any]] = dict
+    follow: Callable[[int, Mapping[str, Any]], None] = lambda *_: None
 
 
 def adamw(parameters: Iterable[nn.Parameter], config: LoopConfig) -> torch.optim.AdamW:
@@ -129,35 +156,45 @@ def fit(run: Run) -> Progress:
     config, rank = run.config, run.place.rank
     checkpoint = run.out / "checkpoint.pt"
     start = _resume(checkpoint, run)
-    log = _Log(run.out / "log.jsonl", start, quiet=rank > 0)
-    parameters = [p for group in run.optimiser.param_groups for p in group["params"]]
+    log = _Log(run, start)
+    if run.measure_first and start.step == 0:
+        log(step=0, held_out=run.held_out())
     saved = time.monotonic()
-    for step, received in _steps(start.step, config.steps):
-        loss, name, tokens = run.loss_at(step)
-        torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-        for group in run.optimiser.param_groups:
-            group["lr"] = config.learning_rate * rate(config, step)
-        run.optimiser.step()
-        run.optimiser.zero_grad(set_to_none=True)
-        log.count(tokens * run.place.world)
-        done = step + 1
-        if done % config.log_every == 0 or done == config.steps:
-            log(step=done, data=name, loss=round(loss.item(), 4))
-        if done % config.check_every == 0 or done == config.steps:
-            log(step=done, held_out=run.held_out())
-        due = received or time.monotonic() - saved > config.checkpoint_s or done == config.steps
-        if rank == 0 and due:
-            _save(checkpoint, run, log.progress(done))
-            saved = time.monotonic()
+    with training_bar(start.step, config.steps, False if rank else None) as tick:
+        for step, received in _steps(start.step, config.steps, run.unit):
+            loss, name, tokens = _take(run, step)
+            log.count(tokens * run.place.world)
+            done = step + 1
+            if done % config.log_every == 0 or done == config.steps:
+                log(step=done, data=name, loss=round(loss.item(), 4), **run.notes())
+            if done % config.check_every == 0 or done == config.steps:
+                log(step=done, held_out=run.held_out())
+            due = received or time.monotonic() - saved > config.checkpoint_s
+            if rank == 0 and ((due and done % run.unit == 0) or done == config.steps):
+                _save(checkpoint, run, log.progress(done))
+                saved = time.monotonic()
+            tick(done)
     return log.progress(config.steps)
 
 
-def _steps(start: int, stop: int) -> Iterator[tuple[int, list[int]]]:
-    """Yield each step, with the signals received during it, until one is."""
+def _take(run: Run, step: int) -> tuple[Tensor, str, int]:
+    """Take one step of the optimiser; return what `loss_at` did."""
+    result = run.loss_at(step)
+    parameters = [p for group in run.optimiser.param_groups for p in group["params"]]
+    torch.nn.utils.clip_grad_norm_(parameters, 1.0)
+    for group in run.optimiser.param_groups:
+        group["lr"] = run.config.learning_rate * rate(run.config, step)
+    run.optimiser.step()
+    run.optimiser.zero_grad(set_to_none=True)
+    return result
+
+
+def _steps(start: int, stop: int, unit: int) -> Iterator[tuple[int, list[int]]]:
+    """Yield each step, with the signals received so far, until there are some at a unit's end."""
     with deferring() as received:
         for step in range(start, stop):
             yield step, received
-            if received:
+            if received and (step + 1) % unit == 0:
                 break
 
 
@@ -222,13 +259,16 @@ def step_seed(*parts: int) -> int:
 class _Log:
     """Writes lines of JSON to a file and to standard output."""
 
-    def __init__(self, path: Path, start: Progress, *, quiet: bool) -> None:
-        self._path, self._start, self._quiet = path, start, quiet
+    def __init__(self, run: Run, start: Progress) -> None:
+        self._path, self._start, self._quiet = run.out / LOG, start, run.place.rank > 0
         self._began, self._tokens = time.monotonic(), 0
+        self._follow = run.follow
         # An interrupted run logs the steps after its checkpoint again.
-        if not quiet and path.exists():
-            lines = [line for line in path.read_text().splitlines() if _step(line) <= start.step]
-            path.write_text("".join(line + "\n" for line in lines))
+        if not self._quiet and self._path.exists():
+            text = self._path.read_text()
+            last = start.step if start.step else -1  # what was measured first, too
+            lines = [line for line in text.splitlines() if _step(line) <= last]
+            self._path.write_text("".join(line + "\n" for line in lines))
 
     def count(self, tokens: int) -> None:
         self._tokens += tokens
@@ -240,10 +280,19 @@ class _Log:
     def __call__(self, *, step: int, **values: Any) -> None:
         if self._quiet:
             return
-        line = json.dumps({**asdict(self.progress(step)), **values})
+        line = {**asdict(self.progress(step)), **values}
         with self._path.open("a") as file:
-            file.write(line + "\n")
-        print(line, flush=True)
+            file.write(json.dumps(line) + "\n")
+        print(json.dumps(_without_lists(line)), flush=True)
+        self._follow(step, values)
+
+
+def _without_lists(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: _without_lists(value) if isinstance(value, Mapping) else value
+        for name, value in values.items()
+        if not isinstance(value, list)
+    }
 
 
 def _step(line: str) -> float:

@@ -20,7 +20,7 @@ from ..models.transformer import Transformer, TransformerConfig
 from ..registry import Registry
 from .blocks import answer_logits
 from .loop import (
-    LoopConfig,
+    PairsConfig,
     Run,
     Strict,
     adamw,
@@ -63,7 +63,7 @@ class DataConfig(Strict):
     share: float = Field(gt=0, description="Of the steps.")
 
 
-class TrainConfig(LoopConfig):
+class TrainConfig(PairsConfig):
     compile: bool = True
     block_length: int | None = Field(
         None, ge=1, description="Makes the network block-causal, in blocks of this many tokens."

@@ -6,18 +6,18 @@ store's folder and returns a `Tracker`; it gets the scored records.
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 from ...registry import Registry
 from ...spec import RunSpec
 from ...store import Scored, Summary
 from . import mlflow, tensorboard, wandb
-from .pages import Page
+from .pages import Numbers, Page
 
-__all__ = ["TRACKERS", "Page", "Tracker", "tracker", "tracking"]
+__all__ = ["TRACKERS", "Follow", "Page", "Tracker", "following", "tracker", "tracking"]
 
 
 @runtime_checkable
@@ -38,6 +38,18 @@ class Tracker(Protocol):
         """End tracking. Runs that have not finished stay unfinished."""
 
 
+@runtime_checkable
+class Follower(Protocol):
+    """Follows runs that have steps rather than problems: training."""
+
+    def open(self, run: str, settings: Mapping[str, Any]) -> None: ...
+
+    def log(self, run: str, numbers: Numbers, step: int) -> None: ...
+
+    def end(self, run: str, numbers: Numbers) -> None: ...
+
+
+Follow = Callable[[Numbers, int], None]  # takes numbers and the step they belong to
 OpenTracker = Callable[[Path], Tracker]  # takes the store's folder, for trackers that write files
 
 TRACKERS: Registry[OpenTracker] = Registry("tracker")
@@ -67,7 +79,7 @@ def tracker(name: str, folder: Path) -> Tracker:
 
 
 @contextmanager
-def tracking(names: Sequence[str], folder: Path) -> Iterator[Tracker]:
+def tracking(names: Sequence[str], folder: Path) -> Iterator["_Together"]:
     """Open several trackers as one, and close them at the end.
 
     A tracker that fails during a run is switched off, with a warning.
@@ -79,6 +91,31 @@ def tracking(names: Sequence[str], folder: Path) -> Iterator[Tracker]:
         yield together
     finally:
         together.close()
+
+
+@contextmanager
+def following(
+    names: Sequence[str], folder: Path, run: str, settings: Mapping[str, Any]
+) -> Iterator[Follow]:
+    """Let trackers follow a training run; yield the function that takes its numbers.
+
+    Raise ValueError for a tracker that follows only runs over problems.
+    """
+    last: dict[str, float] = {}
+    with tracking(names, folder) as together:
+        for name, one in together.working.items():
+            if not isinstance(one, Follower):
+                raise ValueError(
+                    f"tracker {name!r} cannot follow training: it has no open, log and end"
+                )
+        together.follow(lambda follower: follower.open(run, settings))
+
+        def follow(numbers: Numbers, step: int) -> None:
+            last.update(numbers)
+            together.follow(lambda follower: follower.log(run, numbers, step))
+
+        yield follow
+        together.follow(lambda follower: follower.end(run, last))
 
 
 class _Together:
@@ -93,6 +130,9 @@ class _Together:
 
     def finish(self, spec: RunSpec, summary: Summary) -> None:
         self._each(lambda tracker: tracker.finish(spec, summary))
+
+    def follow(self, call: Callable[[Follower], None]) -> None:
+        self._each(lambda tracker: call(cast("Follower", tracker)))
 
     def close(self) -> None:
         self._each(lambda tracker: tracker.close())

@@ -2,12 +2,12 @@
 
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...spec import RunSpec
-from .pages import PROJECT, Numbers, Page, Pages, described
+from .pages import PROJECT, Numbers, Page, Pages
 
 
 def mlflow(folder: Path) -> Pages:
@@ -25,18 +25,15 @@ def mlflow(folder: Path) -> Pages:
     found = client.get_experiment_by_name(name)
     experiment = client.create_experiment(name) if found is None else found.experiment_id
 
-    def open_page(spec: RunSpec, problems: int) -> Page:
+    def open_page(run_id: str, settings: Mapping[str, Any]) -> Page:
         earlier = client.search_runs(
-            [experiment], f"tags.`{PROJECT}.run` = '{spec.id}'", max_results=1
+            [experiment], f"tags.`{PROJECT}.run` = '{run_id}'", max_results=1
         )
         if earlier:
             client.update_run(earlier[0].info.run_id, status="RUNNING")
             return _Page(client, earlier[0].info.run_id)
-        run = client.create_run(experiment, tags={f"{PROJECT}.run": spec.id}, run_name=spec.id)
-        params = [
-            mlflow.entities.Param(key, str(value))
-            for key, value in described(spec, problems).items()
-        ]
+        run = client.create_run(experiment, tags={f"{PROJECT}.run": run_id}, run_name=run_id)
+        params = [mlflow.entities.Param(key, str(value)) for key, value in settings.items()]
         client.log_batch(run.info.run_id, params=params)
         return _Page(client, run.info.run_id)
 

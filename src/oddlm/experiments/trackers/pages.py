@@ -20,7 +20,7 @@ class Page(Protocol):
         """Close the page with the numbers of the whole run, or None if it was stopped."""
 
 
-OpenPage = Callable[[RunSpec, int], Page]  # takes the run and its number of problems
+OpenPage = Callable[[str, Mapping[str, Any]], Page]  # takes the id of the run and its settings
 
 
 class Pages:
@@ -30,19 +30,28 @@ class Pages:
         self._open_page = open_page
         self._open: dict[str, tuple[Page, _Standing]] = {}  # by run
 
+    def open(self, run: str, settings: Mapping[str, Any]) -> None:
+        """Open the page of a run of any kind."""
+        if run in self._open:  # the run was stopped and starts again
+            self._open.pop(run)[0].end(None)
+        self._open[run] = (self._open_page(run, settings), _Standing())
+
+    def log(self, run: str, numbers: Numbers, step: int) -> None:
+        self._open[run][0].log(numbers, step)
+
+    def end(self, run: str, numbers: Numbers) -> None:
+        self._open.pop(run)[0].end(numbers)
+
     def start(self, spec: RunSpec, problems: int) -> None:
-        if spec.id in self._open:  # the run was stopped and starts again
-            self._open.pop(spec.id)[0].end(None)
-        self._open[spec.id] = (self._open_page(spec, problems), _Standing())
+        self.open(spec.id, described(spec, problems))
 
     def record(self, spec: RunSpec, record: Scored) -> None:
         page, standing = self._open[spec.id]
         page.log(standing.add(record), standing.records)
 
     def finish(self, spec: RunSpec, summary: Summary) -> None:
-        page, _ = self._open.pop(spec.id)
         numbers = {**(summary.passed or {}), **summary.diversity, "seconds": summary.seconds}
-        page.end(_known(numbers))
+        self.end(spec.id, _known(numbers))
 
     def close(self) -> None:
         while self._open:

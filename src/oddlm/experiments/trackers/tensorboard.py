@@ -3,11 +3,11 @@
 import os
 import socket
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...spec import RunSpec
 from .pages import Numbers, Page, Pages
 
 
@@ -18,9 +18,9 @@ def tensorboard(folder: Path) -> Pages:
     """
     from tensorboard.summary.writer.record_writer import RecordWriter
 
-    def open_page(spec: RunSpec, problems: int) -> Page:
+    def open_page(run_id: str, settings: Mapping[str, Any]) -> Page:
         name = f"events.out.tfevents.{time.time_ns()}.{socket.gethostname()}.{os.getpid()}"
-        path = folder / "tensorboard" / spec.id / name
+        path = folder / "tensorboard" / run_id / name
         path.parent.mkdir(parents=True, exist_ok=True)
         page = _Page(RecordWriter(path.open("wb")))
         page.write(file_version="brain.Event:2")

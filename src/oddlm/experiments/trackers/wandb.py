@@ -1,12 +1,12 @@
 """The tracker for Weights & Biases."""
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...spec import RunSpec
-from .pages import PROJECT, Numbers, Page, Pages, described
+from .pages import PROJECT, Numbers, Page, Pages
 
 
 def wandb(folder: Path) -> Pages:
@@ -19,11 +19,11 @@ def wandb(folder: Path) -> Pages:
         except wandb.errors.UsageError as error:
             raise ValueError(f"{error} Or set WANDB_MODE=offline.") from error
 
-    def open_page(spec: RunSpec, problems: int) -> Page:
+    def open_page(run_id: str, settings: Mapping[str, Any]) -> Page:
         run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
-            id=spec.id,
-            config=described(spec, problems),
+            id=run_id,
+            config=dict(settings),
             resume="allow",
             reinit="create_new",
             settings=wandb.Settings(silent=True, console="off", init_timeout=30),

@@ -81,8 +81,6 @@ def save_adapted(
     network: Transformer, described: Description, tokenizer: Path, mask_id: int, folder: Path
 ) -> None:
     """Write an adapted network in the tensor layout of its base, with the tokenizer in a folder."""
-    from safetensors.torch import save_file
-
     folder.mkdir(parents=True, exist_ok=True)
     for name in (FILE, SETTINGS):
         (folder / name).write_bytes((tokenizer / name).read_bytes())
@@ -90,6 +88,13 @@ def save_adapted(
     config = {**described.keys.values, "model_type": kind, "mask_token_id": mask_id}
     config |= {"architectures": ["OddlmAdapted"], "dtype": "bfloat16"}
     (folder / CONFIG).write_text(json.dumps(config, indent=1) + "\n")
+    save_weights(network, described, folder)
+
+
+def save_weights(network: Transformer, described: Description, folder: Path) -> None:
+    """Write the weights in bfloat16, in the tensor layout of a checkpoint."""
+    from safetensors.torch import save_file
+
     tensors = {}
     for name, parameter in network.state_dict().items():
         sources = described.architecture.sources(described.keys, name)
