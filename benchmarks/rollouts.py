@@ -22,7 +22,8 @@ import torch
 import oddlm
 from oddlm.bench.overhead import SHAPES, build_model, machine
 from oddlm.core.model import info_of
-from oddlm.lm import LM, batched, repulsion, run_options
+from oddlm.drawing import batched, repulsion, run_options
+from oddlm.lm import LM
 from oddlm.rolling import as_lm
 
 PROMPT = 60  # tokens of a prompt for networks with random weights

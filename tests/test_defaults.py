@@ -13,8 +13,8 @@ import oddlm
 from oddlm import Repulsion, SampleParams, diversify, presets
 from oddlm.cli.app import app as cli
 from oddlm.core.settings import Settings
+from oddlm.drawing import repulsion
 from oddlm.experiments.grid import expand
-from oddlm.lm import repulsion
 from oddlm.params import NAMED
 from oddlm.pieces import PIECES
 from oddlm.sampler import Options

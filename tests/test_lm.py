@@ -190,7 +190,7 @@ def test_a_verifier_that_raises_loses_nothing(lm):
 
 
 def test_sparse_memory_serves_large_vocabularies(lm, monkeypatch):
-    monkeypatch.setattr("oddlm.lm.SMALL_VOCABULARY", 10)
+    monkeypatch.setattr("oddlm.drawing.SMALL_VOCABULARY", 10)
     (samples,) = lm.generate("t5", n=4, until=lambda s: s.index == 9, max_samples=16, **PLAIN)
     assert samples.took == 10
     assert len({s.tokens for s in samples}) == 12

@@ -24,8 +24,9 @@ from rich.progress import track
 
 import oddlm
 from oddlm.core.step import Sample
-from oddlm.lm import LM, encode_prompts
+from oddlm.lm import LM
 from oddlm.params import SampleParams
+from oddlm.prompts import encode_prompts
 from oddlm.tasks import Problem, Task, find_task
 from oddlm.voting import WAYS, Ballot, vote
 from report import FEWER, N, lines, methods, path_of

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from .diversity.diversify import diversify as diversify
     from .diversity.memory import Explored as Explored
     from .diversity.repulsion import Repulsion as Repulsion
+    from .drawing import Samples as Samples
     from .likelihood import Bound as Bound
     from .lm import LM as LM
-    from .lm import Samples as Samples
     from .lm import load as load
     from .lm import wrap as wrap
     from .params import SampleParams as SampleParams

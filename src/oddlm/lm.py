@@ -3,50 +3,45 @@
 Evaluation, sweeps and the server all draw their samples through it.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from itertools import groupby
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
 import torch
-from torch import Tensor
 
 from .checks import short_dtype, whole
 from .config import checked
 from .core import noise
 from .core.canvas import Template as Form
 from .core.guide import Backend
-from .core.model import Model, ModelInfo, Query, info_of
+from .core.model import Model, ModelInfo, info_of
 from .core.policies import POLICIES
-from .core.run import advance
 from .core.settings import Settings
-from .core.step import History, Observer, Sample, StepEvent, Tokenizer
-from .diversity.repulsion import Repulsion
+from .core.step import History, Observer, Sample, Tokenizer
+from .drawing import (
+    Drawing,
+    Samples,
+    batched,
+    batches,
+    check_params,
+    repulsion,
+    run_options,
+    with_cfg,
+)
 from .likelihood import Bound, loglikelihood_bound
-from .models import load_model, outline_model
+from .models import load_model
 from .models.adapters.transformers import wrapped_model
-from .models.loading.tokenizer import TextTokenizer
-from .models.wrappers import ClassifierFree, MicroBatch
 from .params import SampleParams, SampleSettings
 from .progress import step_progress
-from .sampler import answer, begin, choose_backend
-from .selection import SELECTORS, keep
+from .prompts import Template, encode_continuation, encode_prompts, encode_templates
+from .sampler import answer, choose_backend
+from .selection import keep
 from .tasks import find_task
-from .text import text_length
 from .voting import WAYS, Answer, Ballot, Read, Way
 from .voting import vote as count_votes
 
-Template = Sequence[str | int]  # given texts, and the number of tokens of each hole
 Verify = Callable[[Sample], bool]
 MAX_BATCH = 256
-SMALL_VOCABULARY = 1 << 15  # up to this size, explored directions are remembered exactly
-
-
-class Samples(list[Sample]):
-    """The samples of one prompt, in order."""
-
-    took: int | None = None
-    """With `until`: the number of samples drawn up to the accepted one; None if none was."""
 
 
 @dataclass(frozen=True)
@@ -308,120 +303,6 @@ class LM:
         )
 
 
-class Drawing:
-    """A run in progress that ends in samples. The caller answers its queries with a network:
-
-    while (query := drawing.query) is not None:
-        drawing.advance(session(query))
-    samples = drawing.samples()
-    """
-
-    def __init__(
-        self,
-        lm: LM,
-        prompts: Sequence[Sequence[int]],
-        n: int,
-        params: SampleParams,
-        seeds: int | Sequence[int],
-        *,
-        remember: bool = False,
-        history: History | None = None,
-        forms: "Sequence[Form | None]" = (),
-    ) -> None:
-        info = info_of(with_cfg(lm.model, params))
-        given = [form for form in forms if form is not None]
-        if given:
-            params = params.model_copy(update={"length": len(given[0]), "stop_at_end": False})
-        params = with_blocks(params, info)
-        if given and params.block_length is None:
-            holes = max(sum(token is None for token in form) for form in given)
-            params = params.model_copy(update={"steps": params.steps or holes})
-        guide = repulsion(params)
-        if remember and guide is not None:
-            guide = replace(
-                guide, remember="exact" if info.vocab_size <= SMALL_VOCABULARY else "sparse"
-            )
-        options = run_options(params, info, n, seeds)
-        options["stop_at_end"] &= guide is None or not remember
-        self.lm, self.forms, self.end_ids = lm, given, info.end_ids
-        self.state = begin(
-            info, prompts, **options, guide=guide, history=history, templates=given or None
-        )
-        self._base = self._pushed = torch.zeros(
-            self.state.tokens.shape, dtype=torch.float64, device=info.device
-        )
-
-    @property
-    def query(self) -> Query | None:
-        return self.state.query
-
-    def advance(self, logits: Tensor, query: Query | None = None) -> StepEvent:
-        """Take a step with the answer to the query, and return what it did."""
-        self.state, event = advance(self.state, logits, query=query)
-        base, pushed = event.logprobs
-        self._base, self._pushed = (
-            torch.where(event.commit, new, held)
-            for new, held in ((base, self._base), (pushed, self._pushed))
-        )
-        if (taken := event.decision.remask) is not None:
-            self._base, self._pushed = (
-                x.masked_fill(taken, 0.0) for x in (self._base, self._pushed)
-            )
-        return event
-
-    @property
-    def history(self) -> History:
-        return self.state.result.history
-
-    def samples(self) -> list[Samples]:
-        """Return the samples of each prompt."""
-        done = self.state.result.to("cpu")  # once, rather than once per sample
-        columns = (done.tokens, done.commit_step, self._base.cpu(), self._pushed.cpu())
-        parts = list(zip(*(x.tolist() for x in columns), done.evaluations.tolist(), strict=True))
-        first = done.history.samples - done.n
-        groups = [parts[g * done.n : (g + 1) * done.n] for g in range(len(done.seeds))]
-        return [
-            Samples(self._sample(g, seed, first + i, *part) for i, part in enumerate(group))
-            for g, (seed, group) in enumerate(zip(done.seeds.tolist(), groups, strict=True))
-        ]
-
-    def _sample(
-        self,
-        prompt: int,
-        seed: int,
-        index: int,
-        tokens: list[int],
-        commit_steps: list[int],
-        base: list[float],
-        pushed: list[float],
-        nfe: int,
-    ) -> Sample:
-        decode, end_ids = self.lm.tokenizer.decode, self.end_ids
-        length = text_length(tokens, end_ids)
-        text, filled = decode(tokens[:length]), ""
-        holes: tuple[str, ...] = ()
-        if self.forms:
-            parts = split_form(self.forms[prompt], tokens, end_ids)
-            holes = tuple(decode(part) for is_hole, part in parts if is_hole)
-            text, filled = "".join(holes), decode([token for _, part in parts for token in part])
-            last = max(i for i, token in enumerate(self.forms[prompt]) if token is None)
-            length = len(tokens) if tokens[last] not in end_ids else 0
-        return Sample(
-            prompt=prompt,
-            index=index,
-            text=text,
-            tokens=tuple(tokens),
-            commit_steps=tuple(commit_steps),
-            base_logprobs=tuple(base),
-            pushed_logprobs=tuple(pushed),
-            seed=seed,
-            finish_reason="stop" if length < len(tokens) else "length",
-            nfe=nfe,
-            holes=holes,
-            filled=filled,
-        )
-
-
 @dataclass(frozen=True, slots=True)
 class _Rounds:
     """How `LM.generate` draws its batches, one after another."""
@@ -443,7 +324,8 @@ class _Rounds:
     ) -> tuple[list[Samples], History]:
         """Draw n more samples for each of the prompts."""
         drawing = Drawing(
-            self.lm,
+            self.lm.model,
+            self.lm.tokenizer,
             prompts,
             n,
             self.params,
@@ -462,24 +344,6 @@ class _Rounds:
                 # An event holds arrays as large as the logits: free them before the next pass.
                 del event
         return drawing.samples(), drawing.history
-
-
-def batched(model: Model, samples: int, max_batch: int) -> Model:
-    """Return the model, split into smaller network calls if there are too many samples for one."""
-    return MicroBatch(model, max_batch) if samples > max_batch else model
-
-
-def with_cfg(model: Model, params: SampleParams) -> Model:
-    """Add classifier-free guidance to the model if the parameters ask for it."""
-    return ClassifierFree(model, params.cfg_scale) if params.cfg_scale else model
-
-
-def with_blocks(params: SampleParams, info: ModelInfo) -> SampleParams:
-    """Add the block length that the model prescribes if the parameters have none."""
-    own = info.default_block_length
-    if own is None or params.block_length is not None:
-        return params
-    return params.model_copy(update={"block_length": own})
 
 
 def load(name: str, *, raw: bool = False, max_batch: int | None = None, **options: Any) -> LM:
@@ -537,167 +401,6 @@ def wrap(
 def _check_max_batch(max_batch: int | None) -> None:
     if max_batch is not None:
         whole("max_batch", max_batch)
-
-
-def check_prompts(
-    name: str, texts: Sequence[str], length: int, *, raw: bool = False, **options: Any
-) -> None:
-    """Raise ValueError for a length or prompts that do not fit a checkpoint.
-
-    Its weights are not loaded.
-    """
-    known = outline_model(name, **options)
-    if known is not None:
-        known.check_length(length)
-        encode_prompts(known.tokenizer, texts, length, context=known.context, raw=raw)
-
-
-def encode_prompts(
-    tokenizer: Any,
-    prompts: Sequence[str | Sequence[int]],
-    length: int,
-    *,
-    context: int | None,
-    raw: bool,
-) -> list[list[int]]:
-    """Return the token ids of each prompt; texts go through the chat template, if there is one.
-
-    Raises ValueError unless `length` more tokens fit into the context after each prompt.
-    """
-    chat = getattr(tokenizer, "chat", None)
-    # A tokenizer with `chat` but without `template` always has a chat format.
-    if raw or getattr(tokenizer, "template", chat) is None:
-        chat = None
-    found = []
-    for i, prompt in enumerate(prompts):
-        if not isinstance(prompt, str | Sequence):
-            raise ValueError(f"prompts[{i}] must be text or token ids, not {type(prompt).__name__}")
-        if not isinstance(prompt, str):
-            ids = list(prompt)
-        else:
-            ids = (
-                chat([{"role": "user", "content": prompt}])
-                if chat and prompt
-                else tokenizer.encode(prompt)
-            )
-        if not ids:
-            raise ValueError(f"prompts[{i}] is empty")
-        if context is not None and len(ids) + length > context:
-            raise ValueError(
-                f"prompts[{i}] has {len(ids)} tokens: with length {length} that exceeds the "
-                f"model's context of {context}"
-            )
-        found.append(ids)
-    return found
-
-
-def encode_templates(
-    tokenizer: Any, info: ModelInfo, templates: Sequence[Template] | None, prompts: int
-) -> "list[Form | None]":
-    """Return the token ids of each prompt's template; None without templates."""
-    if templates is None:
-        return [None] * prompts
-    forms: list[Form | None] = [
-        encode_template(tokenizer, info, i, template) for i, template in enumerate(templates)
-    ]
-    if len(forms) != prompts:
-        raise ValueError(
-            f"templates must be one per prompt: got {len(forms)} for {prompts} prompts"
-        )
-    return forms
-
-
-def encode_continuation(tokenizer: Any, text: str) -> list[int]:
-    """Return the token ids of a text that follows another one."""
-    if isinstance(tokenizer, TextTokenizer):
-        return tokenizer.encode(text, whole=False)
-    ids: list[int] = tokenizer.encode(text)
-    return ids
-
-
-def encode_template(tokenizer: Any, info: ModelInfo, i: int, template: Template) -> Form:
-    """Return the token ids of a template, with None for each token to be written."""
-    if isinstance(template, str) or not isinstance(template, Sequence):
-        raise ValueError(
-            f"templates[{i}] must be a list of texts and hole sizes, not {template!r:.80}"
-        )
-    form: list[int | None] = []
-    for part in template:
-        if isinstance(part, str):
-            form += tokenizer.encode(part)
-        else:
-            form += [None] * whole(f"templates[{i}]: a hole", part)
-    if None not in form:
-        raise ValueError(
-            f"templates[{i}] has no hole: give the number of tokens to write as an integer, "
-            'as in ["x = ", 8]'
-        )
-    if info.mask_id is not None and info.mask_id in form:
-        raise ValueError(f"templates[{i}] contains the mask token")
-    return form
-
-
-def split_form(
-    form: Form, tokens: Sequence[int], end_ids: Collection[int]
-) -> list[tuple[bool, list[int]]]:
-    """Split a sample into (is_hole, tokens) parts, in order; a hole is cut at its end token."""
-    parts = []
-    for is_hole, group in groupby(range(len(form)), lambda i: form[i] is None):
-        part = [tokens[i] for i in group]
-        parts.append((is_hole, part[: text_length(part, end_ids)] if is_hole else part))
-    return parts
-
-
-def batches(forms: "Sequence[Form | None]", together: int) -> Iterator[range]:
-    """Yield ranges of prompts to draw together: neighbours whose samples have the same length."""
-    first = 0
-    for i in range(1, len(forms) + 1):
-        if (
-            i == len(forms)
-            or i - first == together
-            or len(forms[i] or ()) != len(forms[first] or ())
-        ):
-            yield range(first, i)
-            first = i
-
-
-def run_options(
-    params: SampleParams, info: ModelInfo, n: int, seeds: int | Sequence[int]
-) -> dict[str, Any]:
-    """Return the keyword arguments of `core.settings.Settings` that the parameters describe."""
-    shared = {f.name for f in fields(Settings)} & set(SampleParams.model_fields)
-    return {name: getattr(params, name) for name in shared} | {
-        "n": n,
-        "seed": seeds,
-        "steps": params.steps or params.length,
-        "fork": params.forks,
-        "stop_at_end": params.stops,
-        "suppress": info.end_ids if params.eos == "never" else (),
-        "suppress_confidence": info.end_ids if params.eos == "late" else (),
-    }
-
-
-def repulsion(params: SampleParams) -> Repulsion | None:
-    """Return the guide that the parameters describe, or None for plain sampling."""
-    guide = Repulsion(
-        objective=params.objective,
-        feature=params.feature,
-        alpha=params.alpha,
-        alpha_schedule=params.alpha_schedule,
-        alpha_end=params.alpha_end,
-        duplicates=params.duplicates,
-        tolerance=params.tolerance,
-        gradient=params.gradient,
-        arithmetic=params.arithmetic,
-    )
-    return None if guide.idle else guide
-
-
-def check_params(params: SampleParams) -> None:
-    """Raise ValueError for an unknown objective, feature, policy or selector, even if unused."""
-    repulsion(params)
-    POLICIES.build(params.policy)
-    SELECTORS.build(params.selector)
 
 
 def check_vote(by: str | Mapping[str, Any] | Way, read: str | Read | None) -> Read | None:

@@ -12,7 +12,7 @@ from oddlm import Repulsion, SampleParams, denoise
 from oddlm.config import checked
 from oddlm.core.blocks import Blocks
 from oddlm.core.step import Step
-from oddlm.lm import repulsion
+from oddlm.drawing import repulsion
 from oddlm.models.toy import Toy
 from oddlm.spec import RunSpec
 

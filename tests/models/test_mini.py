@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import oddlm
-from oddlm.lm import encode_prompts
 from oddlm.models.mini import HERE, Mini, MiniTokenizer
+from oddlm.prompts import encode_prompts
 from oddlm.tasks import countdown, minicode
 
 TOKENIZER = MiniTokenizer()

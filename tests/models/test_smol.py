@@ -16,9 +16,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import oddlm
-from oddlm.lm import check_prompts
 from oddlm.models import check_model, model_digest, outline_model, smol
 from oddlm.models.smol import Smol, get_smol, missing_step, package_folder, read_smol, smol_folder
+from oddlm.prompts import check_prompts
 
 from ..test_packaging import build
 from .tiny_smol import MASK, MEMBER, sha256, tiny, write_wheel

@@ -8,7 +8,7 @@ import torch
 
 import oddlm
 from oddlm import LM, Diversifier, Drafting, SampleParams, rollouts
-from oddlm.lm import repulsion
+from oddlm.drawing import repulsion
 from oddlm.models.toy import Toy, ToyTokenizer
 from oddlm.tasks import find_task
 

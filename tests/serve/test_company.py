@@ -9,9 +9,9 @@ import torch
 
 import oddlm
 from oddlm import SampleParams
-from oddlm.lm import encode_template
 from oddlm.models.native import Native
 from oddlm.models.transformer import Transformer, TransformerConfig
+from oddlm.prompts import encode_template
 from oddlm.serve.engine import Engine, Finished, Work
 
 from ..waiting import WAIT_S

@@ -11,7 +11,7 @@ import torch
 
 import oddlm
 from oddlm.core.model import info_of
-from oddlm.lm import Drawing
+from oddlm.drawing import Drawing
 from oddlm.models.toy import Toy
 from oddlm.serve.engine import TimedOutError
 from oddlm.serve.passes import (
@@ -67,9 +67,8 @@ def test_every_worker_gets_a_pass():
 
 
 def query_of(model, prompt=(5, 6, 7, 8, 9), length=2, n=1, **settings):
-    return Drawing(
-        lm_of(model), [list(prompt)], n, oddlm.SampleParams(length=length, **settings), 0
-    ).query
+    lm, params = lm_of(model), oddlm.SampleParams(length=length, **settings)
+    return Drawing(lm.model, lm.tokenizer, [list(prompt)], n, params, 0).query
 
 
 def test_widening_keeps_to_the_context(toy_lm):

@@ -8,7 +8,7 @@ import torch
 from scipy.stats import binom
 
 import oddlm
-from oddlm.lm import check_params
+from oddlm.drawing import check_params
 from oddlm.models import model_digest
 from oddlm.tasks import find_task
 from oddlm.verify.network import difference, read

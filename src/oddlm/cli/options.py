@@ -319,7 +319,7 @@ class ModelOptions(Loaded):
 
         No weights are read or downloaded.
         """
-        from ..lm import check_prompts
+        from ..prompts import check_prompts
 
         options = {**self.loading, **self.place}
         options.pop("max_batch", None)

@@ -68,7 +68,7 @@ def sample(
     from ..experiments.executors.inline import InlineExecutor
     from ..experiments.run import Asked, Plan, run_plan
     from ..experiments.work import Batch, Options
-    from ..lm import encode_prompts
+    from ..prompts import encode_prompts
     from ..store import Store
     from ..tasks import Problem
     from .views import Denoising

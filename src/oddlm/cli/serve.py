@@ -278,7 +278,7 @@ def serve(
 def _serve_replicas(
     text: str, plan: dict[str, Any], host: str, port: int, *, grace_s: float
 ) -> None:
-    from ..lm import check_prompts
+    from ..prompts import check_prompts
     from ..serve import replicas
     from ..serve import server as run
 

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from ..lm import check_params
+from ..drawing import check_params
 from ..models import check_model, model_digest
 from ..spec import RunSpec
 from ..store import (

@@ -13,8 +13,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from .. import __version__
 from ..files import write_whole
-from ..lm import LM, encode_prompts
+from ..lm import LM
 from ..params import SampleParams
+from ..prompts import encode_prompts
 from ..tasks import Problem, Task
 from .assets import INDEX, STATIC, asset, embedded, write_static
 from .frames import end_of, frames_of, start_of

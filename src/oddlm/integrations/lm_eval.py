@@ -21,9 +21,10 @@ from .. import __version__
 from ..checks import whole
 from ..config import checked
 from ..likelihood import Bound
-from ..lm import LM, MAX_BATCH, encode_continuation, encode_prompts, load
+from ..lm import LM, MAX_BATCH, load
 from ..models import find_model
 from ..params import SampleParams
+from ..prompts import encode_continuation, encode_prompts
 from ..spec import derived_seed
 from ..text import cut
 

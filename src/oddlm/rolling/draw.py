@@ -13,21 +13,12 @@ from ..core import noise
 from ..core.canvas import lay_prompts
 from ..core.model import Model, info_of
 from ..core.step import Observer
-from ..lm import (
-    LM,
-    MAX_BATCH,
-    Drawing,
-    Template,
-    batched,
-    batches,
-    check_params,
-    encode_prompts,
-    encode_templates,
-    with_cfg,
-)
+from ..drawing import Drawing, batched, batches, check_params, with_cfg
+from ..lm import LM, MAX_BATCH
 from ..models.adapters.causality import evaluating
 from ..models.wrappers import network_of
 from ..params import SampleParams, SampleSettings
+from ..prompts import Template, encode_prompts, encode_templates
 from ..sampler import answer
 from ..tasks import Problem, Task
 from .recording import Recording

@@ -10,7 +10,8 @@ from ..core.choose import drawn_logprobs
 from ..core.model import Query
 from ..core.state import Plan
 from ..core.step import StepEvent
-from ..lm import LM, Drawing
+from ..drawing import Drawing
+from ..lm import LM
 from ..params import SampleParams
 
 
@@ -28,7 +29,7 @@ class Recording(Drawing):
         *,
         keep: bool,
     ) -> None:
-        super().__init__(lm, prompts, n, params, seeds, forms=forms)
+        super().__init__(lm.model, lm.tokenizer, prompts, n, params, seeds, forms=forms)
         self._drawn = torch.full_like(self._base, torch.nan)
         self._canvases: list[Tensor] | None = [] if keep else None
 

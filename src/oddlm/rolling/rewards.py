@@ -9,7 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ..lm import Samples, Template
+from ..drawing import Samples
+from ..prompts import Template
 from ..tasks import Problem, Task, check_scoring, find_task
 
 Reward = Callable[[Samples], Sequence[float]]  # the samples of one prompt -> a number for each

@@ -23,7 +23,8 @@ from torch import Tensor
 from ..core.canvas import Template as Form
 from ..core.model import Query, Session
 from ..core.step import Observer
-from ..lm import LM, Drawing, Samples, with_cfg
+from ..drawing import Drawing, Samples, with_cfg
+from ..lm import LM
 from ..models.wrappers import ClassifierFree
 from ..params import SampleParams
 from ..selection import keep
@@ -101,7 +102,9 @@ class Run:
     @classmethod
     def begin(cls, lm: LM, work: Work, network: Passes, send: Callable[[Any], None]) -> "Run":
         params = work.params
-        drawing = Drawing(lm, work.prompts, work.drawn, params, params.seed, forms=work.forms)
+        drawing = Drawing(
+            lm.model, lm.tokenizer, work.prompts, work.drawn, params, params.seed, forms=work.forms
+        )
         query, model = drawing.query, with_cfg(lm.model, params)
         assert query is not None
         cfg = model if isinstance(model, ClassifierFree) and params.cfg_scale else None

@@ -10,10 +10,12 @@ from ..core.model import ModelInfo
 from ..core.quota import Quota, plan_quota
 from ..core.step import Observer
 from ..diversity.features import FEATURE_OPTIONS
-from ..lm import LM, check_params, check_vote, encode_template, with_blocks
+from ..drawing import check_params, with_blocks
+from ..lm import LM, check_vote
 from ..params import SampleParams
 from ..pieces import PIECES
 from ..presets import expanded
+from ..prompts import encode_template
 from ..registry import Registry
 from ..tasks.base import task_names
 from ..voting import Read

@@ -7,10 +7,11 @@ from fastapi import Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from pydantic import BaseModel
 
+from ..drawing import Samples
 from ..explorer.frames import end_of, frames_of, start_of
 from ..explorer.messages import StepFrame, Usage, Vote
 from ..explorer.usage import extra, final_text, usage
-from ..lm import LM, Samples
+from ..lm import LM
 from ..voting import Answer, Ballot, Read, vote
 from .connection import while_there
 from .engine import Engine, Finished, Job, Work

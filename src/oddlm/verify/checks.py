@@ -6,12 +6,13 @@ from math import isfinite
 from typing import Any, Literal
 
 from ..bench.costs import network_flops
-from ..lm import LM, encode_prompts
+from ..lm import LM
 from ..models import outline_model
 from ..models.loading.checkpoint import Description
 from ..models.loading.device import chosen_device, chosen_dtype
 from ..models.loading.quant import footprint
 from ..params import SampleParams
+from ..prompts import encode_prompts
 from ..text import number_of, percent
 from .network import NATS, difference, fingerprint, read, shots
 from .published import Checkpoint, Score

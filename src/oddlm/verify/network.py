@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from ..likelihood import hidden_logits
-from ..lm import LM, encode_prompts
+from ..lm import LM
+from ..prompts import encode_prompts
 from ..tasks.gsm8k import SHOTS
 from ..tasks.jsonl import read_jsonl
 

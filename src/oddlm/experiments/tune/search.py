@@ -22,7 +22,7 @@ import numpy as np
 
 from ... import metrics
 from ...config import check_fields, checked
-from ...lm import check_params
+from ...drawing import check_params
 from ...params import NAMED, SampleParams
 from ...presets import expanded
 from ...spec import RunSpec
