@@ -183,7 +183,7 @@ def runs_table(runs: Sequence[Head], *, whole: bool = False) -> Table:
     short = _text if whole else _tail
     names = [Column(header, overflow="fold") for header in ("task", "model")]
     table = _table(Column("run", no_wrap=True), *names, Column("setting", overflow="fold"))
-    for header in ("n", "seed", "done", "Pass@1", "Maj@n", "Pass@n"):
+    for header in ("n", "seed", "done", "busy", "Pass@1", "Maj@n", "Pass@n"):
         table.add_column(header, justify="right", no_wrap=True)
     for run in runs:
         spec = run.spec
@@ -198,10 +198,13 @@ def runs_table(runs: Sequence[Head], *, whole: bool = False) -> Table:
             str(spec.n),
             str(spec.seed),
             _state(run),
+            _share(run.busy),
             *map(_share, shares),
         )
+    notes = ["busy: % of the time that the network was drawing"]
     if not all(run.complete for run in runs):
-        table.caption = "done: scored/requested, or scored/drawn/requested"
+        notes.insert(0, "done: scored/requested, or scored/drawn/requested")
+    table.caption = "; ".join(notes)
     return table
 
 
