@@ -1,6 +1,7 @@
 """Scoring overlaps drawing without changing a record, and a run says how busy its network was."""
 
 import json
+import re
 import sys
 import time
 from collections.abc import Generator
@@ -9,7 +10,9 @@ from dataclasses import replace
 from threading import Event
 
 import pytest
+from typer.testing import CliRunner
 
+from oddlm.cli import app
 from oddlm.experiments import work
 from oddlm.experiments.executors.inline import InlineExecutor
 from oddlm.experiments.run import Plan, ProblemError, Progress, run_plan
@@ -17,6 +20,7 @@ from oddlm.experiments.work import Batch, Bench, Options, Outcome, Take
 from oddlm.models.toy import Toy
 from oddlm.store import DamagedRunError, Head, Network, Store
 from oddlm.tasks import Problem
+from oddlm.text import percent
 
 from .. import own_task
 from ..own_task import TASK
@@ -164,6 +168,17 @@ def test_a_scorer_that_lags_is_handed_a_bounded_number_of_batches(monkeypatch):
     may_score.set()
     assert len(list(outcomes)) == 9
     executor.close()
+
+
+def test_the_commands_tell_the_share(tmp_path):
+    store = ["--store", str(tmp_path / "runs")]
+    words = ["--model", "toy", "--n", "2", "--limit", "2", "--length", "4", "--alpha", "0"]
+    done = CliRunner().invoke(app, ["eval", "countdown", *words, *store])
+    assert done.exit_code == 0, done.output
+    (run,) = Store(tmp_path / "runs").ids()
+    share = percent(Store(tmp_path / "runs").head(run).busy)
+    assert 0 < float(re.search(r"busy ([0-9.]+) %", done.output)[1]) <= 100
+    assert share in CliRunner().invoke(app, ["runs", *store]).output.split()
 
 
 def test_the_share_of_a_run_is_the_mean_over_its_starts(tmp_path):

@@ -44,7 +44,7 @@ def run(
     *,
     fail_fast: bool = False,
 ) -> "Result":
-    """Run a plan behind a bar; failures are printed at once, and at the end how busy it was.
+    """Run a plan behind a bar; failures are printed at once.
 
     After Ctrl-C the command prints how much is done and ends with status 130.
     """
@@ -78,7 +78,7 @@ def run(
             tracking(track or (), store) as tracker,
             problem_bar(plan.units) as tick,
         ):
-            result = run_plan(
+            return run_plan(
                 plan,
                 target,
                 executor,
@@ -101,9 +101,14 @@ def run(
             err=True,
         )
         raise typer.Exit(130) from None
-    if (network := result.network) is not None:
-        complain(f"the network was busy {percent(network.busy)} % of {network.seconds:.3g} s")
-    return result
+
+
+def busy_line(result: "Result") -> str:
+    """Return how busy the network was, as a sentence; empty if nothing was drawn."""
+    network = result.network
+    if network is None:
+        return ""
+    return f"The network was busy {percent(network.busy)} % of {network.seconds:.3g} s."
 
 
 def report_trouble(plan: "Plan", result: "Result", store: Path) -> None:

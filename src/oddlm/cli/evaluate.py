@@ -9,7 +9,7 @@ import typer
 
 from .app import MEASURING, app
 from .bar import status_line
-from .carry_out import carry_out, report_trouble
+from .carry_out import busy_line, carry_out, report_trouble
 from .options import (
     MODEL,
     OUTPUT,
@@ -97,6 +97,8 @@ def evaluate(
             for spec, records in done
         ]
         _report(kept, chosen, grid.n, shown, show, json_out, embedder)
+        if busy := busy_line(result):
+            typer.echo(busy)
     report_trouble(plan, result, work.store)
 
 

@@ -11,7 +11,7 @@ import typer
 from ..text import number_of
 from .app import MEASURING, app, complain
 from .bar import status_line
-from .carry_out import report_trouble, run
+from .carry_out import busy_line, report_trouble, run
 from .options import NETWORK, PROBLEMS, WORK, FailFast, MaxBatch, Unsafe, Work, grouped
 
 if TYPE_CHECKING:
@@ -128,6 +128,8 @@ def sweep(
     kind = {"draw": "drawn", "score": "scored"}[only] if only else "complete"
     count = f"{result.complete} of {len(plan.runs)} runs are {kind}"
     typer.echo(f"{count} in {work.store}: `oddlm runs --store {work.store}` lists them")
+    if busy := busy_line(result):
+        typer.echo(busy)
     report_trouble(plan, result, work.store)
 
 
