@@ -1,14 +1,12 @@
-"""Compare sampling with and without a KV cache.
+"""Compare what sampling with and without a KV cache solves.
 
     python benchmarks/cache.py [--device cuda] [--problems 200] [--seeds 3]
-    python benchmarks/cache.py --shape 8b --device cuda
 
-The first command runs countdown on the mini model. "tokens changed" and both Pass rates are
-relative to no cache with the same block length and seeds. Pass rates are means over problems and
-seeds, with the 95 % interval of the difference, paired by problem. Speed is the time without a
-cache divided by the time with one (on a CPU: processor time), the median over seeds of runs made
-one after the other. The second command measures only time, on an untrained network of that shape
-(mini, 8b) with a long canvas.
+This runs countdown on the mini model. "tokens changed" and both Pass rates are relative to no cache
+with the same block length and seeds. Pass rates are means over problems and seeds, with the 95 %
+interval of the difference, paired by problem. Speed is the time without a cache divided by the time
+with one (on a CPU: processor time), the median over seeds of runs made one after the other.
+`oddlm bench answers` measures time alone, on networks of any shape.
 """
 
 import argparse
@@ -27,11 +25,6 @@ import oddlm
 from oddlm.core import noise
 from oddlm.kernels import closed_form
 from oddlm.metrics import paired_interval, pass_at_1, pass_at_k
-from oddlm.models.families.llada import LLADA
-from oddlm.models.families.published import LLADA_8B
-from oddlm.models.loading.architecture import Keys
-from oddlm.models.native import Native
-from oddlm.models.transformer import Transformer, TransformerConfig
 from oddlm.tasks import countdown
 
 N = 16
@@ -46,10 +39,6 @@ METHODS: dict[str, dict[str, Any]] = {
     "odd, alpha 8": {"objective": "odd", "alpha": 8, "fork": False},
 }
 LENGTH = 24
-SHAPES = {  # network, then prompt, length, block length, steps
-    "mini": (TransformerConfig(1799, 256, 7, 4, 704), (128, 128, 32, 32)),
-    "8b": (LLADA.config(Keys("LLADA_8B", LLADA_8B)), (512, 128, 32, 32)),
-}
 
 
 def seconds(call: Any, device: str) -> tuple[float, Any]:
@@ -125,60 +114,6 @@ def compared(own: list[Any], none: list[Any]) -> str:
     return " | ".join([*cells, f"{speed:.2f}x"])
 
 
-def speed(shape: str, device: str, repeats: int) -> None:
-    config, (prompt, length, block, steps) = SHAPES[shape]
-    dtype = torch.float32 if device == "cpu" else torch.bfloat16
-    torch.manual_seed(0)
-    default = torch.get_default_dtype()
-    torch.set_default_dtype(dtype)
-    with torch.device(device):
-        network = Transformer(config)
-    torch.set_default_dtype(default)
-    tokens = list(range(5, 5 + prompt))
-    settings = {
-        "n": N,
-        "length": length,
-        "steps": steps,
-        "block_length": block,
-        "temperature": 1.0,
-        "progress": False,
-    }
-    print(
-        f"untrained network of shape {shape}, {dtype}, n={N}, prompt {prompt}, "
-        f"length {length} by {block}, {steps} steps"
-    )
-    print(
-        "\n| cache | time per step | speed | positions computed | peak memory |"
-        "\n|---|---|---|---|---|"
-    )
-    times, counts, peaks = defaultdict(list), {}, {}
-    for repeat in range(repeats + 1):
-        for name, options in CACHES.items():
-            model = Watched(network, name=shape, mask_id=3, end_ids=(1,), **options)
-            if device != "cpu":
-                torch.cuda.reset_peak_memory_stats()
-            took, _ = seconds(partial(oddlm.denoise, model, [tokens], **settings), device)
-            if repeat:
-                times[name].append(took / steps)
-            counts[name] = model.opened.computed
-            peaks[name] = (
-                "" if device == "cpu" else f"{torch.cuda.max_memory_allocated() / 2**30:.1f} GiB"
-            )
-    for name, own in times.items():
-        ratio = statistics.median(b / a for a, b in zip(own, times["none"], strict=True))
-        share = counts[name] / counts["none"]
-        speed = f"{1e3 * statistics.median(own):.1f} ms | {ratio:.2f}x"
-        print(f"| {name} | {speed} | {share:.1%} | {peaks[name]} |", flush=True)
-
-
-class Watched(Native):
-    """Keeps the session, for its count."""
-
-    def session(self, query: Any) -> Any:
-        self.opened = super().session(query)
-        return self.opened
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -188,8 +123,6 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--blocks", type=int, nargs="+", default=[24, 12, 8], help="block lengths")
     parser.add_argument("--steps", type=int, default=LENGTH)
-    parser.add_argument("--shape", choices=list(SHAPES), help="time alone, on an untrained network")
-    parser.add_argument("--repeats", type=int, default=3)
     args = parser.parse_args()
     where = (
         torch.cuda.get_device_name()
@@ -199,10 +132,7 @@ def main() -> None:
     print(f"{where}, torch {torch.__version__}\n")
     if args.device != "cpu":  # small tiles suit the caches of a CPU
         closed_form.TILE_ELEMENTS = noise.TILE_ELEMENTS = 1 << 27
-    if args.shape:
-        speed(args.shape, args.device, args.repeats)
-    else:
-        accuracy(args.device, args.problems, args.seeds, args.blocks, args.steps)
+    accuracy(args.device, args.problems, args.seeds, args.blocks, args.steps)
 
 
 if __name__ == "__main__":

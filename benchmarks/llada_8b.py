@@ -1,17 +1,15 @@
-"""Load an 8B LLaDA from disk and sample from it, with random weights in the published layout.
+"""Load an 8B LLaDA from disk, with random weights in the published layout.
 
     python benchmarks/llada_8b.py --folder /scratch/llada [--tiny]
         [--out benchmarks/results/llada-8b.md]
 
-The shapes, files and types of the weights are those of LLaDA-8B. Plain and ODD sampling write
-16 x 64 tokens in 32 steps after a prompt of 150 tokens. Time per step is the median over the steps
-after the first; peak memory is what torch allocated.
+The shapes, files and types of the weights are those of LLaDA-8B. Peak memory is what torch
+allocated. `oddlm bench answers --shape llada-8b` times sampling.
 """
 
 import argparse
 import json
 import shutil
-import statistics
 import time
 from pathlib import Path
 from typing import Any
@@ -26,7 +24,6 @@ from oddlm.models.loading.architecture import Keys
 from oddlm.models.loading.quant import QUANTIZATIONS
 from oddlm.models.transformer import Transformer
 
-N, LENGTH, STEPS, PROMPT = 16, 64, 32, 150
 TINY = {"d_model": 128, "n_layers": 2, "n_heads": 4, "n_kv_heads": 4, "mlp_hidden_size": 256}
 GB = 1e9
 
@@ -67,24 +64,7 @@ def write_checkpoint(folder: Path, config: dict[str, Any], device: str, shards: 
     return size
 
 
-class Clock:
-    """An observer that notes when each step ends."""
-
-    def __init__(self, device: str) -> None:
-        self.device, self.ends = device, [time.perf_counter()]
-
-    def __call__(self, _: Any) -> None:
-        if self.device == "cuda":
-            torch.cuda.synchronize()
-        self.ends.append(time.perf_counter())
-
-    @property
-    def step_ms(self) -> float:
-        pairs = zip(self.ends[1:], self.ends[2:], strict=False)
-        return 1000 * statistics.median(after - before for before, after in pairs)
-
-
-def measure(folder: Path, device: str, quantize: str | None) -> list[str]:
+def measure(folder: Path, device: str, quantize: str | None) -> str:
     if device == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
@@ -94,37 +74,11 @@ def measure(folder: Path, device: str, quantize: str | None) -> list[str]:
         torch.cuda.synchronize()
     loaded = time.perf_counter() - began
     held = torch.cuda.memory_allocated() / GB if device == "cuda" else float("nan")
-    loading = torch.cuda.max_memory_allocated() / GB if device == "cuda" else float("nan")
-    rows = []
-    prompt = " ".join(f"w{i}" for i in range(PROMPT))
-    for objective in ("none", "odd"):
-        shape = {
-            "length": LENGTH,
-            "steps": STEPS,
-            "objective": objective,
-            "alpha": 8.0,
-            "fork": False,
-            "progress": False,
-        }
-        lm.generate(prompt, N, **{**shape, "steps": 1})  # warms up
-        if device == "cuda":
-            torch.cuda.reset_peak_memory_stats()
-        clock = Clock(device)
-        (samples,) = lm.generate(prompt, N, observe=clock, **shape)
-        assert len(samples) == N
-        peak = torch.cuda.max_memory_allocated() / GB if device == "cuda" else float("nan")
-        total = clock.ends[-1] - clock.ends[0]
-        cells = [
-            quantize or "bf16",
-            objective,
-            f"{loaded:.1f} s",
-            f"{held:.1f} GB",
-            f"{loading:.1f} GB",
-            f"{peak:.1f} GB",
-        ]
-        rows.append(f"| {' | '.join(cells)} | {clock.step_ms:.1f} ms | {total:.2f} s |")
-        print(rows[-1], flush=True)
-    return rows
+    peak = torch.cuda.max_memory_allocated() / GB if device == "cuda" else float("nan")
+    del lm
+    row = f"| {quantize or 'bf16'} | {loaded:.1f} s | {held:.1f} GB | {peak:.1f} GB |"
+    print(row, flush=True)
+    return row
 
 
 def main() -> None:
@@ -150,22 +104,20 @@ def main() -> None:
     made = time.perf_counter() - began
     name = torch.cuda.get_device_name() if device == "cuda" else "a CPU"
     which = "A tiny" if args.tiny else "An 8B"
-    shape = f"{N} samples x {LENGTH} tokens in {STEPS} steps, prompt of {PROMPT} tokens"
-    heads = ["weights", "objective", "load", "weights in memory", "peak while loading"]
-    heads += ["peak while sampling", "per step", "all steps"]
+    heads = ["weights", "load", "weights in memory", "peak while loading"]
     lines = [
         f"# {which} LLaDA with random weights, {size / GB:.2f} GB on disk, on {name}",
         "",
-        f"{shape}; torch {torch.__version__}.",
+        f"torch {torch.__version__}.",
         f"Written in {made:.1f} s (so the files are in the page cache when they are loaded).",
         "",
         f"| {' | '.join(heads)} |",
-        "|---|---|---|---|---|---|---|---|",
+        "|---|---|---|---|",
     ]
     print("\n".join(lines), flush=True)
     try:
         for quantize in (None, *args.quantize):
-            lines += measure(args.folder, device, quantize)
+            lines.append(measure(args.folder, device, quantize))
     finally:
         shutil.rmtree(args.folder)
     if args.out:

@@ -45,6 +45,42 @@ class Cost:
     floor_ms: float
 
 
+PER_ANSWERS = 16  # the number of answers whose time is reported
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """The cost of answers drawn in one way; medians over turns, `low` and `high` are their range.
+
+    None: not known for this network.
+    """
+
+    model: str
+    dtype: str
+    n: int
+    length: int
+    block_length: int
+    network: str  # how it runs: none (without a cache), prefix, dual, exact, compiled
+    sampler: str
+    steps: int  # network evaluations
+    step_ms: float
+    step_ms_low: float
+    step_ms_high: float
+    seconds: float  # per PER_ANSWERS answers
+    tokens_per_s: float
+    speed: float  # times that of the first lane with the same sampler, turn by turn
+    speed_low: float
+    speed_high: float
+    floor_ms: float | None  # of a step: its matrix products with weights alone
+    over_floor: float | None  # a step divided by its floor, turn by turn
+    over_floor_low: float | None
+    over_floor_high: float | None
+    host_ms: float | None  # of a step, on a network so narrow that only the host takes time
+    host_share: float | None
+    extra_mib: float  # peak memory, without weights
+    published_ms: float | None  # of Fast-dLLM, where the setting is the same
+
+
 @dataclass(frozen=True, slots=True)
 class Aim:
     """The ms per step of the published code on an H200, and our targets there."""
@@ -167,11 +203,22 @@ def aims_table(costs: Sequence[Cost]) -> str:
     return "\n".join(lines)
 
 
-def write_csv(costs: Sequence[Cost], path: Path) -> None:
+PUBLISHED = "Fast-dLLM on one H200"
+PUBLISHED_MS = {("none", "plain"): 245.0, ("dual", "plain"): 62.0}  # by network and sampler
+PUBLISHED_EXTRA_GIB = 35
+
+
+def published_ms(lane: tuple[str, str], model: str, dtype: str, *shape: int) -> float | None:
+    """Return the published ms of a step for n, length and block length; None if they differ."""
+    same = (model, dtype, *shape) == ("llada-8b", "bf16", 16, 256, 32)
+    return PUBLISHED_MS.get(lane) if same else None
+
+
+def write_csv(rows: Sequence[Cost | Lane], path: Path) -> None:
     table = StringIO(newline="")
-    writer = csv.DictWriter(table, [f.name for f in fields(Cost)])
+    writer = csv.DictWriter(table, [f.name for f in fields(rows[0])])
     writer.writeheader()
-    writer.writerows(asdict(c) for c in costs)
+    writer.writerows(asdict(row) for row in rows)
     write_whole(path, table.getvalue().encode())
 
 

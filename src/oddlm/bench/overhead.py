@@ -1,6 +1,5 @@
 """Measure the time per step and the memory of the network alone, plain sampling, and ODD."""
 
-import gc
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,6 +25,7 @@ from ..models.native import COMPILED, Native
 from ..models.transformer import Transformer, TransformerConfig
 from ..sampler import begin
 from .costs import AIMS, Ceilings, Cost, network_flops
+from .memory import peak_mib
 
 SHAPES = {  # with random weights: the time does not depend on the values
     "llada-8b": LLADA.config(Keys("LLADA_8B", published.LLADA_8B)),
@@ -103,7 +103,9 @@ def overhead(
         lanes = _Lanes(model, *cell, temperature, Repulsion("odd", alpha=alpha))
         for guide in lanes.guides:
             lanes.short_run(guide)  # warm up and compile
-        peaks = [_peak_mib(model, partial(lanes.short_run, guide)) for guide in lanes.guides]
+        peaks = [
+            peak_mib(_device(model), partial(lanes.short_run, guide)) for guide in lanes.guides
+        ]
         rounds = [times for i in range(repeats) for times in lanes.run(i)]
         network, plain, odd = (statistics.median(times) for times in zip(*rounds, strict=True))
         shares = sorted(100 * (b / a - 1) for _, a, b in rounds)
@@ -172,7 +174,7 @@ class _Lanes:
 
     def begin(self, guide: Repulsion | None, steps: int, seed: int = 0) -> State:
         options = {"n": self.n, "length": self.length, "temperature": self.temperature}
-        return begin(self.model, [_prompt()], steps=steps, guide=guide, seed=seed, **options)  # type: ignore[arg-type]
+        return begin(self.model, [prompt()], steps=steps, guide=guide, seed=seed, **options)  # type: ignore[arg-type]
 
     def sampling(self, guide: Repulsion | None, steps: int, seed: int = 0) -> Iterator[None]:
         """Run the sampler, one step per iteration."""
@@ -240,8 +242,8 @@ class _Lanes:
         return rounds[1:] or rounds
 
 
-def _prompt() -> list[int]:
-    return [5 + i % 32 for i in range(PROMPT)]
+def prompt(length: int = PROMPT) -> list[int]:
+    return [5 + i % 32 for i in range(length)]
 
 
 def _work(model: Model, n: int, length: int, positions: float) -> tuple[float, float, float]:
@@ -306,19 +308,6 @@ class _Marks:
 
 def _device(model: Model) -> torch.device:
     return info_of(model).device
-
-
-def _peak_mib(model: Model, run: Callable[[], object]) -> float:
-    """Return the peak memory that a run allocates; 0 on a CPU, where it is not measured."""
-    if _device(model).type != "cuda":
-        return 0.0
-    gc.collect()
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    run()
-    torch.cuda.synchronize()
-    return (torch.cuda.max_memory_allocated() - before) / 2**20
 
 
 def _interval(ordered: Sequence[float]) -> tuple[float, float]:

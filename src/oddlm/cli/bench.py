@@ -1,5 +1,7 @@
 """`oddlm bench`: time and memory on this machine."""
 
+import json
+from dataclasses import asdict
 from datetime import datetime
 from itertools import product
 from pathlib import Path
@@ -7,10 +9,11 @@ from typing import Annotated
 
 import typer
 
+from ..files import write_whole
 from ..presets import PRESETS
 from .app import PIECES, App, app
 from .bar import problem_bar
-from .options import NETWORK, OUTPUT, SAMPLING, Device, check_out, listed
+from .options import NETWORK, OUTPUT, SAMPLING, Device, JsonFile, check_out, listed
 
 bench_app = App(no_args_is_help=True)
 app.add_typer(bench_app, name="bench", rich_help_panel=PIECES)
@@ -145,7 +148,6 @@ def overhead(
     )
     from ..bench.overhead import overhead as measure
     from ..checks import one_of, short_dtype
-    from ..files import write_whole
     from ..text import number_of
 
     dtypes = listed("dtype", dtype, short_dtype)
@@ -195,3 +197,146 @@ def overhead(
     typer.echo(report())
     if out is not None:
         draw(costs, out / "overhead.png")
+
+
+@bench_app.command()
+def answers(
+    model: Annotated[
+        str,
+        typer.Option(
+            "--model",
+            "--shape",
+            help="A shape with random weights (llada-8b, dream-7b, 1b, tiny) or the name of a "
+            "model.",
+            rich_help_panel=NETWORK,
+        ),
+    ] = "mini",
+    networks: Annotated[
+        str | None,
+        typer.Option(
+            help="Ways to run the network, comma-separated: none (without a cache), prefix, dual, "
+            "exact (block-causal models), compiled.",
+            show_default="none and the caches; compiled, too, on a GPU",
+            rich_help_panel=NETWORK,
+        ),
+    ] = None,
+    samplers: Annotated[
+        str,
+        typer.Option(
+            help="Comma-separated: plain, odd, threshold (plain, and whatever is certain enough "
+            "is written at once).",
+            rich_help_panel=SAMPLING,
+        ),
+    ] = "plain,odd,threshold",
+    n: Annotated[
+        int, typer.Option("--n", help="Samples per run.", min=1, rich_help_panel=SAMPLING)
+    ] = 16,
+    length: Annotated[
+        int, typer.Option(help="Tokens per sample.", min=1, rich_help_panel=SAMPLING)
+    ] = 64,
+    block_length: Annotated[
+        int,
+        typer.Option(
+            help="Tokens per block; block-causal models have their own.",
+            min=1,
+            rich_help_panel=SAMPLING,
+        ),
+    ] = 16,
+    steps: Annotated[
+        int,
+        typer.Option(
+            help="Network evaluations per sample; at most one per token.",
+            min=1,
+            rich_help_panel=SAMPLING,
+        ),
+    ] = 32,
+    start: Annotated[
+        int, typer.Option("--prompt", help="Tokens of the prompt.", min=1, rich_help_panel=SAMPLING)
+    ] = 150,
+    alpha: Annotated[
+        float,
+        typer.Option(
+            help="Strength of the push of the paper's ODD.", min=0, rich_help_panel=SAMPLING
+        ),
+    ] = PRESETS["paper"]["alpha"],
+    temperature: Annotated[
+        float, typer.Option(help="Sampling temperature.", min=0, rich_help_panel=SAMPLING)
+    ] = 1.0,
+    repeats: Annotated[
+        int, typer.Option(help="Runs per lane.", min=1, rich_help_panel=SAMPLING)
+    ] = 3,
+    device: Device = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            help="Number format: bf16, fp16, fp32, nf4, int8.",
+            show_default="bf16 on a GPU, fp32 on a CPU",
+            rich_help_panel=NETWORK,
+        ),
+    ] = None,
+    json_out: JsonFile = None,
+    csv_out: Annotated[
+        Path | None,
+        typer.Option("--csv", help="Write the results to this table.", rich_help_panel=OUTPUT),
+    ] = None,
+) -> None:
+    """Measure tokens per second and seconds per 16 answers, lane by lane.
+
+    A lane is a way to run the network and a sampler. The lanes run in turns; ratios are medians
+    over the turns, with their range. The floor is the time of the matrix products with weights
+    alone, for the same positions and measured in the same turns. The host's time is that of the
+    same steps of a network with as many layers that are too narrow to take any.
+
+    Example: oddlm bench answers --model tiny --n 4 --length 16 --block-length 8 --steps 8
+
+    Example: oddlm bench answers --shape llada-8b --length 256 --block-length 32 --steps 64
+    """
+    import torch
+
+    from ..bench.answers import NETWORKS, SAMPLERS, Setting, usual_networks
+    from ..bench.answers import answers as measure
+    from ..bench.costs import write_csv
+    from ..bench.overhead import DTYPES, build_model, machine
+    from ..checks import one_of, short_dtype
+    from .lanes import lanes_table
+    from .views import open_console
+
+    for path in (json_out, csv_out):
+        check_out(path)
+    place, machine_name = machine(device)
+    number_format = short_dtype(dtype or ("bf16" if place.type == "cuda" else "fp32"))
+    one_of("dtype", number_format, DTYPES)
+    built = build_model(model, place, number_format, "none")
+    ways = usual_networks(built) if networks is None else listed("networks", networks, str)
+    chosen = listed("samplers", samplers, str)
+    for name, names, known in (("networks", ways, NETWORKS), ("samplers", chosen, SAMPLERS)):
+        for one in names:
+            one_of(name, one, known)
+    lanes = [(network, sampler) for sampler in chosen for network in ways]
+    setting = Setting(n, length, steps, block_length, alpha, temperature)
+    with problem_bar(len(lanes) * (repeats + 1)) as tick:
+        found = measure(
+            built,
+            lanes,
+            setting,
+            dtype=number_format,
+            repeats=repeats,
+            start=start,
+            tick=lambda words: tick(words, True),
+        )
+    about = {
+        "time": f"{datetime.now():%Y-%m-%d}",
+        "machine": machine_name,
+        "threads": torch.get_num_threads() if place.type == "cpu" else None,
+        "torch": torch.__version__,
+        "prompt": start,
+        "temperature": temperature,
+        "alpha": alpha,
+        "turns": repeats,
+    }
+    open_console().print(lanes_table(found, about))
+    if csv_out is not None:
+        write_csv(found, csv_out)
+    if json_out is not None:
+        content = {**about, "lanes": [asdict(lane) for lane in found]}
+        write_whole(json_out, json.dumps(content, indent=2).encode() + b"\n")

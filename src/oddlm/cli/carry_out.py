@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from contextlib import closing
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
 
+from ..text import percent
 from .app import complain
 from .bar import problem_bar
 from .options import ModelOptions, Work
@@ -19,10 +21,17 @@ if TYPE_CHECKING:
 SHOWN = 20  # the most failures that are printed
 
 
-def carry_out(plan: "Plan", work: Work, model: ModelOptions, stages: "Sequence[Stage]") -> "Result":
+def carry_out(
+    plan: "Plan",
+    work: Work,
+    model: ModelOptions,
+    stages: "Sequence[Stage]",
+    *,
+    fail_fast: bool = False,
+) -> "Result":
     """Run a plan with the executor that the options name; see `run`."""
     executor = work.find(**model.place, keep_tokens=work.keep_tokens)
-    return run(plan, work.store, executor, work.together, stages, work.track)
+    return run(plan, work.store, executor, work.together, stages, work.track, fail_fast=fail_fast)
 
 
 def run(
@@ -32,8 +41,10 @@ def run(
     together: int,
     stages: "Sequence[Stage]",
     track: Sequence[str] | None,
+    *,
+    fail_fast: bool = False,
 ) -> "Result":
-    """Run a plan behind a bar.
+    """Run a plan behind a bar; failures are printed at once.
 
     After Ctrl-C the command prints how much is done and ends with status 130.
     """
@@ -43,8 +54,12 @@ def run(
     from .views import label
 
     solved: dict[str, list[bool]] = {}  # by run: does a problem have a correct sample?
+    failed = count()
 
     def watch(progress: "Progress") -> None:
+        for failure in () if fail_fast else progress.failures:
+            if next(failed) < SHOWN:
+                complain(f"problem {failure.problem} failed: {failure.error}")
         spec, seen = progress.spec, solved.setdefault(progress.spec.id, [])
         seen += [any(scored.correct) for scored in progress.scores if None not in scored.correct]
         share = f": Pass@{spec.n} {100 * sum(seen) / len(seen):.0f} %" if seen else ""
@@ -69,6 +84,7 @@ def run(
                 executor,
                 stages=stages,
                 together=together,
+                fail_fast=fail_fast,
                 tracker=tracker,
                 watch=watch,
             )
@@ -85,6 +101,14 @@ def run(
             err=True,
         )
         raise typer.Exit(130) from None
+
+
+def busy_line(result: "Result") -> str:
+    """Return how busy the network was, as a sentence; empty if nothing was drawn."""
+    network = result.network
+    if network is None:
+        return ""
+    return f"The network was busy {percent(network.busy)} % of {network.seconds:.3g} s."
 
 
 def report_trouble(plan: "Plan", result: "Result", store: Path) -> None:

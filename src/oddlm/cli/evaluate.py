@@ -9,10 +9,11 @@ import typer
 
 from .app import MEASURING, app
 from .bar import status_line
-from .carry_out import carry_out, report_trouble
+from .carry_out import busy_line, carry_out, report_trouble
 from .options import (
     MODEL,
     OUTPUT,
+    FailFast,
     Grid,
     JsonFile,
     ModelName,
@@ -63,6 +64,7 @@ def evaluate(
         ),
     ] = 0,
     json_out: JsonFile = None,
+    fail_fast: FailFast = False,
     unsafe: Unsafe = False,
     *,
     options: ModelOptions,
@@ -84,7 +86,7 @@ def evaluate(
     check_out(json_out)
     chosen, plan = _plan(problems, grid, model, split, options, unsafe, BOTH)
     embedder = _embedder() if embed else None  # fails before anything is computed
-    result = carry_out(plan, work, options, BOTH)
+    result = carry_out(plan, work, options, BOTH, fail_fast=fail_fast)
     failed = {failure.problem for _, failure in result.failures}
     if len(failed) < len(plan.runs[0].problems) and not result.damaged:
         done = [(run.spec, run.records(Store(work.store))) for run in plan.runs]
@@ -95,6 +97,8 @@ def evaluate(
             for spec, records in done
         ]
         _report(kept, chosen, grid.n, shown, show, json_out, embedder)
+        if busy := busy_line(result):
+            typer.echo(busy)
     report_trouble(plan, result, work.store)
 
 

@@ -98,6 +98,15 @@ Device = Annotated[
         rich_help_panel=NETWORK,
     ),
 ]
+FailFast = Annotated[
+    bool,
+    typer.Option(
+        "--fail-fast",
+        help="Stop at the first problem that cannot be drawn or scored, instead of listing all "
+        "of them at the end. Finished problems are kept.",
+        rich_help_panel=WORK,
+    ),
+]
 JsonFile = Annotated[
     Path | None,
     typer.Option("--json", help="Write the results to this file.", rich_help_panel=OUTPUT),

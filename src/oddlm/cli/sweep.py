@@ -11,8 +11,8 @@ import typer
 from ..text import number_of
 from .app import MEASURING, app, complain
 from .bar import status_line
-from .carry_out import report_trouble, run
-from .options import NETWORK, PROBLEMS, WORK, MaxBatch, Unsafe, Work, grouped
+from .carry_out import busy_line, report_trouble, run
+from .options import NETWORK, PROBLEMS, WORK, FailFast, MaxBatch, Unsafe, Work, grouped
 
 if TYPE_CHECKING:
     from ..experiments.run import Plan
@@ -89,6 +89,7 @@ def sweep(
         ),
     ] = None,
     work: Work,
+    fail_fast: FailFast = False,
     unsafe: Unsafe = False,
 ) -> None:
     """Run every setting of a grid on its tasks: on one core, several GPUs or a Ray cluster.
@@ -123,10 +124,12 @@ def sweep(
         )
         return
     executor = work.find("local", **place, keep_tokens=work.keep_tokens)
-    result = run(plan, work.store, executor, work.together, stages, work.track)
+    result = run(plan, work.store, executor, work.together, stages, work.track, fail_fast=fail_fast)
     kind = {"draw": "drawn", "score": "scored"}[only] if only else "complete"
     count = f"{result.complete} of {len(plan.runs)} runs are {kind}"
     typer.echo(f"{count} in {work.store}: `oddlm runs --store {work.store}` lists them")
+    if busy := busy_line(result):
+        typer.echo(busy)
     report_trouble(plan, result, work.store)
 
 

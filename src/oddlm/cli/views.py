@@ -45,7 +45,7 @@ def label(params: SampleParams) -> str:
     return setting_label(params.method, params.canonical().alpha, params.temperature)
 
 
-def _table(*headers: str | Column) -> Table:
+def bare_table(*headers: str | Column) -> Table:
     return Table(*headers, box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
 
 
@@ -61,7 +61,7 @@ def _tail(name: str) -> Text:
 
 def results(lines: Sequence[Line], n: int, shown: Sequence[str]) -> Table:
     """Return a table of settings, in percent, with the difference to their plain baseline."""
-    table = _table(Column("objective", overflow="fold"))
+    table = bare_table(Column("objective", overflow="fold"))
     votes = any(line.diversity.get(f"maj@{n}") is not None for line in lines)
     rates = ["Pass@1", *([f"Maj@{n}"] if votes else []), f"Pass@{n}"]
     for header in ("alpha", "T", *rates, "vs plain [95 %]"):
@@ -120,7 +120,7 @@ def tuned(
     metric: str,
 ) -> Table:
     """Return a table of settings, best first, in percent: metric, gap to the best, Pass@1."""
-    table = _table()
+    table = bare_table()
     for header in (f"{metric.capitalize()} [95 %]", "vs best [95 %]", "Pass@1"):
         table.add_column(header, justify="right", no_wrap=True)
     table.add_column("settings", overflow="fold")
@@ -182,8 +182,8 @@ def runs_table(runs: Sequence[Head], *, whole: bool = False) -> Table:
     """Return a table of runs; if `whole`, long names of tasks and models are shown in full."""
     short = _text if whole else _tail
     names = [Column(header, overflow="fold") for header in ("task", "model")]
-    table = _table(Column("run", no_wrap=True), *names, Column("setting", overflow="fold"))
-    for header in ("n", "seed", "done", "Pass@1", "Maj@n", "Pass@n"):
+    table = bare_table(Column("run", no_wrap=True), *names, Column("setting", overflow="fold"))
+    for header in ("n", "seed", "done", "busy", "Pass@1", "Maj@n", "Pass@n"):
         table.add_column(header, justify="right", no_wrap=True)
     for run in runs:
         spec = run.spec
@@ -198,10 +198,13 @@ def runs_table(runs: Sequence[Head], *, whole: bool = False) -> Table:
             str(spec.n),
             str(spec.seed),
             _state(run),
+            _share(run.busy),
             *map(_share, shares),
         )
+    notes = ["busy: % of the time that the network was drawing"]
     if not all(run.complete for run in runs):
-        table.caption = "done: scored/requested, or scored/drawn/requested"
+        notes.insert(0, "done: scored/requested, or scored/drawn/requested")
+    table.caption = "; ".join(notes)
     return table
 
 
@@ -247,7 +250,7 @@ def run_details(run: Head) -> Group:
 
 
 def _pairs(title: str, values: Mapping[str, Any]) -> Table:
-    table = _table(title, "")
+    table = bare_table(title, "")
     for name, value in values.items():
         table.add_row(_text(name), _text(str(value)))
     return table
@@ -264,7 +267,7 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 def answer_table(answer: Answer) -> Table:
     """Return the result of a query as a table."""
-    table = _table(*(Column(_text(name)) for name in answer.columns))
+    table = bare_table(*(Column(_text(name)) for name in answer.columns))
     for row in answer.rows:
         table.add_row(*("" if value is None else _text(str(value)) for value in row))
     return table

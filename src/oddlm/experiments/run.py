@@ -11,7 +11,7 @@ later or elsewhere (`stages`). Records that are already in the store are not mad
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,19 +22,23 @@ from ..models import check_model, model_digest
 from ..spec import RunSpec
 from ..store import (
     DRAWN,
+    FAILURES,
     SPEC,
     DamagedRunError,
     Drawn,
     Failure,
     Head,
+    Network,
     Record,
     Scored,
     Stage,
     Store,
+    StoreError,
     Writer,
 )
 from ..tasks import Problem, check_scoring, problem_digest, task_identity
 from ..versions import SCORING
+from .busy import Window
 from .grid import Wanted
 from .stages import prompt_of, summarise, task_of
 from .trackers import Tracker, tracking
@@ -42,6 +46,7 @@ from .work import Batch, Executor, Outcome, source
 
 BOTH: tuple[Stage, ...] = ("draw", "score")
 MOST_WAITING = 1024  # drawn problems that may wait for scoring before drawing pauses
+DONE: dict[Stage, str] = {"draw": "drawn", "score": "scored"}
 T = TypeVar("T")
 
 
@@ -52,6 +57,7 @@ class Progress(NamedTuple):
     problems: int
     fresh: bool  # made just now, as opposed to found in the store
     scores: Sequence[Scored] = ()
+    failures: Sequence[Failure] = ()
 
 
 Watch = Callable[[Progress], None]
@@ -114,6 +120,17 @@ class Survey:
         return sum(self.done.values())
 
 
+class ProblemError(ValueError):
+    """A problem could not be drawn or scored, and the plan was to stop there."""
+
+    def __init__(self, folder: Path, failure: Failure) -> None:
+        self.problem, self.stage = failure.problem, failure.stage
+        super().__init__(
+            f"problem {failure.problem} could not be {DONE[failure.stage]}: {failure.error}; "
+            f"{folder / FAILURES} has the traceback, and finished problems are kept"
+        )
+
+
 @dataclass
 class Result:
     """The result of running a plan."""
@@ -122,6 +139,7 @@ class Result:
     undrawn: int = 0  # problems that could not be scored because they have not been drawn
     failures: list[tuple[RunSpec, Failure]] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)  # why some runs could not be opened
+    network: Network | None = None  # how busy it was; None: nothing was drawn
 
     @property
     def complete(self) -> int:
@@ -322,6 +340,7 @@ def run_plan(
     *,
     stages: Sequence[Stage] = BOTH,
     together: int = 1,
+    fail_fast: bool = False,
     tracker: Tracker | None = None,
     watch: Watch = lambda _: None,
 ) -> Result:
@@ -331,6 +350,7 @@ def run_plan(
 
     together: number of problems of a run that share the batches of the network; if the process is
     killed, they are lost together.
+    fail_fast: raise ProblemError for the first problem that fails, after storing what is done.
     """
     checked: set[int] = set()
     for run in plan.runs:
@@ -341,7 +361,7 @@ def run_plan(
     with ExitStack() as stack:
         if tracker is None:
             tracker = stack.enter_context(tracking((), store.folder))
-        driver = _Driver(plan, store, tuple(stages), together, tracker, watch)
+        driver = _Driver(plan, store, tuple(stages), together, fail_fast, tracker, watch)
         stack.callback(driver.release)
         outcomes = stack.enter_context(closing(executor.outcomes(driver.take)))
         for outcome in outcomes:
@@ -351,6 +371,7 @@ def run_plan(
                 f"the executor ended with {left} of {plan.units} problems left; "
                 "finished problems are kept"
             )
+    driver.result.network = driver.window.network()
     return driver.result
 
 
@@ -365,6 +386,7 @@ class _Open:
     by_id: dict[str, Problem]
     failed: bool = False
     environments: list[dict[str, Any]] = field(default_factory=list)  # logged so far
+    window: Window = field(default_factory=Window)
 
 
 @dataclass
@@ -373,9 +395,11 @@ class _Driver:
     store: Store
     stages: tuple[Stage, ...]
     together: int
+    fail_fast: bool
     tracker: Tracker
     watch: Watch
     result: Result = field(default_factory=Result)
+    window: Window = field(default_factory=Window)
     open: dict[str, _Open] = field(default_factory=dict)  # by id
     to_draw: deque[tuple[_Open, tuple[Problem, ...]]] = field(default_factory=deque)
     to_score: deque[tuple[_Open, tuple[Problem, ...]]] = field(default_factory=deque)
@@ -410,6 +434,8 @@ class _Driver:
         scores = [record for record in outcome.records if isinstance(record, Scored)]
         drew = drawn or any(failure.stage == "draw" for failure in outcome.failures)
         self._note(run, outcome.environment, "draw" if drew else "score")
+        if drew:
+            self._drew(run, outcome)
         if drawn:
             run.writer.draw(*drawn)
             if "score" in self.stages:
@@ -427,13 +453,28 @@ class _Driver:
         ended = {record.problem for record in last} | failed
         run.left -= ended
         if ended:
-            self.watch(Progress(run.asked.spec, len(ended), True, scores))
+            self.watch(Progress(run.asked.spec, len(ended), True, scores, outcome.failures))
         if not run.left:
             self._end(run)
+        if self.fail_fast:
+            for failure in outcome.failures:
+                raise ProblemError(self.store.folder / run.asked.spec.id, failure)
 
     def release(self) -> None:
         for run in self.open.values():
+            with suppress(StoreError):  # what ended the plan matters more
+                self._note_network(run)
             run.closing.close()
+
+    def _drew(self, run: _Open, outcome: Outcome) -> None:
+        """Count a drawing in the windows of the plan and of all runs that are being drawn."""
+        others = (one.window for one in self.open.values() if one is not run and one.window.open)
+        for window in (self.window, run.window, *others):
+            window.drew(outcome.worker, outcome.drew_s)
+
+    def _note_network(self, run: _Open) -> None:
+        if (network := run.window.network()) is not None:
+            run.writer.busy(network)
 
     def _begin(self, asked: Asked) -> None:
         spec = asked.spec
@@ -485,6 +526,7 @@ class _Driver:
             if "score" in self.stages and not run.failed:
                 self.tracker.finish(spec, summary)
         have = writer.scored if "score" in self.stages else writer.digests
+        self._note_network(run)
         if run.by_id.keys() <= set(have):
             self.result.done.append(spec.id)
         del self.open[spec.id]

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from threading import Lock
 from typing import Any, Protocol
+from uuid import uuid4
 
 from ..core.step import StepEvent
 from ..lm import LM, load
@@ -58,6 +59,8 @@ class Outcome:
     records: tuple[Drawn, ...] | tuple[Scored, ...] = ()
     failures: tuple[Failure, ...] = ()
     environment: dict[str, Any] = field(default_factory=dict)
+    worker: str = ""  # id of the bench
+    drew_s: float = 0.0  # seconds of drawing, without loading the model
 
 
 Take = Callable[[Stage], Batch | None]  # returns the next batch of a stage, None if none is ready
@@ -103,6 +106,7 @@ class Bench:
     """
 
     options: Options
+    id: str = field(default_factory=lambda: uuid4().hex)
     _drawing: Lock = field(default_factory=Lock)
     _loaded: tuple[Any, LM, dict[str, Any]] | None = None
     _judges: dict[Any, Judge | None] = field(default_factory=dict)
@@ -137,8 +141,10 @@ class Bench:
         with self._drawing:
             task = task_of(batch.spec)
             lm, about = self._lm(batch.spec)
+            began = time.perf_counter()
             records, failures = self._drawn(lm, batch.spec, task, batch.problems)
-        return Outcome(batch.spec, tuple(records), tuple(failures), about)
+            took = time.perf_counter() - began
+        return Outcome(batch.spec, tuple(records), tuple(failures), about, self.id, took)
 
     def _drawn(
         self, lm: LM, spec: RunSpec, task: Task | None, problems: Sequence[Problem]

@@ -6,6 +6,7 @@ Importing this package does not import torch.
 from .files import Head, Run, Store, Writer
 from .records import (
     DRAWN,
+    FAILURES,
     SCORES,
     SPEC,
     SUMMARY,
@@ -13,6 +14,7 @@ from .records import (
     Drawn,
     DrawnSample,
     Failure,
+    Network,
     Place,
     Record,
     RunHeldError,
@@ -27,6 +29,7 @@ from .records import (
 
 __all__ = [
     "DRAWN",
+    "FAILURES",
     "SCORES",
     "SPEC",
     "SUMMARY",
@@ -35,6 +38,7 @@ __all__ = [
     "DrawnSample",
     "Failure",
     "Head",
+    "Network",
     "Place",
     "Record",
     "Run",

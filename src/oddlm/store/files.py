@@ -34,6 +34,7 @@ from .records import (
     ENVIRONMENT,
     FAILURES,
     LOCK,
+    NETWORK,
     SCORES,
     SPEC,
     SUMMARY,
@@ -42,6 +43,7 @@ from .records import (
     Environment,
     Failure,
     Known,
+    Network,
     Place,
     Record,
     Scored,
@@ -72,6 +74,13 @@ class Head:
     @property
     def imported(self) -> bool:
         return self.summary is not None and self.summary.imported is not None
+
+    @property
+    def busy(self) -> float | None:
+        """The share of the time of all starts that the network was busy; None if not known."""
+        found = [Network.model_validate(s[NETWORK]) for s in self.starts if NETWORK in s]
+        seconds = sum(one.seconds for one in found)
+        return sum(one.busy * one.seconds for one in found) / seconds if seconds else None
 
     @property
     def complete(self) -> bool:
@@ -105,6 +114,17 @@ class Writer:
             self.folder / ENVIRONMENT,
             disk.as_line(Environment(starts=(*_starts(self.folder), dict(environment)))),
         )
+
+    def busy(self, network: Network) -> None:
+        """Add to the latest start that drew how busy the network was."""
+        starts = list(_starts(self.folder))
+        for i in reversed(range(len(starts))):
+            if starts[i].get("stage") == "draw":
+                starts[i] = {**starts[i], NETWORK: network.model_dump()}
+                disk.write(
+                    self.folder / ENVIRONMENT, disk.as_line(Environment(starts=tuple(starts)))
+                )
+                return
 
     def draw(self, *records: Drawn) -> None:
         """Store samples; they are safely on disk when this returns."""

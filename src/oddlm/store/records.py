@@ -14,6 +14,7 @@ Stage = Literal["draw", "score"]
 SPEC, ENVIRONMENT, SUMMARY, LOCK = "spec.json", "environment.json", "summary.json", "lock"
 DRAWN, SCORES = "drawn.jsonl", "scores.jsonl"
 FAILURES = "failures.jsonl"
+NETWORK = "network"  # key of a `Network` in a start
 
 
 class StoreError(ValueError):
@@ -182,8 +183,24 @@ class Spec(StoredFile):
     spec: RunSpec
 
 
+class Network(BaseModel):
+    """How busy the network was from the first drawing of a start to its end."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    seconds: float = Field(ge=0)
+    busy: float = Field(ge=0, le=1)  # share of these seconds, mean over workers
+
+
 class Environment(StoredFile):
     starts: tuple[dict[str, Any], ...]
+
+    @model_validator(mode="after")
+    def _networks(self) -> Self:
+        for start in self.starts:
+            if NETWORK in start:
+                Network.model_validate(start[NETWORK])
+        return self
 
 
 class Summary(StoredFile):
