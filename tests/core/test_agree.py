@@ -74,3 +74,20 @@ def test_positions_held_back_come_before_the_others_the_most_confident_first():
     got = agreed((Prediction(tokens, confidence), score), (Prediction(own, confidence), plain))
     assert got.isposinf().tolist() == [[True, False, False, False]]
     assert got[0].argsort(descending=True).tolist() == [0, 2, 1, 3]
+
+
+@pytest.mark.parametrize("name", ["threshold", "factor", "entropy_bound"])
+def test_late_ids_are_committed_together_once_nothing_else_is_open(name):
+    logits = torch.randn(6, 9, generator=torch.Generator().manual_seed(1))
+    logits[2:, 1] = 20.0
+
+    class Fixed:
+        mask_id, vocab_size, end_ids = 8, 9, (1,)
+
+        def __call__(self, tokens, start, prompt_lengths):
+            return logits.expand(len(tokens), -1, -1).clone()
+
+    shape = {"n": 1, "length": 6, "steps": 6, "temperature": 0.0}
+    done = oddlm.denoise(Fixed(), [[0]], policy=name, suppress_confidence=[1], **shape)
+    assert done.commit_step[0, :2].max() < 2
+    assert done.commit_step[0, 2:].tolist() == [2] * 4

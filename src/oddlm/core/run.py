@@ -325,7 +325,7 @@ def _ask(
 ) -> tuple[Prediction, Proposal]:
     """Return the tokens that are drawn from these logits, and what the policy says to them."""
     prediction = plan.predict(outlook, **heat)
-    answer = plan.policy(delay(prediction, plan.late), step)
+    answer = plan.policy(delay(prediction, plan.late, step.open), step)
     return prediction, answer if isinstance(answer, Proposal) else Proposal(answer)
 
 
