@@ -29,6 +29,7 @@ from torch import Tensor
 
 from ..core.model import Query
 from .attention import Members, Source, attend
+from .graphs import Recorder, Replays
 from .session import RunSession, alike
 from .transformer import KV, Transformer
 
@@ -94,7 +95,12 @@ class CachedSession(RunSession):
     """
 
     def __init__(
-        self, network: Transformer, first: Query, cache: Cache, refresh: int | None
+        self,
+        network: Transformer,
+        first: Query,
+        cache: Cache,
+        refresh: int | None,
+        recorder: Recorder | None = None,
     ) -> None:
         super().__init__(network, first)
         self.cache, self.refresh = cache, refresh
@@ -106,6 +112,7 @@ class CachedSession(RunSession):
         self.owners: list[int] | None = None  # the row of each sample; None: each has its own
         self.pending: Pending | None = None  # if the logits of the last fill will be read again
         self.fills = 0
+        self._replays = None if recorder is None else Replays(self._whole, recorder)
         self._shared: tuple[tuple[int, ...], Tensor, Members] | None = None
 
     @property
@@ -170,6 +177,8 @@ class CachedSession(RunSession):
         if not shared:
             self._part()
         rows = len(first) if shared else len(self.low)
+        if shared or not self.kv or len(self.kv[0][0]) != rows:
+            self._moved()
         tokens = group.tokens[first]
         self.computed += tokens.numel()
         self.fills += len(tokens)
@@ -210,10 +219,16 @@ class CachedSession(RunSession):
         """Give every sample keys and values of its own."""
         if self.owners is None:
             return
+        self._moved()
         for layer, (keys, values) in enumerate(self.kv):
             rows = torch.tensor(self.owners, device=keys.device)
             self.kv[layer] = keys[rows], values[rows]
         self.owners = None
+
+    def _moved(self) -> None:
+        """Note that keys and values are no longer where recorded steps read them."""
+        if self._replays is not None:
+            self._replays.forget()
 
     def _keep(self, group: Group, logits: Tensor, rows: Tensor, together: bool) -> None:
         """Keep the logits of a fill if those of pending positions will be read again."""
@@ -235,36 +250,18 @@ class CachedSession(RunSession):
         ahead = 1 if self.network.config.shift else 0
         highest = self.width - self.start - width
         lows = [min(low, highest) for low in group.lows]
-        all_samples = len(group.samples) == len(self.low)
-        aligned = all_samples and len(set(lows)) == 1 and self.start + lows[0] >= ahead
-        begin = self.start + lows[0] - ahead
-        end = begin + width + ahead
         low = _column(lows, group.samples.device)
         offsets = torch.arange(width + ahead, device=low.device)
         places = self.start + low - ahead + offsets  # [R, W]
-        window = places.clamp(min=0)
-
-        def update(layer: int, keys: Tensor, values: Tensor) -> KV:
-            pair = self.kv[layer]
-            samples, positions = group.samples.to(keys.device)[:, None], window.to(keys.device)
-            for cached, part in zip(pair, (keys, values), strict=True):
-                if aligned:
-                    cached[:, :, begin:end] = part
-                else:
-                    cached[samples, :, positions] = part.transpose(1, 2)
-            return pair if all_samples else (pair[0][samples[:, 0]], pair[1][samples[:, 0]])
-
-        tokens = group.tokens.gather(1, window)
+        tokens = group.tokens.gather(1, places.clamp(min=0))
         self.computed += tokens.numel()
-        if aligned:
-            layout = self._layout.window(begin, end)
+        if self._replays is not None and len(group.samples) == len(self.low):
+            x = self._replays(tokens, places)
         else:
-            layout = self._layout.gather(group.samples, window)
-        if self.owners is None:
-            x = self.network.hidden_states(tokens, layout, update)
-        else:
-            attention = self._attention(group, places)
-            x = self.network.hidden_states(tokens, layout, attention=attention)
+            begin = self.start + lows[0] - ahead
+            aligned = len(set(lows)) == 1 and begin >= 0
+            span = slice(begin, begin + width + ahead) if aligned else None
+            x = self._hidden_states(group.samples, group.numbers, tokens, places, span)
         if ahead:
             # without a token before it, the first position predicts itself
             alone = (self.prompt_lengths[group.samples][:, None] + low == 0)[..., None]
@@ -280,13 +277,49 @@ class CachedSession(RunSession):
         result[:, :fresh] = torch.where(inside, logits, result[:, :fresh])
         return result
 
+    def _whole(self, tokens: Tensor, places: Tensor) -> Tensor:
+        """Compute the windows of all samples from tensors alone, so that it can be recorded."""
+        numbers = list(range(len(self.low)))
+        samples = torch.arange(len(numbers), device=tokens.device)
+        return self._hidden_states(samples, numbers, tokens, places, None)
+
+    def _hidden_states(
+        self,
+        samples: Tensor,
+        numbers: list[int],
+        tokens: Tensor,
+        places: Tensor,
+        span: slice | None,
+    ) -> Tensor:
+        """Return the hidden states of windows at `places` [R, W]; `span`, if all are the same."""
+        window, every = places.clamp(min=0), len(numbers) == len(self.low)
+        if span is not None and every:
+            layout = self._layout.window(span.start, span.stop)
+        else:
+            layout = self._layout.gather(samples, window)
+        if self.owners is not None:
+            attention = self._attention(samples, numbers, places)
+            return self.network.hidden_states(tokens, layout, attention=attention)
+
+        def update(layer: int, keys: Tensor, values: Tensor) -> KV:
+            pair = self.kv[layer]
+            own, positions = samples.to(keys.device)[:, None], window.to(keys.device)
+            for cached, part in zip(pair, (keys, values), strict=True):
+                if span is not None and every:
+                    cached[:, :, span] = part
+                else:
+                    cached[own, :, positions] = part.transpose(1, 2)
+            return pair if every else (pair[0][own[:, 0]], pair[1][own[:, 0]])
+
+        return self.network.hidden_states(tokens, layout, update)
+
     def _attention(
-        self, group: Group, places: Tensor
+        self, samples: Tensor, numbers: list[int], places: Tensor
     ) -> Callable[[int, Tensor, Tensor, Tensor], Tensor]:
         """Return the attention of windows at `places` [R, W] to shared keys and to their own."""
         assert self.owners is not None
-        rows, members = self._members(group.numbers)
-        padding = self.start - self.prompt_lengths[group.samples][:, None]
+        rows, members = self._members(numbers)
+        padding = self.start - self.prompt_lengths[samples][:, None]
         every = torch.arange(self.width, device=places.device)
         # the shared keys of the window's own positions are those of the last fill
         outside = (every < places[:, :1]) | (every > places[:, -1:])
