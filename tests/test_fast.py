@@ -15,13 +15,13 @@ def curve(monkeypatch):
 
 
 def test_the_page_shows_the_stored_verdicts(tmp_path, monkeypatch, capsys):
-    shutil.copytree(ROOT / "results" / "fast", tmp_path / "fast")
+    shutil.copytree(ROOT / "recipes" / "fast" / "results", tmp_path / "fast")
     curve(monkeypatch).report(tmp_path / "fast", None)
     table = [line for line in capsys.readouterr().out.splitlines() if line.startswith("|")]
     page = (ROOT / "docs" / "fast.md").read_text().splitlines()
     assert len(table) > 5
     assert [line for line in table if line not in page] == []
-    stored = (ROOT / "results" / "fast" / "countdown-4.csv").read_text()
+    stored = (ROOT / "recipes" / "fast" / "results" / "countdown-4.csv").read_text()
     assert (tmp_path / "fast" / "countdown-4.csv").read_text() == stored
 
 

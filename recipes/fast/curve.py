@@ -1,7 +1,7 @@
 """Pass@16 against network evaluations: fixed schedules and parallel policies, plain and pushed.
 
-    nice -n 10 python recipes/fast/curve.py draw results/fast --problems 100
-    python recipes/fast/curve.py report results/fast --figure docs/figures/fast.png
+    nice -n 10 python recipes/fast/curve.py draw recipes/fast/results --problems 100
+    python recipes/fast/curve.py report recipes/fast/results --figure docs/figures/fast.png
 
 `draw` notes a line per problem, method and seed in FOLDER/countdown-4.jsonl; lines that are there
 are kept, so it resumes. It goes from problem to problem, so it can be stopped at any time. `report`
