@@ -111,7 +111,7 @@ def test_so_do_models_around_models(wrap, dtype):
 @pytest.mark.parametrize("options", RUNS, ids=str)
 def test_the_head_runs_on_what_is_read_alone(options, monkeypatch):
     """Everything that is masked while a guide looks at it, else the open block; samples that are
-    done are not asked about.
+    done are not asked about, and samples that are alike at the first step are asked about once.
     """
     lm, seen, read = model("shift"), [], []
     head = lm.network.logits
@@ -124,7 +124,8 @@ def test_the_head_runs_on_what_is_read_alone(options, monkeypatch):
         read.append((int((counts > 0).sum()), int(counts.max())))
 
     run(lm, observe=watch, **options)
-    assert seen == read
+    alike = 1 if options.get("prompt_noise") else 3
+    assert seen == [(read[0][0] // alike, read[0][1]), *read[1:]]
 
 
 @pytest.mark.parametrize("options", RUNS, ids=str)

@@ -8,6 +8,7 @@ import torch
 
 import oddlm
 from oddlm.core.policies import POLICIES
+from oddlm.models import cache as cache_module
 from oddlm.models.mini import Mini
 from oddlm.models.native import Native
 from oddlm.models.transformer import Transformer, TransformerConfig
@@ -182,8 +183,8 @@ def opened(cache, refresh=None, policy="low_confidence", steps=6):
 
 
 def test_what_a_step_computes():
-    # 6 steps, 2 per block; at the first fill the 4 samples are identical, and one is computed
-    assert opened(None).computed == 6 * 4 * 15
+    # 6 steps, 2 per block; at the first step the 4 samples are identical, and one is computed
+    assert opened(None).computed == 15 + 5 * 4 * 15
     fills = 15 + 2 * 4 * 15
     assert opened("prefix").computed == fills + 4 * (12 + 8 + 4)
     assert opened("dual").computed == fills + 4 * (4 + 4 + 4)
@@ -261,6 +262,37 @@ def test_samples_that_are_alike_are_computed_once():
     tokens[:, start : start + 4] = torch.arange(48).view(12, 4)  # the next block
     session(query(cached.info, tokens, lengths, 12, 4, number=1))
     assert session.computed == (3 + 12) * tokens.shape[1]
+
+
+@pytest.mark.parametrize("policy", ["low_confidence", {"name": "threshold", "threshold": 0.3}])
+@pytest.mark.parametrize(("shape", "prompts", "cache"), CASES)
+def test_shared_keys_say_what_keys_of_ones_own_say(shape, prompts, cache, policy, monkeypatch):
+    """With the parallel policy samples leave the first block one by one, and take their keys."""
+    settings = {"policy": policy, "steps": 12, "guide": oddlm.Repulsion(alpha=4)}
+    shared = run(model(shape, cache=cache), prompts, **settings)
+    monkeypatch.setattr(cache_module, "_shareable", lambda owners: False)
+    same(shared, run(model(shape, cache=cache), prompts, **settings))
+
+
+def test_a_fill_in_parts_says_what_a_fill_at_once_says(monkeypatch):
+    whole = run(model("grouped", cache="dual"))
+    monkeypatch.setattr(cache_module, "AT_ONCE", 40)
+    same(run(model("grouped", cache="dual"), "padded"), whole)
+
+
+@pytest.mark.parametrize("cache", ["prefix", "dual"])
+def test_samples_share_the_keys_of_the_first_block(cache):
+    tiny = model("grouped", cache=cache)
+    tokens, lengths = canvas(tiny.info, [[5, 6, 7], [8, 9]], 4, 12)
+    session = tiny.session(query(tiny.info, tokens, lengths, 12, 4))
+    window = torch.arange(12).expand(8, -1)
+    sizes = []
+    for number, begun in enumerate((0, 2, 3, 4, 6)):
+        tokens[:, 3 : 3 + begun] = torch.arange(8)[:, None] + 10
+        session(query(tiny.info, tokens, lengths, 12, 4, number=number, positions=window))
+        sizes.append(session.nbytes)
+    one = 2 * 2 * 2 * 15 * 8 * 8  # keys and values, layers, key heads, positions, head, bytes
+    assert sizes == [2 * one] * 3 + [8 * one] * 2
 
 
 def test_bad_input():

@@ -96,7 +96,6 @@ def test_block_causal_attention(shift):
     ("options", "message"),
     [
         ({"compiled": True}, "compiled .* fixed, any, not True"),
-        ({"compiled": "any", "cache": "dual"}, "compiled='any' .* cache='dual'"),
     ],
 )
 def test_what_cannot_be_compiled(network, options, message):

@@ -344,11 +344,16 @@ def _rounded_statistics(shares: Tensor, tokens: Tensor, needs: str | None) -> tu
     return probability, torch.zeros_like(probability)
 
 
-def delay(prediction: Prediction, ids: Tensor) -> Prediction:
-    """Divide the confidence of choices of `ids` by 1000, so that they are committed late."""
+def delay(prediction: Prediction, ids: Tensor, open_: Tensor) -> Prediction:
+    """Divide the confidence of choices of `ids` by 1000, so that they are committed late.
+
+    Where all open positions [B, L] of a sample choose them there is nothing to wait for, and a
+    parallel policy may commit them all at once.
+    """
     if not len(ids):
         return prediction
     late = torch.isin(prediction.tokens, ids)
+    late = late & (open_ & ~late).any(dim=1, keepdim=True)
     return replace(
         prediction,
         confidence=torch.where(late, prediction.confidence * LATE, prediction.confidence),

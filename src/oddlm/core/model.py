@@ -1,7 +1,7 @@
 """The interface between a run and a network: `ModelInfo`, `Model`, `Query` and `Session`."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol
 
 import torch
@@ -123,6 +123,9 @@ class Query:
     """[R, m]: counted from `start`, ascending as far as they are masked; None means all."""
     nudge: Tensor | None  # [R, start, H]: to be added to the embeddings of the prompt
     blocks: Blocks  # of these samples
+    low: int | None = None
+    """First position of the open block, counted from `start`, if it is the same for all samples and
+    known without asking the device."""
     echo: Tensor | None = None
     """[R, block_length, V]: the logits that the last step drew from in the open block, pushed,
     filtered and divided by the temperature; None at its first step. Only for models whose
@@ -134,7 +137,7 @@ class Query:
             name: None if (x := getattr(self, name)) is None else x[some]
             for name in ("tokens", "prompt_lengths", "samples", "positions", "nudge", "echo")
         }
-        return Query(self.run, self.number, start=self.start, blocks=self.blocks[some], **cut)  # type: ignore[arg-type]
+        return replace(self, blocks=self.blocks[some], **cut)  # type: ignore[arg-type]
 
 
 class Session(Protocol):

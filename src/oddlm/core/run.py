@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from . import noise
+from .agree import agreed
 from .alarm import Alarm
 from .blocks import Blocks
 from .canvas import Prompt, Template, lay_prompts, lay_templates
@@ -289,11 +290,11 @@ def _propose(plan: Plan, step: Step, outlook: Outlook) -> tuple[Prediction, Deci
     """Return the tokens that a step proposes with these logits, and where it writes them."""
     settings, drafts = plan.settings, plan.drafts
     heat = {} if drafts is None else {"temperature": drafts.heat(step)}
-    prediction = plan.predict(outlook, **heat)
+    prediction, proposal = asked = _ask(plan, step, outlook, heat)
     quota = quota_of(plan, step)
-    answer = plan.policy(delay(prediction, plan.late), step)
-    proposal = answer if isinstance(answer, Proposal) else Proposal(answer)
     score, remask, edit = proposal.score, proposal.remask, proposal.edit
+    if plan.parallel and drafts is None and outlook.pushed is not None:
+        score = agreed(asked, _ask(plan, step, outlook.without_guide(), heat))
     if settings.order_temperature > 0:
         score = score + order_noise(step, settings.order_temperature)
     if remask is not None:
@@ -317,6 +318,15 @@ def _propose(plan: Plan, step: Step, outlook: Outlook) -> tuple[Prediction, Deci
             )
         chosen = chosen | (edit & step.editable & (prediction.tokens != step.tokens))
     return prediction, Decision(chosen, remask)
+
+
+def _ask(
+    plan: Plan, step: Step, outlook: Outlook, heat: Mapping[str, float]
+) -> tuple[Prediction, Proposal]:
+    """Return the tokens that are drawn from these logits, and what the policy says to them."""
+    prediction = plan.predict(outlook, **heat)
+    answer = plan.policy(delay(prediction, plan.late, step.open), step)
+    return prediction, answer if isinstance(answer, Proposal) else Proposal(answer)
 
 
 def _fork(plan: Plan, outlook: Outlook) -> tuple[Prediction, Decision]:

@@ -208,8 +208,25 @@ class State:
             )
         start = plan.prompts.shape[1]
         return Query(
-            plan.run, self.index, tokens, start, lengths, live, positions, nudge, blocks, echo
+            plan.run,
+            self.index,
+            tokens,
+            start,
+            lengths,
+            live,
+            positions,
+            nudge,
+            blocks,
+            low=self._low(),
+            echo=echo,
         )
+
+    def _low(self) -> int | None:
+        """Return where the open block of all samples begins, if a fixed schedule says so."""
+        quota = self.plan.quota
+        if self.plan.counts is None or self.plan.info.align != "answer":
+            return None
+        return self.index // quota.steps_per_block * quota.block_length
 
     def _positions(self) -> Tensor | None:
         """Return the answered positions [B, m], ascending, or None for all.

@@ -12,7 +12,6 @@ prompt shares a block with the first tokens of the answer and is computed for ea
 context is causal, blocks begin with the answer, and the whole prompt is held.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor
 
 from ..core.model import Query
+from .attention import Members, Source, attend
 from .session import RunSession
 from .transformer import KV, Layout, Transformer
 
@@ -33,36 +33,11 @@ class Window:
     samples: Tensor  # [R]: indices among the samples of the session
     slots: Tensor  # [R, W - block length]: where the cache keeps the finished positions
     prompts: Tensor  # [P]: the prompts of these samples
-    members: Tensor  # [P, m]: the samples of each prompt; those with fewer repeat some sample
-    place: Tensor  # [R]: where each sample is among the members
+    members: Members  # the samples of each prompt
     from_prompt: int  # the most positions that are held of a prompt
     from_sample: int  # the most positions that are held of a sample
     mask: Tensor | None
     """[R, 1, W, from_prompt + from_sample + W]: False if hidden; None if all are visible."""
-
-    def product(self, x: Tensor, y: Tensor, shared: bool) -> Tensor:
-        """Multiply x [R, heads, M, K] by y [R, heads, K, N], or by [P, heads, K, N] if shared.
-
-        The rows of all samples of a prompt are then rows of one matrix, so y is not repeated.
-        """
-        if not shared:
-            return x @ y
-        together = x[self.members.to(x.device)].transpose(1, 2).flatten(2, 3) @ y
-        apart = together.unflatten(2, (self.members.shape[1], -1)).transpose(1, 2).flatten(0, 1)
-        own: Tensor = apart[self.place.to(x.device)]
-        return own
-
-    def softmax(self, scores: Tensor, scale: float, queries: int) -> Tensor:
-        """Return attention weights from scores [R, key heads, M, K].
-
-        M holds the last `queries` positions of the window for each of the heads that share a key.
-        """
-        scores = scores.to(torch.promote_types(scores.dtype, torch.float32)) * scale
-        if self.mask is not None:
-            hidden = ~self.mask[:, :, None, -queries:].to(scores.device)
-            scores = scores.unflatten(2, (-1, queries)).masked_fill(hidden, -torch.inf)
-            scores = scores.flatten(2, 3)
-        return scores.softmax(dim=-1)
 
 
 class BlockSession(RunSession):
@@ -213,7 +188,7 @@ class BlockSession(RunSession):
         device, width = samples.device, places.shape[1]
         shared = [self.shared[i] for i in some]
         own = [self.held[i] - self.shared[i] for i in some]
-        prompts, members, place = _by_prompt([self.prompt[i] for i in some])
+        prompts, members = Members.of([self.prompt[i] for i in some], device)
         earlier = [
             torch.arange(max(count), device=device) < torch.tensor(count, device=device)[:, None]
             for count in (shared, own)
@@ -229,8 +204,7 @@ class BlockSession(RunSession):
             slots=torch.tensor(own, device=device)[:, None]
             + torch.arange(width - self.block, device=device),
             prompts=torch.tensor(prompts, device=device),
-            members=torch.tensor(members, device=device),
-            place=torch.tensor(place, device=device),
+            members=members,
             from_prompt=max(shared),
             from_sample=max(own),
             mask=None if bool(mask.all()) else mask,
@@ -240,23 +214,15 @@ class BlockSession(RunSession):
         """Attend to the prompt, to the finished blocks of the sample, and to the window itself."""
         if window.slots.shape[1]:
             self._store(window, layer, k, v)
-        sources = [(k, v, False)]  # keys and values, and whether those of a prompt
+        sources = [Source(k, v)]
         if window.from_sample:
             kv = _rows(self.sample_kv[layer], window.samples, window.from_sample)
-            sources.insert(0, (*kv, False))
+            sources.insert(0, Source(*kv))
         if window.from_prompt:
             kv = _rows(self.prompt_kv[layer], window.prompts, window.from_prompt)
-            sources.insert(0, (*kv, True))
-        scale, queries = q.shape[3] ** -0.5, q.shape[2]
-        q = q.unflatten(1, (k.shape[1], -1)).flatten(2, 3)  # heads that share a key are rows, too
-        scores = [window.product(q, keys.mT, shared) for keys, _, shared in sources]
-        weights = window.softmax(torch.cat(scores, dim=-1), scale, queries).to(v.dtype)
-        attended = torch.zeros_like(q)
-        parts = weights.split([x.shape[3] for x in scores], dim=-1)
-        for part, (_, values, shared) in zip(parts, sources, strict=True):
-            attended += window.product(part, values, shared)
-        result: Tensor = attended.unflatten(2, (-1, queries)).flatten(1, 2)
-        return result
+            sources.insert(0, Source(*kv, window.members))
+        mask = None if window.mask is None else window.mask[:, :, -q.shape[2] :]
+        return attend(q, sources, mask)
 
     def _store(self, window: Window, layer: int, k: Tensor, v: Tensor) -> None:
         """Add the keys and values of the finished blocks of a window to those that are held."""
@@ -291,13 +257,3 @@ def _take(layers: list[KV], rows: Tensor) -> None:
     for i, (keys, values) in enumerate(layers):
         here = rows.to(keys.device)
         layers[i] = keys[here], values[here]
-
-
-def _by_prompt(owners: Sequence[int]) -> tuple[list[int], list[list[int]], list[int]]:
-    """Return the prompts of some samples, the samples of each, and where each sample is there."""
-    prompts = sorted(set(owners))
-    groups = [[i for i, owner in enumerate(owners) if owner == prompt] for prompt in prompts]
-    most = max(len(group) for group in groups)
-    members = [group + [0] * (most - len(group)) for group in groups]
-    place = {i: g * most + j for g, group in enumerate(groups) for j, i in enumerate(group)}
-    return prompts, members, [place[i] for i in range(len(owners))]

@@ -12,8 +12,15 @@ sample does so independently: its windows are the same alone and in a batch.
 
 With "dual", pending positions keep the logits of the last fill. No token is chosen there, but a
 guide reads them.
+
+Attention is bidirectional, so the keys and values of a prompt depend on the answer behind it, and
+samples can share them for as long as their whole canvases were alike when the cache was filled: as
+a rule, in the first block, which all samples of a prompt begin with the same masks. Such a fill is
+computed and held once. A step then attends to it and to the keys and values of its own window; the
+next fill gives every sample rows of its own.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -21,18 +28,22 @@ import torch
 from torch import Tensor
 
 from ..core.model import Query
-from .session import RunSession
+from .attention import Members, Source, attend
+from .graphs import Recorder, Replays
+from .session import RunSession, alike
 from .transformer import KV, Transformer
 
 Cache = Literal["prefix", "dual", "off"]
 CACHES = ("prefix", "dual")
+AT_ONCE = 2048  # positions of a fill in one pass: enough to keep a GPU busy
 
 
 @dataclass(frozen=True, slots=True)
 class Group:
     """The part of a query that concerns R samples computed together, m positions each."""
 
-    samples: Tensor  # [R]: indices among the samples of the session
+    numbers: list[int]  # R indices among the samples of the session
+    samples: Tensor  # [R]: the same
     tokens: Tensor  # [R, T]
     positions: Tensor  # [R, m], counted from `start`
     lows: list[int]  # first position of each sample's open block, counted from `start`
@@ -40,11 +51,41 @@ class Group:
     def take(self, members: list[int]) -> "Group":
         index = torch.tensor(members, device=self.samples.device)
         return Group(
+            [self.numbers[i] for i in members],
             self.samples[index],
             self.tokens[index],
             self.positions[index],
             [self.lows[i] for i in members],
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """The logits of the last fill, of B samples with L positions."""
+
+    logits: Tensor  # [rows, m, V]
+    rows: Tensor  # [B]: the row of each sample
+    slots: Tensor  # [B, L]: where in it each position is
+
+    @classmethod
+    def of(cls, logits: Tensor, rows: Tensor, positions: Tensor, width: int) -> "Pending":
+        """Keep logits of rows, given the positions [B, m] they stand for in each sample."""
+        slots = positions.new_zeros(len(positions), width)
+        places = torch.arange(positions.shape[1], device=positions.device)
+        return cls(logits, rows, slots.scatter_(1, positions, places.expand_as(positions)))
+
+    def take(self, samples: Tensor, positions: Tensor) -> Tensor:
+        """Return the logits [R, m, V] of these samples at positions [R, m]."""
+        return self.logits[self.rows[samples][:, None], self.slots[samples].gather(1, positions)]
+
+    def replaced(self, samples: Tensor, positions: Tensor, logits: Tensor) -> "Pending":
+        """Give every sample a row of its own, with these logits for some of them."""
+        B, L = self.slots.shape
+        every = torch.arange(L, device=positions.device).expand(B, -1)
+        rows = torch.arange(B, device=positions.device)
+        whole = self.take(rows, every)
+        whole[samples[:, None], positions] = logits
+        return Pending(whole, rows, every)
 
 
 class CachedSession(RunSession):
@@ -54,7 +95,12 @@ class CachedSession(RunSession):
     """
 
     def __init__(
-        self, network: Transformer, first: Query, cache: Cache, refresh: int | None
+        self,
+        network: Transformer,
+        first: Query,
+        cache: Cache,
+        refresh: int | None,
+        recorder: Recorder | None = None,
     ) -> None:
         super().__init__(network, first)
         self.cache, self.refresh = cache, refresh
@@ -62,10 +108,17 @@ class CachedSession(RunSession):
         count = len(first.tokens)
         self.low = [-1] * count  # first position of each sample's open block at its last fill
         self.age = [0] * count  # steps since the last fill
-        self.kv: list[KV] = []  # per layer, [B, key heads, T, head]
-        # [B, L, V]: logits of the last fill, if they will be read again
-        self.pending: Tensor | None = None
+        self.kv: list[KV] = []  # per layer, [rows, key heads, T, head]
+        self.owners: list[int] | None = None  # the row of each sample; None: each has its own
+        self.pending: Pending | None = None  # if the logits of the last fill will be read again
         self.fills = 0
+        self._replays = None if recorder is None else Replays(self._whole, recorder)
+        self._shared: tuple[tuple[int, ...], Tensor, Members] | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """The memory of the keys and values that are held."""
+        return sum(x.nbytes for pair in self.kv for x in pair)
 
     @torch.no_grad()
     def __call__(self, query: Query) -> Tensor:
@@ -78,16 +131,16 @@ class CachedSession(RunSession):
             )
         R, device = len(query.tokens), query.tokens.device
         index = self.indices(query)
+        numbers = self.numbers(index)
         samples = torch.arange(R, device=device) if index is None else index
         positions = query.positions
         if positions is None:
             positions = torch.arange(self.width - self.start, device=device).expand(R, -1)
-        lows = _low(query).tolist()  # synchronises: which samples to fill is decided on the host
-        group = Group(samples, query.tokens, positions, lows)
+        group = Group(numbers, samples, query.tokens, positions, _lows(query))
         # members by the start of their windows; None: those whose cache must be filled
         members: dict[int | None, list[int]] = {}
-        for i, sample in enumerate(range(R) if index is None else samples.tolist()):
-            members.setdefault(self._window(sample, lows[i]), []).append(i)
+        for i, sample in enumerate(numbers):
+            members.setdefault(self._window(sample, group.lows[i]), []).append(i)
         parts = {
             low: self._logits_of(group if len(members) == 1 else group.take(some), low)
             for low, some in members.items()
@@ -117,38 +170,79 @@ class CachedSession(RunSession):
     def _fill(self, group: Group) -> Tensor:
         """Compute the whole canvas; identical samples are computed once."""
         lengths = self.prompt_lengths[group.samples]
-        distinct, inverse = torch.cat([lengths[:, None], group.tokens], dim=1).unique(
-            dim=0, return_inverse=True
-        )
-        repeated, all_samples = len(distinct) < len(inverse), len(group.samples) == len(self.low)
-        first = torch.arange(len(inverse), device=inverse.device)
-        if repeated:
-            first = (inverse == first[: len(distinct), None]).int().argmax(dim=1)
+        first, inverse = alike(group.tokens, lengths)
+        owners = inverse.tolist()  # synchronises, as finding them does
+        together = len(group.samples) == len(self.low)
+        shared = together and _shareable(owners)
+        if not shared:
+            self._part()
+        rows = len(first) if shared else len(self.low)
+        if shared or not self.kv or len(self.kv[0][0]) != rows:
+            self._moved()
         tokens = group.tokens[first]
         self.computed += tokens.numel()
         self.fills += len(tokens)
+        parts = []
+        most = max(1, AT_ONCE // self.width)
+        for low in range(0, len(first), most):
+            part = slice(low, low + most)
+            own = range(low, min(low + most, len(first)))
+            if shared:
+                pairs = [(i - low, i) for i in own]
+            else:
+                kept = zip(owners, group.numbers, strict=True)
+                pairs = [(owner - low, number) for owner, number in kept if owner in own]
+            store = self._store(rows, torch.tensor(pairs, device=tokens.device))
+            here = self.layout(group.samples[first[part]])
+            x = self.network.hidden_states(tokens[part], here, store)
+            parts.append(self.network.predictors(x, self.start, lengths[first[part]]))
+        self.owners = owners if shared else None
+        logits = self._head(torch.cat(parts), group.positions[first])
+        self._keep(group, logits, inverse, together)
+        return logits if len(first) == len(inverse) else logits[inverse]
+
+    def _store(self, rows: int, pairs: Tensor) -> Callable[[int, Tensor, Tensor], KV]:
+        """Return a function that keeps keys and values; pairs [k, 2]: which of them, and where."""
 
         def store(layer: int, keys: Tensor, values: Tensor) -> KV:
-            here = inverse.to(keys.device)
-            # contiguous: a view would keep the queries in memory
-            new = (keys[here], values[here]) if repeated else (keys, values.contiguous())
-            if all_samples:
-                self.kv[layer : layer + 1] = [new]
-            else:
-                for cached, part in zip(self.kv[layer], new, strict=True):
-                    cached[group.samples.to(keys.device)] = part
+            if layer == len(self.kv) or len(self.kv[layer][0]) != rows:
+                empty = (x.new_empty(rows, *x.shape[1:]) for x in (keys, values))
+                self.kv[layer : layer + 1] = [(next(empty), next(empty))]
+            source, target = pairs.to(keys.device).unbind(dim=1)
+            for cached, new in zip(self.kv[layer], (keys, values), strict=True):
+                cached[target] = new[source]
             return keys, values
 
-        x = self.network.hidden_states(tokens, self.layout(group.samples[first]), store)
-        x = self.network.predictors(x, self.start, lengths[first])
-        logits = self._head(x[inverse] if repeated else x, group.positions)
-        if self.cache == "dual" and group.positions.shape[1] > self.block:
-            if self.pending is None:
-                self.pending = logits.new_zeros(
-                    len(self.low), self.width - self.start, logits.shape[2]
-                )
-            self.pending[group.samples[:, None], group.positions] = logits
-        return logits
+        return store
+
+    def _part(self) -> None:
+        """Give every sample keys and values of its own."""
+        if self.owners is None:
+            return
+        self._moved()
+        for layer, (keys, values) in enumerate(self.kv):
+            rows = torch.tensor(self.owners, device=keys.device)
+            self.kv[layer] = keys[rows], values[rows]
+        self.owners = None
+
+    def _moved(self) -> None:
+        """Note that keys and values are no longer where recorded steps read them."""
+        if self._replays is not None:
+            self._replays.forget()
+
+    def _keep(self, group: Group, logits: Tensor, rows: Tensor, together: bool) -> None:
+        """Keep the logits of a fill if those of pending positions will be read again."""
+        if self.cache != "dual" or group.positions.shape[1] <= self.block:
+            self.pending = None if together else self.pending
+            return
+        width = self.width - self.start
+        if together:
+            self.pending = Pending.of(logits, rows, group.positions, width)
+            return
+        if self.pending is None:
+            zeros = rows.new_zeros(len(self.low), width)
+            self.pending = Pending(logits.new_zeros(1, 1, logits.shape[2]), zeros[:, 0], zeros)
+        self.pending = self.pending.replaced(group.samples, group.positions, logits[rows])
 
     def _step(self, group: Group, width: int) -> Tensor:
         """Compute each sample's window: `width` positions from its open block on."""
@@ -156,31 +250,18 @@ class CachedSession(RunSession):
         ahead = 1 if self.network.config.shift else 0
         highest = self.width - self.start - width
         lows = [min(low, highest) for low in group.lows]
-        all_samples = len(group.samples) == len(self.low)
-        aligned = all_samples and len(set(lows)) == 1 and self.start + lows[0] >= ahead
-        begin = self.start + lows[0] - ahead
-        end = begin + width + ahead
-        low = torch.tensor(lows, device=group.samples.device)[:, None]  # [R, 1]
+        low = _column(lows, group.samples.device)
         offsets = torch.arange(width + ahead, device=low.device)
-        window = (self.start + low - ahead + offsets).clamp(min=0)  # [R, W]
-
-        def update(layer: int, keys: Tensor, values: Tensor) -> KV:
-            pair = self.kv[layer]
-            samples, positions = group.samples.to(keys.device)[:, None], window.to(keys.device)
-            for cached, part in zip(pair, (keys, values), strict=True):
-                if aligned:
-                    cached[:, :, begin:end] = part
-                else:
-                    cached[samples, :, positions] = part.transpose(1, 2)
-            return pair if all_samples else (pair[0][samples[:, 0]], pair[1][samples[:, 0]])
-
-        tokens = group.tokens.gather(1, window)
+        places = self.start + low - ahead + offsets  # [R, W]
+        tokens = group.tokens.gather(1, places.clamp(min=0))
         self.computed += tokens.numel()
-        if aligned:
-            layout = self._layout.window(begin, end)
+        if self._replays is not None and len(group.samples) == len(self.low):
+            x = self._replays(tokens, places)
         else:
-            layout = self._layout.gather(group.samples, window)
-        x = self.network.hidden_states(tokens, layout, update)
+            begin = self.start + lows[0] - ahead
+            aligned = len(set(lows)) == 1 and begin >= 0
+            span = slice(begin, begin + width + ahead) if aligned else None
+            x = self._hidden_states(group.samples, group.numbers, tokens, places, span)
         if ahead:
             # without a token before it, the first position predicts itself
             alone = (self.prompt_lengths[group.samples][:, None] + low == 0)[..., None]
@@ -191,10 +272,77 @@ class CachedSession(RunSession):
         logits = self._head(x, offset.clamp(0, width - 1))
         if self.pending is None:
             return logits
-        result = self.pending[group.samples[:, None], group.positions]
+        result = self.pending.take(group.samples, group.positions)
         inside = ((offset >= 0) & (offset < width))[..., None]
         result[:, :fresh] = torch.where(inside, logits, result[:, :fresh])
         return result
+
+    def _whole(self, tokens: Tensor, places: Tensor) -> Tensor:
+        """Compute the windows of all samples from tensors alone, so that it can be recorded."""
+        numbers = list(range(len(self.low)))
+        samples = torch.arange(len(numbers), device=tokens.device)
+        return self._hidden_states(samples, numbers, tokens, places, None)
+
+    def _hidden_states(
+        self,
+        samples: Tensor,
+        numbers: list[int],
+        tokens: Tensor,
+        places: Tensor,
+        span: slice | None,
+    ) -> Tensor:
+        """Return the hidden states of windows at `places` [R, W]; `span`, if all are the same."""
+        window, every = places.clamp(min=0), len(numbers) == len(self.low)
+        if span is not None and every:
+            layout = self._layout.window(span.start, span.stop)
+        else:
+            layout = self._layout.gather(samples, window)
+        if self.owners is not None:
+            attention = self._attention(samples, numbers, places)
+            return self.network.hidden_states(tokens, layout, attention=attention)
+
+        def update(layer: int, keys: Tensor, values: Tensor) -> KV:
+            pair = self.kv[layer]
+            own, positions = samples.to(keys.device)[:, None], window.to(keys.device)
+            for cached, part in zip(pair, (keys, values), strict=True):
+                if span is not None and every:
+                    cached[:, :, span] = part
+                else:
+                    cached[own, :, positions] = part.transpose(1, 2)
+            return pair if every else (pair[0][own[:, 0]], pair[1][own[:, 0]])
+
+        return self.network.hidden_states(tokens, layout, update)
+
+    def _attention(
+        self, samples: Tensor, numbers: list[int], places: Tensor
+    ) -> Callable[[int, Tensor, Tensor, Tensor], Tensor]:
+        """Return the attention of windows at `places` [R, W] to shared keys and to their own."""
+        assert self.owners is not None
+        rows, members = self._members(numbers)
+        padding = self.start - self.prompt_lengths[samples][:, None]
+        every = torch.arange(self.width, device=places.device)
+        # the shared keys of the window's own positions are those of the last fill
+        outside = (every < places[:, :1]) | (every > places[:, -1:])
+        mask = torch.cat([outside & (every >= padding), places >= padding], dim=1)[:, None, None]
+
+        def attention(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            keys, values = self.kv[layer]
+            if len(members.samples) < len(keys):
+                here = rows.to(keys.device)
+                keys, values = keys[here], values[here]
+            return attend(q, [Source(keys, values, members), Source(k, v)], mask)
+
+        return attention
+
+    def _members(self, numbers: list[int]) -> tuple[Tensor, Members]:
+        """Return the shared rows of some samples, and which of them share each."""
+        assert self.owners is not None
+        owners = tuple(self.owners[i] for i in numbers)
+        if self._shared is None or self._shared[0] != owners:
+            device = self.prompt_lengths.device
+            rows, members = Members.of(owners, device)
+            self._shared = owners, torch.tensor(rows, device=device), members
+        return self._shared[1:]
 
     def _head(self, x: Tensor, positions: Tensor) -> Tensor:
         """Run the output head on `positions` of x [R, W, width]."""
@@ -210,8 +358,31 @@ def _longest_block(query: Query) -> int:
     return int(counts.scatter_add_(1, ids, torch.ones_like(ids)).max())
 
 
-def _low(query: Query) -> Tensor:
-    """Return the first position of each sample's open block, [R], counted from `start`."""
+def _lows(query: Query) -> list[int]:
+    """Return the first position of each sample's open block, counted from `start`.
+
+    Which samples to fill is decided on the host, so this waits for a GPU if the query does not say.
+    """
+    if query.low is not None:
+        return [query.low] * len(query.tokens)
     blocks = query.blocks
-    here: Tensor = blocks.ids == blocks.current.clamp(max=blocks.count - 1)[:, None]
-    return here.byte().argmax(dim=1)
+    here = blocks.ids == blocks.current.clamp(max=blocks.count - 1)[:, None]
+    lows: list[int] = here.byte().argmax(dim=1).tolist()
+    return lows
+
+
+def _column(values: list[int], device: torch.device) -> Tensor:
+    """Return the values as a tensor [R, 1]; equal ones without a transfer, which would wait."""
+    if len(set(values)) == 1:
+        return torch.full((len(values), 1), values[0], device=device)
+    return torch.tensor(values, device=device)[:, None]
+
+
+def _shareable(owners: list[int]) -> bool:
+    """Return whether sharing rows saves at least half of them and costs at most twice the work.
+
+    The rows of one product are padded to the largest group of samples.
+    """
+    rows = len(set(owners))
+    most = max(owners.count(row) for row in set(owners))
+    return 2 * rows <= len(owners) and rows * most <= 2 * len(owners)

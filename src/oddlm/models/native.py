@@ -10,6 +10,7 @@ from ..checks import whole
 from ..core.model import ModelInfo, Query, Session
 from .block_cache import BlockSession
 from .cache import CACHES, Cache, CachedSession
+from .graphs import recorder_for
 from .loading.quant import is_quantized
 from .loading.weights import Weights
 from .session import PlainSession
@@ -29,8 +30,10 @@ class Native:
         block borders.
     confidence: the default confidence of a run (`oddlm.denoise_steps`).
     compiled: apply torch.compile to the blocks. "fixed" compiles for every new shape, which is
-        fastest (torch gives up after some shapes); "any" compiles once for all shapes. Cannot be
-        combined with a cache or quantised weights.
+        fastest (torch gives up after some shapes); "any" compiles once for all shapes. With a cache
+        that is "prefix" or "dual", the parts of a block around attention are compiled, and on a GPU
+        steps that repeat are replayed as CUDA graphs (`oddlm.models.graphs`). Cannot be combined
+        with an exact cache or quantised weights.
     """
 
     def __init__(
@@ -57,7 +60,7 @@ class Native:
             raise ValueError(
                 f"compiled must be None or one of {', '.join(COMPILED)}, not {compiled!r}"
             )
-        if compiled and used is not None:
+        if compiled and used == "exact":
             raise ValueError(
                 f"compiled={compiled!r} cannot be combined with cache={used!r}: compiled blocks "
                 "do not keep keys and values; set cache='off'"
@@ -69,8 +72,11 @@ class Native:
             )
         self.network = network.eval()
         self.compiled = compiled
-        for block in network.blocks if compiled else ():  # the blocks share one compiled function
-            block.compile(dynamic=compiled == "any")
+        for block in network.blocks if compiled else ():  # the blocks share compiled functions
+            if used is None:
+                block.compile(dynamic=compiled == "any")
+            else:
+                block.compile_around_attention(dynamic=compiled == "any")  # type: ignore[operator]
         self.cache, self.refresh = used, None if refresh is None else whole("refresh", refresh)
         self.name = name
         if used in CACHES:
@@ -120,7 +126,8 @@ class Native:
             return PlainSession(self.network, query)
         if self.cache == "exact":
             return BlockSession(self.network, query)
-        return CachedSession(self.network, query, self.cache, self.refresh)
+        recorder = recorder_for(self.device) if self.compiled else None
+        return CachedSession(self.network, query, self.cache, self.refresh, recorder)
 
 
 def _cache_of(

@@ -171,8 +171,17 @@ class Block(nn.Module):
             attended = self.attend(q, k, v, layout.mask_from(query_start))
         else:
             attended = attention(q, k, v)
-        x = x[:, query_start:] + self.attention_out(attended.transpose(1, 2).flatten(2))
+        return self.merge(x[:, query_start:], attended, run_mlp)
+
+    def merge(self, x: Tensor, attended: Tensor, run_mlp: bool = True) -> Tensor:
+        """Add the result of attention [B, heads, Q, head] and the MLP to the residual stream x."""
+        x = x + self.attention_out(attended.transpose(1, 2).flatten(2))
         return self.mlp(x) if run_mlp else x
+
+    def compile_around_attention(self, dynamic: bool) -> None:
+        """Compile what comes before and after attention, which a cache leaves as it is."""
+        self.project_qkv = torch.compile(self.project_qkv, dynamic=dynamic)  # type: ignore[method-assign]
+        self.merge = torch.compile(self.merge, dynamic=dynamic)  # type: ignore[method-assign]
 
     def mlp(self, x: Tensor) -> Tensor:
         """Add the MLP branch to the residual stream; every position is computed independently."""

@@ -1,0 +1,75 @@
+"""Attention to keys and values of several sources, some of them shared by the samples of a prompt.
+
+What is shared is held once. The queries of all samples that share it are rows of one matrix, so it
+is read once, too, and never repeated.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Members:
+    """Which of R samples share each of P rows of keys and values."""
+
+    samples: Tensor  # [P, m]: the samples of each row; those with fewer repeat some sample
+    place: Tensor  # [R]: where each sample is among them
+
+    @classmethod
+    def of(cls, owners: Sequence[int], device: torch.device) -> "tuple[list[int], Members]":
+        """Return the rows that are in use, ascending, and their members.
+
+        owners: the row of each sample.
+        """
+        rows = sorted(set(owners))
+        groups = [[i for i, owner in enumerate(owners) if owner == row] for row in rows]
+        most = max(len(group) for group in groups)
+        samples = [group + [0] * (most - len(group)) for group in groups]
+        place = {i: g * most + j for g, group in enumerate(groups) for j, i in enumerate(group)}
+        order = [place[i] for i in range(len(owners))]
+        return rows, cls(torch.tensor(samples, device=device), torch.tensor(order, device=device))
+
+    def product(self, x: Tensor, y: Tensor) -> Tensor:
+        """Multiply x [R, heads, M, K] by the rows y [P, heads, K, N] of its samples."""
+        together = x[self.samples.to(x.device)].transpose(1, 2).flatten(2, 3) @ y
+        most = self.samples.shape[1]
+        apart = together.unflatten(2, (most, -1)).transpose(1, 2).flatten(0, 1)
+        own: Tensor = apart[self.place.to(x.device)]
+        return own
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Keys and values [R, key heads, S, head], or [P, key heads, S, head] if they are shared."""
+
+    keys: Tensor
+    values: Tensor
+    members: Members | None = None
+
+    def product(self, x: Tensor, y: Tensor) -> Tensor:
+        return x @ y if self.members is None else self.members.product(x, y)
+
+
+def attend(q: Tensor, sources: Sequence[Source], mask: Tensor | None) -> Tensor:
+    """Return the attention of q [R, heads, Q, head] to all sources together.
+
+    mask: [R, 1, Q or 1, S], False if hidden, over the positions of all sources; None: all visible.
+    """
+    queries, scale = q.shape[2], q.shape[3] ** -0.5
+    q = q.unflatten(1, (sources[0].keys.shape[1], -1)).flatten(2, 3)  # heads with a key are rows
+    parts = [source.product(q, source.keys.mT) for source in sources]
+    scores = torch.cat(parts, dim=-1)
+    scores = scores.to(torch.promote_types(scores.dtype, torch.float32)) * scale
+    if mask is not None:
+        hidden = ~mask[:, :, None].to(scores.device)
+        scores = scores.unflatten(2, (-1, queries)).masked_fill(hidden, -torch.inf).flatten(2, 3)
+    weights = scores.softmax(dim=-1).to(sources[0].values.dtype)
+    attended = torch.zeros_like(q)
+    split = weights.split([part.shape[3] for part in parts], dim=-1)
+    for weight, source in zip(split, sources, strict=True):
+        attended += source.product(weight, source.values)
+    result: Tensor = attended.unflatten(2, (-1, queries)).flatten(1, 2)
+    return result
