@@ -79,7 +79,7 @@ DIFFERENT = [
     {"n": 8},
     {"task_version": 2},
     {"scorer_version": "1.2"},
-    {"sampler_version": 2},
+    {"sampler_version": 3},
     {"seed": 1},
     {"steps": 32},
     {"prompt_noise": 0.5},
