@@ -1,16 +1,22 @@
-"""Starting processes that are to be interrupted."""
+"""Ctrl-C where whoever runs the tests ignores it (`nohup make test &`), which is inherited."""
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from subprocess import Popen
 from typing import Any
 
 
-def interruptible(command: list[str], **options: Any) -> "Popen[str]":
-    """A process that hears Ctrl-C even where whoever runs the tests ignores it
-    (`nohup make test &`), which is inherited.
-    """
+@contextmanager
+def hearing_ctrl_c() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        return Popen(command, **options)
+        yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def interruptible(command: list[str], **options: Any) -> "Popen[str]":
+    """A process that hears Ctrl-C."""
+    with hearing_ctrl_c():
+        return Popen(command, **options)

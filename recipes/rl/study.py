@@ -12,7 +12,6 @@ all make the same number of network evaluations.
 import argparse
 import json
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -115,7 +114,7 @@ class Queue:
                 self.collect()
         finally:
             for _, process in self.running.values():
-                process.send_signal(signal.SIGINT)
+                process.terminate()  # unlike SIGINT, it is not ignored in the background
             late = monotonic() + UNSAVED_S
             for _, process in self.running.values():
                 try:

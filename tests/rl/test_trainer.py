@@ -20,6 +20,8 @@ from oddlm.rl.config import RlConfig, read_rl_config
 from oddlm.rl.trainer import Training, train
 from oddlm.train.loop import Place
 
+from ..starting import hearing_ctrl_c
+
 HERE = Place(0, 1, "cpu")
 
 
@@ -42,7 +44,7 @@ def test_an_interrupted_run_ends_with_the_same_weights_and_log(recipe, tmp_path,
         interrupted.setattr(
             trainer, "Training", type("Interrupted", (Training,), {"loss_at": loss_at})
         )
-        with pytest.raises(KeyboardInterrupt):
+        with hearing_ctrl_c(), pytest.raises(KeyboardInterrupt):
             train(config, stopped, device="cpu")
     done = torch.load(stopped / "checkpoint.pt", weights_only=True)["progress"]["step"]
     assert done == 6  # the rollouts of step 4 are used up

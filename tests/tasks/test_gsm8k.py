@@ -168,7 +168,7 @@ def test_prompts_and_lengths() -> None:
     assert PAPER.prompt(problem) == "Question: How many?\nLet's think step by step.\nAnswer:"
     assert (PAPER.length, PAPER.steps, TASK.steps) == (64, 32, None)
     assert find_task("gsm8k") is TASK
-    with pytest.raises(ValueError, match=r"protocol 'papers'; known: 4-shot, equations, paper"):
+    with pytest.raises(ValueError, match=r"'papers'; known: 4-shot, .*, paper$"):
         TASK.under("papers")
 
 

@@ -29,6 +29,7 @@ from oddlm.train.pairs import Bucket, Canvas, read_pairs
 
 from ..models import gguf_layout
 from ..models import published_layout as layout
+from ..starting import hearing_ctrl_c
 
 MASK = "<|mdm_mask|>"
 TEMPLATE = "{% for message in messages %}{{ message['content'] | trim }}\n{% endfor %}"
@@ -284,12 +285,12 @@ def test_ctrl_c_loses_nothing(base, data, tmp_path):
             signal.raise_signal(signal.SIGINT)
         return draw(self, count, generator)
 
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a caller may ignore it
-    try:
-        with patch.object(Bucket, "draw", interrupted), pytest.raises(KeyboardInterrupt):
-            adapt(wanted, out, device="cpu", workers=1)
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with (
+        hearing_ctrl_c(),
+        patch.object(Bucket, "draw", interrupted),
+        pytest.raises(KeyboardInterrupt),
+    ):
+        adapt(wanted, out, device="cpu", workers=1)
     assert torch.load(out / "checkpoint.pt", weights_only=True)["progress"]["step"] == 8
     whole = adapt(wanted, tmp_path / "whole", device="cpu", workers=1)
     resumed = adapt(wanted, out, device="cpu", workers=1)
