@@ -1,11 +1,11 @@
 """Pass@16 against network evaluations: fixed schedules and parallel policies, plain and pushed.
 
-    nice -n 10 python recipes/fast/curve.py draw recipes/fast/results --problems 100
-    python recipes/fast/curve.py report recipes/fast/results --figure docs/figures/fast.png
+    nice -n 10 python recipes/fast/curve.py draw recipes/fast/results --numbers 5 --problems 100
+    python recipes/fast/curve.py report recipes/fast/results --numbers 5 --figure curve.png
 
-`draw` notes a line per problem, method and seed in FOLDER/countdown-4.jsonl; lines that are there
+`draw` notes a line per problem, method and seed in FOLDER/countdown-5.jsonl; lines that are there
 are kept, so it resumes. It goes from problem to problem, so it can be stopped at any time. `report`
-reads the problems that every method has drawn, writes FOLDER/countdown-4.csv, and prints a table.
+reads the problems that every method has drawn, writes FOLDER/countdown-5.csv, and prints a table.
 Intervals are 95 % bootstrap intervals over problems, and differences are paired by problem.
 """
 
@@ -22,56 +22,70 @@ from numpy.typing import NDArray
 from oddlm import metrics
 from oddlm.text import percent
 
-N, LENGTH, TOGETHER = 16, 24, 4
+N, TOGETHER = 16, 4
 SEED = 2029  # of the generated problems, which no other study uses
-REFERENCE = "plain, 24 steps"  # one token at a time
+HOT = {4: 1.25, 5: 0.75}  # where docs/results.md finds plain sampling best
+FEW = {4: 8, 5: 12}  # steps of the shortest fixed schedule
 
 
-def _threshold(value: float) -> dict[str, Any]:
-    return {"steps": LENGTH, "policy": {"name": "threshold", "threshold": value}}
-
-
-def _plain(temperature: float, **settings: Any) -> dict[str, Any]:
-    return {"alpha": 0.0, "temperature": temperature, **settings}
-
-
-HOT = 1.25  # where docs/results.md finds plain sampling best on this task
-METHODS: dict[str, dict[str, Any]] = {
-    **{f"plain, {s} steps": _plain(HOT, steps=s) for s in (12, 24)},
-    "plain, threshold 0.7": _plain(HOT, **_threshold(0.7)),
-    **{f"default, {s} steps": {"steps": s} for s in (8, 12)},
-    **{f"default, threshold {t:g}": _threshold(t) for t in (0.6, 0.7)},
-    "default, entropy bound 0.1": {"steps": LENGTH, "policy": "entropy_bound"},
-}
 Line = Mapping[str, Any]
 
 
-def lines(folder: Path) -> Iterator[Line]:
-    path = folder / "countdown-4.jsonl"
+def length_of(numbers: int) -> int:
+    return 8 * (numbers - 1)
+
+
+def reference(numbers: int) -> str:
+    return f"plain, {length_of(numbers)} steps"  # one token at a time
+
+
+def methods(numbers: int) -> dict[str, dict[str, Any]]:
+    length = length_of(numbers)
+
+    def threshold(value: float) -> dict[str, Any]:
+        return {"steps": length, "policy": {"name": "threshold", "threshold": value}}
+
+    plain = {"alpha": 0.0, "temperature": HOT[numbers]}
+    return {
+        **{f"plain, {s} steps": {**plain, "steps": s} for s in (length // 2, length)},
+        "plain, threshold 0.7": {**plain, **threshold(0.7)},
+        **{f"default, {s} steps": {"steps": s} for s in (FEW[numbers], length // 2, length)},
+        **{f"default, threshold {t:g}": threshold(t) for t in (0.5, 0.6, 0.7)},
+        "default, entropy bound 0.1": {"steps": length, "policy": "entropy_bound"},
+    }
+
+
+def file_of(folder: Path, numbers: int, kind: str = "jsonl") -> Path:
+    return folder / f"countdown-{numbers}.{kind}"
+
+
+def lines(folder: Path, numbers: int) -> Iterator[Line]:
+    path = file_of(folder, numbers)
     for text in path.read_text().splitlines() if path.exists() else ():
         yield json.loads(text)
 
 
-def draw(folder: Path, problems: int, seeds: int) -> None:
+def draw(folder: Path, numbers: int, problems: int, seeds: int) -> None:
     import oddlm
     from oddlm.tasks import find_task
 
     task, lm = find_task("countdown"), oddlm.load("mini", dtype="bf16")
-    rows = task.problems(numbers=4, seed=SEED, count=500, split="test", limit=problems)
+    rows = task.problems(numbers=numbers, seed=SEED, count=500, split="test", limit=problems)
     folder.mkdir(parents=True, exist_ok=True)
-    known = {(x["problem"], x["method"], x["seed"]) for x in lines(folder)}
+    known = {(x["problem"], x["method"], x["seed"]) for x in lines(folder, numbers)}
     cells = [
         (seed, rows[i : i + TOGETHER], name)
         for seed in range(seeds)
         for i in range(0, len(rows), TOGETHER)
-        for name in METHODS
+        for name in methods(numbers)
     ]
-    with (folder / "countdown-4.jsonl").open("a") as out:
+    with file_of(folder, numbers).open("a") as out:
         for seed, some, name in cells:
             left = [row for row in some if (row.id, name, seed) not in known]
             if not left:
                 continue
-            settings = {"length": LENGTH, "eos": "late", "seed": seed, **METHODS[name]}
+            shape = {"length": length_of(numbers), "eos": "late", "seed": seed}
+            settings = {**shape, **methods(numbers)[name]}
             drawn = lm.generate([task.prompt(row) for row in left], N, progress=False, **settings)
             for row, samples in zip(left, drawn, strict=True):
                 right = "".join("01"[task.score(row, s.text).correct] for s in samples)
@@ -80,14 +94,15 @@ def draw(folder: Path, problems: int, seeds: int) -> None:
                 print(json.dumps({**line, "nfe": used}), file=out, flush=True)
 
 
-def complete(folder: Path) -> dict[str, dict[str, list[Line]]]:
+def complete(folder: Path, numbers: int) -> dict[str, dict[str, list[Line]]]:
     """Return the lines of each method by problem, of the cells that all methods have drawn."""
     by_cell: dict[tuple[str, int], dict[str, Line]] = {}
-    for line in lines(folder):
+    names = methods(numbers)
+    for line in lines(folder, numbers):
         by_cell.setdefault((line["problem"], line["seed"]), {})[line["method"]] = line
-    found: dict[str, dict[str, list[Line]]] = {name: {} for name in METHODS}
+    found: dict[str, dict[str, list[Line]]] = {name: {} for name in names}
     for (problem, _), cell in sorted(by_cell.items()):
-        for name in METHODS if len(cell.keys() & METHODS.keys()) == len(METHODS) else ():
+        for name in names if names.keys() <= cell.keys() else ():
             found[name].setdefault(problem, []).append(cell[name])
     return found
 
@@ -106,17 +121,18 @@ def measures(problems: Mapping[str, list[Line]]) -> dict[str, NDArray[np.float64
     }
 
 
-def report(folder: Path, figure: Path | None) -> None:
-    found = complete(folder)
+def report(folder: Path, numbers: int, figure: Path | None) -> None:
+    found, base = complete(folder, numbers), reference(numbers)
     values = {name: measures(cell) for name, cell in found.items()}
-    count, seeds = len(found[REFERENCE]), {x["seed"] for x in lines(folder)}
-    print(f"{count} problems, up to {len(seeds)} seeds, {N} samples of {LENGTH} tokens\n")
-    heads = ["method", "evaluations", "longest", "Pass@1", "Pass@16", f"Pass@16 - {REFERENCE}"]
+    count, seeds = len(found[base]), {x["seed"] for x in lines(folder, numbers)}
+    size = f"{N} samples of {length_of(numbers)} tokens"
+    print(f"{count} problems, up to {len(seeds)} seeds, {size}\n")
+    heads = ["method", "evaluations", "longest", "Pass@1", "Pass@16", f"Pass@16 - {base}"]
     print(f"| {' | '.join(heads)} |\n|{'---|' * len(heads)}")
     rows = []
     for name, own in values.items():
         (span,) = metrics.mean_intervals(own["pass16"][:, None])
-        gap = metrics.paired_interval(own["pass16"], values[REFERENCE]["pass16"])
+        gap = metrics.paired_interval(own["pass16"], values[base]["pass16"])
         used, most, one = (float(own[k].mean()) for k in ("evaluations", "longest", "pass1"))
         rows.append((name, used, most, one, *span, *gap))
         shown = [
@@ -124,7 +140,7 @@ def report(folder: Path, figure: Path | None) -> None:
         ]
         print(f"| {name} | {used:.1f} | {most:.1f} | {percent(one)} | {' | '.join(shown)} |")
     names = ["method", "evaluations", "longest", "pass1", "pass16", "low", "high"]
-    with (folder / "countdown-4.csv").open("w", newline="") as out:
+    with file_of(folder, numbers, "csv").open("w", newline="") as out:
         table = csv.writer(out, lineterminator="\n")
         table.writerow([*names, "gap", "gap_low", "gap_high"])
         table.writerows([row[0], *(f"{x:.4f}" for x in row[1:])] for row in rows)
@@ -157,15 +173,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     stages = parser.add_subparsers(dest="stage", required=True)
     for name in ("draw", "report"):
-        stages.add_parser(name).add_argument("folder", type=Path)
+        stage = stages.add_parser(name)
+        stage.add_argument("folder", type=Path)
+        stage.add_argument("--numbers", type=int, choices=tuple(HOT), required=True)
     stages.choices["draw"].add_argument("--problems", type=int, default=100)
     stages.choices["draw"].add_argument("--seeds", type=int, default=1)
     stages.choices["report"].add_argument("--figure", type=Path)
     given = parser.parse_args()
     if given.stage == "draw":
-        draw(given.folder, given.problems, given.seeds)
+        draw(given.folder, given.numbers, given.problems, given.seeds)
     else:
-        report(given.folder, given.figure)
+        report(given.folder, given.numbers, given.figure)
 
 
 if __name__ == "__main__":
