@@ -7,7 +7,8 @@ from typing import Any
 
 from oddlm.experiments.executors.inline import InlineExecutor
 from oddlm.experiments.grid import read_grid
-from oddlm.experiments.run import Asked, Plan, Result, make_plan, run_plan
+from oddlm.experiments.plan import Asked, Plan, make_plan
+from oddlm.experiments.run import Result, run_plan
 from oddlm.experiments.stages import task_of
 from oddlm.experiments.work import Options
 from oddlm.spec import RunSpec

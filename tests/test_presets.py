@@ -10,7 +10,7 @@ import oddlm as package
 from oddlm import Repulsion, SampleParams, diversify, presets
 from oddlm.config import checked
 from oddlm.experiments.grid import expand
-from oddlm.experiments.run import check_spec
+from oddlm.experiments.plan import check_spec
 from oddlm.params import PUSH
 from oddlm.presets import ABOUT, PRESETS, PresetName
 from oddlm.serve.errors import ApiError

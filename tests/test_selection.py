@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 import oddlm
 from oddlm import LM, Sample
 from oddlm.config import checked
-from oddlm.experiments.run import check_spec, identified
+from oddlm.experiments.identity import identified
+from oddlm.experiments.plan import check_spec
 from oddlm.metrics.words import split_words, word_distances
 from oddlm.selection import SELECTORS, keep
 from oddlm.spec import RunSpec

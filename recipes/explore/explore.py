@@ -44,7 +44,9 @@ from oddlm.config import checked
 from oddlm.core.step import Sample
 from oddlm.experiments.executors import find_executor
 from oddlm.experiments.grid import Wanted
-from oddlm.experiments.run import BOTH, Asked, Progress, identified, make_plan, run_plan
+from oddlm.experiments.identity import identified
+from oddlm.experiments.plan import BOTH, Asked, make_plan
+from oddlm.experiments.run import Progress, run_plan
 from oddlm.experiments.stages import draw, drawing_environment
 from oddlm.experiments.tune import search as tune
 from oddlm.experiments.tune.space import read_space

@@ -15,7 +15,8 @@ from typer.testing import CliRunner
 from oddlm.cli import app
 from oddlm.experiments import work
 from oddlm.experiments.executors.inline import InlineExecutor
-from oddlm.experiments.run import Plan, ProblemError, Progress, run_plan
+from oddlm.experiments.plan import Plan
+from oddlm.experiments.run import ProblemError, Progress, run_plan
 from oddlm.experiments.work import Batch, Bench, Options, Outcome, Take
 from oddlm.models.toy import Toy
 from oddlm.store import DamagedRunError, Head, Network, Store

@@ -13,7 +13,8 @@ from oddlm.cli import main
 from oddlm.experiments import work
 from oddlm.experiments.executors.local import _work
 from oddlm.experiments.grid import read_grid, shard
-from oddlm.experiments.run import identified, make_plan
+from oddlm.experiments.identity import identified
+from oddlm.experiments.plan import make_plan
 from oddlm.experiments.work import Batch, Bench, Holder, Job, Options, soonest
 from oddlm.store import Store
 from oddlm.tasks import Problem

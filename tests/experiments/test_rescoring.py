@@ -10,7 +10,8 @@ import pytest
 
 from oddlm.cli import main
 from oddlm.experiments.executors import find_executor
-from oddlm.experiments.run import Plan, run_plan
+from oddlm.experiments.plan import Plan
+from oddlm.experiments.run import run_plan
 from oddlm.experiments.work import Bench, Options
 from oddlm.store import Failure, Store
 

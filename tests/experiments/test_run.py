@@ -18,7 +18,9 @@ import pytest
 import oddlm
 from oddlm.config import checked
 from oddlm.experiments.executors import find_executor
-from oddlm.experiments.run import Plan, Progress, drawn_problems, identified, make_plan, run_plan
+from oddlm.experiments.identity import identified
+from oddlm.experiments.plan import Plan, drawn_problems, make_plan
+from oddlm.experiments.run import Progress, run_plan
 from oddlm.experiments.stages import draw, drawing_environment, powers_of_two
 from oddlm.experiments.work import Bench, Options, Outcome, Take
 from oddlm.models.toy import Toy

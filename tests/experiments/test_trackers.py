@@ -14,7 +14,7 @@ from typing import ClassVar
 import pytest
 
 from oddlm.config import checked
-from oddlm.experiments.run import identified
+from oddlm.experiments.identity import identified
 from oddlm.experiments.trackers import TRACKERS, tracker, tracking
 from oddlm.spec import RunSpec
 from oddlm.store import Store

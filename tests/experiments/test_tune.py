@@ -22,7 +22,7 @@ import pytest
 
 from oddlm.config import checked
 from oddlm.experiments.executors.inline import InlineExecutor
-from oddlm.experiments.run import identified
+from oddlm.experiments.identity import identified
 from oddlm.experiments.tune import study as studies
 from oddlm.experiments.tune.search import (
     Plan,

@@ -7,7 +7,7 @@ import pytest
 
 import oddlm
 from oddlm import RunSpec, SampleParams, Store
-from oddlm.experiments.run import identified
+from oddlm.experiments.identity import identified
 
 from ..runs import run
 from ..serve.conftest import running

@@ -242,7 +242,7 @@ except ValueError as error:
 """
 SPEC = """
 import sys
-from oddlm.experiments.run import identified
+from oddlm.experiments.identity import identified
 from oddlm.spec import RunSpec
 print(identified(RunSpec(model=sys.argv[1])).model_dump_json())
 """

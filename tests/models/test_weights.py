@@ -14,7 +14,8 @@ from safetensors.torch import save_file
 
 import oddlm
 from oddlm.experiments.grid import read_grid
-from oddlm.experiments.run import identified, make_plan
+from oddlm.experiments.identity import identified
+from oddlm.experiments.plan import make_plan
 from oddlm.models import model_digest
 from oddlm.models.loading import weights
 from oddlm.models.mini import HERE, Mini

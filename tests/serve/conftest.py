@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import oddlm
 from oddlm.cli import app as command_line
-from oddlm.experiments.run import identified
+from oddlm.experiments.identity import identified
 from oddlm.models.toy import Toy
 from oddlm.models.wrappers import Wrapper
 from oddlm.serve.engine import Engine

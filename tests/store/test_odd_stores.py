@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from oddlm.experiments.grid import read_grid
-from oddlm.experiments.run import make_plan
+from oddlm.experiments.plan import make_plan
 from oddlm.store import Spec, Store
 
 from ..cli.test_eval import oddlm  # noqa: F401 -- a fixture

@@ -14,7 +14,8 @@ from .bar import problem_bar
 from .options import ModelOptions, Work
 
 if TYPE_CHECKING:
-    from ..experiments.run import Plan, Progress, Result
+    from ..experiments.plan import Plan
+    from ..experiments.run import Progress, Result
     from ..experiments.work import Executor
     from ..store import Stage
 

@@ -15,7 +15,9 @@ from rich.text import Text
 
 from ..config import checked
 from ..experiments.executors.inline import InlineExecutor
-from ..experiments.run import Asked, Plan, identified, run_plan
+from ..experiments.identity import identified
+from ..experiments.plan import Asked, Plan
+from ..experiments.run import run_plan
 from ..experiments.work import Executor, Options
 from ..files import save_figure
 from ..metrics import METRICS, pass_at_k

@@ -28,7 +28,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ..experiments.run import Plan
+    from ..experiments.plan import Plan
     from ..report.compare import Done, Embed
     from ..store import Stage
     from ..tasks import Task
@@ -79,7 +79,7 @@ def evaluate(
 
     Example: oddlm eval own.jsonl --scorer number --preset auto,paper --temperature 0,1
     """
-    from ..experiments.run import BOTH
+    from ..experiments.plan import BOTH
     from ..store import Store
 
     shown = _metrics(metrics)
@@ -139,7 +139,7 @@ def _plan(
     """Return the task and a plan of all settings; raise ValueError before the model is loaded."""
     from ..config import checked
     from ..experiments.grid import Wanted
-    from ..experiments.run import check_spec, make_plan
+    from ..experiments.plan import check_spec, make_plan
     from ..spec import RunSpec
 
     chosen = problems.find()

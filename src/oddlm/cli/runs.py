@@ -106,7 +106,8 @@ def score(
 
     Example: oddlm runs score --all --workers 2
     """
-    from ..experiments.run import Asked, Plan, Result, drawn_problems, merged
+    from ..experiments.plan import Asked, Plan, drawn_problems, merged
+    from ..experiments.run import Result
     from ..store import DamagedRunError, Store
     from .carry_out import report_trouble
     from .carry_out import run as carry_out

@@ -66,7 +66,8 @@ def sample(
     from rich.console import Console
 
     from ..experiments.executors.inline import InlineExecutor
-    from ..experiments.run import Asked, Plan, run_plan
+    from ..experiments.plan import Asked, Plan
+    from ..experiments.run import run_plan
     from ..experiments.work import Batch, Options
     from ..prompts import encode_prompts
     from ..store import Store
@@ -148,7 +149,7 @@ def generate(
 
     Example: oddlm generate --in prompts.jsonl --out samples.jsonl --n 4 --length 24
     """
-    from ..experiments.run import BOTH, Asked, Plan
+    from ..experiments.plan import BOTH, Asked, Plan
     from ..store import Store
     from ..tasks import Problem
     from ..tasks.jsonl import digest, read_jsonl, text_field
@@ -179,7 +180,8 @@ def _spec(
 ) -> "RunSpec":
     """Return the spec of a run without a task; raise ValueError if a prompt does not fit."""
     from ..config import checked
-    from ..experiments.run import check_spec, identified
+    from ..experiments.identity import identified
+    from ..experiments.plan import check_spec
     from ..spec import RunSpec
 
     spec = checked(RunSpec, {"model": model, "loading": options.loading, **content})

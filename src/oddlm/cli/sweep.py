@@ -15,7 +15,7 @@ from .carry_out import busy_line, report_trouble, run
 from .options import NETWORK, PROBLEMS, WORK, FailFast, MaxBatch, Unsafe, Work, grouped
 
 if TYPE_CHECKING:
-    from ..experiments.run import Plan
+    from ..experiments.plan import Plan
     from ..experiments.work import Options
     from ..store import Stage, Store
 
@@ -106,7 +106,7 @@ def sweep(
     """
     from ..experiments.grid import read_grid
     from ..experiments.grid import shard as part_of
-    from ..experiments.run import BOTH, make_plan
+    from ..experiments.plan import BOTH, make_plan
     from ..experiments.work import Options
     from ..store import Store
 

@@ -171,7 +171,7 @@ def tune(
     """
     from ..config import checked
     from ..experiments.executors.inline import InlineExecutor
-    from ..experiments.run import identified
+    from ..experiments.identity import identified
     from ..experiments.trackers import tracking
     from ..experiments.tune.search import (
         REPORTED,

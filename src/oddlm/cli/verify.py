@@ -24,7 +24,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from ..experiments.run import Asked, Plan
+    from ..experiments.plan import Asked, Plan
     from ..verify.checks import Check, Verdict
     from ..verify.published import Checkpoint, Score
 
@@ -202,7 +202,7 @@ def _plan(
 ) -> "Plan":
     from ..config import checked
     from ..experiments.grid import Wanted
-    from ..experiments.run import make_plan
+    from ..experiments.plan import make_plan
     from ..spec import RunSpec
 
     spec = checked(
@@ -300,7 +300,7 @@ def _solve(
 ) -> "Check":
     """Draw and score the problems, and compare the number solved with the published score."""
     from ..experiments.executors import find_executor
-    from ..experiments.run import BOTH
+    from ..experiments.plan import BOTH
     from ..experiments.work import Options
     from ..store import Store
     from ..verify.checks import agreeing, score_check

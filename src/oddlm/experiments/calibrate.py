@@ -7,7 +7,7 @@ from typing import Any
 
 from ..spec import RunSpec
 from ..store import Store
-from .run import Asked, Plan
+from .plan import Asked, Plan
 from .work import Batch, Bench, Options
 
 WITHIN_S = 60.0  # after this, no further kind of run is timed

@@ -1,50 +1,33 @@
-"""Run a plan of (problem, setting, seed) units on an executor, and store the records.
-
-    plan = make_plan([Wanted(spec, limit=50)])
-    with closing(find_executor("local:workers=4", Options())) as executor:
-        result = run_plan(plan, Store(Path("runs")), executor)
-
-Workers make records. The driver alone writes them to the store, as they arrive, and passes them to
-the tracker. One batch is scored while the next is drawn. A plan may also be drawn only, and scored
-later or elsewhere (`stages`). Records that are already in the store are not made again.
-"""
+"""Running a plan: the driver hands batches to an executor, and stores and counts the outcomes."""
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
-from ..drawing import check_params
-from ..models import check_model, model_digest
 from ..spec import RunSpec
 from ..store import (
-    DRAWN,
     FAILURES,
-    SPEC,
     DamagedRunError,
     Drawn,
     Failure,
-    Head,
     Network,
-    Record,
     Scored,
     Stage,
     Store,
     StoreError,
-    Writer,
 )
-from ..tasks import Problem, check_scoring, problem_digest, task_identity
-from ..versions import SCORING
+from ..tasks import Problem, problem_digest
 from .busy import Window
-from .grid import Wanted
-from .stages import prompt_of, summarise, task_of
+from .identity import check_identified
+from .open_run import OpenRun, open_run
+from .plan import BOTH, Asked, Plan, check_problems
+from .stages import task_of
 from .trackers import Tracker, tracking
-from .work import Batch, Executor, Outcome, source
+from .work import Batch, Executor, Outcome
 
-BOTH: tuple[Stage, ...] = ("draw", "score")
 MOST_WAITING = 1024  # drawn problems that may wait for scoring before drawing pauses
 DONE: dict[Stage, str] = {"draw": "drawn", "score": "scored"}
 T = TypeVar("T")
@@ -61,63 +44,6 @@ class Progress(NamedTuple):
 
 
 Watch = Callable[[Progress], None]
-
-
-@dataclass(frozen=True)
-class Asked:
-    """A run and the problems requested of it."""
-
-    spec: RunSpec
-    problems: tuple[Problem, ...]
-
-    def records(self, store: Store) -> list[Record]:
-        """Return the records of these problems that the store has, in the order of the problems."""
-        found = {record.problem: record for record in store.records(self.spec.id)}
-        return [found[problem.id] for problem in self.problems if problem.id in found]
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The runs to make."""
-
-    runs: tuple[Asked, ...]
-    # why some models have no digest; their runs are not told apart from those of other weights
-    unknown: tuple[str, ...] = ()
-
-    @property
-    def units(self) -> int:
-        return sum(len(run.problems) for run in self.runs)
-
-    @property
-    def samples(self) -> int:
-        return sum(run.spec.n * len(run.problems) for run in self.runs)
-
-    def survey(self, store: Store, stages: Sequence[Stage] = BOTH) -> "Survey":
-        """Count the units that a store already has, scored if `stages` includes scoring."""
-        found = Survey()
-        for run in self.runs:
-            try:
-                if (store.folder / run.spec.id).exists():
-                    head = store.exact_head(run.spec.id)
-                    done = head.scored if "score" in stages else head.drawn
-                    found.done[run.spec.id] = min(done, len(run.problems))
-                    found.complete += done >= len(run.problems)
-            except DamagedRunError as error:
-                found.damaged.append(str(error))
-        return found
-
-
-@dataclass
-class Survey:
-    """The progress of some runs."""
-
-    done: dict[str, int] = field(default_factory=dict)  # units by run, without damaged runs
-    complete: int = 0  # runs
-    damaged: list[str] = field(default_factory=list)  # messages
-
-    @property
-    def units(self) -> int:
-        return sum(self.done.values())
 
 
 class ProblemError(ValueError):
@@ -146,193 +72,6 @@ class Result:
         return len(self.done)
 
 
-def make_plan(
-    wanted: Sequence[Wanted],
-    *,
-    unsafe: bool = False,
-    only_look: bool = False,
-    stages: Sequence[Stage] = BOTH,
-) -> Plan:
-    """Load the problems of the runs, and identify their models and data by their digests.
-
-    only_look: a model that is not available is noted in `Plan.unknown` and not an error.
-    """
-    specs, unknown = _with_models([one.spec for one in wanted], only_look=only_look)
-    sources: dict[str, tuple[dict[str, Any], list[Problem], int | None]] = {}
-    parts: dict[tuple[str, int | None], tuple[Problem, ...]] = {}  # shared by runs
-    runs: list[Asked] = []
-    for spec, limit in zip(specs, (one.limit for one in wanted), strict=True):
-        check_spec(spec)
-        key = source(spec)
-        if key not in sources or not _covers(sources[key][2], limit):
-            sources[key] = (*_problems(spec, limit, unsafe=unsafe, scored="score" in stages), limit)
-        identity, problems, _ = sources[key]
-        runs.append(
-            Asked(
-                spec.model_copy(update=identity),
-                parts.setdefault((key, limit), tuple(problems[:limit])),
-            )
-        )
-    return Plan(merged(runs), unknown)
-
-
-def merged(runs: Iterable[Asked]) -> tuple[Asked, ...]:
-    """Merge runs with the same id, as two names of one model have; their problems are united."""
-    found: dict[str, Asked] = {}
-    for run in runs:
-        known = found.setdefault(run.spec.id, run)
-        together = {problem.id: problem for problem in (*known.problems, *run.problems)}
-        if len(together) > len(known.problems):
-            covers = len(together) == len(run.problems)
-            found[run.spec.id] = run if covers else replace(run, problems=tuple(together.values()))
-    return tuple(found.values())
-
-
-def _covers(known: int | None, limit: int | None) -> bool:
-    return known is None or (limit is not None and limit <= known)
-
-
-def _with_models(
-    specs: Sequence[RunSpec], *, only_look: bool
-) -> tuple[list[RunSpec], tuple[str, ...]]:
-    """Return the specs with the digests of their models, and why some digests are unknown."""
-    digests: dict[Any, str | None] = {}
-    unknown: list[str] = []
-    for spec in specs:
-        key = (spec.model, spec.loading.revision)
-        if spec.model_digest is not None or key in digests:
-            continue
-        digests[key] = None
-        check_model(spec.model, **spec.loading.options())
-        try:
-            digests[key] = model_digest(spec.model, revision=spec.loading.revision)
-        except ValueError as error:
-            if not only_look:
-                raise
-            unknown.append(str(error))
-    found = [
-        spec.model_copy(
-            update={"model_digest": spec.model_digest or digests[spec.model, spec.loading.revision]}
-        )
-        for spec in specs
-    ]
-    return found, tuple(unknown)
-
-
-def _problems(
-    spec: RunSpec, limit: int | None, *, unsafe: bool, scored: bool
-) -> tuple[dict[str, Any], list[Problem]]:
-    """Return the fields that identify the task in a spec, and the problems."""
-    task = task_of(spec)
-    if task is None or spec.task is None:
-        raise ValueError("a run without a task has no problems: construct its Plan directly")
-    if scored:
-        check_scoring(task, unsafe=unsafe)
-    data = None if spec.data is None else Path(spec.data)
-    options = {
-        "data": data,
-        "exclude_train": spec.exclude_train,
-        "split": spec.split,
-        "unsafe": unsafe,
-    }
-    problems = task.problems(limit=limit, **options)
-    return task_identity(spec.task, task, data, spec.split), problems
-
-
-def identified(spec: RunSpec) -> RunSpec:
-    """Return the spec with the current digests and versions of its model, data and task.
-
-    Raises ValueError if there is no such model or task.
-    """
-    task = task_of(spec)
-    identity: dict[str, Any] = {"scorer_version": str(SCORING)}  # without a task: of the measures
-    if task is not None and spec.task is not None:
-        data = None if spec.data is None else Path(spec.data)
-        identity = task_identity(spec.task, task, data, spec.split)
-    digest = model_digest(spec.model, revision=spec.loading.revision)
-    return spec.model_copy(update={"model_digest": digest, **identity})
-
-
-def drawn_problems(head: Head, *, data: Path | None = None, unsafe: bool = False) -> Asked:
-    """Return the drawn problems of a run, to be scored by the current scorer.
-
-    Raises ValueError if the task or its data have changed since.
-    """
-    spec, task = head.spec, task_of(head.spec)
-    if head.imported:
-        raise ValueError(f"run {head.id} was imported: it has no samples to score")
-    if task is None:
-        raise ValueError(
-            f"run {head.id} has no task to score it by: "
-            "`oddlm score TASK --in FILE` scores answers from anywhere"
-        )
-    check_scoring(task, unsafe=unsafe)
-    given = data or (None if spec.data is None else Path(spec.data))
-    now = task_identity(str(spec.task), task, given, spec.split)
-    for name in ("data_digest", "task_version"):
-        here, then = (str(value or "none")[:12] for value in (now[name], getattr(spec, name)))
-        if now[name] != getattr(spec, name):
-            raise DamagedRunError(
-                f"{head.folder / SPEC}: the {name.replace('_', ' ')} of task {spec.task} is {here} "
-                f"here but was {then} when the run was drawn, so its samples do not answer the "
-                "current problems; name the original problems with --data FILE"
-            )
-    options = {
-        "data": given,
-        "exclude_train": spec.exclude_train,
-        "split": spec.split,
-        "unsafe": unsafe,
-    }
-    known = {problem.id: problem for problem in task.problems(**options)}
-    drawn = Store(head.folder.parent).digests(head.id)
-    if not drawn:
-        raise DamagedRunError(f"{head.folder / DRAWN} has no samples, so there is nothing to score")
-    for problem, digest in drawn.items():
-        if problem not in known or problem_digest(task, known[problem]) != digest:
-            what = "has changed" if problem in known else "does not exist"
-            raise DamagedRunError(
-                f"{head.folder / DRAWN}: problem {problem!r} of task {spec.task} {what}; "
-                "nothing was scored"
-            )
-    return Asked(
-        spec.model_copy(update={"scorer_version": now["scorer_version"]}),
-        tuple(known[problem] for problem in drawn),
-    )
-
-
-def check_identified(spec: RunSpec) -> None:
-    """Raise ValueError for a spec without digests: it would find the records of other weights."""
-    for name in ("model_digest", "scorer_version"):
-        if getattr(spec, name) is None:
-            raise ValueError(
-                f"the spec of model {spec.model!r} has no {name}, so runs with other weights or "
-                "scorers would have the same id: use oddlm.experiments.run.identified(spec)"
-            )
-
-
-def check_spec(spec: RunSpec) -> None:
-    """Raise ValueError for names and values that sampling would refuse, before loading anything."""
-    check_params(spec.params)
-    spec.params.drawn(spec.n)  # refuses a pool that is too small
-
-
-def check_problems(run: Asked) -> None:
-    """Raise ValueError for duplicate ids, and for text that cannot be stored."""
-    task, seen = task_of(run.spec), set[str]()
-    for problem in run.problems:
-        if problem.id in seen:
-            raise ValueError(f"two problems have the id {problem.id!r}: ids must be unique")
-        try:
-            (problem.id + prompt_of(task, problem)).encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(
-                f"problem {problem.id!r}: its id or prompt is not valid Unicode ({error.reason})"
-            ) from None
-        seen.add(problem.id)
-    if not seen:
-        raise ValueError("there are no problems to run")
-
-
 def run_plan(
     plan: Plan,
     store: Store,
@@ -346,7 +85,10 @@ def run_plan(
 ) -> Result:
     """Make the records that the store does not have yet.
 
-    A problem that fails is stored as a failure and retried by the next call.
+    Workers make records. The driver alone writes them to the store, as they arrive, and passes
+    them to the tracker. One batch is scored while the next is drawn. A plan may also be drawn only,
+    and scored later or elsewhere (`stages`). A problem that fails is stored as a failure and
+    retried by the next call.
 
     together: number of problems of a run that share the batches of the network; if the process is
     killed, they are lost together.
@@ -376,20 +118,6 @@ def run_plan(
 
 
 @dataclass
-class _Open:
-    """A run that is being written."""
-
-    asked: Asked
-    writer: Writer
-    closing: ExitStack
-    left: set[str]  # ids of the problems that are neither done nor failed
-    by_id: dict[str, Problem]
-    failed: bool = False
-    environments: list[dict[str, Any]] = field(default_factory=list)  # logged so far
-    window: Window = field(default_factory=Window)
-
-
-@dataclass
 class _Driver:
     plan: Plan
     store: Store
@@ -400,9 +128,9 @@ class _Driver:
     watch: Watch
     result: Result = field(default_factory=Result)
     window: Window = field(default_factory=Window)
-    open: dict[str, _Open] = field(default_factory=dict)  # by id
-    to_draw: deque[tuple[_Open, tuple[Problem, ...]]] = field(default_factory=deque)
-    to_score: deque[tuple[_Open, tuple[Problem, ...]]] = field(default_factory=deque)
+    open: dict[str, OpenRun] = field(default_factory=dict)  # by id
+    to_draw: deque[tuple[OpenRun, tuple[Problem, ...]]] = field(default_factory=deque)
+    to_score: deque[tuple[OpenRun, tuple[Problem, ...]]] = field(default_factory=deque)
     _next: int = 0  # index of the run to open next
     _digests: dict[int, dict[str, str]] = field(default_factory=dict)  # by id() of the problems
 
@@ -433,7 +161,7 @@ class _Driver:
         drawn = [record for record in outcome.records if isinstance(record, Drawn)]
         scores = [record for record in outcome.records if isinstance(record, Scored)]
         drew = drawn or any(failure.stage == "draw" for failure in outcome.failures)
-        self._note(run, outcome.environment, "draw" if drew else "score")
+        run.note_environment(outcome.environment, "draw" if drew else "score")
         if drew:
             self._drew(run, outcome)
         if drawn:
@@ -463,38 +191,26 @@ class _Driver:
     def release(self) -> None:
         for run in self.open.values():
             with suppress(StoreError):  # what ended the plan matters more
-                self._note_network(run)
+                run.note_network()
             run.closing.close()
 
-    def _drew(self, run: _Open, outcome: Outcome) -> None:
+    def _drew(self, run: OpenRun, outcome: Outcome) -> None:
         """Count a drawing in the windows of the plan and of all runs that are being drawn."""
         others = (one.window for one in self.open.values() if one is not run and one.window.open)
         for window in (self.window, run.window, *others):
             window.drew(outcome.worker, outcome.drew_s)
 
-    def _note_network(self, run: _Open) -> None:
-        if (network := run.window.network()) is not None:
-            run.writer.busy(network)
-
     def _begin(self, asked: Asked) -> None:
         spec = asked.spec
         try:
-            with ExitStack() as stack:
-                writer = stack.enter_context(
-                    self.store.open(spec, len(asked.problems), self._digests_of(asked))
-                )
-                writer.clear_failures(self.stages)
-                closing = stack.pop_all()
+            run = open_run(self.store, asked, self._digests_of(asked), self.stages)
         except DamagedRunError as error:  # the other runs are not affected
             self.result.damaged.append(str(error))
             self.watch(Progress(spec, len(asked.problems), False))
             return
-        have = writer.scored if "score" in self.stages else writer.digests
-        possible = [p for p in asked.problems if "draw" in self.stages or p.id in writer.digests]
-        self.result.undrawn += len(asked.problems) - len(possible)
-        left = {problem.id for problem in possible if problem.id not in have}
-        by_id = {problem.id: problem for problem in asked.problems}
-        run = _Open(asked, writer, closing, left, by_id)
+        writer, left = run.writer, run.left
+        if "draw" not in self.stages:
+            self.result.undrawn += len(run.by_id.keys() - writer.digests.keys())
         self.open[spec.id] = run
         if "score" in self.stages:
             self.tracker.start(spec, len(asked.problems))
@@ -514,20 +230,12 @@ class _Driver:
         if not left:
             self._end(run)
 
-    def _end(self, run: _Open) -> None:
-        spec, writer = run.asked.spec, run.writer
-        if writer.scored and writer.scored == writer.digests.keys():
-            summary = writer.summary
-            if summary is None or summary.problems < len(writer.scored):
-                # sorted, because the rounding of sums depends on the order
-                scores = sorted(writer.scores(), key=lambda record: record.problem)
-                summary = summarise(spec, scores)
-                writer.finish(summary)
-            if "score" in self.stages and not run.failed:
-                self.tracker.finish(spec, summary)
-        have = writer.scored if "score" in self.stages else writer.digests
-        self._note_network(run)
-        if run.by_id.keys() <= set(have):
+    def _end(self, run: OpenRun) -> None:
+        spec, summary = run.asked.spec, run.finish()
+        if summary is not None and "score" in self.stages and not run.failed:
+            self.tracker.finish(spec, summary)
+        run.note_network()
+        if run.complete:
             self.result.done.append(spec.id)
         del self.open[spec.id]
         run.closing.close()
@@ -539,14 +247,6 @@ class _Driver:
                 problem.id: problem_digest(task, problem) for problem in asked.problems
             }
         return self._digests[key]
-
-    def _note(self, run: _Open, environment: dict[str, Any], stage: Stage) -> None:
-        """Log the environment of a worker, once for every kind of worker that adds to the run."""
-        timeless = {key: value for key, value in environment.items() if key != "time"}
-        entry = {"stage": stage, **timeless}
-        if environment and entry not in run.environments:
-            run.environments.append(entry)
-            run.writer.start({"time": datetime.now(UTC).isoformat(timespec="seconds"), **entry})
 
 
 def _in_parts(items: Sequence[T], size: int) -> Iterator[tuple[T, ...]]:

@@ -29,8 +29,9 @@ from ...spec import RunSpec
 from ...store import RunHeldError, Store
 from ...store.records import FAILURES
 from ...tasks import Problem, Task
-from ..run import Asked, Progress, Result, check_spec, run_plan
-from ..run import Plan as Runs
+from ..plan import Asked, check_spec
+from ..plan import Plan as Runs
+from ..run import Progress, Result, run_plan
 from ..trackers import Tracker
 from ..work import Executor
 from .space import Axis, draw
@@ -103,7 +104,7 @@ class Plan:
         return int(max((value for values in lengths for value in values), default=default))
 
     def about(self, base: RunSpec) -> "Plan":
-        """Return the same plan with another base, such as one from `experiments.run.identified`."""
+        """Return the same plan with another base, such as one from `identity.identified`."""
         return replace(self, base=base)
 
     def specs(self, params: SampleParams) -> list[RunSpec]:
