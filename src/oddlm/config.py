@@ -39,10 +39,12 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def json_or_text(text: str) -> Any:
-    """Parse `8`, `true` or `{"name": "odd"}` as JSON; anything else is text."""
+    """Parse `8`, `true` or `{"name": "odd"}` as JSON; anything without braces is text."""
     try:
         return parse_json(text)
-    except json.JSONDecodeError:
+    except json.JSONDecodeError as error:
+        if text.lstrip().startswith("{"):
+            raise ValueError(f"{text!r:.100} is not a JSON object ({error})") from None
         return text
 
 

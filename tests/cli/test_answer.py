@@ -41,7 +41,8 @@ def test_options_of_a_way():
         (["--by", "nobody"], "nobody"),
         (["--read", "nothing"], "nothing"),
         (["--read", "gsm8k:nothing"], "nothing"),
-        (["--alpha", "-1"], "alpha"),
+        (["--by", '{"name": "cloze", '], "JSON"),
+        (["--alpha", "-1"], "alpha: "),
         (["--json", "/nowhere/answer.json"], "/nowhere"),
     ],
 )

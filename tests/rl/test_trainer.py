@@ -158,6 +158,11 @@ def test_runs_that_cannot_begin(recipe, tmp_path, changes, named):
         train(read_rl_config(recipe, changes), tmp_path / "run", device="cpu")
 
 
+def test_a_file_is_no_folder_for_a_run(recipe):
+    with pytest.raises(ValueError, match=str(recipe)):
+        train(read_rl_config(recipe), recipe, device="cpu")
+
+
 def test_a_tracker_of_problems_cannot_follow_training(recipe, tmp_path):
     with pytest.raises(ValueError, match=r"test_trackers\.Diary"):
         train(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..config import json_or_text
+from ..config import checked, json_or_text
 from .app import DRAWING, app
 from .bar import status_line
 from .options import (
@@ -69,7 +69,7 @@ def answer(
     check_out(json_file)
     way = json_or_text(by)
     check_vote(way, read)
-    params = SampleParams.model_validate({**setting.params(), "seed": setting.seed})
+    params = checked(SampleParams, {**setting.params(), "seed": setting.seed})
     options.check(model, [prompt], params.length)
     with status_line(f"loading {model}"):
         lm = load(model, **options.loading, **options.place)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from ..files import write_whole
+from ..files import make_folder, write_whole
 from ..presets import PRESETS
 from .app import PIECES, App, app
 from .bar import problem_bar
@@ -176,7 +176,7 @@ def overhead(
         return "\n\n".join(part for part in parts if part)
 
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
+        make_folder(out)
     with problem_bar(len(names) * len(dtypes) * len(cells)) as tick:
         for name, number_format in product(names, dtypes):
             built = build_model(name, place, number_format, compiled)
