@@ -52,6 +52,11 @@ def test_bad_input_is_refused_before_anything_is_drawn(options, said):
     assert said in str(done.exception)
 
 
+@pytest.mark.parametrize(("options", "said"), [([], False), (["--read", "countdown"], True)])
+def test_it_tells_when_nothing_could_be_read(options, said):
+    assert ("read" in answer(*options).stderr) == said
+
+
 def test_the_names_are_listed():
     done = CliRunner().invoke(app, ["names"])
     assert "self_certainty" in done.stdout
