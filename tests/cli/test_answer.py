@@ -60,3 +60,4 @@ def test_it_tells_when_nothing_could_be_read(options, said):
 def test_the_names_are_listed():
     done = CliRunner().invoke(app, ["names"])
     assert "self_certainty" in done.stdout
+    assert "coupled" in done.stdout  # an estimator of `oddlm rl`
