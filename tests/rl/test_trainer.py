@@ -133,6 +133,7 @@ def test_every_problem_is_met_before_one_comes_again(recipe):
         (["loss=ppo"], "ppo"),
         (["reuse=4"], "reuse 4"),
         (["rollouts.settings.pool=8"], "pool"),
+        (["settings.temperature=0"], "temperature 0"),
         (["rollouts.settings.alpa=8"], "alpa"),
         (["evaluate.methods.plain.n=0"], "n"),
         (["wings=2"], "wings"),
