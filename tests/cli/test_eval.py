@@ -322,7 +322,7 @@ def test_one_default_model():
         name: param.default
         for name, command in commands.items()
         for param in command.params
-        if param.name == "model"
+        if param.name == "model" and not param.required
     }
     assert {"eval", "sample", "generate", "serve", "record", "tune", "demo"} <= set(found)
     assert set(found.values()) == {"mini"}
