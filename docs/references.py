@@ -145,7 +145,7 @@ def settings_page() -> str:
             "A preset is expanded on input. Settings given next to it win.\n",
             table("preset", "settings", "what it is", rows=preset_rows()),
             "## Pieces\n",
-            "What the settings that name a piece can name; `oddlm names` prints the same.\n",
+            "What the settings that name a piece can name; `oddlm names` prints it, too.\n",
             table("setting", "name", "options", "what it does", rows=piece_rows()),
             "## A run {#runspec}\n",
             "The fields of `oddlm.RunSpec`: one setting on one task. Its id is a hash of them.\n",

@@ -2,6 +2,7 @@
 it.
 """
 
+import re
 import shutil
 import subprocess
 import sys
@@ -169,3 +170,13 @@ def test_models_by_name():
         ValueError, match=r"model 'builtins\.dict' is a dict without mask_id, vocab_size, end_ids"
     ):
         load_model("builtins.dict")
+
+
+def test_every_room_is_explained():
+    page = (ROOT / "docs" / "contributing.md").read_text()
+    (table,) = re.findall(r"\| folder of `src/oddlm/` .*?\n\n", page, re.DOTALL)
+    named = re.findall(r"`(\w+/|\w+\.py)`", "".join(re.findall(r"^\|(.*?)\|", table, re.MULTILINE)))
+    rooms = {one.name if one.is_file() else f"{one.name}/" for one in SRC.iterdir()}
+    assert sorted(named) == sorted(
+        rooms - {"__init__.py", "__main__.py", "__pycache__/", "py.typed"}
+    )

@@ -158,7 +158,8 @@ def test_problem_seeds_depend_on_seed_and_problem_alone(seed, one, other):
             r"params\.pool: Input should be greater than or equal to 1, not 0",
         ),
         ({"model": "toy", "params": {"seed": 3}}, "the seed of a run is its own field"),
-        ({}, "model: Field required"),
+        ({"model": "toy", "taks": "x", "seeds": 1}, "^unknown field 'taks'; known: [^;]*$"),
+        ({}, "model: Field required$"),
         (
             {"model": "toy", "loading": {"dtype": "bf17"}},
             r"loading\.dtype: Input should be 'bf16', 'fp16', 'fp32' or 'fp64'",

@@ -119,7 +119,10 @@ def main() -> None:
     parser.add_argument("--data", type=Path)
     parser.add_argument("--task", help="only this one, such as countdown-4")
     given = parser.parse_args()
-    lm = oddlm.load(given.model)
+    try:
+        lm = oddlm.load(given.model)
+    except ValueError as error:
+        parser.error(str(error))
     given.folder.mkdir(parents=True, exist_ok=True)
     for bench in benches(given.model, given.data):
         if given.side not in bench.problems or given.task not in (None, bench.name):

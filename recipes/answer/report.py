@@ -206,7 +206,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder
-    for path in sorted(folder.glob("*-test.jsonl")):
+    paths = sorted(folder.glob("*-test.jsonl"))
+    if not paths:
+        raise SystemExit(
+            f"{folder} holds no samples: python recipes/answer/draw.py {folder} --help"
+        )
+    for path in paths:
         model, _, rest = path.name.removesuffix("-test.jsonl").partition("-")
         cells = by_method(lines(path))
         names = {"plain, best in majority": "plain, temperature 0.5"}

@@ -4,7 +4,7 @@
     python recipes/rl/study.py main --jobs 6 --minutes 9   # methods x seeds, with what was chosen
 
 Every run is an `oddlm rl` of config.toml with some settings changed. What time cuts short is saved:
-the same command again goes on with it. A finished run leaves a file of JSON lines in the results,
+the same command again resumes it. A finished run leaves a file of JSON lines in the results,
 which report.py reads. The methods of `main` differ in how rollouts are drawn, and in nothing else;
 all make the same number of network evaluations.
 """

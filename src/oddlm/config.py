@@ -39,10 +39,12 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def json_or_text(text: str) -> Any:
-    """Parse `8`, `true` or `{"name": "odd"}` as JSON; anything else is text."""
+    """Parse `8`, `true` or `{"name": "odd"}` as JSON; anything without braces is text."""
     try:
         return parse_json(text)
-    except json.JSONDecodeError:
+    except json.JSONDecodeError as error:
+        if text.lstrip().startswith("{"):
+            raise ValueError(f"{text!r:.100} is not a JSON object ({error})") from None
         return text
 
 
@@ -103,15 +105,19 @@ def check_fields(cls: type[BaseModel], content: Mapping[str, Any]) -> None:
 
 
 def _complaints(cls: type[BaseModel], errors: Sequence[Any]) -> ValueError:
-    return ValueError("; ".join(_complaint(cls, e) for e in errors))
+    strangers = [e for e in errors if e["type"] == "extra_forbidden"]
+    # One of several unknown fields will do: all of them would be named with all known ones.
+    shown = [e for e in errors if e not in strangers] + strangers[:1]
+    return ValueError("; ".join(_complaint(cls, e) for e in shown))
 
 
 def _complaint(cls: type[BaseModel], error: Any) -> str:
     where = ".".join(str(part) for part in error["loc"])
     if error["type"] != "extra_forbidden":
         message = error["msg"].removeprefix("Value error, ")
-        # Messages of our own validators are complete.
-        given = "" if error["type"] == "value_error" else f", not {error['input']!r:.100}"
+        # Messages of our own validators are complete, and what is missing has no value.
+        complete = error["type"] in ("value_error", "missing")
+        given = "" if complete else f", not {error['input']!r:.100}"
         return f"{where}: {message}{given}" if where else message
     for part in error["loc"][:-1]:
         field = cls.model_fields.get(str(part))

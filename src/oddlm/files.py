@@ -69,6 +69,16 @@ def check_target(path: Path) -> None:
         raise ValueError(f"cannot write {path}: {os.strerror(errno.EACCES)}")
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder, with those above it; raise ValueError if that cannot be."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except FileExistsError:
+        raise ValueError(f"{path} is a file: name a folder") from None
+    except OSError as error:
+        raise ValueError(f"cannot make the folder {path}: {error.strerror}") from error
+
+
 def is_stdout(path: Path) -> bool:
     """Whether this file is our standard output (/dev/stdout, or where the shell redirected it)."""
     try:

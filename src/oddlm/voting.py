@@ -113,7 +113,7 @@ def majority(ballot: Ballot) -> Sequence[float]:
 
 @way()
 def confidence(ballot: Ballot) -> Sequence[float]:
-    """A vote counts as the geometric mean of the probabilities with which its tokens were drawn."""
+    """A vote counts as the geometric mean of its tokens' probabilities, after the push."""
     pairs = zip(ballot.samples, ballot.lengths, strict=True)
     return [exp(sum(one.pushed_logprobs[:length]) / length) for one, length in pairs]
 

@@ -41,7 +41,8 @@ def test_options_of_a_way():
         (["--by", "nobody"], "nobody"),
         (["--read", "nothing"], "nothing"),
         (["--read", "gsm8k:nothing"], "nothing"),
-        (["--alpha", "-1"], "alpha"),
+        (["--by", '{"name": "cloze", '], "JSON"),
+        (["--alpha", "-1"], "alpha: "),
         (["--json", "/nowhere/answer.json"], "/nowhere"),
     ],
 )
@@ -51,6 +52,12 @@ def test_bad_input_is_refused_before_anything_is_drawn(options, said):
     assert said in str(done.exception)
 
 
+@pytest.mark.parametrize(("options", "said"), [([], False), (["--read", "countdown"], True)])
+def test_it_tells_when_nothing_could_be_read(options, said):
+    assert ("read" in answer(*options).stderr) == said
+
+
 def test_the_names_are_listed():
     done = CliRunner().invoke(app, ["names"])
     assert "self_certainty" in done.stdout
+    assert "coupled" in done.stdout  # an estimator of `oddlm rl`

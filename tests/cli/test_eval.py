@@ -6,6 +6,7 @@ import pty
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from oddlm import load
 from oddlm.cli import app, main
 from oddlm.store import Store
 
+from .. import own_task
 from ..experiments.test_run import ENV, ROOT
 
 RULE = "tests.own_task.TASK"
@@ -63,9 +65,9 @@ def test_eval_from_the_grid_to_the_table(oddlm, tmp_path):
     )
     code, again, _ = oddlm("eval", RULE, *TOY, "--n", "4", "--limit", "3", *grid)
     assert code == 0
-    assert again.splitlines() == out.splitlines()[-len(again.splitlines()) :], (
-        "nothing is run again, and the table is the same"
-    )
+    *shown, _ = out.splitlines()  # the last line is about the network, which is not asked again
+    lines = again.splitlines()
+    assert lines == shown[-len(lines) :], "nothing is run again, and the table is the same"
 
 
 def test_the_baseline_runs_unasked(oddlm):
@@ -160,6 +162,19 @@ def test_bad_input_is_one_line_and_leaves_nothing(oddlm, tmp_path, arguments, me
     left = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert sorted(left) == [tmp_path / "file", tmp_path / "mine.jsonl"]
     assert Path("file").read_text() == "mine\n"
+
+
+def test_a_failed_problem_has_one_exit_status(oddlm, monkeypatch):
+    def broken(problem, text):
+        raise RuntimeError("no verdict")
+
+    monkeypatch.setattr(own_task, "TASK", replace(own_task.TASK, score=broken))
+    words = ["eval", RULE, *TOY, "--n", "2", "--limit", "1", "--alpha", "0"]
+    code, _, err = oddlm(*words)
+    assert (code, "own/0" in err) == (1, True)
+    code, out, err = oddlm(*words, "--fail-fast")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert "own/0" in err
 
 
 def test_generate_goes_on_and_can_be_scored(oddlm):

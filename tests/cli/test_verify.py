@@ -12,7 +12,7 @@ from oddlm.cli import app
 from oddlm.models.loading.checkpoint import describe
 from oddlm.models.loading.quant import footprint
 from oddlm.models.mini import HERE, WHOLE
-from oddlm.verify.checks import cost, overall
+from oddlm.verify.checks import agreeing, cost, overall, score_check
 from oddlm.verify.published import find_published
 
 from ..models import published_layout as layout
@@ -130,6 +130,8 @@ def test_a_dry_run_says_what_a_run_takes_and_loads_nothing(tmp_path):
         (["mini", "--as", "nobody/nothing"], "nobody/nothing"),
         (["mini", "--task", "humaneval"], "humaneval"),
         (["mini", "--fingerprint", "/nowhere/a.json"], "/nowhere/a.json"),
+        (["mini", "--fingerprint", __file__], __file__),
+        (["mini", "--calibration"], "--dry-run"),
         (["nothing"], "nothing"),
     ],
 )
@@ -141,3 +143,10 @@ def test_bad_input_is_refused(arguments, said):
 
 def test_nothing_compared_is_not_verified():
     assert overall([]) == "unknown"
+
+
+def test_a_score_that_any_model_would_reach_verifies_nothing():
+    score = find_published("mini").scores[0]
+    found = [score_check(score, 1, agreeing(score, problems)) for problems in (1, 50)]
+    assert [one.verdict for one in found] == ["unknown", "failed"]
+    assert overall(found[:1]) == "unknown"

@@ -52,6 +52,8 @@ def test_a_replayed_trajectory_has_the_log_probabilities_of_the_rollout(block_le
     torch.testing.assert_close(found, rolled.base_logprobs * rolled.mask, rtol=1e-4, atol=1e-5)
     joined = objective(network, estimator={"name": "trace", "join": 4}).logprobs(batch, 0)
     assert (found - joined).abs().max() > 1e-4
+    with pytest.raises(ValueError, match="join"):
+        objective(network, estimator={"name": "trace", "join": 0}).logprobs(batch, 0)
 
 
 def test_one_masked_pass_is_the_first_step_of_a_run():

@@ -135,6 +135,7 @@ def test_every_problem_is_met_before_one_comes_again(recipe):
         (["loss=ppo"], "ppo"),
         (["reuse=4"], "reuse 4"),
         (["rollouts.settings.pool=8"], "pool"),
+        (["settings.temperature=0"], "temperature 0"),
         (["rollouts.settings.alpa=8"], "alpa"),
         (["evaluate.methods.plain.n=0"], "n"),
         (["wings=2"], "wings"),
@@ -158,6 +159,11 @@ def test_bad_recipes(recipe, changes, named):
 def test_runs_that_cannot_begin(recipe, tmp_path, changes, named):
     with pytest.raises(ValueError, match=named):
         train(read_rl_config(recipe, changes), tmp_path / "run", device="cpu")
+
+
+def test_a_file_is_no_folder_for_a_run(recipe):
+    with pytest.raises(ValueError, match=str(recipe)):
+        train(read_rl_config(recipe), recipe, device="cpu")
 
 
 def test_a_tracker_of_problems_cannot_follow_training(recipe, tmp_path):

@@ -208,6 +208,12 @@ def test_rewards_of_a_function(lm):
     assert rollouts(lm, PROMPTS, 2, **SHAPE).rewards is None
 
 
+@pytest.mark.parametrize("given", [[1.0], ["good", "bad"], [float("nan"), 0.0], None])
+def test_rewards_that_are_no_numbers_for_all_samples(lm, given):
+    with pytest.raises(ValueError, match=r"prompts\[0\]"):
+        rollouts(lm, PROMPTS, 2, reward=lambda samples: given, **SHAPE)
+
+
 def test_rewards_of_a_task():
     lm, task = oddlm.load("mini"), find_task("countdown")
     problems = task.problems()[:3]

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..config import json_or_text
+from ..config import checked, json_or_text
 from .app import DRAWING, app
 from .bar import status_line
 from .options import (
@@ -69,20 +69,21 @@ def answer(
     check_out(json_file)
     way = json_or_text(by)
     check_vote(way, read)
-    params = SampleParams.model_validate({**setting.params(), "seed": setting.seed})
+    params = checked(SampleParams, {**setting.params(), "seed": setting.seed})
     options.check(model, [prompt], params.length)
     with status_line(f"loading {model}"):
         lm = load(model, **options.loading, **options.place)
     found = lm.answer(prompt, n, by=way, read=read, params=params)
     typer.echo(found.text)
-    _tell(found)
+    _tell(found, asked=read is not None)
     if json_file is not None:
         from ..files import write_whole
 
         write_whole(json_file, f"{json.dumps(as_json(found), indent=2)}\n".encode())
 
 
-def _tell(found: "Answer") -> None:
+def _tell(found: "Answer", *, asked: bool) -> None:
+    """Print the candidates and the cost; asked: answers were to be read."""
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -99,7 +100,9 @@ def _tell(found: "Answer") -> None:
         table.add_row(f"{one.weight:.2f}", str(one.votes), Text(shown))
     rest = len(found.candidates) - SHOWN
     silent = len(found.samples) - sum(one.votes for one in found.candidates)
+    read = any(one.reading is not None for one in found.candidates)
     parts = [
+        "" if read or not asked else "no answer could be read, so similar texts were one",
         f"and {rest} more" if rest > 0 else "",
         f"{silent} without an answer" if silent else "",
         f"{found.nfe} network evaluations",

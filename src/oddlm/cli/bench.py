@@ -9,11 +9,19 @@ from typing import Annotated
 
 import typer
 
-from ..files import write_whole
+from ..files import make_folder, write_whole
 from ..presets import PRESETS
 from .app import PIECES, App, app
 from .bar import problem_bar
 from .options import NETWORK, OUTPUT, SAMPLING, Device, JsonFile, check_out, listed
+
+Alpha = Annotated[
+    float,
+    typer.Option(help="Strength of the push of the paper's ODD.", min=0, rich_help_panel=SAMPLING),
+]
+Temperature = Annotated[
+    float, typer.Option(help="Sampling temperature.", min=0, rich_help_panel=SAMPLING)
+]
 
 bench_app = App(no_args_is_help=True)
 app.add_typer(bench_app, name="bench", rich_help_panel=PIECES)
@@ -85,15 +93,8 @@ def overhead(
             rich_help_panel=SAMPLING,
         ),
     ] = None,
-    alpha: Annotated[
-        float,
-        typer.Option(
-            help="Strength of the push of the paper's ODD.", min=0, rich_help_panel=SAMPLING
-        ),
-    ] = PRESETS["paper"]["alpha"],
-    temperature: Annotated[
-        float, typer.Option(help="Sampling temperature.", min=0, rich_help_panel=SAMPLING)
-    ] = 1.0,
+    alpha: Alpha = PRESETS["paper"]["alpha"],
+    temperature: Temperature = 1.0,
     repeats: Annotated[
         int, typer.Option(help="Runs per shape.", min=1, rich_help_panel=SAMPLING)
     ] = 5,
@@ -176,7 +177,7 @@ def overhead(
         return "\n\n".join(part for part in parts if part)
 
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
+        make_folder(out)
     with problem_bar(len(names) * len(dtypes) * len(cells)) as tick:
         for name, number_format in product(names, dtypes):
             built = build_model(name, place, number_format, compiled)
@@ -253,15 +254,8 @@ def answers(
     start: Annotated[
         int, typer.Option("--prompt", help="Tokens of the prompt.", min=1, rich_help_panel=SAMPLING)
     ] = 150,
-    alpha: Annotated[
-        float,
-        typer.Option(
-            help="Strength of the push of the paper's ODD.", min=0, rich_help_panel=SAMPLING
-        ),
-    ] = PRESETS["paper"]["alpha"],
-    temperature: Annotated[
-        float, typer.Option(help="Sampling temperature.", min=0, rich_help_panel=SAMPLING)
-    ] = 1.0,
+    alpha: Alpha = PRESETS["paper"]["alpha"],
+    temperature: Temperature = 1.0,
     repeats: Annotated[
         int, typer.Option(help="Runs per lane.", min=1, rich_help_panel=SAMPLING)
     ] = 3,

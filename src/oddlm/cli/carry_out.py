@@ -47,9 +47,10 @@ def run(
 ) -> "Result":
     """Run a plan behind a bar; failures are printed at once.
 
-    After Ctrl-C the command prints how much is done and ends with status 130.
+    After Ctrl-C the command prints how much is done and ends with status 130; with `fail_fast` the
+    first failure ends it with status 1.
     """
-    from ..experiments.run import run_plan
+    from ..experiments.run import ProblemError, run_plan
     from ..experiments.trackers import tracking
     from ..store import Store
     from .views import label
@@ -89,6 +90,9 @@ def run(
                 tracker=tracker,
                 watch=watch,
             )
+    except ProblemError as error:
+        complain(error)
+        raise typer.Exit(1) from None
     except KeyboardInterrupt:
         heads = [
             target.exact_head(run.spec.id)

@@ -6,7 +6,7 @@ from .app import app
 
 @app.command(rich_help_panel=PIECES_PANEL)
 def names() -> None:
-    """List the names that settings can take: objectives, policies, presets, ways to vote and more.
+    """List the names that settings can take: policies, objectives, ways to vote, losses and more.
 
     Each name is shown with its options, and each preset with the settings it stands for. A name
     with options is given as JSON, as in the example; a dotted path names a function of your own.
@@ -17,16 +17,18 @@ def names() -> None:
     """
     from rich.table import Table
 
-    from ..diversity.features import FEATURE_OPTIONS
+    from ..diversity.features import FEATURE_OPTIONS, FEATURES
     from ..pieces import PIECES
     from ..presets import ABOUT, PRESETS
+    from ..rl.estimators import ESTIMATORS
+    from ..rl.losses import ADVANTAGES, LOSSES
     from ..voting import WAYS
     from .views import open_console
 
     table = Table("kind", "name", "options", "description", show_lines=False, pad_edge=False)
-    for field, registry in {**PIECES, "by": WAYS}.items():
+    for registry in (*PIECES.values(), WAYS, ESTIMATORS, LOSSES, ADVANTAGES):
         for name in registry.names:
-            shared = FEATURE_OPTIONS if field == "feature" else {}
+            shared = FEATURE_OPTIONS if registry is FEATURES else {}
             options = ", ".join(
                 f"{k}={v!r}" for k, v in {**registry.options(name), **shared}.items()
             )

@@ -20,6 +20,8 @@ def tasks(
     A protocol is a named variant of a task, such as the paper's prompt.
 
     Example: oddlm tasks
+
+    Example: oddlm tasks reasoning_gym
     """
     from rich.table import Table
 
@@ -29,7 +31,7 @@ def tasks(
     if family is not None:
         members = find_task(family).family
         if members is None:
-            raise ValueError(f"task {family!r} is one task and has no members")
+            raise ValueError(f"task {family!r} has no members; `oddlm tasks` lists its protocols")
         typer.echo("\n".join(f"{family}:{name}" for name in members.names()))
         return
     table = Table("task", "protocols", "answer tokens", "description", pad_edge=False)

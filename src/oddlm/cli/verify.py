@@ -128,6 +128,8 @@ def verify(
     from ..verify.checks import digest_check, overall
     from ..verify.published import find_published
 
+    if calibration and not dry_run:
+        raise ValueError("--calibration times a problem for --dry-run: give both, or neither")
     check_out(json_file)
     known = find_published(name or model)
     if name is not None and known is None:
@@ -175,7 +177,7 @@ def _score(known: "Checkpoint | None", task: str | None) -> "Score | None":
     if known is not None and known.scores:
         return known.score(task)
     if task is not None:
-        raise ValueError(f"there is no published score on {task!r} to check: leave --task out")
+        raise ValueError(f"no published score on {task!r} is known here: leave --task out")
     return None
 
 
@@ -184,8 +186,10 @@ def _recorded(path: Path) -> list[float]:
 
     try:
         content = parse_json(path.read_text())
-    except (OSError, ValueError) as error:
-        raise ValueError(f"cannot read the fingerprint in {path}: {error}") from error
+    except OSError as error:
+        raise ValueError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError:
+        content = None
     found = content.get("fingerprint") if isinstance(content, dict) else None
     if not isinstance(found, list) or not all(isinstance(one, int | float) for one in found):
         raise ValueError(f"{path} has no fingerprint: `oddlm verify MODEL --json FILE` writes one")
@@ -226,7 +230,7 @@ def _tell(model: str, known: "Checkpoint | None", score: "Score | None") -> None
     from ..verify.page import settings_words
 
     if score is None:
-        why = "nothing is published about it that is known here" if known is None else known.missing
+        why = "no published score is known here" if known is None else known.missing
         typer.echo(f"{model}: {why}")
         if known is not None and known.source is not None:
             typer.echo(f"{'source:':<11}{known.source}")
@@ -322,13 +326,13 @@ def _report(checks: "list[Check]", verdict: "Verdict") -> None:
 
     from .views import open_console
 
-    table = Table("check", "found", "expected", "", pad_edge=False)
+    table = Table("check", "found", "expected", "result", pad_edge=False)
     for one in checks:
         table.add_row(one.name, Text(one.found), Text(one.expected), one.verdict)
     open_console().print(table)
     words = {
         "passed": "verified: what was compared agrees with what is published",
         "failed": "not the published model, or it does not compute here as it should",
-        "unknown": "not verified: nothing that identifies the model could be compared",
+        "unknown": "not verified: too little could be compared to identify the model",
     }
     typer.echo(words[verdict])

@@ -114,7 +114,7 @@ class HarnessLM(harness.LM):  # type: ignore[misc]
         if own.get("device") == DEVICE and not torch.cuda.is_available():
             del own["device"]
         if "pretrained" not in arg_dict:
-            raise ValueError("--model_args has no pretrained=...: name a model, as for `oddlm`")
+            raise ValueError("--model_args names no model: add pretrained=mini, or another one")
         return cls(**{**own, **arg_dict})
 
     @classmethod

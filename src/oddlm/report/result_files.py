@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from ..files import write_whole
+from ..files import make_folder, write_whole
 from ..store import Head, Store
 from .load import LeftOut, RunData, read_runs
 
@@ -154,7 +154,7 @@ def export(store: Store, out: Path, runs: Collection[str] | None = None) -> Expo
     for path, some in results.items():
         together = {one.run: one for one in (*known.get(path, ()), *some)}
         files[path] = len(together)
-        out.mkdir(parents=True, exist_ok=True)
+        make_folder(out)
         write_whole(path, b"".join(_line(one) for one in sorted(together.values(), key=_order)))
     return Exported(files, sum(map(len, results.values())), tuple(skipped))
 

@@ -107,8 +107,14 @@ class RlConfig(LoopConfig):
     def _fit_together(self) -> Self:
         if self.steps % self.reuse:
             raise ValueError(f"reuse {self.reuse} does not divide steps {self.steps}")
-        if self.params(self.rollouts.settings).pool is not None:
+        drawn = self.params(self.rollouts.settings)
+        if drawn.pool is not None:
             raise ValueError("rollouts.settings has a pool, whose selection no weight could undo")
+        if self.rollouts.weights != "none" and drawn.temperature == 0:
+            raise ValueError(
+                "rollouts at temperature 0 have no importance weights: raise temperature, or set "
+                "rollouts.weights to 'none'"
+            )
         ESTIMATORS.build(self.estimator)
         LOSSES.build(self.loss)
         ADVANTAGES.build(self.used_advantage)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from ..checks import whole
 from ..registry import Registry
 from .batch import Batch
 
@@ -50,6 +51,7 @@ def coupled(
     in an answer that is hidden whole; the mean is returned (coupled-GRPO: Gong et al. 2025,
     arXiv:2506.20639). `low` and `high` bound the share.
     """
+    pairs = whole("pairs", pairs)
     tokens, device = batch.tokens, batch.tokens.device
     total = look(batch.prompts, torch.full_like(tokens, batch.mask_id))
     for _ in range(pairs):
@@ -70,7 +72,7 @@ def trace(batch: Batch, look: Look, generator: torch.Generator, *, join: int = 1
     """
     total = torch.zeros(batch.tokens.shape, device=batch.tokens.device)
     step = torch.where(batch.counted, batch.commit_step, -1)
-    for first in range(0, batch.canvases.shape[1], join):
+    for first in range(0, batch.canvases.shape[1], whole("join", join)):
         written = (step >= first) & (step < first + join)
         if written.any():
             total = total + look(batch.prompts, batch.canvases[:, first]) * written

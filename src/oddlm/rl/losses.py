@@ -24,7 +24,7 @@ USUAL = {"wd1": "softmax"}  # the advantage that belongs to a loss; that of all 
 def grpo(
     logprobs: Tensor, before: Tensor, batch: Batch, *, low: float = 0.2, high: float = 0.2
 ) -> Tensor:
-    """Return the clipped surrogate: no gain from a ratio below 1 - low or above 1 + high."""
+    """The clipped surrogate: no gain from a ratio below 1 - low or above 1 + high."""
     ratio = (logprobs - before).exp()
     advantages = batch.advantages[:, None]
     return -torch.minimum(ratio * advantages, ratio.clamp(1 - low, 1 + high) * advantages)
@@ -32,7 +32,7 @@ def grpo(
 
 @LOSSES.register
 def wd1(logprobs: Tensor, before: Tensor, batch: Batch) -> Tensor:
-    """Return the weighted negative log-likelihood, without a ratio (Tang et al. 2025, wd1).
+    """The weighted negative log-likelihood, without a ratio (Tang et al. 2025, wd1).
 
     It cannot grow without bound where an estimate of the ratio is poor (arXiv:2507.08838).
     """
@@ -41,7 +41,7 @@ def wd1(logprobs: Tensor, before: Tensor, batch: Batch) -> Tensor:
 
 @ADVANTAGES.register
 def group(rewards: Tensor, *, scale: bool = True) -> Tensor:
-    """Return how much better than the mean of its group each sample is.
+    """How much better than the mean of its group each sample is.
 
     scale: in standard deviations of the group.
     """
@@ -54,7 +54,7 @@ def group(rewards: Tensor, *, scale: bool = True) -> Tensor:
 
 @ADVANTAGES.register
 def softmax(rewards: Tensor, *, sharpness: float = 1.0) -> Tensor:
-    """Return the softmax of the rewards in a group minus that of the penalties, times n."""
+    """The softmax of the rewards in a group minus that of the penalties, times n."""
     centred = sharpness * (rewards - rewards.mean(dim=1, keepdim=True))
     return rewards.shape[1] * (centred.softmax(dim=1) - (-centred).softmax(dim=1))
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from ..experiments.trackers import following
+from ..files import make_folder
 from ..lm import LM, load
 from ..models.loading.quant import is_quantized
 from ..models.native import Native
@@ -207,7 +208,7 @@ def train(
     """Train, or resume an interrupted run; return the folder of the finished model."""
     place = this_place(device)
     place.join()
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     torch.manual_seed(config.seed)
     torch.set_float32_matmul_precision("high")
     lm = load(config.model, device=place.device, dtype="fp32", max_batch=config.max_batch)

@@ -55,7 +55,11 @@ def rewards_of(reward: Reward, groups: Sequence[Samples], first: int) -> list[li
     found = []
     for i, group in enumerate(groups, first):
         samples = Samples(replace(sample, prompt=i) for sample in group)
-        numbers = [float(x) for x in reward(samples)]
+        given = reward(samples)
+        try:
+            numbers = [float(x) for x in given]
+        except (TypeError, ValueError):
+            raise ValueError(f"reward returned {given!r:.80} for prompts[{i}]") from None
         if len(numbers) != len(samples):
             raise ValueError(
                 f"reward returned {len(numbers)} numbers for the {len(samples)} samples of "

@@ -3,18 +3,19 @@
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from hashlib import sha256
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from ..sandbox import Limits, TestsError, Trial, Verdict, read_tests, run_python
-from .base import Problem
+from .base import Problem, Score, Task
 from .evalplus_judge import converted
 from .jsonl import first, in_half, read_jsonl, text_field
+from .programs import codes_in, read_program, readings
 
 TEXTS = ("task_id", "prompt", "entry_point", "canonical_solution")
 FIELDS = (*TEXTS, "base_input", "plus_input", "atol")
@@ -51,6 +52,36 @@ class Inputs:
             setup=_setup(),
             names=(self.entry_point,),
         )
+
+
+def plus_task(
+    name: str,
+    source: str,
+    prompt: Callable[[Problem], str],
+    begun: Callable[[Problem], str] = lambda _: "",
+) -> Task:
+    """Return the task of a dataset.
+
+    source: HumanEvalPlus or MbppPlus.
+    begun: the program that a problem's prompt begins, if it begins one.
+    """
+
+    def score(problem: Problem, text: str) -> Score:
+        codes = codes_in(text, begun(problem))
+        verdict = problem.target.run(readings(begun(problem), codes))
+        return Score(verdict.passed, codes[0], verdict.detail)
+
+    return Task(
+        name,
+        partial(load, source),
+        prompt,
+        score,
+        length=512,
+        read=read_program,
+        code=True,
+        outside=True,
+        protocols={"base": {"load": partial(load, source, plus=False)}},
+    )
 
 
 @cache

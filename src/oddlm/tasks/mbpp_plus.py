@@ -3,13 +3,8 @@
 (Liu et al. 2023, arXiv:2305.01210.)
 """
 
-from functools import partial
-
-from .base import Problem, Score, Task
-from .evalplus import load
-from .programs import codes_in, read_program, readings
-
-NAME = "MbppPlus"
+from .base import Problem
+from .evalplus import plus_task
 
 
 def prompt(problem: Problem) -> str:
@@ -17,20 +12,4 @@ def prompt(problem: Problem) -> str:
     return f"Write a Python program that begins with this docstring:\n{problem.prompt}"
 
 
-def score(problem: Problem, text: str) -> Score:
-    codes = codes_in(text)
-    verdict = problem.target.run(readings("", codes))
-    return Score(verdict.passed, codes[0], verdict.detail)
-
-
-TASK = Task(
-    "mbpp_plus",
-    partial(load, NAME),
-    prompt,
-    score,
-    length=512,
-    read=read_program,
-    code=True,
-    outside=True,
-    protocols={"base": {"load": partial(load, NAME, plus=False)}},
-)
+TASK = plus_task("mbpp_plus", "MbppPlus", prompt)

@@ -12,6 +12,7 @@ from functools import cache, partial
 from importlib.util import find_spec
 from typing import Any
 
+from ..checks import whole
 from ..config import parse_options
 from .base import Family, Problem, Score, Task
 from .jsonl import HALVES, first
@@ -31,6 +32,9 @@ class Entry:
 
     answer: str | None  # one right answer, if the generator gives one
     entry: str = field(repr=False)
+
+    def __str__(self) -> str:
+        return self.answer or "no single answer: the scorer judges it"
 
 
 def load(
@@ -64,7 +68,7 @@ def _ask(do: str, *request: Any, timeout_s: float) -> Any:
     except NoAnswerError as error:
         raise ValueError(f"{request[0]}: {error}") from None
     if "error" in answer:
-        raise ValueError(f"generator {request[0]!r} failed: {answer['error']}")
+        raise ValueError(f"generator {request[0]!r} failed with {request[1]}: {answer['error']}")
     return answer["done"]
 
 
@@ -96,9 +100,8 @@ def member(text: str) -> Task:
         raise ValueError(
             f"generator {name!r} has no option {unknown[0]!r}; options: {', '.join(known)}"
         )
-    for key in ("seed", "size"):
-        if type(options[key]) is not int or options[key] < (key == "size"):
-            raise ValueError(f"{key} of generator {name!r} must be a number, not {options[key]!r}")
+    for key, least in (("seed", 0), ("size", 1)):
+        options[key] = whole(f"{key} of generator {name!r}", options[key], least)
     size = options.pop("size")
     given = json.dumps(options, sort_keys=True)
     return Task(

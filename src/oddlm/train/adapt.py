@@ -16,6 +16,7 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from ..config import checked, read_toml
+from ..files import make_folder
 from ..models.loading.causal import adapt_tokenizer, adapted_ids, describe_causal, save_adapted
 from ..models.loading.checkpoint import Description, load_network
 from ..models.loading.difference import (
@@ -253,7 +254,7 @@ def adapt(
     """Train, or resume an interrupted run; return the folder of the finished checkpoint."""
     place = this_place(device)
     place.join()
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     described = describe_causal(_base_folder(config.base, out, place))
     tokenizer = adapt_tokenizer(
         described.folder,

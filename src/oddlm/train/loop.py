@@ -321,7 +321,8 @@ def _resume(path: Path, run: Run) -> Progress:
     config = run.config.model_dump(mode="json")
     if changed := [name for name, value in config.items() if state["config"].get(name) != value]:
         raise ValueError(
-            f"{path} was made with another {changed[0]}: use the same config, or another --out"
+            f"{path} was made with other values of {changed[0]!r}: use the same recipe, or another "
+            "--out"
         )
     run.trained.load_state_dict(state["network"])
     run.optimiser.load_state_dict(state["optimiser"])

@@ -15,6 +15,7 @@ from pydantic import Field, field_validator, model_validator
 from torch import Tensor, nn
 
 from ..config import checked, no_flag, read_toml
+from ..files import make_folder
 from ..models.mini import HERE, MiniTokenizer, load_checkpoint, save_checkpoint
 from ..models.transformer import Transformer, TransformerConfig
 from ..registry import Registry
@@ -126,7 +127,7 @@ def train(
 ) -> Path:
     """Train, or resume an interrupted run; return the folder of the finished checkpoint."""
     place = this_place(device)
-    out.mkdir(parents=True, exist_ok=True)
+    make_folder(out)
     tokenizer = MiniTokenizer()
     made = make_pairs([*config.data, *map(_held_out, config.data)], workers)
     place.join()

@@ -32,7 +32,7 @@ class Score(_Table):
     unpublished: tuple[str, ...] = ()  # settings that no source gives
     source: str
     settings_source: str | None = None
-    measured_by: str = "the makers"
+    measured_by: str = "the authors"
     differs: str | None = None  # from the published protocol
     tolerance: float = Field(TOLERANCE, ge=0)  # points
 

@@ -164,10 +164,7 @@ def read_space(given: Sequence[str], fixed: Mapping[str, Any]) -> tuple[Axis, ..
 def read_settings(text: str) -> dict[str, Any]:
     """Parse `{"alpha": 8, "policy": "margin"}` or `alpha=8,policy=margin`."""
     if text.startswith("{"):
-        try:
-            return dict(parse_json(text))
-        except ValueError as error:
-            raise ValueError(f"{text!r:.100} is not a JSON object ({error})") from None
+        return dict(json_or_text(text))
     pairs = [pair.partition("=") for pair in text.split(",")]
     if not all(name.strip() and equals for name, equals, _ in pairs):
         raise ValueError(f"write settings as NAME=VALUE,... or as a JSON object, not {text!r}")
