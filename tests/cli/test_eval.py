@@ -290,7 +290,7 @@ def test_runs_are_listed_shown_and_asked(oddlm, monkeypatch):
 def test_a_pipe_gets_whole_words(oddlm, monkeypatch):
     monkeypatch.delenv("COLUMNS", raising=False)
     assert oddlm("eval", RULE, *TOY, "--n", "2", "--limit", "1", "--alpha", "8")[0] == 0
-    listed = oddlm("runs")[1].splitlines()[2:]
+    listed = [line for line in oddlm("runs")[1].splitlines()[2:] if line[0] != " "]
     assert [line.split()[:3] for line in listed] == [
         [run, RULE, "toy"] for run in Store(Path("runs")).ids()
     ]
