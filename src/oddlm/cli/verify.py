@@ -2,6 +2,7 @@
 
 import gc
 import json
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -126,14 +127,16 @@ def verify(
     """
     from ..models import model_digest
     from ..verify.checks import digest_check, overall
-    from ..verify.published import find_published
+    from ..verify.published import find_published, published
 
     if calibration and not dry_run:
         raise ValueError("--calibration times a problem for --dry-run: give both, or neither")
     check_out(json_file)
     known = find_published(name or model)
     if name is not None and known is None:
-        raise ValueError(f"nothing is known about {name!r}: docs/reference/published.md has a list")
+        every = [one.names[0] for one in published()]
+        close = get_close_matches(name, every, 3, 0.4) or every
+        raise ValueError(f"--as: nothing is known about {name!r}, but about {', '.join(close)}")
     recorded = None if fingerprint is None else _recorded(fingerprint)
     score = _score(known, task)
     loading = {} if score is None else score.loading.options()
