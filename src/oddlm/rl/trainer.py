@@ -1,6 +1,7 @@
 """The run: rollouts, their advantages and weights, and steps of the optimiser on them.
 
-Start it with `oddlm rl recipes/rl/config.toml --out runs/rl`, or as several processes with torchrun.
+Start it with `oddlm rl recipes/rl/config.toml --out runs/rl`, or as several processes with
+torchrun.
 Everything random derives from the seed and the step, so a run that resumes needs no generator.
 """
 
