@@ -10,34 +10,33 @@ from .views import bare_table
 
 def lanes_table(lanes: Sequence[Lane], about: Mapping[str, object]) -> Table:
     """Return a table with a lane per row; `about` is what they share, for the caption."""
-    table = bare_table("network", "sampler")
+    table = bare_table()
+    for header in ("network", "sampler"):
+        table.add_column(header, no_wrap=True)
     beside = any(lane.published_ms is not None for lane in lanes)
     for header in (
         "steps",
         "ms/step [range]",
-        f"s per {PER_ANSWERS}",
+        f"s/{PER_ANSWERS}",
         "tokens/s",
         "speed [range]",
-        "floor ms",
         "over floor [range]",
-        "host ms",
         "host %",
         "MiB",
         *([f"ms, {PUBLISHED}"] if beside else []),
     ):
-        table.add_column(header, justify="right", no_wrap=True)
+        widest = max(map(len, header.split()))  # a narrow terminal wraps between words
+        table.add_column(header, justify="right", min_width=widest)
     for lane in lanes:
         cells = [
             str(lane.steps),
-            f"{lane.step_ms:.4g} [{lane.step_ms_low:.4g}, {lane.step_ms_high:.4g}]",
+            f"{lane.step_ms:.3g} [{lane.step_ms_low:.3g}, {lane.step_ms_high:.3g}]",
             f"{lane.seconds:.3g}",
-            f"{lane.tokens_per_s:.4g}",
+            f"{lane.tokens_per_s:.0f}" if lane.tokens_per_s >= 100 else f"{lane.tokens_per_s:.3g}",
             f"{lane.speed:.2f} [{lane.speed_low:.2f}, {lane.speed_high:.2f}]",
-            _number(lane.floor_ms, "{:.3g}"),
             "-"
             if lane.over_floor is None
             else f"{lane.over_floor:.2f} [{lane.over_floor_low:.2f}, {lane.over_floor_high:.2f}]",
-            _number(lane.host_ms, "{:.3g}"),
             _number(lane.host_share and 100 * lane.host_share, "{:.0f}"),
             f"{lane.extra_mib:.0f}",
             *([_number(lane.published_ms, "{:g}")] if beside else []),
