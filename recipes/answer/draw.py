@@ -54,7 +54,7 @@ def benches(model: str, data: Path | None) -> list[Bench]:
         length = 8 * (numbers - 1)
         params = {"length": length, "steps": length // 2, "eos": "late"}
         options = {"numbers": numbers, "seed": SEED, "count": 500}
-        counts = {"tune": 40, "test": 100} if numbers == 4 else {"tune": 20, "test": 40}
+        counts = {"tune": 40, "test": 100} if numbers == 4 else {"tune": 20, "test": 80}
         found.append(Bench(f"countdown-{numbers}", countdown, options, params, counts))
     options = {"operations": 3, "seed": SEED, "count": 300}
     params = {"length": 64, "steps": 16}
