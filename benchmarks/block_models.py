@@ -64,10 +64,12 @@ class Bench:
     tokens: int
     repeats: int
 
-    def run(self, guide: oddlm.Repulsion | None, tokens: int, shared: bool = True) -> float:
-        """Write answers and return the seconds it took."""
-        prompt = list(range(5, 5 + self.prompt))
-        prompts = [prompt] if shared else [[i % 400, *prompt[1:]] for i in range(self.n)]
+    def run(
+        self, guide: oddlm.Repulsion | None, tokens: int, *, steps: int = 0, shared: bool = True
+    ) -> float:
+        """Write answers, by default a token per step, and return the seconds it took."""
+        prompt = [5 + i % 400 for i in range(self.prompt)]
+        prompts = [prompt] if shared else [[5 + i % 400, *prompt[1:]] for i in range(self.n)]
         wait = torch.cuda.synchronize if self.model.device.type == "cuda" else lambda: None
         began = time.perf_counter()
         oddlm.denoise(
@@ -75,7 +77,7 @@ class Bench:
             prompts,
             n=self.n if shared else 1,
             length=tokens,
-            steps=tokens,
+            steps=steps or tokens,
             temperature=1.0,
             guide=guide,
             block_length=self.model.network.config.block_length,
@@ -95,7 +97,7 @@ class Bench:
             [self.run(guide, self.tokens) for guide in (None, odd)] for _ in range(self.repeats)
         ]
         cache = self.model.opened.nbytes / GIB
-        self.run(None, self.tokens, shared=False)
+        self.run(None, self.tokens, steps=self.tokens // block, shared=False)
         unshared = self.model.opened.nbytes / GIB
         plain = statistics.median(pair[0] for pair in pairs)
         shares = sorted(100 * (b / a - 1) for a, b in pairs)

@@ -4,9 +4,11 @@ import pytest
 import torch
 
 import oddlm
+from oddlm.core.run import advance
 from oddlm.models.cache import CachedSession
-from oddlm.models.graphs import CallRecorder, Replays
+from oddlm.models.graphs import CallRecorder, CudaRecorder, Replays
 from oddlm.models.native import Native
+from oddlm.sampler import begin
 
 from .test_cache import PROMPTS, model, run, same
 
@@ -29,7 +31,7 @@ class Counting(CallRecorder):
 class Recorded(Native):
     """A model whose cached steps are recorded, without a compiler."""
 
-    def __init__(self, tiny):
+    def __init__(self, tiny, recorder=None):
         super().__init__(
             tiny.network,
             name="tiny",
@@ -38,7 +40,7 @@ class Recorded(Native):
             cache=tiny.cache,
             refresh=tiny.refresh,
         )
-        self.recorder = Counting()
+        self.recorder = recorder or Counting()
 
     def session(self, query):
         return CachedSession(self.network, query, self.cache, self.refresh, self.recorder)
@@ -94,3 +96,73 @@ def test_a_compiled_cached_run_says_the_same():
         compiled="any",
     )
     same(run(compiled, steps=12), run(model("grouped", cache="dual"), steps=12))
+
+
+def there(shape, cache):
+    tiny = model(shape, cache=cache)
+    tiny.network.to("cuda")
+    return Native(tiny.network, name="tiny", mask_id=tiny.mask_id, end_ids=(1,), cache=cache)
+
+
+@pytest.mark.gpu
+def test_a_graph_reads_its_inputs_anew():
+    weight = torch.randn(64, 64, device="cuda")
+    replays = Replays(lambda x: (x @ weight).relu(), CudaRecorder())
+    for rows in (3, 5, 3, 5):
+        x = torch.randn(rows, 64, device="cuda")
+        assert torch.equal(replays(x), (x @ weight).relu())
+    assert len(replays.recordings) == 2
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("policy", ["low_confidence", {"name": "threshold", "threshold": 0.3}])
+@pytest.mark.parametrize("shape", ["grouped", "shift"])
+@pytest.mark.parametrize("prompts", PROMPTS)
+@pytest.mark.parametrize("cache", ["prefix", "dual"])
+def test_graphs_say_what_calls_say(cache, prompts, shape, policy):
+    settings = {"policy": policy, "steps": 12, "guide": oddlm.Repulsion(alpha=4)}
+    graphs = Recorded(there(shape, cache), CudaRecorder())
+    same(run(graphs, prompts, **settings), run(there(shape, cache), prompts, **settings))
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
+@pytest.mark.parametrize("graphs", [False, True])
+@pytest.mark.parametrize("pushed", [False, True])
+@pytest.mark.parametrize("cache", ["prefix", "dual"])
+def test_no_cached_step_waits_inside_a_block(cache, pushed, graphs):
+    """The first step of a block fills the cache; what the second one needs is compiled then."""
+    tiny, steps, block = there("grouped", cache), 24, 8
+    tiny = Recorded(tiny, CudaRecorder()) if graphs else tiny
+    state = begin(
+        tiny,
+        [[5, 6, 7], [8, 9]],
+        n=4,
+        length=steps,
+        steps=steps,
+        block_length=block,
+        temperature=1.0,
+        guide=oddlm.Repulsion(alpha=4) if pushed else None,
+    )
+    session = tiny.session(state.query)
+    for step in range(steps):
+        inside = 2 <= step % block < block - 1
+        torch.cuda.set_sync_debug_mode("error" if inside else "default")
+        try:
+            state, _ = advance(state, session(state.query))
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert (state.result.tokens != tiny.mask_id).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("cache", ["prefix", "dual"])
+def test_a_compiled_cached_run_says_the_same_there(cache):
+    eager = there("grouped", cache)
+    settings = {"steps": 12, "guide": oddlm.Repulsion(alpha=4)}
+    wanted = run(eager, **settings)
+    compiled = Native(
+        eager.network, name="tiny", mask_id=49, end_ids=(1,), cache=cache, compiled="fixed"
+    )
+    same(run(compiled, **settings), wanted)
