@@ -98,9 +98,9 @@ def test_a_compiled_cached_run_says_the_same():
     same(run(compiled, steps=12), run(model("grouped", cache="dual"), steps=12))
 
 
-def there(shape, cache):
+def there(shape, cache, dtype=torch.float64):
     tiny = model(shape, cache=cache)
-    tiny.network.to("cuda")
+    tiny.network.to("cuda", dtype)
     return Native(tiny.network, name="tiny", mask_id=tiny.mask_id, end_ids=(1,), cache=cache)
 
 
@@ -132,7 +132,7 @@ def test_graphs_say_what_calls_say(cache, prompts, shape, policy):
 @pytest.mark.parametrize("cache", ["prefix", "dual"])
 def test_no_cached_step_waits_inside_a_block(cache, pushed, graphs):
     """The first step of a block fills the cache; what the second one needs is compiled then."""
-    tiny, steps, block = there("grouped", cache), 24, 8
+    tiny, steps, block = there("grouped", cache, torch.float32), 24, 8
     tiny = Recorded(tiny, CudaRecorder()) if graphs else tiny
     state = begin(
         tiny,
@@ -160,7 +160,8 @@ def test_no_cached_step_waits_inside_a_block(cache, pushed, graphs):
 @pytest.mark.parametrize("cache", ["prefix", "dual"])
 def test_a_compiled_cached_run_says_the_same_there(cache):
     eager = there("grouped", cache)
-    settings = {"steps": 12, "guide": oddlm.Repulsion(alpha=4)}
+    # forked: a push of samples that are all alike is a matter of rounding
+    settings = {"steps": 12, "guide": oddlm.Repulsion(alpha=4), "fork": True}
     wanted = run(eager, **settings)
     compiled = Native(
         eager.network, name="tiny", mask_id=49, end_ids=(1,), cache=cache, compiled="fixed"

@@ -81,7 +81,9 @@ def fork_cells(logits: Tensor, step: Step, temperature: float = 0.0) -> tuple[Te
             cells = cells + temperature * noise.gumbel(keys[rows], V).to(cells.dtype)
         cells = cells.flatten(1)
         cell = _ranked(cells, samples[rows] % cells.isfinite().sum(dim=1).clamp(min=1), deepest)
-        tokens[rows, cell // V], commit[rows, cell // V] = cell % V, True
+        place = (cell // V)[:, None]
+        tokens[rows] = tokens[rows].scatter(1, place, (cell % V)[:, None])
+        commit[rows] = commit[rows].scatter(1, place, True)  # an index and a scalar would wait
     return tokens, commit & step.open
 
 
