@@ -223,10 +223,10 @@ def advance(state: State, logits: Tensor, *, query: Query | None = None) -> tupl
             prediction, decision = plan.drafts.revise(
                 prediction, decision.commit, outlook, pushing=True
             )
-        plain = partial(propose, outlook.without_guide())
+        plain = lambda: propose(outlook.without_guide())
     else:
         prediction, decision = propose(outlook)
-        plain = None if outlook.pushed is None else partial(propose, outlook.without_guide())
+        plain = None if outlook.pushed is None else lambda: propose(outlook.without_guide())
     draft = decision.draft
     shown = decision.commit if draft is None else decision.commit | draft.held
     tokens = torch.where(shown, prediction.tokens, step.tokens)

@@ -253,7 +253,7 @@ class Repelling:
     def fused(self) -> bool:
         return self.backend.push == "triton"
 
-    @property
+    @cached_property
     def end(self) -> float:
         return self.repulsion.push[1]
 
