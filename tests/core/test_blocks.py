@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from oddlm import ModelInfo, Repulsion, advance, begin, denoise, open_session
 from oddlm.core.blocks import Blocks
-from oddlm.core.quota import Quota, quotas
+from oddlm.core.quota import Quota
 from oddlm.models.toy import Toy
 
 
@@ -132,34 +132,6 @@ def test_the_steps_of_a_sample_do_not_depend_on_the_prompts_beside_it(length, st
         assert (done.tokens != model.mask_id).all()
         assert done.nfe <= state.plan.total
     assert len(totals) == 1
-
-
-@given(st.integers(1, 5), st.integers(1, 9), st.integers(1, 12), st.integers(0, 4), st.booleans())
-def test_the_schedule_of_prompts_of_one_length_is_known(block, length, steps, before, fork):
-    """It is what the samples would do if it were read from their blocks at every step."""
-    assume(steps <= length)
-    assume(steps * block % length == 0)
-    assume(not fork or steps * block // length >= min(2, block))
-    model = Absolute(vocab_size=60)
-    model.block = block
-    options = {"n": 2, "length": length, "steps": steps, "block_length": block, "fork": fork}
-    state = begin(model, [[5] * (before + 1)], temperature=0.0, **options)
-    known, session, seen = state.plan.schedule, open_session(model, state.query), []
-    ends = state.plan.quota.ends(state.blocks)
-    down = state.plan.quota.steps_per_block > block
-    while (query := state.query) is not None:
-        state, event = advance(state, session(query))
-        blocks = event.step.blocks
-        low = (blocks.ids == blocks.current[:, None]).byte().argmax(dim=1)
-        seen.append([blocks.masked.sum(dim=1), blocks.open.sum(dim=1), low])
-        quota = quotas(event.step, ends, down=down)
-        assert (fork and event.step.index == 0) or torch.equal(quota, event.commit.sum(dim=1))
-        assert query.low == int(low[0])
-    expected = zip(known.masked, known.open, known.low, strict=False)
-    assert [[x.tolist() for x in step] for step in seen] == [
-        [[number] * 2 for number in step] for step in expected
-    ]
-    assert not state.masked.any()
 
 
 def test_one_sample_has_absolute_blocks_too():

@@ -40,12 +40,6 @@ class Blocks:
         ids = positions // block_length
         return cls(ids, int(ids.max()) + 1, masked)
 
-    @staticmethod
-    def sizes(length: int, block_length: int, first: int) -> list[int]:
-        """Return the sizes of the blocks of an answer that begins at position `first` of one."""
-        edges = [0, *range(block_length - first, length, block_length), length]
-        return [b - a for a, b in zip(edges, edges[1:], strict=False)]
-
     def __getitem__(self, some: slice | Tensor) -> "Blocks":
         ids = self.ids if len(self.ids) == 1 else self.ids[some]
         unsettled = None if self.unsettled is None else self.unsettled[some]

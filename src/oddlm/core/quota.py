@@ -1,7 +1,6 @@
 """How many positions of each sample a step commits, and which ones."""
 
 import warnings
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import gcd
 
@@ -13,25 +12,6 @@ from .alarm import Alarm, Check
 from .blocks import Align, Blocks
 from .model import ModelInfo
 from .step import Step
-
-
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """What all samples of a run do at each step, if that is known in advance."""
-
-    masked: tuple[int, ...]  # positions before each step, and 0 after the last
-    open: tuple[int, ...]  # those of them in the open block
-    low: tuple[int, ...]  # the first position of the open block
-
-    def __len__(self) -> int:
-        return len(self.low)
-
-    def quota(self, index: int) -> int:
-        return self.masked[index] - self.masked[index + 1]
-
-    def begins_block(self, index: int) -> bool:
-        """Return whether a step is the first of a block, but not of the run."""
-        return 0 < index < len(self) and self.low[index - 1] < self.low[index]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,23 +73,23 @@ class Quota:
         """
         return masked // left if self.steps_per_block > self.block_length else -(-masked // left)
 
-    def schedule(self, sizes: Sequence[int], *, fork: bool) -> "Schedule":
-        """Return what all samples do at each step if their blocks have these sizes.
+    def counts(self, *, fork: bool) -> list[int]:
+        """Return the masked positions of every sample before each step and after the last.
 
         This holds for policies that do not exceed their quota.
         """
-        masked, opened, lows = [], [], []
-        index = end = low = 0
-        for size in sizes:
-            end, left = end + self._steps_of(size), size
-            while left:
-                masked.append(sum(sizes) - low - size + left)
-                opened.append(left)
-                lows.append(low)
-                left -= 1 if fork and index == 0 else self.per_step(max(end - index, 1), left)
-                index += 1
-            low += size
-        return Schedule((*masked, 0), tuple(opened), tuple(lows))
+        counts = [self.length]
+        for index in range(self.steps):
+            done = index % self.steps_per_block
+            masked = counts[-1] - self.behind(index)  # of the open block
+            forks = fork and index == 0
+            commits = 1 if forks else self.per_step(self.steps_per_block - done, masked)
+            counts.append(counts[-1] - commits)
+        return counts
+
+    def behind(self, index: int) -> int:
+        """Return the number of positions after the block that is open at a step."""
+        return self.length - (index // self.steps_per_block + 1) * self.block_length
 
     def ends(self, blocks: Blocks) -> Tensor:
         """Return the step by which each block is written, [B or 1, blocks].

@@ -93,8 +93,6 @@ def begin(
     blocks = replace(blocks, unsettled=masked) if edits else blocks
     ends = quota.ends(blocks)
     aligned = info.align == "answer"
-    # Where each answer begins inside a block.
-    firsts = {0 if aligned else len(p) % quota.block_length for p in prompts}
     seeds = noise.seed_tensor(settings.seed, len(prompts), left.device)
     made_with = {
         "model": info.identity,
@@ -131,11 +129,9 @@ def begin(
         info=info if settings.prompt_noise else replace(info, embedding=None),
         quota=quota,
         total=quota.steps if aligned else quota.most_steps(fork=settings.fork),
-        schedule=None
-        if parallel or given is not None or len(firsts) > 1 or drafts is not None
-        else quota.schedule(
-            Blocks.sizes(L, quota.block_length, *firsts), fork=settings.fork
-        ),
+        counts=None
+        if parallel or given is not None or not aligned or drafts is not None
+        else tuple(quota.counts(fork=settings.fork)),
         ends=ends,
         policy=policy,
         parallel=parallel,
@@ -375,12 +371,13 @@ def _settled(state: State) -> State:
 
     This waits for a GPU only if the answer cannot be known in advance.
     """
-    plan, schedule = state.plan, state.plan.schedule
-    if state.index >= (plan.total if schedule is None else len(schedule)) and not plan.edits:
+    plan = state.plan
+    if state.index >= plan.total and not plan.edits:
         return replace(state, done=True)
     if plan.drafts is not None:
         return _opened(_stopped(state) if plan.stops else state)
-    if schedule is not None and not (plan.stops and schedule.begins_block(state.index)):
+    known = plan.counts is not None
+    if known and not (plan.stops and state.index % plan.quota.steps_per_block == 0 and state.index):
         return state
     if plan.stops:
         state = _stopped(state)

@@ -16,7 +16,7 @@ from .explore import prompt_nudge
 from .guide import Backend, RunGuide, has_ended
 from .model import ModelInfo, Query
 from .process import Editing, Process
-from .quota import Quota, Schedule, quotas
+from .quota import Quota, quotas
 from .settings import Settings
 from .step import Denoised, Draft, History, Memory, Policy, Prediction, Step
 
@@ -32,7 +32,8 @@ class Plan:
     info: ModelInfo
     quota: Quota
     total: int  # the most steps; reviews of edited blocks come on top
-    schedule: Schedule | None  # None if not known in advance, or not the same for all samples
+    # Masked positions of every sample before each step; None if not known in advance.
+    counts: tuple[int, ...] | None
     ends: Tensor  # the step by which each block of each sample is written
     policy: Policy
     parallel: bool
@@ -222,8 +223,10 @@ class State:
 
     def _low(self) -> int | None:
         """Return where the open block of all samples begins, if a fixed schedule says so."""
-        schedule = self.plan.schedule
-        return None if schedule is None else schedule.low[self.index]
+        quota = self.plan.quota
+        if self.plan.counts is None or self.plan.info.align != "answer":
+            return None
+        return self.index // quota.steps_per_block * quota.block_length
 
     def _positions(self) -> Tensor | None:
         """Return the answered positions [B, m], ascending, or None for all.
@@ -233,12 +236,12 @@ class State:
         plan = self.plan
         if not plan.info.selective:
             return None
-        if plan.schedule is None:
+        if plan.counts is None:
             # Waits for a GPU, which costs less than the output head at all positions.
             m = int(self.answered.sum(dim=1).max())
         else:
-            known = plan.schedule.open if self.open_only else plan.schedule.masked
-            m = known[self.index]
+            m = plan.counts[self.index]
+            m -= plan.quota.behind(self.index) if self.open_only else 0
         if m == self.tokens.shape[1]:
             return None
         flags = self.answered.view(torch.uint8)
@@ -303,6 +306,6 @@ def quota_of(plan: Plan, step: Step) -> Tensor | int:
     """Return how many positions a step commits, or would commit without a fork."""
     if plan.drafts is not None:
         return plan.drafts.quota(step)
-    if plan.schedule is not None and not (plan.settings.fork and step.index == 0):
-        return plan.schedule.quota(step.index)
+    if plan.counts is not None and not (plan.settings.fork and step.index == 0):
+        return plan.counts[step.index] - plan.counts[step.index + 1]
     return quotas(step, plan.ends, down=plan.quota.steps_per_block > plan.quota.block_length)
