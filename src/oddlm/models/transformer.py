@@ -181,7 +181,8 @@ class Block(nn.Module):
     def compile_around_attention(self, dynamic: bool) -> None:
         """Compile what comes before and after attention, which a cache leaves as it is."""
         self.project_qkv = torch.compile(self.project_qkv, dynamic=dynamic)  # type: ignore[method-assign]
-        self.merge = torch.compile(self.merge, dynamic=dynamic)  # type: ignore[method-assign]
+        if self.experts is None:
+            self.merge = torch.compile(self.merge, dynamic=dynamic)  # type: ignore[method-assign]
 
     def mlp(self, x: Tensor) -> Tensor:
         """Add the MLP branch to the residual stream; every position is computed independently."""
@@ -246,6 +247,13 @@ class Transformer(nn.Module):
     def device(self) -> torch.device:
         """The device of the logits."""
         return self.norm.weight.device
+
+    @property
+    def replayable(self) -> bool:
+        """Whether a pass can be recorded: it is on one device, and never waits for it."""
+        places = {parameter.device for parameter in self.parameters()}
+        waits = any(module.waits for module in self.modules() if isinstance(module, ExpertMLP))
+        return len(places) == 1 and not waits
 
     def forward(
         self, tokens: Tensor, start: int, prompt_lengths: Tensor, nudge: Tensor | None = None
