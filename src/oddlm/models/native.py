@@ -31,9 +31,9 @@ class Native:
     confidence: the default confidence of a run (`oddlm.denoise_steps`).
     compiled: apply torch.compile to the blocks. "fixed" compiles for every new shape, which is
         fastest (torch gives up after some shapes); "any" compiles once for all shapes. With a
-        cache, the parts of a block around attention are compiled (but not experts), and on a GPU
-        steps that repeat are replayed as CUDA graphs (`oddlm.models.graphs`). Cannot be combined
-        with quantised weights.
+        cache both compile the parts of a block around attention once for all shapes (but not
+        experts), and on a GPU steps that repeat are replayed as CUDA graphs
+        (`oddlm.models.graphs`). Cannot be combined with quantised weights.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Native:
             if used is None:
                 block.compile(dynamic=compiled == "any")
             else:
-                block.compile_around_attention(dynamic=compiled == "any")  # type: ignore[operator]
+                block.compile_around_attention()  # type: ignore[operator]
         self.cache, self.refresh = used, None if refresh is None else whole("refresh", refresh)
         self.name = name
         if used in CACHES:

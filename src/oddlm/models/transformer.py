@@ -178,11 +178,14 @@ class Block(nn.Module):
         x = x + self.attention_out(attended.transpose(1, 2).flatten(2))
         return self.mlp(x) if run_mlp else x
 
-    def compile_around_attention(self, dynamic: bool) -> None:
-        """Compile what comes before and after attention, which a cache leaves as it is."""
-        self.project_qkv = torch.compile(self.project_qkv, dynamic=dynamic)  # type: ignore[method-assign]
+    def compile_around_attention(self) -> None:
+        """Compile what comes before and after attention, which a cache leaves as it is.
+
+        Once for all shapes: every prompt has a fill of its own.
+        """
+        self.project_qkv = torch.compile(self.project_qkv, dynamic=True)  # type: ignore[method-assign]
         if self.experts is None:
-            self.merge = torch.compile(self.merge, dynamic=dynamic)  # type: ignore[method-assign]
+            self.merge = torch.compile(self.merge, dynamic=True)  # type: ignore[method-assign]
 
     def mlp(self, x: Tensor) -> Tensor:
         """Add the MLP branch to the residual stream; every position is computed independently."""
