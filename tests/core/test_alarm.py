@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from oddlm import Repulsion, denoise
-from oddlm.core.alarm import PATIENCE, Alarm
+from oddlm.core.alarm import PATIENCE, Alarm, Check
 from oddlm.models.native import Native
 from oddlm.models.toy import Toy
 from oddlm.models.transformer import Transformer, TransformerConfig
@@ -19,24 +19,39 @@ def test_at_once_or_later():
     bad, value = torch.zeros(2, 3, dtype=torch.bool), torch.arange(6.0).view(2, 3)
     one = bad.clone()
     one[1, 2] = True
-    Alarm(patient=False).check(bad, value, describe)
+    checks = [
+        Check(value, where, torch.isfinite, describe)
+        for value, where in ((value, bad), (value, one), (value + 1, one))
+    ]
+    Alarm(patient=False).check(checks[0])
     with pytest.raises(ValueError, match=r"row 1, position 2: 5\.0"):
-        Alarm(patient=False).check(one, value, describe)
+        Alarm(patient=False).check(checks[1])
     patient = Alarm(patient=True)
-    patient.check(bad, value, describe)
-    patient.check(one, value, describe)
-    patient.check(one, value + 1, describe)
+    for check in checks:
+        patient.check(check)
     with pytest.raises(ValueError, match=r"row 1, position 2: 5\.0"):
         patient.sound()
     patient.sound()
 
 
 def test_patience_has_an_end():
-    patient, bad = Alarm(patient=True), torch.ones(1, 1, dtype=torch.bool)
+    patient, here = Alarm(patient=True), torch.ones(1, 1, dtype=torch.bool)
+    check = Check(torch.zeros(1, 1), here, torch.isfinite, describe)
     for _ in range(PATIENCE - 1):
-        patient.check(bad, torch.zeros(1, 1), describe)
+        patient.check(check)
     with pytest.raises(ValueError, match="row 0, position 0"):
-        patient.check(bad, torch.zeros(1, 1), describe)
+        patient.check(check)
+
+
+def test_the_first_of_several_kinds_of_trouble_is_named():
+    here, patient = torch.ones(2, 3, dtype=torch.bool), Alarm(patient=True)
+    value = torch.tensor([[0.0, 0.0, torch.nan], [torch.inf, 0.0, 0.0]])
+    patient.check(Check(torch.zeros(2, 3), here, torch.isnan, describe))
+    patient.check(Check(value, here, torch.isinf, describe))
+    patient.check(Check(value.double(), here, torch.isnan, describe))
+    patient.check(Check(value, here, torch.isnan, describe))
+    with pytest.raises(ValueError, match="row 1, position 0: inf"):
+        patient.sound()
 
 
 @pytest.mark.parametrize("guide", [None, Repulsion(alpha=4)], ids=["plain", "guided"])

@@ -1,5 +1,6 @@
 """Errors during a run: bad numbers, and too little memory."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,7 +15,25 @@ PATIENCE = 64  # checks that are collected before a GPU is read back
 GUIDE_BYTES = 14
 
 Describe = Callable[[int, int, float], str]  # sample, position, value -> what is wrong there
-Pending = tuple[Tensor, Tensor, Tensor, Describe]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A check of values [B, L] where they count."""
+
+    value: Tensor
+    where: Tensor  # [B, L] bool
+    bad: Callable[[Tensor], Tensor]
+    describe: Describe
+
+    def sound(self) -> None:
+        """Raise an error that names the first bad value, if there is one."""
+        wrong = self.where & self.bad(self.value)
+        if wrong.any():
+            sample, position = (int(i) for i in wrong.nonzero()[0])
+            raise ValueError(
+                self.describe(sample, position, self.value[sample, position].item())
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,24 +44,31 @@ class Alarm:
     """
 
     patient: bool
-    pending: list[Pending] = field(default_factory=list)
+    pending: list[Check] = field(default_factory=list)
 
-    def check(self, bad: Tensor, value: Tensor, describe: Describe) -> None:
-        """Register a check of bad [B, L] bool; the error names the first bad position's value."""
-        self.pending.append((bad.any(), bad, value, describe))
-        if not self.patient or len(self.pending) >= PATIENCE:
+    def check(self, check: Check) -> None:
+        """Register a check."""
+        if not self.patient:
+            check.sound()
+            return
+        self.pending.append(check)
+        if len(self.pending) >= PATIENCE:
             self.sound()
 
     def sound(self) -> None:
         """Raise the first error, if there is one."""
         pending = self.pending[:]
         self.pending.clear()
-        if not pending or not torch.stack([any_ for any_, *_ in pending]).any():
-            return
-        for any_, bad, value, describe in pending:
-            if any_:
-                sample, position = (int(i) for i in bad.nonzero()[0])
-                raise ValueError(describe(sample, position, value[sample, position].item()))
+        alike = defaultdict(list)
+        for check in pending:
+            alike[check.bad, check.value.shape, check.value.dtype].append(check)
+        wrong = [
+            (torch.stack([x.where for x in some]) & bad(torch.stack([x.value for x in some]))).any()
+            for (bad, *_), some in alike.items()
+        ]
+        if wrong and torch.stack(wrong).any():
+            for check in pending:
+                check.sound()
 
 
 @contextmanager

@@ -83,7 +83,7 @@ class Blocks:
     @property
     def pending(self) -> Tensor:
         """[B, L]: masked positions after the open block."""
-        return self.masked & ~self.open
+        return self.masked ^ self.open
 
     def to(self, device: torch.device) -> "Blocks":
         unsettled = None if self.unsettled is None else self.unsettled.to(device)

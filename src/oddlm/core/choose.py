@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from . import noise
-from .alarm import Alarm
+from .alarm import Alarm, Check
 from .guide import Backend, Pushed, RunGuide
 from .step import Memory, Prediction, Step, id_tensor
 
@@ -34,9 +34,12 @@ def check_logits(
 
 def check_peaks(peak: Tensor, masked: Tensor, name: str, alarm: Alarm | None) -> None:
     """Do `check_logits` on the largest logit (or NaN) of each position."""
-    (alarm or Alarm(patient=False)).check(
-        masked & ~(peak.abs() < torch.inf), peak, partial(_describe, name)
-    )
+    check = Check(peak, masked, _unusable, partial(_describe, name))
+    (alarm or Alarm(patient=False)).check(check)
+
+
+def _unusable(peak: Tensor) -> Tensor:
+    return ~(peak.abs() < torch.inf)
 
 
 def _describe(name: str, sample: int, position: int, value: float) -> str:

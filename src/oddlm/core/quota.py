@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from ..checks import outside, whole
-from .alarm import Alarm
+from .alarm import Alarm, Check
 from .blocks import Align, Blocks
 from .model import ModelInfo
 from .step import Step
@@ -198,13 +198,16 @@ def select(score: Tensor, quota: Tensor | int, step: Step, alarm: Alarm) -> Tens
         raise ValueError(
             f"policy returned scores of shape {tuple(score.shape)}, expected {expected}"
         )
-    alarm.check(score.isnan() & step.open, score, _describe)
+    alarm.check(Check(score, step.open, torch.isnan, _describe))
     score = score.double()
-    among = score.clamp(min=torch.finfo(score.dtype).min).masked_fill(~step.open, -torch.inf)
+    among = score.clamp(min=torch.finfo(score.dtype).min).where(step.open, -torch.inf)
     ranked = among.sort(dim=1, descending=True, stable=True).indices
-    limit = quota if isinstance(quota, int) else quota[:, None]
-    best = torch.arange(score.shape[1], device=score.device) < limit
-    commit = torch.zeros_like(step.open).scatter(1, ranked, best.expand_as(ranked))
+    commit = torch.zeros_like(step.open)
+    if isinstance(quota, int):
+        commit = commit.scatter_(1, ranked[:, :quota], True)
+    else:
+        best = torch.arange(score.shape[1], device=score.device) < quota[:, None]
+        commit = commit.scatter_(1, ranked, best)
     if step.parallel:
         commit = commit | score.isposinf()
     return commit & step.open

@@ -226,7 +226,7 @@ def advance(state: State, logits: Tensor, *, query: Query | None = None) -> tupl
     draft = decision.draft
     shown = decision.commit if draft is None else decision.commit | draft.held
     tokens = torch.where(shown, prediction.tokens, step.tokens)
-    masked = step.masked & ~decision.commit
+    masked = step.masked.masked_fill(decision.commit, False)
     commit_step = state.commit_step.masked_fill(decision.commit, state.index)
     confidence = state.confidence
     if decision.remask is not None:
@@ -249,13 +249,15 @@ def advance(state: State, logits: Tensor, *, query: Query | None = None) -> tupl
         nfe=nfe,
         memory=memory,
         draft=draft,
+        alarms=tuple(alarm.pending),
     )
     after = _reviewed(after, step, decision)
     event = StepEvent(step, prediction, decision, outlook, after.blocks, plain)
     after = _blanked(_settled(after))
     if after.done:
         alarm.sound()
-    return replace(after, alarms=tuple(alarm.pending)), event
+        after = replace(after, alarms=())
+    return after, event
 
 
 def _as_seen(plan: Plan, step: Step) -> Step:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .alarm import Alarm, Pending
+from .alarm import Alarm, Check
 from .blocks import Blocks
 from .choose import Outlook
 from .drafts import Reviser
@@ -108,7 +108,7 @@ class State:
     reviews: Tensor | None = None
     """[B, blocks]: steps in which each block was open without a mask; only if a policy edits."""
     draft: Draft | None = None  # of a model that drafts
-    alarms: tuple[Pending, ...] = ()  # checks of logits that have not been read back yet
+    alarms: tuple[Check, ...] = ()  # checks of logits that have not been read back yet
     version: int = field(default=VERSION, init=False)
 
     @property
@@ -241,7 +241,8 @@ class State:
             m = moment.open if self.open_only else moment.masked
         if m == self.tokens.shape[1]:
             return None
-        return self.answered.byte().argsort(dim=1, descending=True, stable=True)[:, :m].contiguous()
+        flags = self.answered.view(torch.uint8)
+        return flags.argsort(dim=1, descending=True, stable=True)[:, :m].contiguous()
 
     @property
     def result(self) -> Denoised:

@@ -102,17 +102,20 @@ class Step:
     @property
     def time_left(self) -> Tensor:
         """[B], falling from 1: the share of steps left, or of masked positions if parallel."""
+        share, masked = self.share_left, self.blocks.masked
+        if share is not None:
+            return torch.full((len(masked),), share, dtype=torch.float64, device=masked.device)
+        if self.given is None:
+            return masked.double().mean(dim=1)
+        return masked.sum(dim=1).double() / (~self.given).sum(dim=1).clamp(min=1)
+
+    @property
+    def share_left(self) -> float | None:
+        """`time_left` if it is the same for all samples, and known without asking the device."""
         if self.parallel and self.block_steps is None:
-            if self.given is None:
-                return self.blocks.masked.double().mean(dim=1)
-            return self.blocks.masked.sum(dim=1).double() / (~self.given).sum(dim=1).clamp(min=1)
+            return None
         done, planned = self.clock
-        return torch.full(
-            (len(self.tokens),),
-            1 - done / planned,
-            device=self.tokens.device,
-            dtype=torch.float64,
-        )
+        return 1 - done / planned
 
     def address(self) -> tuple[Tensor, Tensor]:
         """Return (seeds, sample indices), each [B].

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from ..checks import finite, ids, one_of
-from ..core import noise
 from ..core.guide import Backend, Pushed, has_ended
-from ..core.model import ModelInfo
+from ..core.model import CPU, ModelInfo
 from ..core.step import Memory, Step
 from ..kernels import dispatch
 from ..kernels.contract import Objective, Repel
@@ -304,9 +303,13 @@ class Repelling:
         self, call: Callable[..., Any], logits: Tensor, step: Step, memory: Explored | None
     ) -> tuple[Any, Explored | None]:
         """Return the result of the kernel's `call`, and the memory with the explored directions."""
-        keys_of = getattr(self._kernel, "keys_of", Step.keys)
-        keys = keys_of(step, noise.Purpose.DIRECTION, 1).view(-1, step.n)
-        how = replace(self._how, keys=keys, remember=memory is not None)
+        how = replace(
+            self._how,
+            remember=memory is not None,
+            seeds=step.seeds,
+            first_sample=step.first_sample,
+            step=step.index,
+        )
         inputs = logits, step.tokens, step.masked, self._alpha(step)
         grouped = [x.unflatten(0, (-1, step.n)) for x in inputs]
         earlier, label = None, self._feature.label
@@ -320,11 +323,19 @@ class Repelling:
 
     def _alpha(self, step: Step) -> Tensor:
         """Return alpha [B] at this step; exactly 0 for samples whose push has ended."""
+        share, planned = step.share_left, step.clock[1]
+        if share is None:
+            return self._scheduled(step.time_left, planned)
+        # One number for all samples: computed on the host.
+        number = self._scheduled(torch.tensor([share], dtype=torch.float64, device=CPU), planned)
+        device = step.tokens.device
+        return torch.full((len(step.tokens),), float(number), dtype=torch.float64, device=device)
+
+    def _scheduled(self, time_left: Tensor, planned: int) -> Tensor:
         alpha, end = self.repulsion.push
-        _, planned = step.clock
         if end == 1:
-            return alpha * self._schedule(step.time_left, planned)
-        time_left = 1 - (1 - step.time_left) / end
+            return alpha * self._schedule(time_left, planned)
+        time_left = 1 - (1 - time_left) / end
         factor = self._schedule(time_left.clamp(min=0), max(1, round(end * planned)))
         return alpha * factor.where(time_left > ROUNDING, 0.0)
 
@@ -362,6 +373,8 @@ class Repelling:
             duplicates=repulsion.duplicate_rule,
             raw_gradient=repulsion.gradient == "raw",
             protected=tuple(repulsion.protected or ()),
-            keys=torch.empty(0),
             remember=False,
+            seeds=torch.empty(0),
+            first_sample=0,
+            step=0,
         )

@@ -32,7 +32,7 @@ def by_groups(
     pushed = torch.empty_like(logits, memory_format=torch.contiguous_format)
     for some in _groups(logits, how.sequential, elements):
         before = None if earlier is None else earlier[some]
-        mine = replace(how, keys=how.keys[some])
+        mine = replace(how, seeds=how.seeds[some])
         here = pushed[some], logits[some], tokens[some], masked[some], alpha[some], before, mine
         added.append(_one_by_one(push, features_of, *here) if how.sequential else push(*here))
     return pushed, torch.cat([x for x in added if x is not None]) if how.remember else None

@@ -10,7 +10,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from ..core.noise import normal
+from ..core.noise import Purpose, key, normal
 from ..core.step import id_tensor
 from .directions import DirectionNoise, Directions, Duplicates, find_directions
 
@@ -91,16 +91,19 @@ class Repel:
     duplicates: Duplicates
     raw_gradient: bool
     protected: tuple[int, ...]
-    keys: Tensor  # [G, n] int64: noise keys of the directions drawn for duplicates
     remember: bool  # return the directions
+    seeds: Tensor  # [G]: with step and sample, the address of the directions drawn for duplicates
+    first_sample: int  # number of samples of each prompt before this batch
+    step: int
 
     def noise(self, k: int, size: int) -> Tensor:
         """Return standard normal noise [G, size] for sample k."""
-        return normal(self.keys[:, k], size)
+        keys = key(self.seeds, self.first_sample + k, self.step, Purpose.DIRECTION)
+        return normal(keys, size)
 
     def for_sample(self, k: int) -> "Repel":
         """Return the same push for a batch that holds only sample k."""
-        return replace(self, keys=self.keys[:, k : k + 1])
+        return replace(self, first_sample=self.first_sample + k)
 
     def eased(self, alpha: Tensor, seen: Batch | Coordinates) -> Tensor:
         """Return alpha [G, n], scaled by need.

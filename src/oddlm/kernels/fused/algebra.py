@@ -10,37 +10,32 @@ from .passes import PROTECTED, load_flags
 
 
 @triton.jit
-def survey(masked, tokens, order, counts, owner, stride_owner, S, BLOCK: tl.constexpr):
-    """List and count the masked positions of a sample; set S as the owner of committed tokens.
+def survey(
+    masked, tokens, rest, order, counts, quality, owner, stride_owner, S, BLOCK: tl.constexpr
+):
+    """List, count and rate the masked positions; set S as the owner of committed tokens.
 
-    One sample per program. ABSENT (-1) owns no column.
+    One sample per program. ABSENT (-1) owns no column. quality [samples] float64 is the mean
+    probability of the likeliest token.
     """
     sample = tl.program_id(0).to(tl.int64)
     position = tl.arange(0, BLOCK)
+    row = sample * S + position
     valid = position < S
-    here = tl.load(masked + sample * S + position, mask=valid, other=0) != 0
+    here = tl.load(masked + row, mask=valid, other=0) != 0
+    count = tl.sum(here.to(tl.int32), axis=0)
     rank = tl.cumsum(here.to(tl.int32), axis=0) - 1
     tl.store(order + sample * S + rank, position.to(tl.int64), mask=here)
-    tl.store(counts + sample, tl.sum(here.to(tl.int32), axis=0))
+    tl.store(counts + sample, count)
+    peak = 1.0 / (1.0 + tl.load(rest + row, mask=here, other=0.0).to(tl.float64))
+    tl.store(quality + sample, tl.sum(tl.where(here, peak, 0.0), axis=0) / tl.maximum(count, 1))
     written = valid & (here == 0)
-    token = tl.load(tokens + sample * S + position, mask=written, other=0)
+    token = tl.load(tokens + row, mask=written, other=0)
     tl.store(
         owner + sample * stride_owner + token,
         tl.zeros([BLOCK], tl.int32) + S,
         mask=written & (token >= 0),
     )
-
-
-@triton.jit
-def rate_samples(rest, masked, quality, S, BLOCK: tl.constexpr):
-    """quality [samples] float64: mean probability of the likeliest token over the masked rows."""
-    sample = tl.program_id(0).to(tl.int64)
-    position = tl.arange(0, BLOCK)
-    row = sample * S + position
-    here = tl.load(masked + row, mask=position < S, other=0) != 0
-    peak = 1.0 / (1.0 + tl.load(rest + row, mask=here, other=0.0).to(tl.float64))
-    count = tl.maximum(tl.sum(here.to(tl.int32), axis=0), 1)
-    tl.store(quality + sample, tl.sum(tl.where(here, peak, 0.0), axis=0) / count)
 
 
 @triton.jit(do_not_specialize=["N", "chunks"])
@@ -139,11 +134,13 @@ def find_directions(
 
 @triton.jit(do_not_specialize=["n", "N"])
 def combine_rows(
-    weights, rows, stride_group, stride_row, rough, pull, stride_pull, n, N, V: tl.constexpr,
+    weights, rows, stride_group, stride_row, rough, likeliest, owner, stride_owner,
+    pull, stride_pull, peaks, S, n, N, V: tl.constexpr,
     ROUGH: tl.constexpr, TILE: tl.constexpr, DEPTH: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
     """Compute pull = feature * (weights @ rows), internally in float64.
 
+    The pull of a row at its likeliest column, if it owns that, goes to peaks [samples, S] instead.
     ROUGH: the features of duplicates are multiplied by 1 + rough * noise.
     """
     column = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -174,24 +171,16 @@ def combine_rows(
     if ROUGH:
         draw = tl.load(rows + n * stride_row + cell, mask=valid, other=0.0).to(tl.float64)
         result += tl.load(rough + group * n + k, mask=k < n, other=0.0)[:, None] * draw * total
-    place = (group * n + k)[:, None] * stride_pull + column[None, :]
-    tl.store(pull + place, result.to(tl.float32), mask=valid)
-
-
-@triton.jit
-def take_peaks(
-    pull, stride_pull, owner, stride_owner, likeliest, masked, peaks, S, BLOCK: tl.constexpr
-):
-    """Move the pull of each row at its likeliest column, if it owns it, to peaks [B, S]."""
-    sample = tl.program_id(0).to(tl.int64)
-    position = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    valid = position < S
-    here = tl.load(masked + sample * S + position, mask=valid, other=0) != 0
-    column = tl.load(likeliest + sample * S + position, mask=valid, other=0)
-    mine = here & (tl.load(owner + sample * stride_owner + column).to(tl.int32) == position)
-    taken = tl.load(pull + sample * stride_pull + column, mask=mine, other=0.0)
-    tl.store(peaks + sample * S + position, taken, mask=valid)
-    tl.store(pull + sample * stride_pull + column, tl.zeros_like(taken), mask=mine)
+    result = result.to(tl.float32)
+    sample = (group * n + k)[:, None]
+    who = tl.load(owner + sample * stride_owner + column[None, :], mask=valid, other=0)
+    row = sample * S + who.to(tl.int32)
+    best = tl.load(likeliest + row, mask=valid & (who < S), other=-1)
+    peak = valid & (best == column[None, :])
+    tl.store(peaks + row, result, mask=peak)
+    tl.store(
+        pull + sample * stride_pull + column[None, :], tl.where(peak, 0.0, result), mask=valid
+    )
 
 
 @triton.jit

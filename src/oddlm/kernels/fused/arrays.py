@@ -44,9 +44,11 @@ class Rows:
     likeliest: Tensor
     rest: Tensor
     power: Tensor  # [B, S]: sum of squared probabilities, without the likeliest and the protected
+    peaks: Tensor  # [B, S]: zeros, for the pull of the likeliest columns
     owner: Tensor  # [B, W]
     order: Tensor  # [B, S]: positions, the masked ones first
     counts: Tensor  # [B]: of masked positions
+    quality: Tensor  # [B] float64: mean probability of the likeliest token
 
 
 @dataclass(frozen=True, slots=True)

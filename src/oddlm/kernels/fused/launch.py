@@ -1,7 +1,8 @@
 """Repulsion and sampling on a GPU: the closed form as fused kernels.
 
-They read the logits three times and write no array of their size. Shapes as in closed_form.py;
-B = G * n samples. Nothing here waits for the device.
+They read the logits three times and write no array of their size, except for the pushed logits if
+those are asked for. Shapes as in closed_form.py; B = G * n samples. Nothing here waits for the
+device.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -12,7 +13,6 @@ import torch
 import triton
 from torch import Tensor
 
-from ...core.noise import Purpose, normal
 from ...core.step import Step
 from ..contract import Coordinates, Repel
 from ..directions import Duplicates, extend
@@ -26,26 +26,6 @@ NEEDS = {None: 0, "margin": 1, "entropy": 2}
 
 # Logits [G, n, m, V] and their positions [G, n, m]; None means all positions, m = S.
 Lines = tuple[Tensor, Tensor | None]
-
-
-def keys_of(step: Step, purpose: Purpose, positions: int) -> Tensor:
-    """Compute `Step.keys` in one launch."""
-    B = len(step.seeds) * step.n
-    keys = torch.empty(B, positions, dtype=torch.int64, device=step.seeds.device)
-    lanes = _block(positions, 128)
-    with _current(keys):
-        device.make_keys[(B, triton.cdiv(positions, lanes))](
-            step.seeds,
-            keys,
-            step.n,
-            step.first_sample,
-            step.index,
-            int(purpose),
-            positions,
-            LANES=lanes,
-            num_warps=1,
-        )
-    return keys
 
 
 def repel(
@@ -81,7 +61,7 @@ def plan(
     lines = logits, None if positions is None else positions.view(logits.shape[:3])
     with _current(logits):
         make = _plan_one_by_one if how.sequential else _plan
-        return make(lines, tokens, masked, alpha, earlier, how, how.keys, columns)
+        return make(lines, tokens, masked, alpha, earlier, how, columns)
 
 
 def _plan_one_by_one(
@@ -91,7 +71,6 @@ def _plan_one_by_one(
     alpha: Tensor,
     earlier: Tensor | None,
     how: Repel,
-    keys: Tensor,
     columns: Columns,
 ) -> tuple[Push, Tensor | None]:
     """Plan one sample at a time, each against the others as they are after their own push."""
@@ -104,10 +83,11 @@ def _plan_one_by_one(
             tokens[:, one],
             masked[:, one],
         )
-        push, _ = _plan(*part, alpha[:, one], earlier, how, keys[:, one], columns)
+        mine = how.for_sample(k)
+        push, _ = _plan(*part, alpha[:, one], earlier, mine, columns)
         pushes.append(push)
         rows = _make_rows(part[0][0], earlier)
-        _observe(*part, keys[:, one], columns, rows, push)
+        _observe(*part, mine, columns, rows, push)
         skip = Duplicates("skip", how.duplicates.tolerance)
         found = _coordinates(rows, torch.zeros_like(alpha[:, one]), 1, skip)
         earlier = extend(earlier, _vectors(found, rows, logits.shape[-1]))
@@ -135,13 +115,13 @@ def draw(
     tokens = step.tokens.clone(memory_format=torch.contiguous_format)
     figures = torch.zeros(4, B, S, dtype=torch.float64, device=logits.device)
     largest = torch.zeros(B, S, dtype=torch.float32, device=logits.device)
-    keys = keys_of(step, Purpose.TOKEN, S)
     with _current(logits):
         device.draw_tokens[(B * M,)](
             logits, logits.stride(0), logits.stride(1), _some(positions, logits), _flat(step.open),
             columns.flags, columns.busy,
             *_of(push, logits), logits if push is None else push.rest,
-            keys, temperature, tokens, *figures, largest,
+            step.seeds, step.n, step.first_sample, step.index, temperature,
+            tokens, *figures, largest,
             S, M, V=V, SOME=positions is not None, PUSHED=push is not None,
             HOT=temperature > 0, NEEDS=NEEDS[needs], BLOCK=_block(V, 2048), num_warps=8,
         )  # fmt: skip
@@ -152,22 +132,14 @@ def draw(
 def write(logits: Tensor, masked: Tensor, push: Push) -> Tensor:
     """Return the pushed logits [B, S, V]; committed rows are unchanged."""
     B, S, V = logits.shape
-    pushed = logits.clone(memory_format=torch.contiguous_format)
+    logits = _last_dense(logits)
+    pushed = torch.empty_like(logits, memory_format=torch.contiguous_format)
     block = _block(V, 2048)
     with _current(logits):
         device.write_rows[(B * S, triton.cdiv(V, block))](
-            pushed,
-            S * V,
-            V,
-            _flat(masked),
-            push.columns.flags,
-            *_of(push, logits),
-            pushed,
-            S,
-            V=V,
-            BLOCK=block,
-            num_warps=8,
-        )
+            logits, logits.stride(0), logits.stride(1), _flat(masked), push.columns.flags,
+            *_of(push, logits), pushed, S, V=V, BLOCK=block, num_warps=8,
+        )  # fmt: skip
     return pushed
 
 
@@ -178,24 +150,21 @@ def _plan(
     alpha: Tensor,
     earlier: Tensor | None,
     how: Repel,
-    keys: Tensor,
     columns: Columns,
 ) -> tuple[Push, Tensor | None]:
     logits = lines[0]
     n, V = logits.shape[1], logits.shape[-1]
     rows = _make_rows(logits, earlier)
-    seen = _observe(lines, tokens, masked, keys, columns, rows, None)
+    seen = _observe(lines, tokens, masked, how, columns, rows, None)
     if how.probes:
-        rows[:, n : 2 * n, :V] = normal(keys, V)
-    here = masked.flatten(0, 1)
-    quality = _rate(seen.rest, here).view(alpha.shape)
-    found = _coordinates(rows, quality, n, how.duplicates)
+        rows[:, n : 2 * n, :V] = torch.stack([how.noise(k, V) for k in range(n)], dim=1)
+    found = _coordinates(rows, seen.quality.view(alpha.shape), n, how.duplicates)
     assert how.weigh is not None
     weights = how.weigh(found)
     alpha = how.eased(alpha, found)
-    pull = _combine(weights.by_feature, rows, weights.rough, V).flatten(0, 1)
+    pull = _combine(weights.by_feature, rows, weights.rough, seen, V)
     at_peak, even, force = _forces(
-        rows, pull, seen, here, columns, weights.by_quality, alpha, how.raw_gradient
+        rows, pull, seen, masked.flatten(0, 1), columns, weights.by_quality, alpha, how.raw_gradient
     )
     push = Push(
         largest=seen.largest,
@@ -227,7 +196,7 @@ def _observe(
     lines: Lines,
     tokens: Tensor,
     masked: Tensor,
-    keys: Tensor,
+    how: Repel,
     columns: Columns,
     rows: Tensor,
     push: Push | None,
@@ -236,49 +205,36 @@ def _observe(
     logits, positions = lines
     G, n, M, V = logits.shape
     S, W = tokens.shape[2], rows.shape[2]
-    x, here = _last_dense(logits.flatten(0, 1)), masked.flatten(0, 1)
-    keys = keys.flatten().contiguous()
-    figures = torch.zeros(5, G * n, S, dtype=torch.float32, device=x.device)
-    largest, rest, power, share_log, likeliest = *figures[:4], figures[4].view(torch.int32)
+    x, here = _last_dense(logits.flatten(0, 1)), _flat(masked.flatten(0, 1))
+    figures = torch.zeros(6, G * n, S, dtype=torch.float32, device=x.device)
+    largest, rest, power, share_log, peaks, likeliest = figures.unbind()
+    likeliest = likeliest.view(torch.int32)
     strides = x.stride(0), x.stride(1)
-    how = {"SOME": positions is not None, "PUSHED": push is not None}
+    kind = {"SOME": positions is not None, "PUSHED": push is not None}
     device.measure_rows[(G * n * M,)](
-        x, *strides, _some(positions, x), _flat(here),
+        x, *strides, _some(positions, x), here,
         columns.flags, columns.busy, columns.protected, len(columns.protected),
         *_of(push, x), largest, likeliest, rest, power, share_log,
-        S, M, V=V, BLOCK=_block(V, 2048), num_warps=8, **how,
+        S, M, V=V, BLOCK=_block(V, 2048), num_warps=8, **kind,
     )  # fmt: skip
     order = torch.empty(G * n, S, dtype=torch.int64, device=x.device)
     counts = torch.empty(G * n, dtype=torch.int32, device=x.device)
     owner = torch.zeros(
         G * n, W, dtype=torch.int16 if S < 1 << 15 else torch.int32, device=x.device
     )
+    quality = torch.empty(G * n, dtype=torch.float64, device=x.device)
     algebra.survey[(G * n,)](
-        _flat(here),
-        tokens.flatten(0, 1).contiguous(),
-        order,
-        counts,
-        owner,
-        W,
-        S,
-        BLOCK=_lanes(S),
-        num_warps=4,
-    )
+        here, tokens.flatten(0, 1).contiguous(), rest, order, counts, quality, owner, W, S,
+        BLOCK=_lanes(S), num_warps=4,
+    )  # fmt: skip
     block = _block(V, 512)
     device.pool_columns[(G * n, triton.cdiv(W, block))](
-        x, *strides, order, counts, columns.flags, *_of(push, x), largest, rest, share_log, keys,
+        x, *strides, order, counts, columns.flags, *_of(push, x), largest, rest, share_log,
+        how.seeds, how.first_sample, how.step,
         rows, rows.stride(0), rows.stride(1), owner, W,
-        S, n, V=V, BLOCK=block, UNROLL=4, num_warps=4, **how,
+        S, n, V=V, BLOCK=block, UNROLL=4, num_warps=4, **kind,
     )  # fmt: skip
-    return Rows(largest, likeliest, rest, power, owner, order, counts)
-
-
-def _rate(rest: Tensor, masked: Tensor) -> Tensor:
-    """Return the quality of each sample, [B] float64."""
-    B, S = rest.shape
-    quality = torch.empty(B, dtype=torch.float64, device=rest.device)
-    algebra.rate_samples[(B,)](rest, _flat(masked), quality, S, BLOCK=_lanes(S), num_warps=4)
-    return quality
+    return Rows(largest, likeliest, rest, power, peaks, owner, order, counts, quality)
 
 
 def _inner(rows: Tensor) -> Tensor:
@@ -332,15 +288,19 @@ def _vectors(found: Coordinates, rows: Tensor, V: int) -> Tensor:
     return found.basis @ rows[..., :V].double()
 
 
-def _combine(weights: Tensor, rows: Tensor, rough: Tensor | None, V: int) -> Tensor:
-    """Return feature * (weights @ rows), [G, n, W]."""
+def _combine(weights: Tensor, rows: Tensor, rough: Tensor | None, seen: Rows, V: int) -> Tensor:
+    """Return feature * (weights @ rows), [B, W], but zero at the likeliest columns.
+
+    Writes what would be there to `seen.peaks`.
+    """
     G, n, N = weights.shape
-    pull = torch.empty(G, n, rows.shape[2], dtype=torch.float32, device=rows.device)
+    pull = torch.empty(G * n, rows.shape[2], dtype=torch.float32, device=rows.device)
     block, tile = 64, 16 if n <= 16 else 32
     algebra.combine_rows[(triton.cdiv(V, block), triton.cdiv(n, tile), G)](
         weights.contiguous(), rows, rows.stride(0), rows.stride(1),
-        weights if rough is None else rough.contiguous(), pull, pull.stride(1),
-        n, N, V=V, ROUGH=rough is not None, TILE=tile, DEPTH=16, BLOCK=block, num_warps=4,
+        weights if rough is None else rough.contiguous(),
+        seen.likeliest, seen.owner, seen.owner.stride(0), pull, pull.stride(0), seen.peaks,
+        seen.peaks.shape[1], n, N, V=V, ROUGH=rough is not None, TILE=tile, DEPTH=16, BLOCK=block, num_warps=4,
     )  # fmt: skip
     return pull
 
@@ -355,29 +315,21 @@ def _forces(
     alpha: Tensor,
     raw: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the loss of the likeliest column, the gain of the others [B, S], and the force [B].
-
-    Sets the likeliest columns of `pull` to zero.
-    """
+    """Return the loss of the likeliest column, the gain of the others [B, S], and the force [B]."""
     B, S = masked.shape
     V, n = len(columns.flags), alpha.shape[1]
-    here = _flat(masked)
-    owner, strides = seen.owner, (pull.stride(0), seen.owner.stride(0))
-    peaks, at_peak, even = torch.empty(3, B, S, dtype=torch.float32, device=pull.device)
+    at_peak, even = torch.empty(2, B, S, dtype=torch.float32, device=pull.device).unbind()
     force = torch.empty(B, dtype=torch.float32, device=pull.device)
-    algebra.take_peaks[(B, triton.cdiv(S, 128))](
-        pull, strides[0], owner, strides[1], seen.likeliest, here, peaks, S, BLOCK=128, num_warps=4
-    )
     tile, block, chunks = 8, 512, triton.cdiv(V, CHUNK)
     sums = torch.empty(B, chunks, 3, S, dtype=torch.float64, device=pull.device)  # of masked rows
     algebra.sum_by_owner[(B, triton.cdiv(S, tile), chunks)](
-        rows, rows.stride(0), rows.stride(1), pull, strides[0], owner, strides[1],
+        rows, rows.stride(0), rows.stride(1), pull, pull.stride(0), seen.owner, seen.owner.stride(0),
         columns.flags, sums, seen.order, seen.counts,
         S, n, chunks, V=V, LENGTH=min(CHUNK, triton.cdiv(V, block) * block),
         TILE=tile, BLOCK=block, num_warps=4,
     )  # fmt: skip
     algebra.set_forces[(B,)](
-        sums, peaks, seen.likeliest, seen.rest, seen.power, here, columns.flags,
+        sums, seen.peaks, seen.likeliest, seen.rest, seen.power, _flat(masked), columns.flags,
         by_quality.double().contiguous(), alpha.double().contiguous(), at_peak, even, force,
         S, chunks, RAW=raw, BLOCK=_lanes(S), num_warps=4,
     )  # fmt: skip

@@ -21,6 +21,8 @@ MIX_2 = tl.constexpr(0xAC4C1B51)
 MIX_3 = tl.constexpr(0x31848BAB)
 TAU = tl.constexpr(6.283185307179586)
 LOG2_E = tl.constexpr(1.4426950408889634)
+TOKEN = tl.constexpr(0)  # `noise.Purpose`
+DIRECTION = tl.constexpr(3)
 
 
 @triton.jit
@@ -65,22 +67,19 @@ def mix64(x):
     return x ^ (x >> 31)
 
 
-@triton.jit(do_not_specialize=["n", "first_sample", "step", "purpose", "L"])
-def make_keys(seeds, keys, n, first_sample, step, purpose, L, LANES: tl.constexpr):
-    """`noise.key` of every position of every sample."""
-    row = tl.program_id(0)
-    lane = tl.arange(0, LANES)
-    position = tl.program_id(1) * LANES + lane
-    golden = tl.full([LANES], 0x9E3779B97F4A7C15, tl.uint64)
-    zero = tl.full([LANES], 0, tl.int64)
-    h = mix64((tl.load(seeds + row // n) + zero).to(tl.uint64, bitcast=True) + golden)
-    h = mix64(h * 3 + golden + (first_sample + row % n + zero).to(tl.uint64, bitcast=True))
-    h = mix64(h * 3 + golden + (step + zero).to(tl.uint64, bitcast=True))
-    h = mix64(h * 3 + golden + (purpose + zero).to(tl.uint64, bitcast=True))
-    h = mix64(h * 3 + golden + (position + zero).to(tl.uint64, bitcast=True))
-    tl.store(
-        keys + row.to(tl.int64) * L + position, h.to(tl.int64, bitcast=True), mask=position < L
-    )
+@triton.jit
+def mixed(h, part):
+    """One part of an address mixed into a key."""
+    golden = tl.full([], 0x9E3779B97F4A7C15, tl.uint64)
+    return mix64(h * 3 + golden + tl.cast(part, tl.int64).to(tl.uint64, bitcast=True))
+
+
+@triton.jit
+def key_of(seed, sample, step, purpose: tl.constexpr, position):
+    """`noise.key`: int64."""
+    h = mixed(tl.full([], 0, tl.uint64), seed)
+    h = mixed(mixed(mixed(mixed(h, sample), step), purpose), position)
+    return h.to(tl.int64, bitcast=True)
 
 
 @triton.jit
@@ -230,11 +229,11 @@ def measure_rows(
         tl.store(power + row, squares / ((1.0 + total) * (1.0 + total)))
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["first_sample", "step"])
 def pool_columns(
     logits, stride_sample, stride_line, order, counts, table,
     push_largest, push_likeliest, at_peak, even, force, pull, push_owner, stride_pull,
-    largest, rest, share_log, keys,
+    largest, rest, share_log, seeds, first_sample, step,
     rows, stride_group, stride_row, owner, W,
     S, n, V: tl.constexpr, SOME: tl.constexpr, PUSHED: tl.constexpr, BLOCK: tl.constexpr,
     UNROLL: tl.constexpr,
@@ -293,7 +292,7 @@ def pool_columns(
     tl.store(owner + sample * W + column, tl.where(held, S, who.to(tl.int32)), mask=inside)
     feature = rows + (sample // n) * stride_group + (sample % n) * stride_row
     tl.store(feature + column, share, mask=column < W)
-    key = tl.load(keys + sample)
+    key = key_of(tl.load(seeds + sample // n), first_sample + sample % n, step, DIRECTION, 0)
     # `noise.second_keys`
     second_key = mix64((key + 1).to(tl.uint64, bitcast=True)).to(tl.int64, bitcast=True)
     tl.store(
@@ -301,11 +300,11 @@ def pool_columns(
     )
 
 
-@triton.jit(do_not_specialize=["M"])
+@triton.jit(do_not_specialize=["n", "first_sample", "step", "M"])
 def draw_tokens(
     logits, stride_sample, stride_line, positions, opened, table, busy,
     push_largest, push_likeliest, at_peak, even, force, pull, owner, stride_pull, push_rest,
-    keys, temperature,
+    seeds, n, first_sample, step, temperature,
     token, confidence, logprob, base_logprob, extra, largest,
     S, M, V: tl.constexpr, SOME: tl.constexpr, PUSHED: tl.constexpr, HOT: tl.constexpr,
     NEEDS: tl.constexpr, BLOCK: tl.constexpr,
@@ -325,7 +324,9 @@ def draw_tokens(
                 row, sample, push_largest, push_likeliest, at_peak, even, force
             )
             pull_row, owner_row = pull + sample * stride_pull, owner + sample * stride_pull
-        key = tl.load(keys + row)
+        key = key_of(
+            tl.load(seeds + sample // n), first_sample + sample % n, step, TOKEN, position
+        )
         lane = tl.arange(0, BLOCK)
         score = tl.full([BLOCK], -float("inf"), tl.float32)
         pick = tl.full([BLOCK], V, tl.int32)
@@ -413,22 +414,16 @@ def write_rows(
     push_largest, push_likeliest, at_peak, even, force, pull, owner, stride_pull,
     out, S, V: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Write the pushed logits of masked rows; `out` [samples, S, V] already holds the others."""
+    """Write the pushed logits of masked rows and the logits of others into `out`, [samples, S, V]."""
     row = tl.program_id(0).to(tl.int64)
+    sample, position = row // S, (row % S).to(tl.int32)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < V
+    x = load_logits(logits + sample * stride_sample + (row % S) * stride_position, column, inside)
     if tl.load(masked + row) != 0:
-        sample, position = row // S, (row % S).to(tl.int32)
-        column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-        inside = column < V
-        row_largest, row_likeliest, row_at_peak, row_even, row_force = row_of_push(
-            row, sample, push_largest, push_likeliest, at_peak, even, force
-        )
-        x = load_logits(
-            logits + sample * stride_sample + (row % S) * stride_position, column, inside
-        )
-        pull_row, owner_row = pull + sample * stride_pull, owner + sample * stride_pull
-        y = pushed(
-            x, column, inside, position,
-            row_largest, row_likeliest, row_at_peak, row_even, row_force, pull_row, owner_row,
+        flags = load_flags(table, column, inside)
+        x = push_free(
+            x, column, inside, flags, row, sample, position,
+            push_largest, push_likeliest, at_peak, even, force, pull, owner, stride_pull,
         )  # fmt: skip
-        y = tl.where((load_flags(table, column, inside) & PROTECTED) != 0, x, y)
-        tl.store(out + row * V + column, y.to(out.dtype.element_ty), mask=inside)
+    tl.store(out + row * V + column, x.to(out.dtype.element_ty), mask=inside)
