@@ -1,7 +1,8 @@
 """Measure block-causal networks of published shapes, with random weights.
 
-    python benchmarks/block_models.py --shape sdar-8b llada2-mini --n 16 64 --device cuda
-    python benchmarks/block_models.py --shape tiny --tokens 64 --repeats 3
+    python benchmarks/block_models.py --shape sdar-8b llada2-mini --n 16 64 --device cuda \\
+        --compiled fixed
+    python benchmarks/block_models.py --shape tiny --tokens 64 --repeats 3 --compiled any
 
 Plain sampling and ODD (alpha 8 in all steps) write whole answers in turn, after a warm-up. "ODD" is
 the median over these pairs of the time it takes more, with their range. The floor is the time that
@@ -14,7 +15,6 @@ import argparse
 import statistics
 import time
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -31,7 +31,7 @@ from oddlm.models.families.sdar import SDAR, SDAR_MOE
 from oddlm.models.loading.architecture import Keys
 from oddlm.models.loading.quant import footprint
 from oddlm.models.moe import ExpertConfig
-from oddlm.models.native import Native
+from oddlm.models.native import COMPILED, Native
 from oddlm.models.transformer import TransformerConfig
 
 SHAPES = {
@@ -92,7 +92,7 @@ class Bench:
         config = self.model.network.config
         block = config.block_length or 1
         for guide in (None, odd):
-            self.run(guide, 2 * block)
+            self.run(guide, 4 * block)
         pairs = [
             [self.run(guide, self.tokens) for guide in (None, odd)] for _ in range(self.repeats)
         ]
@@ -145,6 +145,7 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=1024)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--compiled", choices=COMPILED, help="compile, and replay CUDA graphs")
     args = parser.parse_args()
     device = torch.device(args.device)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
@@ -157,11 +158,11 @@ def main() -> None:
     ceilings = measure_ceilings(device, "bf16" if device.type == "cuda" else "fp32")
     for name in args.shape:
         network = random_network(SHAPES[name], device, dtype, None)
-        make = partial(Watched, network, name=name, mask_id=3, end_ids=(1, 2))
+        model = Watched(network, name=name, mask_id=3, end_ids=(1, 2), compiled=args.compiled)
         for n in args.n:
-            bench = Bench(make(), n, args.prompt, args.tokens, args.repeats)
+            bench = Bench(model, n, args.prompt, args.tokens, args.repeats)
             print(bench.row(name, ceilings), flush=True)
-        del network
+        del network, model
 
 
 if __name__ == "__main__":

@@ -134,6 +134,31 @@ def test_the_steps_of_a_sample_do_not_depend_on_the_prompts_beside_it(length, st
     assert len(totals) == 1
 
 
+@pytest.mark.parametrize(
+    ("length", "steps", "block"), [(12, 6, 4), (10, 5, 4), (3, 3, 4), (4, 1, 8), (13, 13, 4)]
+)
+@pytest.mark.parametrize("before", [0, 1, 3])
+@pytest.mark.parametrize("fork", [False, True])
+def test_blocks_that_are_alike_are_scheduled_in_advance(length, steps, block, before, fork):
+    model = Absolute(vocab_size=60)
+    model.block = block
+    prompts = [[5] * (block + before), [6] * (2 * block + before)]
+    state = begin(model, prompts, n=2, length=length, steps=steps, fork=fork, temperature=1.0)
+    schedule, seen = state.plan.schedule, 0
+    session = open_session(model, state.query)
+    while (query := state.query) is not None:
+        moment, blocks = schedule[seen], state.blocks
+        assert blocks.masked.sum(dim=1).tolist() == [moment.masked] * 4
+        assert blocks.open.sum(dim=1).tolist() == [moment.open] * 4
+        assert blocks.inside.int().argmax(dim=1).tolist() == [moment.low] * 4
+        assert moment.opens == bool((blocks.inside == blocks.open).all())
+        state, _ = advance(state, session(query))
+        seen += 1
+    assert seen == len(schedule)
+    different = begin(model, [*prompts, [7] * (before + 1)], n=2, length=length, steps=steps)
+    assert different.plan.schedule is None
+
+
 def test_one_sample_has_absolute_blocks_too():
     state = begin(Absolute(vocab_size=60), [[5] * 3], n=1, length=9, steps=9)
     assert state.blocks.ids.tolist() == [[0, 1, 1, 1, 1, 2, 2, 2, 2]]

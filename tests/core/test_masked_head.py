@@ -180,8 +180,7 @@ def test_how_many_are_masked_is_known_beforehand(toy, length, steps, block_lengt
         fork=fork,
         observe=watch,
     )
-    assert masked == [[count] * 4 for count in quota.counts(fork=fork)[:-1]]
-    assert quota.counts(fork=fork)[-1] == 0
+    assert masked == [[moment.masked] * 4 for moment in quota.schedule(0, fork=fork)]
 
 
 def test_an_answer_of_the_wrong_shape_is_refused():

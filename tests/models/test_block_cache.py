@@ -268,8 +268,6 @@ def test_bad_input():
     for cache in (None, "off"):
         with pytest.raises(ValueError, match="refresh=4 needs a cache"):
             model(cache=cache, refresh=4)
-    with pytest.raises(ValueError, match=r"compiled='any' .*cache='exact'.*cache='off'"):
-        model(compiled="any")
     lone = model()
     assert lone.cache == "exact"
     assert model(cache="off").cache is None

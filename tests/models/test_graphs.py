@@ -5,11 +5,13 @@ import torch
 
 import oddlm
 from oddlm.core.run import advance
+from oddlm.models.block_cache import BlockSession
 from oddlm.models.cache import CachedSession
 from oddlm.models.graphs import CallRecorder, CudaRecorder, Replays
 from oddlm.models.native import Native
 from oddlm.sampler import begin
 
+from . import test_block_cache as blocks
 from .test_cache import PROMPTS, model, run, same
 
 
@@ -37,26 +39,28 @@ class Recorded(Native):
             name="tiny",
             mask_id=tiny.mask_id,
             end_ids=tiny.end_ids,
-            cache=tiny.cache,
+            cache=None if tiny.cache == "exact" else tiny.cache,
             refresh=tiny.refresh,
         )
         self.recorder = recorder or Counting()
 
     def session(self, query):
+        if self.cache == "exact":
+            return BlockSession(self.network, query, self.recorder)
         return CachedSession(self.network, query, self.cache, self.refresh, self.recorder)
 
 
 def test_a_recording_reads_its_inputs_anew():
     recorder = Counting()
     replays = Replays(lambda x, y: x + 2 * y, recorder)
-    for value in (1.0, 5.0):
+    for value in (1.0, 5.0, 7.0):
         x = torch.full((3,), value)
         assert replays(x, x).tolist() == [3 * value] * 3
         assert replays(x[:2], x[:2]).tolist() == [3 * value] * 2
-    assert (recorder.recorded, recorder.replayed) == (2, 4)
+    assert (recorder.recorded, recorder.replayed) == (2, 4)  # the first calls are plain ones
     replays.forget()
     replays(torch.zeros(3), torch.zeros(3))
-    assert recorder.recorded == 3
+    assert (recorder.recorded, recorder.replayed) == (3, 5)
 
 
 @pytest.mark.parametrize("policy", ["low_confidence", {"name": "threshold", "threshold": 0.3}])
@@ -81,7 +85,42 @@ def test_a_dual_cache_records_twice_and_replays_the_rest():
     """Once for the keys that samples share in the first block, and once for their own."""
     recorded = Recorded(model("grouped", cache="dual"))
     run(recorded, "alike", steps=12)
-    assert (recorded.recorder.recorded, recorded.recorder.replayed) == (2, 3 * 3)
+    assert (recorded.recorder.recorded, recorded.recorder.replayed) == (2, 3 * 3 - 1)
+
+
+BLOCK_RUNS = {
+    "one prompt": {"prompts": [[5, 6, 7, 8, 9]], "n": 3},
+    "in step": {"prompts": [[5, 6], [7] * 6, [8] * 10], "stop_at_end": True, "n": 4},
+    "apart": {"policy": "threshold"},  # the windows of a step differ, so nothing is recorded
+    "long": {"prompts": [[5, 6, 7]], "length": 140, "steps": 140},
+}
+
+
+@pytest.mark.parametrize("runs", BLOCK_RUNS)
+@pytest.mark.parametrize("shape", blocks.SHAPES)
+def test_recorded_blocks_say_what_calls_say(shape, runs):
+    options = {"guide": oddlm.Repulsion(alpha=4), "fork": True, **BLOCK_RUNS[runs]}
+    recorded = Recorded(blocks.model(shape))
+    blocks.same(blocks.run(recorded, **options), blocks.run(blocks.model(shape), **options))
+    assert runs == "apart" or recorder_worked(recorded.recorder)
+
+
+def test_an_exact_cache_records_two_windows_until_it_grows():
+    recorded = Recorded(blocks.model())
+    blocks.run(recorded, [[5, 6, 7, 8]], length=16, steps=16)
+    # the open block before anything is held; that and the one with a finished block before it
+    assert recorded.recorder.recorded == 3
+    # the others: one first call of each window
+    assert recorded.recorder.replayed == 16 - 2
+
+
+@pytest.mark.soak
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("shape", ["plain", "experts"])
+def test_compiled_blocks_with_a_cache_say_the_same(shape):
+    compiled = blocks.model(shape, compiled="any")
+    options = {"guide": oddlm.Repulsion(alpha=4), "fork": True}
+    blocks.same(blocks.run(compiled, **options), blocks.run(blocks.model(shape), **options))
 
 
 @pytest.mark.soak
@@ -98,10 +137,15 @@ def test_a_compiled_cached_run_says_the_same():
     same(run(compiled, steps=12), run(model("grouped", cache="dual"), steps=12))
 
 
-def there(shape, cache, dtype=torch.float64):
-    tiny = model(shape, cache=cache)
+def on_gpu(tiny, dtype=torch.float64, **options):
     tiny.network.to("cuda", dtype)
-    return Native(tiny.network, name="tiny", mask_id=tiny.mask_id, end_ids=(1,), cache=cache)
+    return Native(
+        tiny.network, name=tiny.name, mask_id=tiny.mask_id, end_ids=tiny.end_ids, **options
+    )
+
+
+def there(shape, cache, dtype=torch.float64):
+    return on_gpu(model(shape), dtype, cache=cache)
 
 
 @pytest.mark.gpu
@@ -126,17 +170,44 @@ def test_graphs_say_what_calls_say(cache, prompts, shape, policy):
 
 
 @pytest.mark.gpu
+@pytest.mark.parametrize("runs", BLOCK_RUNS)
+@pytest.mark.parametrize("shape", ["plain", "shift", "causal context"])
+def test_graphs_of_blocks_say_what_calls_say(shape, runs):
+    options = {"guide": oddlm.Repulsion(alpha=4), "fork": True, **BLOCK_RUNS[runs]}
+    eager = on_gpu(blocks.model(shape, dtype=torch.float64))
+    graphs = Recorded(eager, CudaRecorder())
+    blocks.same(blocks.run(graphs, **options), blocks.run(eager, **options))
+
+
+@pytest.mark.gpu
+@torch.no_grad()
+def test_a_graph_of_experts_says_what_a_call_says():
+    lone = on_gpu(blocks.model("experts", dtype=torch.bfloat16), torch.bfloat16)
+    assert lone.network.replayable
+    assert not on_gpu(blocks.model("experts")).network.replayable
+    options = {"prompts": [[5, 6, 7, 8, 9]], "n": 3}
+    graphs = Recorded(lone, CudaRecorder())
+    blocks.same(blocks.run(graphs, **options), blocks.run(lone, **options))
+
+
+@pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("graphs", [False, True])
 @pytest.mark.parametrize("pushed", [False, True])
-@pytest.mark.parametrize("cache", ["prefix", "dual"])
+@pytest.mark.parametrize("cache", ["prefix", "dual", "exact"])
 def test_no_cached_step_waits_inside_a_block(cache, pushed, graphs):
-    """The first step of a block fills the cache; what the second one needs is compiled then."""
-    tiny, steps, block = there("grouped", cache, torch.float32), 24, 8
-    tiny = Recorded(tiny, CudaRecorder()) if graphs else tiny
+    """In its last block, when all that repeats was recorded. (The first step of a block fills a
+    cache that is not exact, and what the second one needs is compiled then.)
+    """
+    if cache == "exact":
+        tiny, first = on_gpu(blocks.model(), torch.float32), 0
+    else:
+        tiny, first = there("grouped", cache, torch.float32), 2
+    tiny, block = Recorded(tiny, CudaRecorder()) if graphs else tiny, 4 if first == 0 else 8
+    steps = 4 * block
     state = begin(
         tiny,
-        [[5, 6, 7], [8, 9]],
+        [[5, 6, 7, 8], [8, 9, 5, 6, 7, 8, 9, 5]],
         n=4,
         length=steps,
         steps=steps,
@@ -145,13 +216,14 @@ def test_no_cached_step_waits_inside_a_block(cache, pushed, graphs):
         guide=oddlm.Repulsion(alpha=4) if pushed else None,
     )
     session = tiny.session(state.query)
-    for step in range(steps):
-        inside = 2 <= step % block < block - 1
+    for step in range(steps - 1):
+        inside = first <= step % block < block - 1 and step >= 3 * block
         torch.cuda.set_sync_debug_mode("error" if inside else "default")
         try:
             state, _ = advance(state, session(state.query))
         finally:
             torch.cuda.set_sync_debug_mode("default")
+    state, _ = advance(state, session(state.query))  # the last one looks whether all was well
     assert (state.result.tokens != tiny.mask_id).all()
 
 

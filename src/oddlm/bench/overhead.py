@@ -197,9 +197,10 @@ class _Lanes:
             5, info_of(self.model).vocab_size, state.tokens.shape, device=state.tokens.device
         )
         places = torch.arange(self.length, device=canvas.device).repeat(self.n, 1)
-        query, counts = state.query, state.plan.counts or ()
+        query, schedule = state.query, state.plan.schedule or ()
         assert query is not None
-        for index, count in enumerate(counts[:-1]):
+        for index, moment in enumerate(schedule):
+            count = moment.masked
             everywhere = query.positions is None and not state.plan.info.selective
             positions = None if everywhere or count == self.length else places[:, :count]
             tokens = torch.cat([query.tokens[:, : query.start], canvas], dim=1)

@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import dataclass
+from itertools import pairwise
 from math import gcd
 
 import torch
@@ -12,6 +13,16 @@ from .alarm import Alarm, Check
 from .blocks import Align, Blocks
 from .model import ModelInfo
 from .step import Step
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A step of a run whose samples all write as many tokens at the same time."""
+
+    masked: int  # positions before the step
+    open: int  # those of the open block
+    low: int  # the first position of that block
+    opens: bool  # whether no step was taken in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,30 +77,34 @@ class Quota:
     def steps_per_block(self) -> int:
         return self.steps * self.block_length // self.length
 
-    def per_step(self, left: int, masked: int) -> int:
-        """Divide masked positions by the steps left to their block.
+    @property
+    def down(self) -> bool:
+        """Whether a step's share is rounded down, because there are more steps than tokens."""
+        return self.steps_per_block > self.block_length
 
-        Rounds up, or down if there are more steps than tokens.
+    def sizes(self, before: int) -> list[int]:
+        """Return the lengths of an answer's blocks, given the tokens before it in the first one."""
+        edges = [0, *range(self.block_length - before, self.length, self.block_length), self.length]
+        return [high - low for low, high in pairwise(edges)]
+
+    def schedule(self, before: int, *, fork: bool) -> tuple[Moment, ...]:
+        """Return what is known of each step in advance, if all samples' blocks are alike.
+
+        This holds for policies that do not exceed their quota. `before` is that of `sizes`.
         """
-        return masked // left if self.steps_per_block > self.block_length else -(-masked // left)
-
-    def counts(self, *, fork: bool) -> list[int]:
-        """Return the masked positions of every sample before each step and after the last.
-
-        This holds for policies that do not exceed their quota.
-        """
-        counts = [self.length]
-        for index in range(self.steps):
-            done = index % self.steps_per_block
-            masked = counts[-1] - self.behind(index)  # of the open block
-            forks = fork and index == 0
-            commits = 1 if forks else self.per_step(self.steps_per_block - done, masked)
-            counts.append(counts[-1] - commits)
-        return counts
-
-    def behind(self, index: int) -> int:
-        """Return the number of positions after the block that is open at a step."""
-        return self.length - (index // self.steps_per_block + 1) * self.block_length
+        moments, sizes = [], self.sizes(before)
+        index, due, low = 0, 0, 0
+        for size in sizes:
+            due += self._steps_of(size)
+            left, opens = size, True
+            while left:
+                moments.append(Moment(self.length - low - size + left, left, low, opens))
+                steps = max(1, due - index)
+                share = left // steps if self.down else -(-left // steps)
+                left -= 1 if fork and index == 0 else share
+                index, opens = index + 1, False
+            low += size
+        return tuple(moments)
 
     def ends(self, blocks: Blocks) -> Tensor:
         """Return the step by which each block is written, [B or 1, blocks].

@@ -32,7 +32,7 @@ from .guide import Backend, Guide
 from .model import ModelInfo, Query
 from .policies import POLICIES
 from .process import Absorbing, Editing, Process, Remasking, Renoising, Uniform
-from .quota import plan_quota, select
+from .quota import Moment, Quota, plan_quota, select
 from .settings import Settings
 from .state import Plan, State, quota_of
 from .step import (
@@ -129,9 +129,9 @@ def begin(
         info=info if settings.prompt_noise else replace(info, embedding=None),
         quota=quota,
         total=quota.steps if aligned else quota.most_steps(fork=settings.fork),
-        counts=None
-        if parallel or given is not None or not aligned or drafts is not None
-        else tuple(quota.counts(fork=settings.fork)),
+        schedule=None
+        if parallel or edits or given is not None or drafts is not None
+        else _schedule(quota, prompts, info, fork=settings.fork),
         ends=ends,
         policy=policy,
         parallel=parallel,
@@ -372,12 +372,12 @@ def _settled(state: State) -> State:
     This waits for a GPU only if the answer cannot be known in advance.
     """
     plan = state.plan
-    if state.index >= plan.total and not plan.edits:
+    schedule = plan.schedule
+    if state.index >= (plan.total if schedule is None else len(schedule)) and not plan.edits:
         return replace(state, done=True)
     if plan.drafts is not None:
         return _opened(_stopped(state) if plan.stops else state)
-    known = plan.counts is not None
-    if known and not (plan.stops and state.index % plan.quota.steps_per_block == 0 and state.index):
+    if schedule is not None and not (plan.stops and state.index and schedule[state.index].opens):
         return state
     if plan.stops:
         state = _stopped(state)
@@ -419,6 +419,16 @@ def _stopped(state: State) -> State:
         tokens=torch.where(here, fill, state.tokens),
         blocks=blocks.with_masked(state.masked & ~here).settle(stopped[:, None]),
     )
+
+
+def _schedule(
+    quota: Quota, prompts: Sequence[Prompt], info: ModelInfo, *, fork: bool
+) -> tuple[Moment, ...] | None:
+    """Return the schedule of the samples, or None if their blocks differ."""
+    if info.align == "answer":
+        return quota.schedule(0, fork=fork)
+    before = {len(prompt) % quota.block_length for prompt in prompts}
+    return quota.schedule(before.pop(), fork=fork) if len(before) == 1 else None
 
 
 def _process(info: ModelInfo, never: tuple[int, ...], *, remasks: bool, edits: bool) -> Process:

@@ -16,11 +16,11 @@ from .explore import prompt_nudge
 from .guide import Backend, RunGuide, has_ended
 from .model import ModelInfo, Query
 from .process import Editing, Process
-from .quota import Quota, quotas
+from .quota import Moment, Quota, quotas
 from .settings import Settings
 from .step import Denoised, Draft, History, Memory, Policy, Prediction, Step
 
-VERSION = 3  # of a pickled State: raise it whenever its fields change
+VERSION = 4  # of a pickled State: raise it whenever its fields change
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +32,7 @@ class Plan:
     info: ModelInfo
     quota: Quota
     total: int  # the most steps; reviews of edited blocks come on top
-    # Masked positions of every sample before each step; None if not known in advance.
-    counts: tuple[int, ...] | None
+    schedule: tuple[Moment, ...] | None  # every step; None if not known in advance
     ends: Tensor  # the step by which each block of each sample is written
     policy: Policy
     parallel: bool
@@ -223,10 +222,8 @@ class State:
 
     def _low(self) -> int | None:
         """Return where the open block of all samples begins, if a fixed schedule says so."""
-        quota = self.plan.quota
-        if self.plan.counts is None or self.plan.info.align != "answer":
-            return None
-        return self.index // quota.steps_per_block * quota.block_length
+        schedule = self.plan.schedule
+        return None if schedule is None else schedule[self.index].low
 
     def _positions(self) -> Tensor | None:
         """Return the answered positions [B, m], ascending, or None for all.
@@ -236,12 +233,12 @@ class State:
         plan = self.plan
         if not plan.info.selective:
             return None
-        if plan.counts is None:
+        if plan.schedule is None:
             # Waits for a GPU, which costs less than the output head at all positions.
             m = int(self.answered.sum(dim=1).max())
         else:
-            m = plan.counts[self.index]
-            m -= plan.quota.behind(self.index) if self.open_only else 0
+            moment = plan.schedule[self.index]
+            m = moment.open if self.open_only else moment.masked
         if m == self.tokens.shape[1]:
             return None
         flags = self.answered.view(torch.uint8)
@@ -306,6 +303,8 @@ def quota_of(plan: Plan, step: Step) -> Tensor | int:
     """Return how many positions a step commits, or would commit without a fork."""
     if plan.drafts is not None:
         return plan.drafts.quota(step)
-    if plan.counts is not None and not (plan.settings.fork and step.index == 0):
-        return plan.counts[step.index] - plan.counts[step.index + 1]
-    return quotas(step, plan.ends, down=plan.quota.steps_per_block > plan.quota.block_length)
+    schedule, index = plan.schedule, step.index
+    if schedule is not None and not (plan.settings.fork and index == 0):
+        left = schedule[index + 1].masked if index + 1 < len(schedule) else 0
+        return schedule[index].masked - left
+    return quotas(step, plan.ends, down=plan.quota.down)

@@ -34,6 +34,10 @@ class Members:
 
     def product(self, x: Tensor, y: Tensor) -> Tensor:
         """Multiply x [R, heads, M, K] by the rows y [P, heads, K, N] of its samples."""
+        if len(y) == 1:  # of one prompt: nothing has to be gathered
+            rows: Tensor = x.transpose(0, 1).flatten(1, 2) @ y[0]
+            every: Tensor = rows.unflatten(1, (len(x), -1)).transpose(0, 1)
+            return every
         together = x[self.samples.to(x.device)].transpose(1, 2).flatten(2, 3) @ y
         most = self.samples.shape[1]
         apart = together.unflatten(2, (most, -1)).transpose(1, 2).flatten(0, 1)
@@ -67,9 +71,7 @@ def attend(q: Tensor, sources: Sequence[Source], mask: Tensor | None) -> Tensor:
         hidden = ~mask[:, :, None].to(scores.device)
         scores = scores.unflatten(2, (-1, queries)).masked_fill(hidden, -torch.inf).flatten(2, 3)
     weights = scores.softmax(dim=-1).to(sources[0].values.dtype)
-    attended = torch.zeros_like(q)
     split = weights.split([part.shape[3] for part in parts], dim=-1)
-    for weight, source in zip(split, sources, strict=True):
-        attended += source.product(weight, source.values)
-    result: Tensor = attended.unflatten(2, (-1, queries)).flatten(1, 2)
+    attended = [x.product(weight, x.values) for weight, x in zip(split, sources, strict=True)]
+    result: Tensor = sum(attended[1:], attended[0]).unflatten(2, (-1, queries)).flatten(1, 2)
     return result

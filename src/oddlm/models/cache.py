@@ -30,7 +30,7 @@ from torch import Tensor
 from ..core.model import Query
 from .attention import Members, Source, attend
 from .graphs import Recorder, Replays
-from .session import RunSession, alike
+from .session import RunSession, alike, column
 from .transformer import KV, Transformer
 
 Cache = Literal["prefix", "dual", "off"]
@@ -250,7 +250,7 @@ class CachedSession(RunSession):
         ahead = 1 if self.network.config.shift else 0
         highest = self.width - self.start - width
         lows = [min(low, highest) for low in group.lows]
-        low = _column(lows, group.samples.device)
+        low = column(lows, group.samples.device)
         offsets = torch.arange(width + ahead, device=low.device)
         places = self.start + low - ahead + offsets  # [R, W]
         tokens = group.tokens.gather(1, places.clamp(min=0))
@@ -369,13 +369,6 @@ def _lows(query: Query) -> list[int]:
     here = blocks.ids == blocks.current.clamp(max=blocks.count - 1)[:, None]
     lows: list[int] = here.byte().argmax(dim=1).tolist()
     return lows
-
-
-def _column(values: list[int], device: torch.device) -> Tensor:
-    """Return the values as a tensor [R, 1]; equal ones without a transfer, which would wait."""
-    if len(set(values)) == 1:
-        return torch.full((len(values), 1), values[0], device=device)
-    return torch.tensor(values, device=device)[:, None]
 
 
 def _shareable(owners: list[int]) -> bool:

@@ -1,7 +1,8 @@
 """A function of tensors, recorded once per shape and replayed: on a GPU as a CUDA graph.
 
 A replay costs the host one launch. The function must read nothing but its inputs and tensors that
-stay where they are, and must not wait for the device.
+stay where they are, and must not wait for the device. The first call of a shape is a plain one, so
+that nothing is recorded for shapes that do not repeat.
 """
 
 from collections.abc import Callable, Hashable
@@ -26,7 +27,6 @@ class CudaRecorder:
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):  # libraries allocate their workspaces at the first call
-            function()
             function()
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
@@ -63,10 +63,14 @@ class Replays:
     def __init__(self, function: Callable[..., Tensor], recorder: Recorder) -> None:
         self.function, self.recorder = function, recorder
         self.recordings: dict[Hashable, Recording] = {}
+        self.met: set[Hashable] = set()
 
     def __call__(self, *inputs: Tensor) -> Tensor:
         key = tuple((x.shape, x.dtype, x.device) for x in inputs)
         found = self.recordings.get(key)
+        if found is None and key not in self.met:
+            self.met.add(key)
+            return self.function(*inputs)
         if found is None:
             held = [x.clone() for x in inputs]
             found = Recording(held, *self.recorder.record(partial(self.function, *held)))

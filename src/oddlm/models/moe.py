@@ -131,7 +131,8 @@ class ExpertMLP(nn.Module):
             chosen.flatten()[order], experts, right=True, out_int32=True
         )  # [experts]
         pairs = tokens[order // self.config.active]
-        out = self.run_grouped(pairs, ends) if self._can_group(x) else self.run_loop(pairs, ends)
+        grouped = x.numel() > 0 and self._can_group(x.device, x.dtype)
+        out = self.run_grouped(pairs, ends) if grouped else self.run_loop(pairs, ends)
         # unsorted and summed, not scattered: the order of a sum must not depend on the batch
         out = torch.empty_like(out).index_copy(0, order, out).unflatten(0, chosen.shape)
         mixed = (out.to(weights.dtype) * weights[..., None]).sum(dim=1).to(x.dtype)
@@ -156,16 +157,21 @@ class ExpertMLP(nn.Module):
         """Do the same as `run_loop` in two grouped products, without waiting for the device."""
         return self.down.grouped(_swiglu(self.gate_up.grouped(pairs, ends)), ends)
 
-    def _can_group(self, x: Tensor) -> bool:
+    @property
+    def waits(self) -> bool:
+        """Whether a pass waits for the GPU."""
+        weight = self.router.weight
+        return weight.is_cuda and not self._can_group(weight.device, weight.dtype)
+
+    def _can_group(self, device: torch.device, dtype: torch.dtype) -> bool:
+        widths = self.router.weight.shape[1], self.config.hidden
         return (
-            x.is_cuda
-            and x.numel() > 0
-            and x.dtype == torch.bfloat16
+            device.type == "cuda"
+            and dtype == torch.bfloat16
             and isinstance(self.gate_up, StackedLinear)  # not quantised
             and hasattr(F, "grouped_mm")
-            and not (x.shape[-1] * x.element_size()) % GROUPED_ALIGNMENT
-            and not (self.config.hidden * x.element_size()) % GROUPED_ALIGNMENT
-            and torch.cuda.get_device_capability(x.device) >= GROUPED_CAPABILITY
+            and not any(width * dtype.itemsize % GROUPED_ALIGNMENT for width in widths)
+            and torch.cuda.get_device_capability(device) >= GROUPED_CAPABILITY
         )
 
 

@@ -30,10 +30,10 @@ class Native:
         block borders.
     confidence: the default confidence of a run (`oddlm.denoise_steps`).
     compiled: apply torch.compile to the blocks. "fixed" compiles for every new shape, which is
-        fastest (torch gives up after some shapes); "any" compiles once for all shapes. With a cache
-        that is "prefix" or "dual", the parts of a block around attention are compiled, and on a GPU
-        steps that repeat are replayed as CUDA graphs (`oddlm.models.graphs`). Cannot be combined
-        with an exact cache or quantised weights.
+        fastest (torch gives up after some shapes); "any" compiles once for all shapes. With a
+        cache both compile the parts of a block around attention once for all shapes (but not
+        experts), and on a GPU steps that repeat are replayed as CUDA graphs
+        (`oddlm.models.graphs`). Cannot be combined with quantised weights.
     """
 
     def __init__(
@@ -60,11 +60,6 @@ class Native:
             raise ValueError(
                 f"compiled must be None or one of {', '.join(COMPILED)}, not {compiled!r}"
             )
-        if compiled and used == "exact":
-            raise ValueError(
-                f"compiled={compiled!r} cannot be combined with cache={used!r}: compiled blocks "
-                "do not keep keys and values; set cache='off'"
-            )
         if compiled and is_quantized(network):
             raise ValueError(
                 f"compiled={compiled!r} cannot be combined with quantize: quantised blocks are not "
@@ -76,7 +71,7 @@ class Native:
             if used is None:
                 block.compile(dynamic=compiled == "any")
             else:
-                block.compile_around_attention(dynamic=compiled == "any")  # type: ignore[operator]
+                block.compile_around_attention()  # type: ignore[operator]
         self.cache, self.refresh = used, None if refresh is None else whole("refresh", refresh)
         self.name = name
         if used in CACHES:
@@ -124,9 +119,9 @@ class Native:
         """Open a session for the run that begins with this query."""
         if self.cache is None:
             return PlainSession(self.network, query)
+        recorder = recorder_for(self.device) if self.compiled and self.network.replayable else None
         if self.cache == "exact":
-            return BlockSession(self.network, query)
-        recorder = recorder_for(self.device) if self.compiled else None
+            return BlockSession(self.network, query, recorder)
         return CachedSession(self.network, query, self.cache, self.refresh, recorder)
 
 

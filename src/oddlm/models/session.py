@@ -119,3 +119,10 @@ def alike(tokens: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
     earliest = same.byte().argmax(dim=1)
     first, inverse = earliest.unique(return_inverse=True)
     return first, inverse
+
+
+def column(values: list[int], device: torch.device) -> Tensor:
+    """Return the values as a tensor [R, 1]; equal ones without a transfer, which would wait."""
+    if len(set(values)) == 1:
+        return torch.full((len(values), 1), values[0], device=device)
+    return torch.tensor(values, device=device)[:, None]

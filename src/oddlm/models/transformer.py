@@ -178,10 +178,14 @@ class Block(nn.Module):
         x = x + self.attention_out(attended.transpose(1, 2).flatten(2))
         return self.mlp(x) if run_mlp else x
 
-    def compile_around_attention(self, dynamic: bool) -> None:
-        """Compile what comes before and after attention, which a cache leaves as it is."""
-        self.project_qkv = torch.compile(self.project_qkv, dynamic=dynamic)  # type: ignore[method-assign]
-        self.merge = torch.compile(self.merge, dynamic=dynamic)  # type: ignore[method-assign]
+    def compile_around_attention(self) -> None:
+        """Compile what comes before and after attention, which a cache leaves as it is.
+
+        Once for all shapes: every prompt has a fill of its own.
+        """
+        self.project_qkv = torch.compile(self.project_qkv, dynamic=True)  # type: ignore[method-assign]
+        if self.experts is None:
+            self.merge = torch.compile(self.merge, dynamic=True)  # type: ignore[method-assign]
 
     def mlp(self, x: Tensor) -> Tensor:
         """Add the MLP branch to the residual stream; every position is computed independently."""
@@ -246,6 +250,13 @@ class Transformer(nn.Module):
     def device(self) -> torch.device:
         """The device of the logits."""
         return self.norm.weight.device
+
+    @property
+    def replayable(self) -> bool:
+        """Whether a pass can be recorded: it is on one device, and never waits for it."""
+        places = {parameter.device for parameter in self.parameters()}
+        waits = any(module.waits for module in self.modules() if isinstance(module, ExpertMLP))
+        return len(places) == 1 and not waits
 
     def forward(
         self, tokens: Tensor, start: int, prompt_lengths: Tensor, nudge: Tensor | None = None
