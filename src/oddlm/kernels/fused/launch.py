@@ -264,7 +264,7 @@ def _coordinates(rows: Tensor, quality: Tensor, n: int, rule: Duplicates) -> Coo
     G, N, _ = rows.shape
     h = N - 2 * n
     inner = _inner(rows)
-    basis, inner_basis = torch.empty(2, G, h + n, N, dtype=torch.float64, device=rows.device).unbind()
+    basis, inner_basis = inner.new_empty(2, G, h + n, N).unbind()
     if h:
         basis[:, :h] = torch.eye(N, dtype=torch.float64, device=rows.device)[2 * n :]
         inner_basis[:, :h] = inner[:, 2 * n :]
@@ -297,7 +297,8 @@ def _combine(weights: Tensor, rows: Tensor, rough: Tensor | None, seen: Rows, V:
         weights.contiguous(), rows, rows.stride(0), rows.stride(1),
         weights if rough is None else rough.contiguous(),
         seen.likeliest, seen.owner, seen.owner.stride(0), pull, pull.stride(0), seen.peaks,
-        seen.peaks.shape[1], n, N, V=V, ROUGH=rough is not None, TILE=tile, DEPTH=16, BLOCK=block, num_warps=4,
+        seen.peaks.shape[1], n, N,
+        V=V, ROUGH=rough is not None, TILE=tile, DEPTH=16, BLOCK=block, num_warps=4,
     )  # fmt: skip
     return pull
 
@@ -320,8 +321,8 @@ def _forces(
     tile, block, chunks = 8, 512, _parts(V, CHUNK)
     sums = torch.empty(B, chunks, 3, S, dtype=torch.float64, device=pull.device)  # of masked rows
     algebra.sum_by_owner[(B, _parts(S, tile), chunks)](
-        rows, rows.stride(0), rows.stride(1), pull, pull.stride(0), seen.owner, seen.owner.stride(0),
-        columns.flags, sums, seen.order, seen.counts,
+        rows, rows.stride(0), rows.stride(1), pull, pull.stride(0),
+        seen.owner, seen.owner.stride(0), columns.flags, sums, seen.order, seen.counts,
         S, n, chunks, V=V, LENGTH=min(CHUNK, _parts(V, block) * block),
         TILE=tile, BLOCK=block, num_warps=4,
     )  # fmt: skip
@@ -374,7 +375,7 @@ def _flat(flags: Tensor) -> Tensor:
 
 
 def _lanes(S: int) -> int:
-    """Return the lanes of a program that holds all positions of a sample."""
+    """Return the lanes of a program that holds S numbers at a time."""
     return max(16, _power(S))
 
 
