@@ -63,7 +63,7 @@ class Operations(TorchDispatchMode):
     """Counts torch's operations by name."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.counts: Counter[str] = Counter()
 
     def __torch_dispatch__(
@@ -81,8 +81,8 @@ def count_launch(kernel: InterpretedFunction[Any], grid: Any) -> Callable[..., N
 
 def act_as_on_a_gpu() -> None:
     """Leave launches out, and check logits without waiting for them."""
-    InterpretedFunction.__getitem__ = count_launch  # type: ignore[method-assign]
-    running.Alarm = lambda *_: Alarm(True)  # type: ignore[assignment,misc,attr-defined]
+    InterpretedFunction.__getitem__ = count_launch
+    running.Alarm = lambda *_: Alarm(True)  # type: ignore[assignment,attr-defined]
 
 
 class Run:
