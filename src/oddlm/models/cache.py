@@ -32,7 +32,7 @@ from ..core.model import Query
 from .attention import Members, Source, attend
 from .graphs import Recorder, Replays
 from .session import RunSession, alike
-from .transformer import KV, Block, Layout, Transformer
+from .transformer import KV, Layout, Transformer
 from .windows import LayerAttention, Step, Window
 
 Cache = Literal["prefix", "dual", "off"]
@@ -149,19 +149,13 @@ class CachedSession(RunSession):
             positions = torch.arange(self.width - self.start, device=device).expand(R, -1)
         group = Group(numbers, samples, query.tokens, positions, _lows(query))
         due: list[int] = []  # those whose cache must be filled
-        members: dict[int, list[int]] = {}  # the others, by the start of their windows
+        members: dict[int, list[int]] = {}  # the others, by the width of their windows
         for i, sample in enumerate(numbers):
-            low = self._window(sample, group.lows[i])
-            (due if low is None else members.setdefault(low, [])).append(i)
+            width = self._window(sample, group.lows[i])
+            (due if width is None else members.setdefault(width, [])).append(i)
         # the fill comes first: it may give samples keys and values of their own
         filled = [self._fill(group.take(due))] if due else []
-        asked = [
-            self._asked(
-                group.take(some),
-                self.width - self.start - low if self.cache == "prefix" else self.block,
-            )
-            for low, some in members.items()
-        ]
+        asked = [self._asked(group.take(some), width) for width, some in members.items()]
 
         def finish(states: Sequence[Tensor]) -> Tensor:
             parts = filled + [logits(x) for (_, logits), x in zip(asked, states, strict=True)]
@@ -173,15 +167,12 @@ class CachedSession(RunSession):
         return Step([window for window, _ in asked], finish, len(filled))
 
     def _window(self, sample: int, low: int) -> int | None:
-        """Return a key for samples with windows of equal length, or None if a fill is due.
-
-        With "prefix" the key is the start of the window; with "dual" it is 0 for all samples.
-        """
+        """Return the width of a sample's window, or None if a fill is due."""
         self.age[sample] += 1
         if low != self.low[sample] or self.age[sample] == self.refresh:
             self.low[sample], self.age[sample] = low, 0
             return None
-        return low if self.cache == "prefix" else 0
+        return self.width - self.start - low if self.cache == "prefix" else self.block
 
     def _fill(self, group: Group) -> Tensor:
         """Compute the whole canvas; identical samples are computed once."""
@@ -332,9 +323,7 @@ class CachedSession(RunSession):
                 else:
                     cached[own, :, positions] = part.transpose(1, 2)
             keys, values = pair if every else (pair[0][own[:, 0]], pair[1][own[:, 0]])
-            block: Block = self.network.blocks[layer]  # type: ignore[assignment]
-            mask = None if layout.mask is None else layout.mask.to(q.device)
-            return block.attend(q, keys, values, mask)
+            return self.network.attend(layer, q, keys, values, layout.mask)
 
         return layout, attention
 

@@ -7,7 +7,7 @@ of several runs at once. Attention is computed per window, to the keys and value
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -45,6 +45,7 @@ class Step:
     fills: int = 0  # passes that were computed to prepare it
 
 
+@runtime_checkable
 class Stepping(Protocol):
     """A session whose windows can be computed together with those of others."""
 
