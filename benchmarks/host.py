@@ -76,13 +76,13 @@ class Operations(TorchDispatchMode):
 
 def count_launch(kernel: InterpretedFunction[Any], grid: Any) -> Callable[..., None]:
     LAUNCHES[kernel.fn.__name__] += 1
-    return lambda *arguments, **options: None
+    return lambda *_, **__: None
 
 
 def act_as_on_a_gpu() -> None:
     """Leave launches out, and check logits without waiting for them."""
     InterpretedFunction.__getitem__ = count_launch  # type: ignore[method-assign]
-    running.Alarm = lambda patient, pending: Alarm(True)  # type: ignore[assignment,misc,attr-defined]
+    running.Alarm = lambda *_: Alarm(True)  # type: ignore[assignment,misc,attr-defined]
 
 
 class Run:
@@ -124,7 +124,9 @@ def row(name: str, guide: str, vocabulary: int, steps: int) -> str:
     with Operations() as operations:
         run.step()
     counts, launches = operations.counts, LAUNCHES.total()
-    query, rest = (statistics.median(x) for x in zip(*(run.step() for _ in range(steps))))
+    query, rest = (
+        statistics.median(x) for x in zip(*(run.step() for _ in range(steps)), strict=True)
+    )
     cells = (
         name,
         guide,

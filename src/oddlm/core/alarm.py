@@ -31,9 +31,7 @@ class Check:
         wrong = self.where & self.bad(self.value)
         if wrong.any():
             sample, position = (int(i) for i in wrong.nonzero()[0])
-            raise ValueError(
-                self.describe(sample, position, self.value[sample, position].item())
-            )
+            raise ValueError(self.describe(sample, position, self.value[sample, position].item()))
 
 
 @dataclass(frozen=True, slots=True)

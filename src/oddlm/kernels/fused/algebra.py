@@ -178,9 +178,7 @@ def combine_rows(
     best = tl.load(likeliest + row, mask=valid & (who < S), other=-1)
     peak = valid & (best == column[None, :])
     tl.store(peaks + row, result, mask=peak)
-    tl.store(
-        pull + sample * stride_pull + column[None, :], tl.where(peak, 0.0, result), mask=valid
-    )
+    tl.store(pull + sample * stride_pull + column[None, :], tl.where(peak, 0.0, result), mask=valid)
 
 
 @triton.jit

@@ -300,7 +300,8 @@ def _combine(weights: Tensor, rows: Tensor, rough: Tensor | None, seen: Rows, V:
         weights.contiguous(), rows, rows.stride(0), rows.stride(1),
         weights if rough is None else rough.contiguous(),
         seen.likeliest, seen.owner, seen.owner.stride(0), pull, pull.stride(0), seen.peaks,
-        seen.peaks.shape[1], n, N, V=V, ROUGH=rough is not None, TILE=tile, DEPTH=16, BLOCK=block, num_warps=4,
+        seen.peaks.shape[1], n, N,
+        V=V, ROUGH=rough is not None, TILE=tile, DEPTH=16, BLOCK=block, num_warps=4,
     )  # fmt: skip
     return pull
 
@@ -323,8 +324,8 @@ def _forces(
     tile, block, chunks = 8, 512, triton.cdiv(V, CHUNK)
     sums = torch.empty(B, chunks, 3, S, dtype=torch.float64, device=pull.device)  # of masked rows
     algebra.sum_by_owner[(B, triton.cdiv(S, tile), chunks)](
-        rows, rows.stride(0), rows.stride(1), pull, pull.stride(0), seen.owner, seen.owner.stride(0),
-        columns.flags, sums, seen.order, seen.counts,
+        rows, rows.stride(0), rows.stride(1), pull, pull.stride(0),
+        seen.owner, seen.owner.stride(0), columns.flags, sums, seen.order, seen.counts,
         S, n, chunks, V=V, LENGTH=min(CHUNK, triton.cdiv(V, block) * block),
         TILE=tile, BLOCK=block, num_warps=4,
     )  # fmt: skip

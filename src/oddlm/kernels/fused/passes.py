@@ -324,9 +324,7 @@ def draw_tokens(
                 row, sample, push_largest, push_likeliest, at_peak, even, force
             )
             pull_row, owner_row = pull + sample * stride_pull, owner + sample * stride_pull
-        key = key_of(
-            tl.load(seeds + sample // n), first_sample + sample % n, step, TOKEN, position
-        )
+        key = key_of(tl.load(seeds + sample // n), first_sample + sample % n, step, TOKEN, position)
         lane = tl.arange(0, BLOCK)
         score = tl.full([BLOCK], -float("inf"), tl.float32)
         pick = tl.full([BLOCK], V, tl.int32)
@@ -414,7 +412,7 @@ def write_rows(
     push_largest, push_likeliest, at_peak, even, force, pull, owner, stride_pull,
     out, S, V: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Write the pushed logits of masked rows and the logits of others into `out`, [samples, S, V]."""
+    """Write all logits [samples, S, V], pushed in masked rows."""
     row = tl.program_id(0).to(tl.int64)
     sample, position = row // S, (row % S).to(tl.int32)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
