@@ -88,6 +88,25 @@ def test_company_changes_no_bit(toy_lm, cache, shape, workers):
 
 
 @pytest.mark.parametrize("cache", ["prefix", "dual"])
+def test_where_rows_decide_bits_passes_keep_their_size(toy_lm, cache):
+    """In a network whose results depend plainly on the number of rows of a pass."""
+    lm = cached_lm(toy_lm, cache)
+    block = lm.model.network.blocks[0]
+    merge = block.merge
+    block.merge = lambda x, *rest: merge(x, *rest) + 0.01 * len(x)
+    asked = [in_blocks([5 + i] * (1 + i), i, n=1 + i, alpha=4.0) for i in range(6)]
+
+    async def story(engine):
+        alone = [said(await read(engine.submit(work))) for work in asked]
+        while engine.network.untried:
+            await asyncio.sleep(0.01)
+        together = [read(engine.submit(work)) for work in asked]
+        assert [said(one) for one in await asyncio.gather(*together)] == alone
+
+    tell(lm, story)
+
+
+@pytest.mark.parametrize("cache", ["prefix", "dual"])
 def test_a_cache_is_the_requests_own(cache):
     """Concurrent requests get the answers of the cached model, which differ without a cache."""
     lm, plain = oddlm.load("mini", cache=cache), oddlm.load("mini")
