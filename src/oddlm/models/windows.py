@@ -42,7 +42,7 @@ class Step:
 
     windows: Sequence[Window]
     finish: Callable[[Sequence[Tensor]], Tensor]
-    fills: int = 0  # passes that were computed to prepare it
+    fills: int = 0  # how often whole canvases were computed to prepare it
 
 
 @runtime_checkable

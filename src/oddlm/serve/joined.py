@@ -94,7 +94,7 @@ class JoinedPasses(Passes):
 
     def _try(self, rows: Rows, shape: Shape) -> Tensor:
         """Compute rows that attend to nothing but themselves."""
-        layout = self.network.layout(shape.width, 0, rows.lengths[:1] * 0).unpadded()
+        layout = self.network.layout(shape.width, 0, rows.lengths.new_zeros(1)).unpadded()
 
         def attention(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             return self.network.attend(layer, q, k, v, None)
