@@ -83,12 +83,15 @@ def extra_mib(call: Callable[[], Any]) -> float:
 
 
 def host_ms(call: Callable[[], Any]) -> float:
+    """Return the median of some calls, each with an idle GPU."""
+    times = []
+    for _ in range(10):
+        torch.cuda.synchronize()
+        began = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - began)
     torch.cuda.synchronize()
-    began = time.perf_counter()
-    call()
-    taken = time.perf_counter() - began
-    torch.cuda.synchronize()
-    return taken * 1e3
+    return statistics.median(times) * 1e3
 
 
 def bandwidth() -> float:

@@ -63,7 +63,7 @@ class Operations(TorchDispatchMode):
     """Counts torch's operations by name."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.counts: Counter[str] = Counter()
 
     def __torch_dispatch__(
@@ -81,8 +81,8 @@ def count_launch(kernel: InterpretedFunction[Any], grid: Any) -> Callable[..., N
 
 def act_as_on_a_gpu() -> None:
     """Leave launches out, and check logits without waiting for them."""
-    InterpretedFunction.__getitem__ = count_launch  # type: ignore[method-assign]
-    running.Alarm = lambda *_: Alarm(True)  # type: ignore[assignment,misc,attr-defined]
+    InterpretedFunction.__getitem__ = count_launch
+    running.Alarm = lambda *_: Alarm(True)  # type: ignore[assignment,attr-defined]
 
 
 class Run:
@@ -124,9 +124,8 @@ def row(name: str, guide: str, vocabulary: int, steps: int) -> str:
     with Operations() as operations:
         run.step()
     counts, launches = operations.counts, LAUNCHES.total()
-    query, rest = (
-        statistics.median(x) for x in zip(*(run.step() for _ in range(steps)), strict=True)
-    )
+    times = [run.step() for _ in range(steps)]
+    query, rest = (statistics.median(x) for x in zip(*times, strict=True))
     cells = (
         name,
         guide,
@@ -144,6 +143,7 @@ def profile(guide: str, vocabulary: int, steps: int) -> None:
     for name in RUNS:
         run = Run(name, guide, vocabulary)
         run.step()
+        LAUNCHES.clear()
         with Operations() as operations:
             run.step()
         print(f"\n{name}: {operations.counts.most_common()}\n{LAUNCHES.most_common()}")

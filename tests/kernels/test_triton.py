@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy import stats
 
-from oddlm import ModelInfo, Repulsion, denoise, diversify
+from oddlm import Diversifier, ModelInfo, Repulsion, denoise, diversify
 from oddlm.core import noise
 from oddlm.core.alarm import Alarm
 from oddlm.core.blocks import Blocks
@@ -23,7 +23,7 @@ from oddlm.models.transformer import Transformer, TransformerConfig
 
 from ..registered import FUSED as FUSED_OBJECTIVES
 from ..tolerances import FUSED, P_VALUE, SINGLE
-from .noise_kernel import noise_kernel
+from .noise_kernel import key_kernel, noise_kernel
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
@@ -175,6 +175,15 @@ def test_the_noise_is_that_of_the_cpu(seed):
     assert torch.equal(bits.cpu(), noise._bits(keys, size)[0])
     torch.testing.assert_close(gumbel.cpu(), noise.gumbel(keys, size)[0], rtol=2e-6, atol=2e-6)
     torch.testing.assert_close(normal.cpu(), noise.normal(keys, size)[0], rtol=2e-6, atol=2e-6)
+
+
+@pytest.mark.parametrize("seed", [0, -3, 2**62 + 12345])
+@pytest.mark.parametrize("purpose", noise.Purpose)
+@pytest.mark.parametrize(("sample", "step"), [(0, 0), (1, 16), (70_000, 2**31 - 1)])
+def test_the_keys_are_those_of_the_cpu(seed, purpose, sample, step):
+    keys, where = torch.zeros(64, dtype=torch.int64, device=DEVICE), torch.tensor([seed])
+    key_kernel[(1,)](where.to(DEVICE), sample, step, keys, purpose=int(purpose), SIZE=64)
+    assert torch.equal(keys.cpu(), noise.key(where, sample, step, purpose, torch.arange(64)))
 
 
 def a_step(tokens, open_, *, seed=0, never=()):
@@ -402,6 +411,23 @@ def test_a_network_asked_for_masked_positions_writes_the_tokens_of_the_cpu(monke
 def test_two_pushes_have_the_same_bits():
     both = [pushed(*batch(2, 3, 2, 401, "some identical"), alpha=8.0, n=3) for _ in range(2)]
     assert torch.equal(*both)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_pushed_logits_leave_committed_rows_alone_in_any_layout(dtype):
+    logits, tokens, masked = on(DEVICE, *batch(1, 4, 5, 401, "some identical", dtype))
+    guide = Repulsion(alpha=8, backend="triton")
+    push, before = Diversifier(guide, n=4, steps=1), logits.clone()
+    result = push(logits, tokens, masked, step=0)
+    assert torch.equal(logits, before)
+    assert torch.equal(result[~masked], logits[~masked])
+    assert (result[masked] != logits[masked]).any(dim=-1).any()
+    wide = torch.zeros(5, 4, 500, dtype=dtype, device=DEVICE)
+    wide[..., :401] = logits.transpose(0, 1)
+    for other in (wide[..., :401].transpose(0, 1), logits.mT.contiguous().mT):
+        again = Diversifier(guide, n=4, steps=1)(other, tokens, masked, step=0)
+        assert again.is_contiguous()
+        assert torch.equal(again, result)
 
 
 def test_observers_see_the_guided_logits_that_nobody_wrote(monkeypatch):

@@ -12,7 +12,7 @@ because checking them at once would make the CPU wait.)
 """
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -211,18 +211,15 @@ def advance(state: State, logits: Tensor, *, query: Query | None = None) -> tupl
         answer, positions = logits[place], None if positions is None else positions[place]
     outlook = Outlook(answer, positions, state.answered, step, alarm, plan.backend)
     outlook, memory = look(outlook, state.guide, state.memory, _as_seen(plan, step))
-    propose = partial(_propose, plan, step)
-    plain: Callable[[], tuple[Prediction, Decision]] | None
-    if plan.settings.fork and state.index == 0:
+    forks = plan.settings.fork and state.index == 0
+    if forks:
         prediction, decision = _fork(plan, outlook)
         if plan.drafts is not None:
             prediction, decision = plan.drafts.revise(
                 prediction, decision.commit, outlook, pushing=True
             )
-        plain = partial(propose, outlook.without_guide())
     else:
-        prediction, decision = propose(outlook)
-        plain = None if outlook.pushed is None else partial(propose, outlook.without_guide())
+        prediction, decision = _propose(plan, step, outlook)
     draft = decision.draft
     shown = decision.commit if draft is None else decision.commit | draft.held
     tokens = torch.where(shown, prediction.tokens, step.tokens)
@@ -252,6 +249,8 @@ def advance(state: State, logits: Tensor, *, query: Query | None = None) -> tupl
         alarms=tuple(alarm.pending),
     )
     after = _reviewed(after, step, decision)
+    changed = forks or outlook.pushed is not None
+    plain = partial(_plain, plan, step, outlook) if changed else None
     event = StepEvent(step, prediction, decision, outlook, after.blocks, plain)
     after = _blanked(_settled(after))
     if after.done:
@@ -320,6 +319,11 @@ def _propose(plan: Plan, step: Step, outlook: Outlook) -> tuple[Prediction, Deci
             )
         chosen = chosen | (edit & step.editable & (prediction.tokens != step.tokens))
     return prediction, Decision(chosen, remask)
+
+
+def _plain(plan: Plan, step: Step, outlook: Outlook) -> tuple[Prediction, Decision]:
+    """Return what `_propose` would without the guide."""
+    return _propose(plan, step, outlook.without_guide())
 
 
 def _ask(

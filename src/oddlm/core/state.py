@@ -116,7 +116,7 @@ class State:
         """The implementation that computes this run."""
         return self.plan.backend
 
-    @property
+    @cached_property
     def guide(self) -> RunGuide | None:
         """The guide of the next step; None without one, and once it has ended."""
         return self.plan.guide_at(self.index)

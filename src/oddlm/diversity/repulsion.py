@@ -253,7 +253,7 @@ class Repelling:
     def fused(self) -> bool:
         return self.backend.push == "triton"
 
-    @property
+    @cached_property
     def end(self) -> float:
         return self.repulsion.push[1]
 
@@ -327,9 +327,9 @@ class Repelling:
         if share is None:
             return self._scheduled(step.time_left, planned)
         # One number for all samples: computed on the host.
-        number = self._scheduled(torch.tensor([share], dtype=torch.float64, device=CPU), planned)
-        device = step.tokens.device
-        return torch.full((len(step.tokens),), float(number), dtype=torch.float64, device=device)
+        left = torch.full((1,), share, dtype=torch.float64, device=CPU)
+        alpha, (B, _) = float(self._scheduled(left, planned)), step.tokens.shape
+        return torch.full((B,), alpha, dtype=torch.float64, device=step.tokens.device)
 
     def _scheduled(self, time_left: Tensor, planned: int) -> Tensor:
         alpha, end = self.repulsion.push

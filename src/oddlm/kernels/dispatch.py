@@ -93,6 +93,7 @@ def choose(
     return Backend(push, fused, fused and not filtered, asked, tuple(forms), dtype, filtered)
 
 
+@lru_cache
 def module(form: Form) -> Any:
     """Return the module of a backend; each has a function `repel`."""
     return import_module(f".{MODULES.get(form, form)}", __package__)

@@ -56,7 +56,7 @@ class Drawn:
     """The result of the sampling kernel, [B, S] each; present tokens and zeros where not open."""
 
     tokens: Tensor  # int64
-    confidence: Tensor  # float64, as the next three: the token's probability after the push
+    confidence: Tensor  # float64, as all that follow: the token's probability after the push
     logprob: Tensor  # its logarithm
     base_logprob: Tensor  # the same before the push
     extra: Tensor  # margin or entropy, if needed

@@ -10,7 +10,6 @@ from dataclasses import fields
 from typing import Any
 
 import torch
-import triton
 from torch import Tensor
 
 from ...core.step import Step
@@ -113,20 +112,18 @@ def draw(
     logits = _last_dense(logits)
     columns = columns_of(V, step.never, (), logits.device) if push is None else push.columns
     tokens = step.tokens.clone(memory_format=torch.contiguous_format)
-    figures = torch.zeros(4, B, S, dtype=torch.float64, device=logits.device)
-    largest = torch.zeros(B, S, dtype=torch.float32, device=logits.device)
+    figures = torch.zeros(5, B, S, dtype=torch.float64, device=logits.device).unbind()
     with _current(logits):
         device.draw_tokens[(B * M,)](
             logits, logits.stride(0), logits.stride(1), _some(positions, logits), _flat(step.open),
             columns.flags, columns.busy,
             *_of(push, logits), logits if push is None else push.rest,
             step.seeds, step.n, step.first_sample, step.index, temperature,
-            tokens, *figures, largest,
+            tokens, *figures,
             S, M, V=V, SOME=positions is not None, PUSHED=push is not None,
             HOT=temperature > 0, NEEDS=NEEDS[needs], BLOCK=_block(V, 2048), num_warps=8,
         )  # fmt: skip
-    confidence, logprob, base_logprob, extra = figures
-    return Drawn(tokens, confidence, logprob, base_logprob, extra, largest)
+    return Drawn(tokens, *figures)
 
 
 def write(logits: Tensor, masked: Tensor, push: Push) -> Tensor:
@@ -136,7 +133,7 @@ def write(logits: Tensor, masked: Tensor, push: Push) -> Tensor:
     pushed = torch.empty_like(logits, memory_format=torch.contiguous_format)
     block = _block(V, 2048)
     with _current(logits):
-        device.write_rows[(B * S, triton.cdiv(V, block))](
+        device.write_rows[(B * S, _parts(V, block))](
             logits, logits.stride(0), logits.stride(1), _flat(masked), push.columns.flags,
             *_of(push, logits), pushed, S, V=V, BLOCK=block, num_warps=8,
         )  # fmt: skip
@@ -185,7 +182,7 @@ def _make_rows(logits: Tensor, earlier: Tensor | None) -> Tensor:
     G, n, _, V = logits.shape
     h = 0 if earlier is None else earlier.shape[1]
     rows = torch.empty(
-        G, 2 * n + h, triton.cdiv(V, CELL) * CELL, dtype=torch.float32, device=logits.device
+        G, 2 * n + h, _parts(V, CELL) * CELL, dtype=torch.float32, device=logits.device
     )
     if earlier is not None:
         rows[:, 2 * n :, :V], rows[:, 2 * n :, V:] = earlier, 0.0
@@ -228,7 +225,7 @@ def _observe(
         BLOCK=_lanes(S), num_warps=4,
     )  # fmt: skip
     block = _block(V, 512)
-    device.pool_columns[(G * n, triton.cdiv(W, block))](
+    device.pool_columns[(G * n, _parts(W, block))](
         x, *strides, order, counts, columns.flags, *_of(push, x), largest, rest, share_log,
         how.seeds, how.first_sample, how.step,
         rows, rows.stride(0), rows.stride(1), owner, W,
@@ -244,7 +241,7 @@ def _inner(rows: Tensor) -> Tensor:
     if W % length:
         length = CELL
     parts = torch.empty(G, W // length, N, N, dtype=torch.float64, device=rows.device)
-    algebra.multiply_rows[(triton.cdiv(N, tile) ** 2, W // length, G)](
+    algebra.multiply_rows[(_parts(N, tile) ** 2, W // length, G)](
         rows,
         rows.stride(0),
         rows.stride(1),
@@ -267,17 +264,17 @@ def _coordinates(rows: Tensor, quality: Tensor, n: int, rule: Duplicates) -> Coo
     G, N, _ = rows.shape
     h = N - 2 * n
     inner = _inner(rows)
-    basis, inner_basis = torch.empty(2, G, h + n, N, dtype=torch.float64, device=rows.device)
+    basis, inner_basis = inner.new_empty(2, G, h + n, N).unbind()
     if h:
         basis[:, :h] = torch.eye(N, dtype=torch.float64, device=rows.device)[2 * n :]
         inner_basis[:, :h] = inner[:, 2 * n :]
-    pushed, duplicate = torch.empty(2, G, n, dtype=torch.bool, device=rows.device)
+    pushed, duplicate = torch.empty(2, G, n, dtype=torch.bool, device=rows.device).unbind()
     residual = torch.empty(G, n, dtype=torch.float64, device=rows.device)
     many = N > 64
     algebra.find_directions[(G,)](
         inner, basis, inner_basis, _flat(pushed), _flat(duplicate), residual,
         n, h, N, rule.tolerance,
-        BREAK=rule.mode == "break", P=max(triton.next_power_of_2(N), 16),
+        BREAK=rule.mode == "break", P=_lanes(N),
         TILE=32 if many else 16, num_warps=8 if many else 4,
     )  # fmt: skip
     return Coordinates(inner, quality, basis[:, h:], pushed, duplicate, residual, rule)
@@ -296,7 +293,7 @@ def _combine(weights: Tensor, rows: Tensor, rough: Tensor | None, seen: Rows, V:
     G, n, N = weights.shape
     pull = torch.empty(G * n, rows.shape[2], dtype=torch.float32, device=rows.device)
     block, tile = 64, 16 if n <= 16 else 32
-    algebra.combine_rows[(triton.cdiv(V, block), triton.cdiv(n, tile), G)](
+    algebra.combine_rows[(_parts(V, block), _parts(n, tile), G)](
         weights.contiguous(), rows, rows.stride(0), rows.stride(1),
         weights if rough is None else rough.contiguous(),
         seen.likeliest, seen.owner, seen.owner.stride(0), pull, pull.stride(0), seen.peaks,
@@ -321,12 +318,12 @@ def _forces(
     V, n = len(columns.flags), alpha.shape[1]
     at_peak, even = torch.empty(2, B, S, dtype=torch.float32, device=pull.device).unbind()
     force = torch.empty(B, dtype=torch.float32, device=pull.device)
-    tile, block, chunks = 8, 512, triton.cdiv(V, CHUNK)
+    tile, block, chunks = 8, 512, _parts(V, CHUNK)
     sums = torch.empty(B, chunks, 3, S, dtype=torch.float64, device=pull.device)  # of masked rows
-    algebra.sum_by_owner[(B, triton.cdiv(S, tile), chunks)](
+    algebra.sum_by_owner[(B, _parts(S, tile), chunks)](
         rows, rows.stride(0), rows.stride(1), pull, pull.stride(0),
         seen.owner, seen.owner.stride(0), columns.flags, sums, seen.order, seen.counts,
-        S, n, chunks, V=V, LENGTH=min(CHUNK, triton.cdiv(V, block) * block),
+        S, n, chunks, V=V, LENGTH=min(CHUNK, _parts(V, block) * block),
         TILE=tile, BLOCK=block, num_warps=4,
     )  # fmt: skip
     algebra.set_forces[(B,)](
@@ -378,9 +375,19 @@ def _flat(flags: Tensor) -> Tensor:
 
 
 def _lanes(S: int) -> int:
-    """Return the lanes of a program that holds all positions of a sample."""
-    return int(max(16, triton.next_power_of_2(S)))
+    """Return the lanes of a program that holds S numbers at a time."""
+    return max(16, _power(S))
 
 
 def _block(V: int, most: int) -> int:
-    return int(max(16, min(triton.next_power_of_2(V), most)))
+    return max(16, min(_power(V), most))
+
+
+def _parts(size: int, part: int) -> int:
+    """Return how many parts cover a size. (Triton's functions for this are slow on the host.)"""
+    return -(-size // part)
+
+
+def _power(size: int) -> int:
+    """Return the least power of two that is not below a size."""
+    return 1 << (size - 1).bit_length()

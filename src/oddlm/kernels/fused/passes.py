@@ -412,7 +412,7 @@ def write_rows(
     push_largest, push_likeliest, at_peak, even, force, pull, owner, stride_pull,
     out, S, V: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Write all logits [samples, S, V], pushed in masked rows."""
+    """Write the logits [samples, S, V], those of masked rows pushed."""
     row = tl.program_id(0).to(tl.int64)
     sample, position = row // S, (row % S).to(tl.int32)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
