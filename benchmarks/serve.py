@@ -15,7 +15,7 @@ many answers came back, how many of them have the same tokens as the same reques
 memory. Memory and processor time are those of the server's process, without its replicas.
 
 --model is a known model or a shape of `oddlm bench`, with random weights. --shape is another name
-of it. A shape's --cache is the key and value cache of its runs.
+of it. --cache is the key and value cache of its runs.
 
 With --stalled N, measures how long a request takes next to clients that requested the largest
 number of samples: next to N that read nothing, and next to one that reads everything. Both are
@@ -392,12 +392,13 @@ def beside(url: str, request: dict, large: dict, stalled: int, times: int) -> di
 def engine_works(given: argparse.Namespace) -> tuple[LM, list[Work]]:
     """Return the model, and the requests that clients send without --engine-only."""
     place = {} if given.device is None else {"device": given.device}
+    cache = {} if given.cache is None else {"cache": given.cache}
     if given.model in SHAPES:
         dtype = None if given.dtype is None else named_dtype(given.dtype)
-        network = shaped(**place, dtype=dtype, cache=given.cache, shape=given.model)
+        network = shaped(**place, **cache, dtype=dtype, shape=given.model)
         lm = LM(network, network.tokenizer)
     else:
-        lm = load_lm(given.model, **place)
+        lm = load_lm(given.model, **place, **cache)
     works = []
     for body in requests(given.model, given.n, given.length, given.steps)[: given.pool]:
         own = {k: v for k, v in body.items() if k not in ("model", "n", "max_tokens", "prompt")}
@@ -509,7 +510,7 @@ def arguments() -> argparse.Namespace:
     add("--engine-only", action="store_true", help="the engine in this process, without HTTP")
     add("--device")
     add("--dtype", help="of a shape's random weights")
-    add("--cache", choices=CACHES, help="of a shape's runs")
+    add("--cache", choices=CACHES, help="of the runs")
     add("--pass-rows", default="4,8,16")
     add("--max-rows", type=int, default=64)
     add("--workers", type=int)

@@ -141,32 +141,12 @@ def test_company_changes_no_bit(lm, workers):
         assert [[sample[0] for sample in group] for group in one] == tokens(direct(lm, work))
 
 
-@pytest.mark.parametrize("cache", ["prefix", "dual"])
-def test_a_cache_is_the_requests_own(cache):
-    """Concurrent requests get the answers of the cached model, which differ without a cache."""
-    lm = oddlm.load("mini", cache=cache)
-    asked = works(lm, nudges=False)
-    lengthy = SampleParams(length=24, block_length=8, steps=12, temperature=0.0, alpha=0.0)
-    asked += [Work([lm.tokenizer.encode(f"{i},{i + 1},{7 * i}\n")], 2, lengthy) for i in range(8)]
-
-    async def story(engine):
-        return await asyncio.gather(*(read(engine.submit(work)) for work in asked))
-
-    together = tell(lm, story, workers=2)
-    for work, one in zip(asked, together, strict=True):
-        assert said(one) == said(direct(lm, work))
-    plain = oddlm.load("mini")
-    assert any(
-        said(one) != said(direct(plain, work)) for work, one in zip(asked, together, strict=True)
-    )
-
-
 def test_no_size_is_tried_while_a_request_is_in_flight(mini_lm):
     tried = []  # requests of a turn, test passes before it
 
     async def story(engine):
         job = Work([[5, 6, 7]], 2, SampleParams(length=6))
-        while engine.network.tried < 3:
+        while engine.network.sizes.tried < 3:
             await asyncio.sleep(0.01)
         for _ in range(3):
             await asyncio.gather(*(read(engine.submit(job)) for _ in range(2)))
@@ -187,7 +167,7 @@ def test_no_size_is_tried_while_a_request_is_in_flight(mini_lm):
 
 
 def engine_tried(jobs) -> int:
-    return jobs[0].engine.network.tried
+    return jobs[0].engine.network.sizes.tried
 
 
 def test_larger_passes_come_after_a_pause(gated: Gated):

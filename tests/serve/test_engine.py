@@ -14,16 +14,9 @@ from oddlm.core.model import info_of
 from oddlm.drawing import Drawing
 from oddlm.models.toy import Toy
 from oddlm.serve.engine import TimedOutError
-from oddlm.serve.passes import (
-    Ask,
-    Rows,
-    Shape,
-    SharedPasses,
-    Whole,
-    passes_of,
-    split_rows,
-    width_class,
-)
+from oddlm.serve.passes import SharedPasses, Whole, passes_of
+from oddlm.serve.pool import Ask
+from oddlm.serve.sizes import Rows, Shape, split_rows, width_class
 
 from ..waiting import WAIT_S, wait_until
 from .conftest import limits, running, send
@@ -113,14 +106,17 @@ def test_only_sizes_that_keep_the_bits_are_used(fickle):
     network = SharedPasses(Whole(model, None), info_of(model), (4, 8, 16), 1)
     query = query_of(model, [5] * 8, 4, n=16)
     assert network([Ask(query, lambda logits: None)]) == [None]
-    assert (network.count, network.tried) == (4, 0)  # of the smallest size; no other was tested
+    assert (network.count, network.sizes.tried) == (
+        4,
+        0,
+    )  # of the smallest size; no other was tested
     while network.untried:
-        before = network.tried
-        network.try_one()
-        assert network.tried <= before + 1
+        before = network.sizes.tried
+        network.sizes.try_one()
+        assert network.sizes.tried <= before + 1
     exact = {(): (4, 8, 16), (8,): (4, 16), (4,): (4,), (8, 16): (4,)}[fickle]
-    assert network.exact_sizes(Shape(8, 4)) == exact
-    assert network.tried == 6  # four of the reference, one of each other size
+    assert network.sizes.exact(Shape(8, 4)) == exact
+    assert network.sizes.tried == 6  # four of the reference, one of each other size
     network.close()
 
 
@@ -129,12 +125,12 @@ def test_widths_are_tried_before_anybody_asks(mini_lm):
     network, order = passes_of(mini_lm.model, (2, 4), 1, 18), []
     assert network([Ask(query_of(mini_lm.model, [5] * 10, 6), lambda logits: None)]) == [None]
     while network.untried:
-        network.try_one()
-        order.append(network.tried)
+        network.sizes.try_one()
+        order.append(network.sizes.tried)
     # widths 16, and 4, 8, 12, 20: two passes of the reference size and a larger one for each
-    assert network.tried == 5 * 3
-    assert order[: network.tried] == list(range(1, network.tried + 1))
-    assert all(network.exact_sizes(Shape(width, 0)) == (2, 4) for width in (4, 8, 12, 16, 20))
+    assert network.sizes.tried == 5 * 3
+    assert order[: network.sizes.tried] == list(range(1, network.sizes.tried + 1))
+    assert all(network.sizes.exact(Shape(width, 0)) == (2, 4) for width in (4, 8, 12, 16, 20))
     network.close()
 
 
@@ -153,7 +149,7 @@ def test_a_size_that_fails_when_tried_is_not_used():
     for _ in range(2):
         assert network([Ask(query_of(model, n=16), lambda logits: None)]) == [None]
         while network.untried:
-            network.try_one()
+            network.sizes.try_one()
     network.close()
 
 

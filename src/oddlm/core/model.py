@@ -126,6 +126,8 @@ class Query:
     low: int | None = None
     """First position of the open block, counted from `start`, if it is the same for all samples and
     known without asking the device."""
+    open: int | None = None
+    """How many of the positions are open, if that is known likewise; they come first."""
     echo: Tensor | None = None
     """[R, block_length, V]: the logits that the last step drew from in the open block, pushed,
     filtered and divided by the temperature; None at its first step. Only for models whose

@@ -216,14 +216,10 @@ class State:
             positions,
             nudge,
             blocks,
-            low=self._low(),
+            low=None if plan.schedule is None else plan.schedule[self.index].low,
+            open=None if plan.schedule is None else plan.schedule[self.index].open,
             echo=echo,
         )
-
-    def _low(self) -> int | None:
-        """Return where the open block of all samples begins, if a fixed schedule says so."""
-        schedule = self.plan.schedule
-        return None if schedule is None else schedule[self.index].low
 
     def _positions(self) -> Tensor | None:
         """Return the answered positions [B, m], ascending, or None for all.

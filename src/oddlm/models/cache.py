@@ -20,8 +20,9 @@ computed and held once. A step then attends to it and to the keys and values of 
 next fill gives every sample rows of its own.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -31,7 +32,8 @@ from ..core.model import Query
 from .attention import Members, Source, attend
 from .graphs import Recorder, Replays
 from .session import RunSession, alike, column
-from .transformer import KV, Transformer
+from .transformer import KV, Layout, Transformer
+from .windows import LayerAttention, Step, Window
 
 Cache = Literal["prefix", "dual", "off"]
 CACHES = ("prefix", "dual")
@@ -47,8 +49,14 @@ class Group:
     tokens: Tensor  # [R, T]
     positions: Tensor  # [R, m], counted from `start`
     lows: list[int]  # first position of each sample's open block, counted from `start`
+    open: int | None  # how many of the positions are open, if known; these come first
 
     def take(self, members: list[int]) -> "Group":
+        if len(members) == len(self.numbers):
+            return self
+        """Return some of them, in ascending order."""
+        if len(members) == len(self.numbers):
+            return self
         index = torch.tensor(members, device=self.samples.device)
         return Group(
             [self.numbers[i] for i in members],
@@ -56,6 +64,7 @@ class Group:
             self.tokens[index],
             self.positions[index],
             [self.lows[i] for i in members],
+            self.open,
         )
 
 
@@ -66,17 +75,27 @@ class Pending:
     logits: Tensor  # [rows, m, V]
     rows: Tensor  # [B]: the row of each sample
     slots: Tensor  # [B, L]: where in it each position is
+    in_order: bool = False  # whether all rows end with the same number of pending positions
 
     @classmethod
-    def of(cls, logits: Tensor, rows: Tensor, positions: Tensor, width: int) -> "Pending":
-        """Keep logits of rows, given the positions [B, m] they stand for in each sample."""
-        slots = positions.new_zeros(len(positions), width)
-        places = torch.arange(positions.shape[1], device=positions.device)
-        return cls(logits, rows, slots.scatter_(1, positions, places.expand_as(positions)))
+    def of(cls, logits: Tensor, rows: Tensor, group: Group, width: int) -> "Pending":
+        """Keep logits of rows that stand for the positions of a group of all samples."""
+        slots = group.positions.new_zeros(len(group.positions), width)
+        places = torch.arange(group.positions.shape[1], device=slots.device)
+        slots.scatter_(1, group.positions, places.expand_as(group.positions))
+        return cls(logits, rows, slots, group.open is not None)
 
     def take(self, samples: Tensor, positions: Tensor) -> Tensor:
         """Return the logits [R, m, V] of these samples at positions [R, m]."""
         return self.logits[self.rows[samples][:, None], self.slots[samples].gather(1, positions)]
+
+    def last(self, samples: Tensor, count: int) -> Tensor:
+        """Return the logits of the last positions of these samples, if they are in order."""
+        some = self.logits[:, self.logits.shape[1] - count :]
+        if len(some) == 1:
+            return some.expand(len(samples), -1, -1)
+        every = len(some) == len(samples) == len(self.rows)
+        return some if every else some[self.rows[samples]]
 
     def replaced(self, samples: Tensor, positions: Tensor, logits: Tensor) -> "Pending":
         """Give every sample a row of its own, with these logits for some of them."""
@@ -122,6 +141,12 @@ class CachedSession(RunSession):
 
     @torch.no_grad()
     def __call__(self, query: Query) -> Tensor:
+        step = self.prepare(query)
+        return step.finish([window.hidden_states(self.network) for window in step.windows])
+
+    @torch.no_grad()
+    def prepare(self, query: Query) -> Step:
+        """Fill the caches that are due, and return the windows of the other samples."""
         self.check(query)
         self.next += 1
         if query.nudge is not None:
@@ -136,36 +161,32 @@ class CachedSession(RunSession):
         positions = query.positions
         if positions is None:
             positions = torch.arange(self.width - self.start, device=device).expand(R, -1)
-        group = Group(numbers, samples, query.tokens, positions, _lows(query))
-        # members by the start of their windows; None: those whose cache must be filled
-        members: dict[int | None, list[int]] = {}
+        group = Group(numbers, samples, query.tokens, positions, _lows(query), query.open)
+        due: list[int] = []  # those whose cache must be filled
+        members: dict[int, list[int]] = {}  # the others, by the width of their windows
         for i, sample in enumerate(numbers):
-            members.setdefault(self._window(sample, group.lows[i]), []).append(i)
-        parts = {
-            low: self._logits_of(group if len(members) == 1 else group.take(some), low)
-            for low, some in members.items()
-        }
-        if len(parts) == 1:
-            return parts.popitem()[1]
-        order = torch.tensor([i for some in members.values() for i in some], device=device)
-        return torch.cat(list(parts.values()))[order.argsort()]
+            width = self._window(sample, group.lows[i])
+            (due if width is None else members.setdefault(width, [])).append(i)
+        # the fill comes first: it may give samples keys and values of their own
+        filled = [self._fill(group.take(due))] if due else []
+        asked = [self._asked(group.take(some), width) for width, some in members.items()]
+
+        def finish(states: Sequence[Tensor]) -> Tensor:
+            parts = filled + [logits(x) for (_, logits), x in zip(asked, states, strict=True)]
+            if len(parts) == 1:
+                return parts[0]
+            order = [*due, *(i for some in members.values() for i in some)]
+            return torch.cat(parts)[torch.tensor(order, device=device).argsort()]
+
+        return Step([window for window, _ in asked], finish, len(filled))
 
     def _window(self, sample: int, low: int) -> int | None:
-        """Return a key for samples with windows of equal length, or None if a fill is due.
-
-        With "prefix" the key is the start of the window; with "dual" it is 0 for all samples.
-        """
+        """Return the width of a sample's window, or None if a fill is due."""
         self.age[sample] += 1
         if low != self.low[sample] or self.age[sample] == self.refresh:
             self.low[sample], self.age[sample] = low, 0
             return None
-        return low if self.cache == "prefix" else 0
-
-    def _logits_of(self, group: Group, low: int | None) -> Tensor:
-        if low is None:
-            return self._fill(group)
-        width = self.width - self.start - low if self.cache == "prefix" else self.block
-        return self._step(group, width)
+        return self.width - self.start - low if self.cache == "prefix" else self.block
 
     def _fill(self, group: Group) -> Tensor:
         """Compute the whole canvas; identical samples are computed once."""
@@ -183,7 +204,7 @@ class CachedSession(RunSession):
         self.computed += tokens.numel()
         self.fills += len(tokens)
         parts = []
-        most = max(1, AT_ONCE // self.width)
+        most = -(-len(first) // -(-len(first) * self.width // AT_ONCE))
         for low in range(0, len(first), most):
             part = slice(low, low + most)
             own = range(low, min(low + most, len(first)))
@@ -237,15 +258,18 @@ class CachedSession(RunSession):
             return
         width = self.width - self.start
         if together:
-            self.pending = Pending.of(logits, rows, group.positions, width)
+            self.pending = Pending.of(logits, rows, group, width)
             return
         if self.pending is None:
             zeros = rows.new_zeros(len(self.low), width)
             self.pending = Pending(logits.new_zeros(1, 1, logits.shape[2]), zeros[:, 0], zeros)
         self.pending = self.pending.replaced(group.samples, group.positions, logits[rows])
 
-    def _step(self, group: Group, width: int) -> Tensor:
-        """Compute each sample's window: `width` positions from its open block on."""
+    def _asked(self, group: Group, width: int) -> tuple[Window, Callable[[Tensor], Tensor]]:
+        """Return the windows of some samples, and the logits of their hidden states.
+
+        A window is `width` positions from the open block on.
+        """
         # with a shift, the first position of the window is predicted by the one before it
         ahead = 1 if self.network.config.shift else 0
         highest = self.width - self.start - width
@@ -255,23 +279,34 @@ class CachedSession(RunSession):
         places = self.start + low - ahead + offsets  # [R, W]
         tokens = group.tokens.gather(1, places.clamp(min=0))
         self.computed += tokens.numel()
-        if self._replays is not None and len(group.samples) == len(self.low):
-            x = self._replays(tokens, places)
-        else:
-            begin = self.start + lows[0] - ahead
-            aligned = len(set(lows)) == 1 and begin >= 0
-            span = slice(begin, begin + width + ahead) if aligned else None
-            x = self._hidden_states(group.samples, group.numbers, tokens, places, span)
-        if ahead:
+        begin = self.start + lows[0] - ahead
+        aligned = len(set(lows)) == 1 and begin >= 0
+        span = slice(begin, begin + width + ahead) if aligned else None
+        window = Window(
+            tokens,
+            partial(self._inputs, group.samples, group.numbers, places, span),
+            partial(self._replays, tokens, places)
+            if self._replays is not None and len(group.samples) == len(self.low)
+            else None,
+        )
+        return window, partial(self._logits, group, low)
+
+    def _logits(self, group: Group, low: Tensor, x: Tensor) -> Tensor:
+        """Return the logits of windows from `low` [R, 1] on, whose hidden states are x."""
+        if self.network.config.shift:
             # without a token before it, the first position predicts itself
             alone = (self.prompt_lengths[group.samples][:, None] + low == 0)[..., None]
             x = torch.cat([torch.where(alone, x[:, 1:2], x[:, :1]), x[:, 1:-1]], dim=1)
+        width, asked = x.shape[1], group.positions.shape[1]
+        known = self.pending is not None and self.pending.in_order
         # positions ascend, so those inside the window come first
-        fresh = min(width, group.positions.shape[1])
+        fresh = group.open if known and group.open is not None else min(width, asked)
         offset = group.positions[:, :fresh] - low
         logits = self._head(x, offset.clamp(0, width - 1))
-        if self.pending is None:
+        if self.pending is None or fresh == asked:
             return logits
+        if known:
+            return torch.cat([logits, self.pending.last(group.samples, asked - fresh)], dim=1)
         result = self.pending.take(group.samples, group.positions)
         inside = ((offset >= 0) & (offset < width))[..., None]
         result[:, :fresh] = torch.where(inside, logits, result[:, :fresh])
@@ -281,41 +316,37 @@ class CachedSession(RunSession):
         """Compute the windows of all samples from tensors alone, so that it can be recorded."""
         numbers = list(range(len(self.low)))
         samples = torch.arange(len(numbers), device=tokens.device)
-        return self._hidden_states(samples, numbers, tokens, places, None)
+        window = Window(tokens, partial(self._inputs, samples, numbers, places, None))
+        return window.hidden_states(self.network)
 
-    def _hidden_states(
-        self,
-        samples: Tensor,
-        numbers: list[int],
-        tokens: Tensor,
-        places: Tensor,
-        span: slice | None,
-    ) -> Tensor:
-        """Return the hidden states of windows at `places` [R, W]; `span`, if all are the same."""
+    def _inputs(
+        self, samples: Tensor, numbers: list[int], places: Tensor, span: slice | None
+    ) -> tuple[Layout, LayerAttention]:
+        """Return layout and attention of windows at `places` [R, W]; `span`, if all are equal."""
         window, every = places.clamp(min=0), len(numbers) == len(self.low)
         if span is not None and every:
             layout = self._layout.window(span.start, span.stop)
         else:
             layout = self._layout.gather(samples, window)
         if self.owners is not None:
-            attention = self._attention(samples, numbers, places)
-            return self.network.hidden_states(tokens, layout, attention=attention)
+            return layout, self._shared_attention(samples, numbers, places)
 
-        def update(layer: int, keys: Tensor, values: Tensor) -> KV:
+        def attention(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             pair = self.kv[layer]
-            own, positions = samples.to(keys.device)[:, None], window.to(keys.device)
-            for cached, part in zip(pair, (keys, values), strict=True):
+            own, positions = samples.to(k.device)[:, None], window.to(k.device)
+            for cached, part in zip(pair, (k, v), strict=True):
                 if span is not None and every:
                     cached[:, :, span] = part
                 else:
-                    cached[own, :, positions] = part.transpose(1, 2)
-            return pair if every else (pair[0][own[:, 0]], pair[1][own[:, 0]])
+                    _wide(cached)[own, :, positions] = _wide(part.transpose(1, 2))
+            keys, values = pair if every else (pair[0][own[:, 0]], pair[1][own[:, 0]])
+            return self.network.attend(layer, q, keys, values, layout.mask)
 
-        return self.network.hidden_states(tokens, layout, update)
+        return layout, attention
 
-    def _attention(
+    def _shared_attention(
         self, samples: Tensor, numbers: list[int], places: Tensor
-    ) -> Callable[[int, Tensor, Tensor, Tensor], Tensor]:
+    ) -> LayerAttention:
         """Return the attention of windows at `places` [R, W] to shared keys and to their own."""
         assert self.owners is not None
         rows, members = self._members(numbers)
@@ -369,6 +400,12 @@ def _lows(query: Query) -> list[int]:
     here = blocks.ids == blocks.current.clamp(max=blocks.count - 1)[:, None]
     lows: list[int] = here.byte().argmax(dim=1).tolist()
     return lows
+
+
+def _wide(x: Tensor) -> Tensor:
+    """Return the same bits as fewer, wider numbers if they fit, which are scattered faster."""
+    fits = not x.shape[-1] * x.itemsize % torch.int64.itemsize
+    return (x if x.stride(-1) == 1 else x.contiguous()).view(torch.int64) if fits else x
 
 
 def _shareable(owners: list[int]) -> bool:

@@ -333,6 +333,11 @@ class Transformer(nn.Module):
             )
         return x.to(self.device)
 
+    def attend(self, layer: int, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+        """Return the result of attention in a layer."""
+        block: Block = self.blocks[layer]  # type: ignore[assignment]
+        return block.attend(q, k, v, None if mask is None else mask.to(q.device))
+
     def layout(
         self, T: int, start: int, prompt_lengths: Tensor, inside: Tensor | None = None
     ) -> Layout:

@@ -28,7 +28,9 @@ from ..lm import LM
 from ..models.wrappers import ClassifierFree
 from ..params import SampleParams
 from ..selection import keep
-from .passes import SIZES, Ask, Passes, passes_of
+from .passes import passes_of
+from .pool import Ask, Passes
+from .sizes import SIZES
 
 UNREAD = 16  # a request pauses when its client is this many messages behind
 SMALL = 4  # a request is small if it has at most max_rows / SMALL rows
@@ -96,7 +98,7 @@ class Run:
     drawing: Drawing
     query: Query
     cfg: ClassifierFree | None
-    session: Session | None
+    sessions: tuple[Session, ...]
     observe: Observer | None
 
     @classmethod
@@ -112,7 +114,7 @@ class Run:
             drawing,
             query,
             cfg,
-            network.session(model, query),
+            network.sessions(model, query),
             None if work.watch is None else work.watch(send),
         )
 
@@ -166,7 +168,7 @@ class Job:
     @property
     def ask(self) -> Ask:
         assert self.run is not None
-        return Ask(self.run.query, self.take, self.run.cfg, self.run.session)
+        return Ask(self.run.query, self.take, self.run.cfg, self.run.sessions)
 
     def take(self, logits: Tensor) -> None:
         assert self.run is not None
@@ -339,8 +341,8 @@ class Engine:
                 for_client = PATIENCE_S if self._queue else None
                 notified = self._changed.wait((0 if quiet else IDLE_S) if idle else for_client)
                 quiet = idle and not notified and not self._closing and not self._queue
-            if quiet:
-                self.network.try_one()
+            if quiet and self.network.sizes is not None:
+                self.network.sizes.try_one()
 
     def _admit(self) -> None:
         """Begin the requests that may begin, and drop cancelled ones from the queue."""
