@@ -7,9 +7,10 @@ in blocks of 32, one that writes 4 answers of 32 tokens, and a block-causal mode
 answers of 1024 tokens in blocks of 4. Each is sampled plainly, with the default guide and with ODD
 (alpha 8 in all steps), as on a GPU: with the fused kernels, whose launches are counted and left
 out. What is timed is thus Python and the dispatch of torch's operations; the results of kernels are
-undefined. "waits" are operations for which the host waits for a GPU. Views are no operations.
-Times are medians of the host time of a step's query and of the rest. --profile shows where the time
-of one guide goes.
+undefined. Views and allocations are not counted as operations, since they launch nothing. "waits"
+are operations that read a number back, for which the host would wait for a GPU. (A guide's one is
+alpha, which is computed on the host.) Times are medians of a step's query and of the rest.
+--profile shows where the time of one guide goes.
 """
 
 import os
@@ -52,10 +53,11 @@ RUNS: dict[str, tuple[dict[str, int], dict[str, Any]]] = {
     ),
 }
 WAITS = ("_local_scalar_dense", "nonzero", "is_nonzero", "equal")
-VIEWS = {
-    *("view", "as_strided", "expand", "slice", "select", "unsqueeze", "squeeze", "t", "transpose"),
-    *("permute", "alias", "detach", "split", "unbind", "diagonal", "_unsafe_view"),
-}
+FREE = {
+    "empty", "empty_like", "empty_strided", "new_empty", "view", "_unsafe_view", "as_strided",
+    "expand", "slice", "select", "split", "unbind", "diagonal", "unsqueeze", "squeeze", "t",
+    "transpose", "permute", "alias", "detach",
+}  # fmt: skip
 LAUNCHES: Counter[str] = Counter()
 
 
@@ -70,7 +72,7 @@ class Operations(TorchDispatchMode):
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         name = function.overloadpacket.__name__
-        self.counts[name] += name not in VIEWS
+        self.counts[name] += name not in FREE
         return function(*args, **(kwargs or {}))
 
 

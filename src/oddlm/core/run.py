@@ -223,7 +223,7 @@ def advance(state: State, logits: Tensor, *, query: Query | None = None) -> tupl
     draft = decision.draft
     shown = decision.commit if draft is None else decision.commit | draft.held
     tokens = torch.where(shown, prediction.tokens, step.tokens)
-    masked = step.masked.masked_fill(decision.commit, False)
+    masked = step.masked > decision.commit  # masked and not committed, in one operation
     commit_step = state.commit_step.masked_fill(decision.commit, state.index)
     confidence = state.confidence
     if decision.remask is not None:

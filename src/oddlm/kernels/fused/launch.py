@@ -160,8 +160,9 @@ def _plan(
     weights = how.weigh(found)
     alpha = how.eased(alpha, found)
     pull = _combine(weights.by_feature, rows, weights.rough, seen, V)
+    here, M = masked.flatten(0, 1), logits.shape[2]
     at_peak, even, force = _forces(
-        rows, pull, seen, masked.flatten(0, 1), columns, weights.by_quality, alpha, how.raw_gradient
+        rows, pull, seen, here, M, columns, weights.by_quality, alpha, how.raw_gradient
     )
     push = Push(
         largest=seen.largest,
@@ -308,19 +309,23 @@ def _forces(
     pull: Tensor,
     seen: Rows,
     masked: Tensor,
+    M: int,
     columns: Columns,
     by_quality: Tensor,
     alpha: Tensor,
     raw: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the loss of the likeliest column, the gain of the others [B, S], and the force [B]."""
+    """Return the loss of the likeliest column, the gain of the others [B, S], and the force [B].
+
+    No sample has more than M masked rows.
+    """
     B, S = masked.shape
     V, n = len(columns.flags), alpha.shape[1]
     at_peak, even = torch.empty(2, B, S, dtype=torch.float32, device=pull.device).unbind()
     force = torch.empty(B, dtype=torch.float32, device=pull.device)
     tile, block, chunks = 8, 512, _parts(V, CHUNK)
     sums = torch.empty(B, chunks, 3, S, dtype=torch.float64, device=pull.device)  # of masked rows
-    algebra.sum_by_owner[(B, _parts(S, tile), chunks)](
+    algebra.sum_by_owner[(B, _parts(M, tile), chunks)](
         rows, rows.stride(0), rows.stride(1), pull, pull.stride(0),
         seen.owner, seen.owner.stride(0), columns.flags, sums, seen.order, seen.counts,
         S, n, chunks, V=V, LENGTH=min(CHUNK, _parts(V, block) * block),
