@@ -62,12 +62,13 @@ class Bench:
     n: int
     prompt: int
     tokens: int
+    per_step: int
     repeats: int
 
     def run(
         self, guide: oddlm.Repulsion | None, tokens: int, *, steps: int = 0, shared: bool = True
     ) -> float:
-        """Write answers, by default a token per step, and return the seconds it took."""
+        """Write answers and return the seconds it took."""
         prompt = [5 + i % 400 for i in range(self.prompt)]
         prompts = [prompt] if shared else [[5 + i % 400, *prompt[1:]] for i in range(self.n)]
         wait = torch.cuda.synchronize if self.model.device.type == "cuda" else lambda: None
@@ -77,7 +78,7 @@ class Bench:
             prompts,
             n=self.n if shared else 1,
             length=tokens,
-            steps=steps or tokens,
+            steps=steps or tokens // self.per_step,
             temperature=1.0,
             guide=guide,
             block_length=self.model.network.config.block_length,
@@ -105,7 +106,7 @@ class Bench:
         cells = (
             name,
             str(self.n),
-            f"{1e3 * plain / self.tokens:.2f}",
+            f"{1e3 * plain * self.per_step / self.tokens:.2f}",
             f"{floor:.2f}",
             f"{self.n * self.tokens / plain:.0f}",
             f"{statistics.median(shares):+.1f} % [{shares[0]:+.1f}, {shares[-1]:+.1f}]",
@@ -143,6 +144,7 @@ def main() -> None:
     parser.add_argument("--n", type=int, nargs="+", default=[16])
     parser.add_argument("--prompt", type=int, default=512)
     parser.add_argument("--tokens", type=int, default=1024)
+    parser.add_argument("--per-step", type=int, default=1, help="tokens that a step writes")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--compiled", choices=COMPILED, help="compile, and replay CUDA graphs")
@@ -151,7 +153,8 @@ def main() -> None:
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     where = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"
     print(
-        f"{where}, torch {torch.__version__}, {dtype}, prompt {args.prompt}, {args.tokens} tokens\n"
+        f"{where}, torch {torch.__version__}, {dtype}, prompt {args.prompt}, {args.tokens} tokens, "
+        f"{args.per_step} per step\n"
     )
     heads = "shape", "n", "ms per step", "floor", "tokens/s", "ODD", "cache", "unshared"
     print("| " + " | ".join(heads) + " |\n" + "|---" * len(heads) + "|", flush=True)
@@ -160,7 +163,7 @@ def main() -> None:
         network = random_network(SHAPES[name], device, dtype, None)
         model = Watched(network, name=name, mask_id=3, end_ids=(1, 2), compiled=args.compiled)
         for n in args.n:
-            bench = Bench(model, n, args.prompt, args.tokens, args.repeats)
+            bench = Bench(model, n, args.prompt, args.tokens, args.per_step, args.repeats)
             print(bench.row(name, ceilings), flush=True)
         del network, model
 

@@ -195,7 +195,9 @@ class CachedSession(RunSession):
         owners = inverse.tolist()  # synchronises, as finding them does
         together = len(group.samples) == len(self.low)
         shared = together and _shareable(owners)
-        if not shared:
+        if together:
+            self.owners = None  # all keys and values are replaced
+        else:
             self._part()
         rows = len(first) if shared else len(self.low)
         if shared or not self.kv or len(self.kv[0][0]) != rows:
@@ -213,7 +215,7 @@ class CachedSession(RunSession):
             else:
                 kept = zip(owners, group.numbers, strict=True)
                 pairs = [(owner - low, number) for owner, number in kept if owner in own]
-            store = self._store(rows, torch.tensor(pairs, device=tokens.device))
+            store = self._store(rows, pairs)
             here = self.layout(group.samples[first[part]])
             x = self.network.hidden_states(tokens[part], here, store)
             parts.append(self.network.predictors(x, self.start, lengths[first[part]]))
@@ -222,16 +224,24 @@ class CachedSession(RunSession):
         self._keep(group, logits, inverse, together)
         return logits if len(first) == len(inverse) else logits[inverse]
 
-    def _store(self, rows: int, pairs: Tensor) -> Callable[[int, Tensor, Tensor], KV]:
-        """Return a function that keeps keys and values; pairs [k, 2]: which of them, and where."""
+    def _store(
+        self, rows: int, pairs: list[tuple[int, int]]
+    ) -> Callable[[int, Tensor, Tensor], KV]:
+        """Return a function that keeps keys and values; pairs: which of them, and where."""
+        first = pairs[0][1]
+        in_order = pairs == [(i, first + i) for i in range(len(pairs))]
+        index = torch.tensor(pairs, device=self.prompt_lengths.device)
 
         def store(layer: int, keys: Tensor, values: Tensor) -> KV:
             if layer == len(self.kv) or len(self.kv[layer][0]) != rows:
                 empty = (x.new_empty(rows, *x.shape[1:]) for x in (keys, values))
                 self.kv[layer : layer + 1] = [(next(empty), next(empty))]
-            source, target = pairs.to(keys.device).unbind(dim=1)
             for cached, new in zip(self.kv[layer], (keys, values), strict=True):
-                cached[target] = new[source]
+                if in_order:
+                    cached[first : first + len(pairs)] = new
+                else:
+                    source, target = index.to(new.device).unbind(dim=1)
+                    cached[target] = new[source]
             return keys, values
 
         return store

@@ -21,17 +21,24 @@ class Recorder(Protocol):
 
 
 class CudaRecorder:
-    """Records the kernels of a function."""
+    """Records the kernels of a function.
+
+    `torch.cuda.graph` would also collect garbage and give cached memory back to the driver, which
+    takes longer than the recording.
+    """
 
     def record(self, function: Callable[[], Tensor]) -> Recorded:
-        stream = torch.cuda.Stream()
+        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):  # libraries allocate their workspaces at the first call
-            function()
+        with torch.cuda.stream(stream):
+            function()  # libraries allocate their workspaces at the first call
+            torch.cuda.synchronize()
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                result = function()
+            finally:
+                graph.capture_end()
         torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            result = function()
         return graph.replay, result
 
 
