@@ -2,19 +2,21 @@
 
     python benchmarks/block_models.py --shape sdar-8b llada2-mini --n 16 64 --device cuda \\
         --compiled fixed
-    python benchmarks/block_models.py --shape tiny --tokens 64 --repeats 3 --compiled any
+    python benchmarks/block_models.py --shape tiny --tokens 128 --compiled any
 
-Plain sampling and ODD (alpha 8 in all steps) write whole answers in turn, after a warm-up. "ODD" is
-the median over these pairs of the time it takes more, with their range. The floor is the time that
-a step needs to read its weights and keys, or to multiply, at the ceilings measured on the same
-device. "cache" is what keys and values take at the end, and "unshared" what they take if every
-sample has a prompt of its own.
+Plain sampling and ODD (alpha 8 in all steps) write whole answers, 32 steps in turn, after a
+warm-up. "ODD" is the median over the turns of the time it takes more, with the quartiles. The floor
+is the time that a step needs to read its weights and keys, or to multiply, at the ceilings measured
+on the same device. "cache" is what keys and values take at the end, and "unshared" what they take
+if every sample has a prompt of its own.
 """
 
 import argparse
-import statistics
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice
+from statistics import quantiles
 from typing import Any
 
 import torch
@@ -43,7 +45,7 @@ SHAPES = {
         500, 64, 2, 4, 96, block_length=4, experts=ExpertConfig(8, 2, 32), dense_layers=(0,)
     ),
 }
-GIB = 2**30
+GIB, TURN = 2**30, 32  # steps
 
 
 class Watched(Native):
@@ -63,55 +65,71 @@ class Bench:
     prompt: int
     tokens: int
     per_step: int
-    repeats: int
 
-    def run(
-        self, guide: oddlm.Repulsion | None, tokens: int, *, steps: int = 0, shared: bool = True
-    ) -> float:
-        """Write answers and return the seconds it took."""
-        prompt = [5 + i % 400 for i in range(self.prompt)]
-        prompts = [prompt] if shared else [[5 + i % 400, *prompt[1:]] for i in range(self.n)]
-        wait = torch.cuda.synchronize if self.model.device.type == "cuda" else lambda: None
-        began = time.perf_counter()
-        oddlm.denoise(
+    def begin(self, guide: oddlm.Repulsion | None) -> Iterator[Any]:
+        return self.sampling([self.ids], self.n, self.tokens // self.per_step, guide)
+
+    def sampling(
+        self, prompts: list[list[int]], n: int, steps: int, guide: oddlm.Repulsion | None
+    ) -> Iterator[Any]:
+        """Write answers, a step at a time."""
+        return oddlm.denoise_steps(
             self.model,
             prompts,
-            n=self.n if shared else 1,
-            length=tokens,
-            steps=steps or tokens // self.per_step,
+            n=n,
+            length=self.tokens,
+            steps=steps,
             temperature=1.0,
             guide=guide,
             block_length=self.model.network.config.block_length,
-            progress=False,
         )
+
+    @property
+    def ids(self) -> list[int]:
+        return [5 + i % 400 for i in range(self.prompt)]
+
+    def race(self) -> list[list[float]]:
+        """Return the seconds of every turn, of plain sampling and of ODD."""
+        guides = None, oddlm.Repulsion(alpha=8)
+        for guide in guides:  # compiles what answers of this length need
+            for _ in islice(self.begin(guide), TURN):
+                pass
+        runs = [self.begin(guide) for guide in guides]
+        turns = self.tokens // self.per_step // TURN
+        return [[self.seconds(islice(run, TURN)) for run in runs] for _ in range(turns)]
+
+    def seconds(self, steps: Iterable[Any]) -> float:
+        wait = torch.cuda.synchronize if self.model.device.type == "cuda" else lambda: None
+        began = time.perf_counter()
+        for _ in steps:
+            pass
         wait()
         return time.perf_counter() - began
 
+    def unshared(self) -> int:
+        """Return the memory of the caches if every sample has a prompt of its own."""
+        prompts = [[5 + i % 400, *self.ids[1:]] for i in range(self.n)]
+        block = self.model.network.config.block_length or 1
+        for _ in self.sampling(prompts, 1, self.tokens // block, None):
+            pass
+        return self.model.opened.nbytes
+
     def row(self, name: str, ceilings: Ceilings) -> str:
         """Measure, and return a row of the table."""
-        odd = oddlm.Repulsion(alpha=8)
-        config = self.model.network.config
-        block = config.block_length or 1
-        for guide in (None, odd):
-            self.run(guide, 4 * block)
-        pairs = [
-            [self.run(guide, self.tokens) for guide in (None, odd)] for _ in range(self.repeats)
-        ]
-        cache = self.model.opened.nbytes / GIB
-        self.run(None, self.tokens, steps=self.tokens // block, shared=False)
-        unshared = self.model.opened.nbytes / GIB
-        plain = statistics.median(pair[0] for pair in pairs)
-        shares = sorted(100 * (b / a - 1) for a, b in pairs)
+        times = self.race()
+        cache, config = self.model.opened.nbytes, self.model.network.config
+        plain = sum(turn[0] for turn in times)
+        low, middle, high = quantiles([100 * (b / a - 1) for a, b in times], n=4)
         floor = floor_ms(config, self.n, self.prompt + self.tokens // 2, ceilings)
         cells = (
             name,
             str(self.n),
-            f"{1e3 * plain * self.per_step / self.tokens:.2f}",
+            f"{1e3 * plain / len(times) / TURN:.2f}",
             f"{floor:.2f}",
-            f"{self.n * self.tokens / plain:.0f}",
-            f"{statistics.median(shares):+.1f} % [{shares[0]:+.1f}, {shares[-1]:+.1f}]",
-            f"{cache:.3f} GiB",
-            f"{unshared:.3f} GiB",
+            f"{self.n * self.per_step * len(times) * TURN / plain:.0f}",
+            f"{middle:+.1f} % [{low:+.1f}, {high:+.1f}]",
+            f"{cache / GIB:.3f} GiB",
+            f"{self.unshared() / GIB:.3f} GiB",
         )
         return "| " + " | ".join(cells) + " |"
 
@@ -145,7 +163,6 @@ def main() -> None:
     parser.add_argument("--prompt", type=int, default=512)
     parser.add_argument("--tokens", type=int, default=1024)
     parser.add_argument("--per-step", type=int, default=1, help="tokens that a step writes")
-    parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--compiled", choices=COMPILED, help="compile, and replay CUDA graphs")
     args = parser.parse_args()
@@ -163,7 +180,7 @@ def main() -> None:
         network = random_network(SHAPES[name], device, dtype, None)
         model = Watched(network, name=name, mask_id=3, end_ids=(1, 2), compiled=args.compiled)
         for n in args.n:
-            bench = Bench(model, n, args.prompt, args.tokens, args.per_step, args.repeats)
+            bench = Bench(model, n, args.prompt, args.tokens, args.per_step)
             print(bench.row(name, ceilings), flush=True)
         del network, model
 

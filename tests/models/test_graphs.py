@@ -1,5 +1,9 @@
 """Replayed steps: recorded once per shape, read anew from their inputs, equal to plain calls."""
 
+import gc
+import weakref
+from functools import partial
+
 import pytest
 import torch
 
@@ -7,7 +11,7 @@ import oddlm
 from oddlm.core.run import advance
 from oddlm.models.block_cache import BlockSession
 from oddlm.models.cache import CachedSession
-from oddlm.models.graphs import CallRecorder, CudaRecorder, Replays
+from oddlm.models.graphs import CudaRecorder, Replays
 from oddlm.models.native import Native
 from oddlm.sampler import begin
 
@@ -15,19 +19,21 @@ from . import test_block_cache as blocks
 from .test_cache import PROMPTS, model, run, same
 
 
-class Counting(CallRecorder):
+class Counting:
+    """A recorder that calls the function again."""
+
     def __init__(self):
         self.recorded = self.replayed = 0
 
     def record(self, function):
         self.recorded += 1
-        replay, result = super().record(function)
+        result = function()
 
-        def counted():
+        def replay():
             self.replayed += 1
-            replay()
+            result.copy_(function())
 
-        return counted, result
+        return replay, result
 
 
 class Recorded(Native):
@@ -52,13 +58,13 @@ class Recorded(Native):
 
 def test_a_recording_reads_its_inputs_anew():
     recorder = Counting()
-    replays = Replays(lambda x, y: x + 2 * y, recorder)
+    replays = partial(Replays(recorder), lambda x, y: x + 2 * y)
     for value in (1.0, 5.0, 7.0):
         x = torch.full((3,), value)
         assert replays(x, x).tolist() == [3 * value] * 3
         assert replays(x[:2], x[:2]).tolist() == [3 * value] * 2
     assert (recorder.recorded, recorder.replayed) == (2, 4)  # the first calls are plain ones
-    replays.forget()
+    replays.func.forget()
     replays(torch.zeros(3), torch.zeros(3))
     assert (recorder.recorded, recorder.replayed) == (3, 5)
 
@@ -114,6 +120,31 @@ def test_an_exact_cache_records_two_windows_until_it_grows():
     assert recorded.recorder.replayed == 16 - 2
 
 
+class Forgetful:
+    """A recorder that, like that of a GPU, keeps nothing of the function."""
+
+    def record(self, function):
+        return lambda: None, function()
+
+
+@pytest.mark.parametrize("tiny", [model(cache="dual"), blocks.model()], ids=lambda x: x.cache)
+def test_a_session_that_is_dropped_is_freed_at_once(tiny):
+    """And not by the garbage collector, which knows nothing of the memory of a GPU."""
+    recorded = Recorded(tiny, Forgetful())
+    state = begin(recorded, [[5, 6, 7, 8]], n=2, length=8, steps=8, block_length=4)
+    session = recorded.session(state.query)
+    gc.disable()
+    try:
+        for _ in range(3):
+            state, _ = advance(state, session(state.query))
+        assert session._replays.recordings
+        seen = weakref.ref(session)
+        del session
+        assert seen() is None
+    finally:
+        gc.enable()
+
+
 @pytest.mark.soak
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("shape", ["plain", "experts"])
@@ -151,11 +182,11 @@ def there(shape, cache, dtype=torch.float64):
 @pytest.mark.gpu
 def test_a_graph_reads_its_inputs_anew():
     weight = torch.randn(64, 64, device="cuda")
-    replays = Replays(lambda x: (x @ weight).relu(), CudaRecorder())
+    replays = partial(Replays(CudaRecorder()), lambda x: (x @ weight).relu())
     for rows in (3, 5, 3, 5):
         x = torch.randn(rows, 64, device="cuda")
         assert torch.equal(replays(x), (x @ weight).relu())
-    assert len(replays.recordings) == 2
+    assert len(replays.func.recordings) == 2
 
 
 @pytest.mark.gpu

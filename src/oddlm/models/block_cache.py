@@ -68,7 +68,7 @@ class BlockSession(RunSession):
         self.before: Tensor | None = None
         """[samples, width]: with a shift, the hidden state before the window, which predicts its
         first position."""
-        self._replays = None if recorder is None else Replays(self._whole, recorder)
+        self._replays = None if recorder is None else Replays(recorder)
         self._owners: tuple[tuple[int, ...], Tensor, Members] | None = None  # see `_members`
         self._begins = column(self.shared, self.prompt_lengths.device)
 
@@ -197,7 +197,7 @@ class BlockSession(RunSession):
         tokens = query.tokens[samples].gather(1, columns.clamp(max=self.width - 1))
         self._reserve(max(held) + finished)
         if self._replays is not None and every:
-            x = self._replays(tokens, low)
+            x = self._replays(self._whole, tokens, low)
         else:
             x = self._hidden_states(samples, some, tokens, low, max(held))
         self.computed += tokens.numel()

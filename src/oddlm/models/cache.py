@@ -131,7 +131,7 @@ class CachedSession(RunSession):
         self.owners: list[int] | None = None  # the row of each sample; None: each has its own
         self.pending: Pending | None = None  # if the logits of the last fill will be read again
         self.fills = 0
-        self._replays = None if recorder is None else Replays(self._whole, recorder)
+        self._replays = None if recorder is None else Replays(recorder)
         self._shared: tuple[tuple[int, ...], Tensor, Members] | None = None
 
     @property
@@ -295,7 +295,7 @@ class CachedSession(RunSession):
         window = Window(
             tokens,
             partial(self._inputs, group.samples, group.numbers, places, span),
-            partial(self._replays, tokens, places)
+            partial(self._replays, self._whole, tokens, places)
             if self._replays is not None and len(group.samples) == len(self.low)
             else None,
         )

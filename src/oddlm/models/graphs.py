@@ -1,11 +1,13 @@
-"""A function of tensors, recorded once per shape and replayed: on a GPU as a CUDA graph.
+"""A function of tensors, recorded once per shape and replayed as a CUDA graph.
 
 A replay costs the host one launch. The function must read nothing but its inputs and tensors that
 stay where they are, and must not wait for the device. The first call of a shape is a plain one, so
 that nothing is recorded for shapes that do not repeat.
 """
 
+import gc
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -24,34 +26,32 @@ class CudaRecorder:
     """Records the kernels of a function.
 
     `torch.cuda.graph` would also collect garbage and give cached memory back to the driver, which
-    takes longer than the recording.
+    takes longer than the recording. Instead, nothing is collected meanwhile: freeing an older graph
+    would spoil it.
     """
 
     def record(self, function: Callable[[], Tensor]) -> Recorded:
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            function()  # libraries allocate their workspaces at the first call
-            torch.cuda.synchronize()
-            graph.capture_begin(capture_error_mode="thread_local")
-            try:
-                result = function()
-            finally:
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            with torch.cuda.stream(stream):
+                function()  # libraries allocate their workspaces at the first call
+                torch.cuda.synchronize()
+                graph.capture_begin(capture_error_mode="thread_local")
+                try:
+                    result = function()
+                except BaseException:
+                    with suppress(RuntimeError):  # what went wrong is what function says
+                        graph.capture_end()
+                    raise
                 graph.capture_end()
+        finally:
+            if collects:
+                gc.enable()
         torch.cuda.current_stream().wait_stream(stream)
         return graph.replay, result
-
-
-class CallRecorder:
-    """Calls the function again, on devices without graphs."""
-
-    def record(self, function: Callable[[], Tensor]) -> Recorded:
-        result = function()
-
-        def replay() -> None:
-            result.copy_(function())
-
-        return replay, result
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,23 +64,25 @@ class Recording:
 class Replays:
     """The recordings of one function.
 
-    The result of a call is valid until the next call with inputs of the same shapes.
+    It is given at every call and not kept: a session that holds its own method in a cycle would
+    hold keys and values, too, until garbage is collected. The result of a call is valid until the
+    next call with inputs of the same shapes.
     """
 
-    def __init__(self, function: Callable[..., Tensor], recorder: Recorder) -> None:
-        self.function, self.recorder = function, recorder
+    def __init__(self, recorder: Recorder) -> None:
+        self.recorder = recorder
         self.recordings: dict[Hashable, Recording] = {}
         self.met: set[Hashable] = set()
 
-    def __call__(self, *inputs: Tensor) -> Tensor:
+    def __call__(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
         key = tuple((x.shape, x.dtype, x.device) for x in inputs)
         found = self.recordings.get(key)
         if found is None and key not in self.met:
             self.met.add(key)
-            return self.function(*inputs)
+            return function(*inputs)
         if found is None:
             held = [x.clone() for x in inputs]
-            found = Recording(held, *self.recorder.record(partial(self.function, *held)))
+            found = Recording(held, *self.recorder.record(partial(function, *held)))
             self.recordings[key] = found
         for own, new in zip(found.inputs, inputs, strict=True):
             own.copy_(new)
@@ -92,5 +94,6 @@ class Replays:
         self.recordings.clear()
 
 
-def recorder_for(device: torch.device) -> Recorder:
-    return CudaRecorder() if device.type == "cuda" else CallRecorder()
+def recorder_for(device: torch.device) -> Recorder | None:
+    """Return a recorder for a device; None if it has no graphs."""
+    return CudaRecorder() if device.type == "cuda" else None
