@@ -27,7 +27,7 @@ from .graphs import Recorder, Replays
 from .session import RunSession, column
 from .transformer import KV, Layout, Transformer
 
-ROOM = 128  # the cache of the samples grows by this many positions at a time
+ROOM = 128  # the cache of the samples grows by this many positions at a time, or doubles
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +315,10 @@ class BlockSession(RunSession):
         if not self.sample_kv or needed <= self.room:
             return
         self._moved()
-        more = -(-needed // ROOM) * ROOM - self.room
+        room = -(-needed // ROOM) * ROOM
+        if self._replays is not None:  # recording anew takes longer than reading more
+            room = max(room, 2 * self.room)
+        more = room - self.room
         for layer, pair in enumerate(self.sample_kv):
             self.sample_kv[layer] = tuple(  # type: ignore[assignment]
                 torch.cat([x, x.new_zeros(*x.shape[:2], more, x.shape[3])], dim=2) for x in pair
