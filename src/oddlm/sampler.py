@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from .core.alarm import memory_advice
+from .core.begin import begin as begin_run
 from .core.canvas import Prompt, Template
 from .core.guide import Guide, as_guide
 from .core.model import Model, ModelInfo, Query, info_of, open_session
 from .core.run import advance
-from .core.run import begin as begin_run
 from .core.settings import Settings
 from .core.state import State
 from .core.step import Denoised, History, Observer, Policy, StepEvent

@@ -5,7 +5,7 @@ import torch
 
 import oddlm
 from oddlm import Repulsion, denoise
-from oddlm.core import run
+from oddlm.core import begin as beginning
 
 SHAPE = {"n": 4, "length": 10, "steps": 5}
 
@@ -107,7 +107,7 @@ def test_confidence_is_the_probability_of_the_choice(toy, options):
 
 def test_nothing_is_computed_when_nobody_looks(toy, monkeypatch):
     calls = []
-    real = run.predict
+    real = beginning.predict
     monkeypatch.setattr(
         run, "predict", lambda *args, **kwargs: calls.append(1) or real(*args, **kwargs)
     )

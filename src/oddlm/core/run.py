@@ -11,8 +11,7 @@ the same state and logits give the same result. (On a GPU, bad logits are report
 because checking them at once would make the CPU wait.)
 """
 
-import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -20,26 +19,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import noise
 from .agree import agreed
 from .alarm import Alarm
-from .blocks import Blocks
-from .canvas import Prompt, Template, lay_prompts, lay_templates
-from .choose import Outlook, delay, look, predict, probability
-from .drafts import Reviser
+from .choose import Outlook, delay, look, probability
 from .explore import fork_cells, order_noise
-from .guide import Backend, Guide
 from .model import ModelInfo, Query
-from .policies import POLICIES
-from .process import Absorbing, Editing, Process, Remasking, Renoising, Uniform
-from .quota import Moment, Quota, plan_quota, select
-from .settings import Settings
+from .quota import select
+from .settle import blanked, reviewed, settled
 from .state import Plan, State, quota_of
 from .step import (
     ABSENT,
     Decision,
-    Draft,
-    History,
     Prediction,
     Proposal,
     Step,
@@ -47,138 +37,6 @@ from .step import (
 )
 
 
-def begin(
-    prompts: Sequence[Prompt],
-    settings: Settings,
-    info: ModelInfo,
-    *,
-    backend: Backend,
-    guide: Guide | None = None,
-    history: History | None = None,
-    templates: Sequence[Template] | None = None,
-) -> State:
-    """Begin a run and return its first state.
-
-    Args:
-        prompts: Token ids of each prompt, of any lengths; each gets settings.n samples.
-        settings: How the samples are drawn.
-        info: The model that will answer the queries.
-        backend: The implementation that computes the run.
-        guide: Changes the logits at every step.
-        history: That of a `Denoised` with the same prompts and settings, to continue from it with
-            n more samples per prompt.
-        templates: For each prompt `length` tokens, with None for each token to be written.
-
-    Raises:
-        ValueError: Arguments that do not fit each other or the model.
-    """
-    settings.check(info)
-    policy = POLICIES.build(settings.policy)
-    parallel, remasks, edits = (
-        bool(getattr(policy, name, False)) for name in ("parallel", "remasks", "edits")
-    )
-    quota = plan_quota(
-        settings.length,
-        settings.steps,
-        settings.block_length,
-        info,
-        fork=settings.fork,
-        remasks=remasks,
-    )
-    left, lengths = lay_prompts(prompts, settings.n, info)
-    B, L = len(left), quota.length
-    answers, given = lay_templates(templates, settings.n, L, len(prompts), info)
-    masked = torch.ones(B, L, dtype=torch.bool, device=left.device) if given is None else ~given
-    blocks = Blocks.lay(masked, quota.block_length, lengths, info.align)
-    blocks = replace(blocks, unsettled=masked) if edits else blocks
-    ends = quota.ends(blocks)
-    aligned = info.align == "answer"
-    seeds = noise.seed_tensor(settings.seed, len(prompts), left.device)
-    made_with = {
-        "model": info.identity,
-        "length": L,
-        "steps": quota.steps,
-        "block_length": quota.block_length,
-        "prompts": [[int(t) for t in p] for p in prompts],
-        "seed": seeds.tolist(),
-        "templates": None if templates is None else [list(t) for t in templates],
-    }
-    drafts = Reviser.of(info, settings)
-    untimed = parallel and drafts is None  # samples end at steps of their own
-    _check_history(history, made_with, untimed)
-    earlier = None if history is None else history.memory
-    running = (
-        None if guide is None else guide.begin(info, backend, earlier, resumes=history is not None)
-    )
-    memory = None if running is None else running.memory
-    if untimed and memory is not None:
-        raise ValueError(
-            "guide cannot remember a history with a parallel policy: samples end at different steps"
-        )
-    if settings.stop_at_end and memory is not None:
-        raise ValueError(
-            "guide cannot remember a history with stop_at_end: samples end at different steps"
-        )
-    masks = set() if info.mask_id is None else {info.mask_id}
-    never = tuple(sorted({*settings.suppress} | masks))
-    confidence = "sampled" if settings.sampled(info) else "full"
-    plan = Plan(
-        run=uuid.uuid4().hex,
-        settings=settings,
-        # A state is pickled, so it holds the embedding only if it needs it.
-        info=info if settings.prompt_noise else replace(info, embedding=None),
-        quota=quota,
-        total=quota.steps if aligned else quota.most_steps(fork=settings.fork),
-        schedule=None
-        if parallel or edits or given is not None or drafts is not None
-        else _schedule(quota, prompts, info, fork=settings.fork),
-        ends=ends,
-        policy=policy,
-        parallel=parallel,
-        process=_process(info, never, remasks=remasks, edits=edits),
-        drafts=drafts,
-        guide=running,
-        backend=backend,
-        predict=partial(
-            predict,
-            temperature=settings.temperature,
-            top_k=settings.top_k,
-            top_p=settings.top_p,
-            needs=getattr(policy, "needs", None),
-            confidence=confidence,
-        ),
-        stops=settings.stop_at_end and bool(info.end_ids),
-        seeds=seeds,
-        first_sample=0 if history is None else history.samples,
-        prompts=left,
-        prompt_lengths=lengths,
-        given=given,
-        never=never,
-        late=torch.tensor(
-            sorted(settings.suppress_confidence), dtype=torch.long, device=left.device
-        ),
-        made_with=made_with,
-    )
-    tokens = torch.zeros(B, L, dtype=torch.long, device=left.device) if answers is None else answers
-    state = State(
-        plan=plan,
-        index=0,
-        tokens=tokens,
-        blocks=blocks,
-        commit_step=torch.full((B, L), -1, device=left.device),
-        confidence=torch.zeros(B, L, dtype=torch.float64, device=left.device) if remasks else None,
-        nfe=torch.zeros(B, dtype=torch.long, device=left.device),
-        live=None,
-        done=False,
-        memory=memory,
-        reviews=torch.zeros(B, blocks.count, dtype=torch.long, device=left.device)
-        if edits
-        else None,
-    )
-    return _blanked(_settled(state))
-
-
-@torch.no_grad()
 def advance(state: State, logits: Tensor, *, query: Query | None = None) -> tuple[State, StepEvent]:
     """Take one step with the answer to `state.query`, and return the new state and what happened.
 
@@ -248,11 +106,11 @@ def advance(state: State, logits: Tensor, *, query: Query | None = None) -> tupl
         draft=draft,
         alarms=tuple(alarm.pending),
     )
-    after = _reviewed(after, step, decision)
+    after = reviewed(after, step, decision)
     changed = forks or outlook.pushed is not None
     plain = partial(_plain, plan, step, outlook) if changed else None
     event = StepEvent(step, prediction, decision, outlook, after.blocks, plain)
-    after = _blanked(_settled(after))
+    after = blanked(settled(after))
     if after.done:
         alarm.sound()
         after = replace(after, alarms=())
@@ -345,123 +203,3 @@ def _fork(plan: Plan, outlook: Outlook) -> tuple[Prediction, Decision]:
     )
     prediction = replace(prediction, tokens=tokens, confidence=confidence, logprobs=None)
     return prediction, Decision(commit)
-
-
-def _reviewed(state: State, step: Step, decision: Decision) -> State:
-    """Settle the blocks that a step found finished; nothing changes if no token is edited."""
-    process, before = state.plan.process, step.blocks
-    if not isinstance(process, Editing):
-        return state
-    assert state.reviews is not None
-    settled = process.settled(step, decision.commit)
-    here = torch.arange(before.count, device=settled.device) == before.current[:, None]
-    return replace(
-        state,
-        blocks=state.blocks.settle(settled[:, None] & before.inside),
-        reviews=state.reviews + (here & step.reviewing[:, None]),
-    )
-
-
-def _blanked(state: State) -> State:
-    """Fill the masked positions with the process's blank tokens (MASK or noise)."""
-    if state.done or (state.index and not state.plan.process.renews):
-        return state
-    blank = state.plan.process.blank(state.step)
-    return replace(state, tokens=torch.where(state.masked, blank, state.tokens))
-
-
-def _settled(state: State) -> State:
-    """Update which samples still need the network, and whether the run is done.
-
-    This waits for a GPU only if the answer cannot be known in advance.
-    """
-    plan = state.plan
-    schedule = plan.schedule
-    if state.index >= (plan.total if schedule is None else len(schedule)) and not plan.edits:
-        return replace(state, done=True)
-    if plan.drafts is not None:
-        return _opened(_stopped(state) if plan.stops else state)
-    if schedule is not None and not (plan.stops and state.index and schedule[state.index].opens):
-        return state
-    if plan.stops:
-        state = _stopped(state)
-    busy = state.blocks.unfinished.any(dim=1)
-    live = busy.nonzero().squeeze(1)
-    return replace(state, live=None if len(live) == len(busy) else live, done=not len(live))
-
-
-def _opened(state: State) -> State:
-    """Open the next block of a model that drafts once no sample has any left in the present one."""
-    plan, steps = state.plan, state.plan.quota.steps_per_block
-    while state.index < plan.total:
-        block, done = divmod(state.index, steps)
-        blocks = replace(state.blocks, front=block)
-        busy = blocks.open.any(dim=1)
-        if busy.any():
-            live = None if busy.all() else busy.nonzero().squeeze(1)
-            draft = state.draft if done else Draft.empty(state.tokens)
-            return replace(state, blocks=blocks, live=live, draft=draft)
-        state = replace(state, index=(block + 1) * steps)
-    return replace(state, done=True)
-
-
-def _stopped(state: State) -> State:
-    """Fill the samples whose text ended in a finished block with the token that ended it."""
-    plan, blocks, guide = state.plan, state.blocks, state.plan.guide_from(state.index)
-    ends = torch.isin(state.tokens, torch.tensor(plan.info.end_ids, device=state.tokens.device))
-    ends &= (state.commit_step >= 0) & (blocks.ids < blocks.current[:, None])
-    stopped = ends.any(dim=1)
-    if guide is not None:  # samples that are pushed away from this one need its logits
-        later = stopped.view(-1, plan.settings.n).flip(1).long().cumprod(dim=1).flip(1).bool()
-        stopped = (
-            later if guide.looks_back else later.all(dim=1, keepdim=True).expand_as(later)
-        ).flatten()
-    fill = state.tokens.gather(1, ends.byte().argmax(dim=1, keepdim=True))
-    here = stopped[:, None] & state.masked
-    return replace(
-        state,
-        tokens=torch.where(here, fill, state.tokens),
-        blocks=blocks.with_masked(state.masked & ~here).settle(stopped[:, None]),
-    )
-
-
-def _schedule(
-    quota: Quota, prompts: Sequence[Prompt], info: ModelInfo, *, fork: bool
-) -> tuple[Moment, ...] | None:
-    """Return the schedule of the samples, or None if their blocks differ."""
-    if info.align == "answer":
-        return quota.schedule(0, fork=fork)
-    before = {len(prompt) % quota.block_length for prompt in prompts}
-    return quota.schedule(before.pop(), fork=fork) if len(before) == 1 else None
-
-
-def _process(info: ModelInfo, never: tuple[int, ...], *, remasks: bool, edits: bool) -> Process:
-    if remasks and info.drafting is not None:
-        raise ValueError(
-            f"{info.identity} writes a block as a whole, once it is finished, so a policy has no "
-            "token to remask"
-        )
-    if edits and (remasks or info.process == "uniform"):
-        raise ValueError(
-            "a policy that edits tokens can neither remask them nor run on a uniform model"
-        )
-    if info.process == "uniform":
-        kind = Uniform if info.drafting is None else Renoising
-        return kind(info.vocab_size, never)
-    if info.mask_id is None:
-        raise ValueError(f"{info.name} has no mask_id: an absorbing model needs one")
-    if edits:
-        return Editing(info.mask_id)
-    return Remasking(info.mask_id) if remasks else Absorbing(info.mask_id)
-
-
-def _check_history(history: History | None, made_with: Mapping[str, Any], parallel: bool) -> None:
-    if history is None:
-        return
-    if parallel:
-        raise ValueError(
-            "a parallel policy cannot continue from a history: samples end at different steps"
-        )
-    for name, value in made_with.items():
-        if (was := history.made_with[name]) != value:
-            raise ValueError(f"history was made with {name} {was}, not {value}")
