@@ -109,7 +109,7 @@ def test_nothing_is_computed_when_nobody_looks(toy, monkeypatch):
     calls = []
     real = beginning.predict
     monkeypatch.setattr(
-        run, "predict", lambda *args, **kwargs: calls.append(1) or real(*args, **kwargs)
+        beginning, "predict", lambda *args, **kwargs: calls.append(1) or real(*args, **kwargs)
     )
     guide = Repulsion(alpha=16)
     denoise(toy, [[5]], guide=guide, **SHAPE)
