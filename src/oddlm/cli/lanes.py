@@ -16,7 +16,7 @@ def lanes_table(lanes: Sequence[Lane], about: Mapping[str, object]) -> Table:
     beside = any(lane.published_ms is not None for lane in lanes)
     for header in (
         "steps",
-        "ms/step [range]",
+        "ms/step",
         f"s/{PER_ANSWERS}",
         "tokens/s",
         "speed [range]",
@@ -30,7 +30,7 @@ def lanes_table(lanes: Sequence[Lane], about: Mapping[str, object]) -> Table:
     for lane in lanes:
         cells = [
             str(lane.steps),
-            f"{lane.step_ms:.3g} [{lane.step_ms_low:.3g}, {lane.step_ms_high:.3g}]",
+            f"{lane.step_ms:.3g}",
             f"{lane.seconds:.3g}",
             f"{lane.tokens_per_s:.0f}" if lane.tokens_per_s >= 100 else f"{lane.tokens_per_s:.3g}",
             f"{lane.speed:.2f} [{lane.speed_low:.2f}, {lane.speed_high:.2f}]",
