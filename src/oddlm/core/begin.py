@@ -155,7 +155,6 @@ def begin(
     return blanked(settled(state))
 
 
-@torch.no_grad()
 def _schedule(
     quota: Quota, prompts: Sequence[Prompt], info: ModelInfo, *, fork: bool
 ) -> tuple[Moment, ...] | None:

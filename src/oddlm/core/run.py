@@ -37,6 +37,7 @@ from .step import (
 )
 
 
+@torch.no_grad()
 def advance(state: State, logits: Tensor, *, query: Query | None = None) -> tuple[State, StepEvent]:
     """Take one step with the answer to `state.query`, and return the new state and what happened.
 

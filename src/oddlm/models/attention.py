@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
+
+ALIGNED = 8  # rows of weights begin at multiples of this, where fast kernels can read them
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +68,17 @@ def attend(q: Tensor, sources: Sequence[Source], mask: Tensor | None) -> Tensor:
     queries, scale = q.shape[2], q.shape[3] ** -0.5
     q = q.unflatten(1, (sources[0].keys.shape[1], -1)).flatten(2, 3)  # heads with a key are rows
     parts = [source.product(q, source.keys.mT) for source in sources]
+    sizes = [part.shape[3] for part in parts]
+    missing = -sum(sizes) % ALIGNED
+    if missing:
+        parts.append(parts[0].new_full((*parts[0].shape[:3], missing), -torch.inf))
     scores = torch.cat(parts, dim=-1)
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32)) * scale
     if mask is not None:
-        hidden = ~mask[:, :, None].to(scores.device)
+        hidden = F.pad(~mask[:, :, None].to(scores.device), (0, missing), value=True)
         scores = scores.unflatten(2, (-1, queries)).masked_fill(hidden, -torch.inf).flatten(2, 3)
     weights = scores.softmax(dim=-1).to(sources[0].values.dtype)
-    split = weights.split([part.shape[3] for part in parts], dim=-1)
-    attended = [x.product(weight, x.values) for weight, x in zip(split, sources, strict=True)]
+    split = weights.split([*sizes, missing] if missing else sizes, dim=-1)
+    attended = [x.product(weight, x.values) for weight, x in zip(split, sources, strict=False)]
     result: Tensor = sum(attended[1:], attended[0]).unflatten(2, (-1, queries)).flatten(1, 2)
     return result
