@@ -396,3 +396,11 @@ def test_a_finished_session_of_a_resumed_run_counts_from_where_it_begins():
     with pytest.raises(ValueError, match="query 4 of its run, not 5"):
         late(replace(state.query, number=5))
     assert late(state.query).shape[0] == 4
+
+
+def test_a_step_computes_no_gradients(toy):
+    state = begin(toy, [[5]], n=2, length=4, steps=2, guide=Repulsion(alpha=4))
+    logits = open_session(toy, state.query)(state.query).requires_grad_()
+    _, event = advance(state, logits)
+    assert not event.pushed_logits.requires_grad
+    assert not event.prediction.confidence.requires_grad
