@@ -6,6 +6,9 @@ from functools import partial
 
 import pytest
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import oddlm
 from oddlm.core.run import advance
@@ -19,19 +22,48 @@ from . import test_block_cache as blocks
 from .test_cache import PROMPTS, model, run, same
 
 
+class Watching(TorchDispatchMode):
+    """Notes the memory that operations use and did not make."""
+
+    def __init__(self):
+        super().__init__()
+        self.found, self.made = {}, set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        for memory in storages((args, kwargs)):
+            if memory._cdata not in self.made:
+                self.found.setdefault(memory._cdata, StorageWeakRef(memory))
+        result = function(*args, **(kwargs or {}))
+        self.made |= {memory._cdata for memory in storages(result)} - self.found.keys()
+        return result
+
+
+def storages(tree):
+    return [x.untyped_storage() for x in tree_leaves(tree) if isinstance(x, torch.Tensor)]
+
+
 class Counting:
-    """A recorder that calls the function again."""
+    """A recorder that calls the function again, if all that it read is still what it reads.
+
+    A graph would read the memory that it was recorded with, whatever is there by now.
+    """
 
     def __init__(self):
         self.recorded = self.replayed = 0
 
     def record(self, function):
         self.recorded += 1
-        result = function()
+        function()
+        with Watching() as then:
+            result = function()
 
         def replay():
             self.replayed += 1
-            result.copy_(function())
+            assert not any(memory.expired() for memory in then.found.values())
+            with Watching() as now:
+                again = function()
+            assert now.found.keys() <= then.found.keys()
+            result.copy_(again)
 
         return replay, result
 
@@ -98,6 +130,12 @@ BLOCK_RUNS = {
     "one prompt": {"prompts": [[5, 6, 7, 8, 9]], "n": 3},
     "in step": {"prompts": [[5, 6], [7] * 6, [8] * 10], "stop_at_end": True, "n": 4},
     "apart": {"policy": "threshold"},  # the windows of a step differ, so nothing is recorded
+    "now and then apart": {
+        "prompts": [[5, 6, 7, 8], [7, 8, 9, 5, 6, 7, 8, 9]],
+        "policy": {"name": "threshold", "threshold": 0.05},
+        "length": 64,
+        "steps": 64,
+    },
     "long": {"prompts": [[5, 6, 7]], "length": 140, "steps": 140},
 }
 
