@@ -126,6 +126,15 @@ def test_a_dual_cache_records_twice_and_replays_the_rest():
     assert (recorded.recorder.recorded, recorded.recorder.replayed) == (2, 3 * 3 - 1)
 
 
+def test_a_prefix_cache_keeps_the_recording_of_the_last_window_alone():
+    """Those of earlier blocks are wider, and never come back."""
+    sessions, tiny = [], Recorded(model("grouped", cache="prefix"))
+    tiny.session = lambda query: sessions.append(Recorded.session(tiny, query)) or sessions[0]
+    run(tiny, "alike", steps=12)
+    assert tiny.recorder.recorded == 3
+    assert len(sessions[0]._replays.recordings) == 1
+
+
 BLOCK_RUNS = {
     "one prompt": {"prompts": [[5, 6, 7, 8, 9]], "n": 3},
     "in step": {"prompts": [[5, 6], [7] * 6, [8] * 10], "stop_at_end": True, "n": 4},
@@ -220,11 +229,21 @@ def there(shape, cache, dtype=torch.float64):
 @pytest.mark.gpu
 def test_a_graph_reads_its_inputs_anew():
     weight = torch.randn(64, 64, device="cuda")
-    replays = partial(Replays(CudaRecorder()), lambda x: (x @ weight).relu())
+    replays = partial(Replays(CudaRecorder(torch.device("cuda"))), lambda x: (x @ weight).relu())
     for rows in (3, 5, 3, 5):
         x = torch.randn(rows, 64, device="cuda")
         assert torch.equal(replays(x), (x @ weight).relu())
     assert len(replays.func.recordings) == 2
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_a_graph_is_recorded_where_its_tensors_are():
+    weight = torch.randn(64, 64, device="cuda:1")
+    replays = partial(Replays(CudaRecorder(weight.device)), lambda x: (x @ weight).relu())
+    for _ in range(3):
+        x = torch.randn(3, 64, device="cuda:1")
+        assert torch.equal(replays(x), (x @ weight).relu())
 
 
 @pytest.mark.gpu
@@ -234,7 +253,7 @@ def test_a_graph_reads_its_inputs_anew():
 @pytest.mark.parametrize("cache", ["prefix", "dual"])
 def test_graphs_say_what_calls_say(cache, prompts, shape, policy):
     settings = {"policy": policy, "steps": 12, "guide": oddlm.Repulsion(alpha=4)}
-    graphs = Recorded(there(shape, cache), CudaRecorder())
+    graphs = Recorded(there(shape, cache), CudaRecorder(torch.device("cuda")))
     same(run(graphs, prompts, **settings), run(there(shape, cache), prompts, **settings))
 
 
@@ -244,7 +263,7 @@ def test_graphs_say_what_calls_say(cache, prompts, shape, policy):
 def test_graphs_of_blocks_say_what_calls_say(shape, runs):
     options = {"guide": oddlm.Repulsion(alpha=4), "fork": True, **BLOCK_RUNS[runs]}
     eager = on_gpu(blocks.model(shape, dtype=torch.float64))
-    graphs = Recorded(eager, CudaRecorder())
+    graphs = Recorded(eager, CudaRecorder(torch.device("cuda")))
     blocks.same(blocks.run(graphs, **options), blocks.run(eager, **options))
 
 
@@ -255,7 +274,7 @@ def test_a_graph_of_experts_says_what_a_call_says():
     assert lone.network.replayable
     assert not on_gpu(blocks.model("experts")).network.replayable
     options = {"prompts": [[5, 6, 7, 8, 9]], "n": 3}
-    graphs = Recorded(lone, CudaRecorder())
+    graphs = Recorded(lone, CudaRecorder(torch.device("cuda")))
     blocks.same(blocks.run(graphs, **options), blocks.run(lone, **options))
 
 
@@ -272,7 +291,10 @@ def test_no_cached_step_waits_inside_a_block(cache, pushed, graphs):
         tiny, first = on_gpu(blocks.model(), torch.float32), 0
     else:
         tiny, first = there("grouped", cache, torch.float32), 2
-    tiny, block = Recorded(tiny, CudaRecorder()) if graphs else tiny, 4 if first == 0 else 8
+    tiny, block = (
+        Recorded(tiny, CudaRecorder(torch.device("cuda"))) if graphs else tiny,
+        4 if first == 0 else 8,
+    )
     steps = 4 * block
     state = begin(
         tiny,

@@ -129,7 +129,8 @@ class CachedSession(RunSession):
         self.owners: list[int] | None = None  # the row of each sample; None: each has its own
         self.pending: Pending | None = None  # if the logits of the last fill will be read again
         self.fills = 0
-        self._replays = None if recorder is None else Replays(recorder)
+        # all windows are equally wide, and of a prefix cache they only become narrower
+        self._replays = None if recorder is None else Replays(recorder, most=1)
         self._members = KeptMembers(self.prompt_lengths.device)
 
     @property
