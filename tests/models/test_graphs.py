@@ -2,6 +2,7 @@
 
 import gc
 import weakref
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -133,6 +134,19 @@ def test_a_prefix_cache_keeps_the_recording_of_the_last_window_alone():
     run(tiny, "alike", steps=12)
     assert tiny.recorder.recorded == 3
     assert len(sessions[0]._replays.recordings) == 1
+
+
+@pytest.mark.parametrize("cache", ["prefix", "dual"])
+def test_recordings_of_all_samples_are_dropped_when_one_has_left(cache):
+    tiny = Recorded(model("grouped", cache=cache))
+    state = begin(tiny, [[5, 6, 7]], n=3, length=8, steps=8, block_length=4)
+    session = tiny.session(state.query)
+    for _ in range(3):
+        state, _ = advance(state, session(state.query))
+    assert session._replays.recordings
+    live = torch.tensor([0, 2])
+    session(replace(state.query.take(live), samples=live))
+    assert not session._replays.recordings
 
 
 BLOCK_RUNS = {

@@ -155,6 +155,8 @@ class CachedSession(RunSession):
             )
         R, device = len(query.tokens), query.tokens.device
         index = self.indices(query)
+        if index is not None and self._replays is not None:
+            self._replays.forget()  # they compute all samples, and those that left do not return
         numbers = self.numbers(index)
         samples = torch.arange(R, device=device) if index is None else index
         positions = query.positions

@@ -102,7 +102,7 @@ class Replays:
         return found.result
 
     def forget(self) -> None:
-        """Drop all recordings: the tensors that they read have moved."""
+        """Drop all recordings: what they read has moved, or they are not needed any more."""
         self.recordings.clear()
 
 
