@@ -12,7 +12,6 @@ import torch
 import oddlm
 from oddlm import SampleParams
 from oddlm.models.cache import CachedSession
-from oddlm.models.graphs import CallRecorder
 from oddlm.models.moe import ExpertConfig
 from oddlm.models.native import Native
 from oddlm.models.transformer import Transformer, TransformerConfig
@@ -21,6 +20,7 @@ from oddlm.serve.joined import JoinedPasses
 from oddlm.serve.passes import AlonePasses, passes_of
 from oddlm.serve.sizes import Shape
 
+from ..models.test_graphs import Counting
 from ..waiting import WAIT_S
 from .test_company import direct, read, said, tell, tokens, works
 
@@ -247,7 +247,7 @@ class Recorded(Native):
     """A model whose sessions replay their steps when they take them alone."""
 
     def session(self, query):
-        return CachedSession(self.network, query, self.cache, self.refresh, CallRecorder())
+        return CachedSession(self.network, query, self.cache, self.refresh, Counting())
 
 
 def test_sessions_with_recordings_join(toy_lm):
