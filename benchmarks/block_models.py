@@ -166,6 +166,8 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--compiled", choices=COMPILED, help="compile, and replay CUDA graphs")
     args = parser.parse_args()
+    if args.tokens < 2 * TURN * args.per_step:
+        parser.error(f"--tokens must be at least {2 * TURN} x --per-step, for two turns")
     device = torch.device(args.device)
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     where = torch.cuda.get_device_name() if device.type == "cuda" else "CPU"

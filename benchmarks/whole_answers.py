@@ -1,6 +1,6 @@
 """Time whole answers with and without the dual cache: plain sampling and ODD, 8B shapes.
 
-    python benchmarks/whole_answers.py --out benchmarks/results/whole-answers-h200.md
+    python benchmarks/whole_answers.py --out whole-answers.md
     python benchmarks/whole_answers.py --models tiny --cells 4x16x8 --repeats 1   # to see it run
 
 Weights are random: time does not depend on them. A cell is samples x tokens x tokens of a block,

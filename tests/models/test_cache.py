@@ -152,6 +152,42 @@ def test_wrappers_open_a_session_for_each_part(cache, wrap):
     same(run(wrapped, open_only=True), run(plain, open_only=True))
 
 
+@pytest.mark.parametrize("ended", [[], [1, 2]], ids=["all", "some"])
+@pytest.mark.parametrize("cache", ["prefix", "dual"])
+def test_parts_read_nothing_back_while_the_samples_are_the_same(cache, ended, monkeypatch):
+    """Reading a tensor back waits for a GPU."""
+    wrapped = MicroBatch(model(cache=cache), 2)
+    tokens, lengths = canvas(wrapped.info, [[5, 6, 7]], 5, 8)
+    first, *queries = (
+        replace(query(wrapped.info, tokens, lengths, 8, 4, number), low=0) for number in range(4)
+    )
+    if ended:
+        live = torch.tensor([i for i in range(5) if i not in ended])
+        queries = [replace(asked.take(live), samples=live) for asked in queries]
+    session = wrapped.session(first)
+    session(first)
+    session(queries[0])
+    read, tolist = [], torch.Tensor.tolist
+    monkeypatch.setattr(torch.Tensor, "tolist", lambda x: read.append(x) or tolist(x))
+    for asked in queries[1:]:
+        assert len(session(asked)) == 5 - len(ended)
+    assert not read
+
+
+def test_samples_that_wait_for_others_return_to_their_part():
+    """As those of a model that drafts do."""
+    plain = Bare(model())
+    parts = MicroBatch(plain, 2)
+    tokens, lengths = canvas(plain.model.info, [[5, 6, 7]], 5, 8)
+    tokens[:, 3] = torch.arange(5)
+    every = query(plain.model.info, tokens, lengths, 8, 4)
+    live = torch.tensor([0, 3, 4])
+    session = parts.session(every)
+    for asked in (every, replace(every.take(live), samples=live), every):
+        wanted = plain(asked.tokens, asked.start, asked.prompt_lengths)
+        assert (session(asked) - wanted).abs().max() < CLOSE
+
+
 def test_wrapped_models_without_sessions_still_work():
     plain = run(Bare(model()))
     same(run(MicroBatch(Bare(model()), 2)), plain)

@@ -2,10 +2,14 @@
 
 import gc
 import weakref
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import oddlm
 from oddlm.core.run import advance
@@ -19,19 +23,48 @@ from . import test_block_cache as blocks
 from .test_cache import PROMPTS, model, run, same
 
 
+class Watching(TorchDispatchMode):
+    """Notes the memory that operations use and did not make."""
+
+    def __init__(self):
+        super().__init__()
+        self.found, self.made = {}, set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        for memory in storages((args, kwargs)):
+            if memory._cdata not in self.made:
+                self.found.setdefault(memory._cdata, StorageWeakRef(memory))
+        result = function(*args, **(kwargs or {}))
+        self.made |= {memory._cdata for memory in storages(result)} - self.found.keys()
+        return result
+
+
+def storages(tree):
+    return [x.untyped_storage() for x in tree_leaves(tree) if isinstance(x, torch.Tensor)]
+
+
 class Counting:
-    """A recorder that calls the function again."""
+    """A recorder that calls the function again, if all that it read is still what it reads.
+
+    A graph would read the memory that it was recorded with, whatever is there by now.
+    """
 
     def __init__(self):
         self.recorded = self.replayed = 0
 
     def record(self, function):
         self.recorded += 1
-        result = function()
+        function()
+        with Watching() as then:
+            result = function()
 
         def replay():
             self.replayed += 1
-            result.copy_(function())
+            assert not any(memory.expired() for memory in then.found.values())
+            with Watching() as now:
+                again = function()
+            assert now.found.keys() <= then.found.keys()
+            result.copy_(again)
 
         return replay, result
 
@@ -94,10 +127,38 @@ def test_a_dual_cache_records_twice_and_replays_the_rest():
     assert (recorded.recorder.recorded, recorded.recorder.replayed) == (2, 3 * 3 - 1)
 
 
+def test_a_prefix_cache_keeps_the_recording_of_the_last_window_alone():
+    """Those of earlier blocks are wider, and never come back."""
+    sessions, tiny = [], Recorded(model("grouped", cache="prefix"))
+    tiny.session = lambda query: sessions.append(Recorded.session(tiny, query)) or sessions[0]
+    run(tiny, "alike", steps=12)
+    assert tiny.recorder.recorded == 3
+    assert len(sessions[0]._replays.recordings) == 1
+
+
+@pytest.mark.parametrize("cache", ["prefix", "dual"])
+def test_recordings_of_all_samples_are_dropped_when_one_has_left(cache):
+    tiny = Recorded(model("grouped", cache=cache))
+    state = begin(tiny, [[5, 6, 7]], n=3, length=8, steps=8, block_length=4)
+    session = tiny.session(state.query)
+    for _ in range(3):
+        state, _ = advance(state, session(state.query))
+    assert session._replays.recordings
+    live = torch.tensor([0, 2])
+    session(replace(state.query.take(live), samples=live))
+    assert not session._replays.recordings
+
+
 BLOCK_RUNS = {
     "one prompt": {"prompts": [[5, 6, 7, 8, 9]], "n": 3},
     "in step": {"prompts": [[5, 6], [7] * 6, [8] * 10], "stop_at_end": True, "n": 4},
     "apart": {"policy": "threshold"},  # the windows of a step differ, so nothing is recorded
+    "now and then apart": {
+        "prompts": [[5, 6, 7, 8], [7, 8, 9, 5, 6, 7, 8, 9]],
+        "policy": {"name": "threshold", "threshold": 0.05},
+        "length": 64,
+        "steps": 64,
+    },
     "long": {"prompts": [[5, 6, 7]], "length": 140, "steps": 140},
 }
 
@@ -182,11 +243,21 @@ def there(shape, cache, dtype=torch.float64):
 @pytest.mark.gpu
 def test_a_graph_reads_its_inputs_anew():
     weight = torch.randn(64, 64, device="cuda")
-    replays = partial(Replays(CudaRecorder()), lambda x: (x @ weight).relu())
+    replays = partial(Replays(CudaRecorder(torch.device("cuda"))), lambda x: (x @ weight).relu())
     for rows in (3, 5, 3, 5):
         x = torch.randn(rows, 64, device="cuda")
         assert torch.equal(replays(x), (x @ weight).relu())
     assert len(replays.func.recordings) == 2
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_a_graph_is_recorded_where_its_tensors_are():
+    weight = torch.randn(64, 64, device="cuda:1")
+    replays = partial(Replays(CudaRecorder(weight.device)), lambda x: (x @ weight).relu())
+    for _ in range(3):
+        x = torch.randn(3, 64, device="cuda:1")
+        assert torch.equal(replays(x), (x @ weight).relu())
 
 
 @pytest.mark.gpu
@@ -196,7 +267,7 @@ def test_a_graph_reads_its_inputs_anew():
 @pytest.mark.parametrize("cache", ["prefix", "dual"])
 def test_graphs_say_what_calls_say(cache, prompts, shape, policy):
     settings = {"policy": policy, "steps": 12, "guide": oddlm.Repulsion(alpha=4)}
-    graphs = Recorded(there(shape, cache), CudaRecorder())
+    graphs = Recorded(there(shape, cache), CudaRecorder(torch.device("cuda")))
     same(run(graphs, prompts, **settings), run(there(shape, cache), prompts, **settings))
 
 
@@ -206,7 +277,7 @@ def test_graphs_say_what_calls_say(cache, prompts, shape, policy):
 def test_graphs_of_blocks_say_what_calls_say(shape, runs):
     options = {"guide": oddlm.Repulsion(alpha=4), "fork": True, **BLOCK_RUNS[runs]}
     eager = on_gpu(blocks.model(shape, dtype=torch.float64))
-    graphs = Recorded(eager, CudaRecorder())
+    graphs = Recorded(eager, CudaRecorder(torch.device("cuda")))
     blocks.same(blocks.run(graphs, **options), blocks.run(eager, **options))
 
 
@@ -217,7 +288,7 @@ def test_a_graph_of_experts_says_what_a_call_says():
     assert lone.network.replayable
     assert not on_gpu(blocks.model("experts")).network.replayable
     options = {"prompts": [[5, 6, 7, 8, 9]], "n": 3}
-    graphs = Recorded(lone, CudaRecorder())
+    graphs = Recorded(lone, CudaRecorder(torch.device("cuda")))
     blocks.same(blocks.run(graphs, **options), blocks.run(lone, **options))
 
 
@@ -234,7 +305,10 @@ def test_no_cached_step_waits_inside_a_block(cache, pushed, graphs):
         tiny, first = on_gpu(blocks.model(), torch.float32), 0
     else:
         tiny, first = there("grouped", cache, torch.float32), 2
-    tiny, block = Recorded(tiny, CudaRecorder()) if graphs else tiny, 4 if first == 0 else 8
+    tiny, block = (
+        Recorded(tiny, CudaRecorder(torch.device("cuda"))) if graphs else tiny,
+        4 if first == 0 else 8,
+    )
     steps = 4 * block
     state = begin(
         tiny,

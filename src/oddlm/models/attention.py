@@ -48,6 +48,29 @@ class Members:
         return own
 
 
+class KeptMembers:
+    """The members of rows, kept between steps: copies from the host would wait for the device.
+
+    Those of all samples are kept beside those of some, since recorded steps read them.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.kept: dict[bool, tuple[tuple[int, ...], Tensor, Members]] = {}
+
+    def of(self, owners: tuple[int, ...], every: bool) -> tuple[Tensor, Members]:
+        """Return the rows in use [P], ascending, and their members.
+
+        owners: the row of each sample, of all samples or of some.
+        """
+        found = self.kept.get(every)
+        if found is None or found[0] != owners:
+            rows, members = Members.of(owners, self.device)
+            found = owners, torch.tensor(rows, device=self.device), members
+            self.kept[every] = found
+        return found[1:]
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """Keys and values [R, key heads, S, head], or [P, key heads, S, head] if they are shared."""

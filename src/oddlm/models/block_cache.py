@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from ..core.model import Query
-from .attention import Members, Source, attend
+from .attention import KeptMembers, Members, Source, attend
 from .graphs import Recorder, Replays
 from .session import RunSession, column
 from .transformer import KV, Layout, Transformer
@@ -69,7 +69,7 @@ class BlockSession(RunSession):
         """[samples, width]: with a shift, the hidden state before the window, which predicts its
         first position."""
         self._replays = None if recorder is None else Replays(recorder)
-        self._owners: tuple[tuple[int, ...], Tensor, Members] | None = None  # see `_members`
+        self._members = KeptMembers(self.prompt_lengths.device)
         self._begins = column(self.shared, self.prompt_lengths.device)
 
     @property
@@ -240,7 +240,8 @@ class BlockSession(RunSession):
     ) -> Window:
         device, width = samples.device, places.shape[1]
         from_prompt = max(self.shared[i] for i in some)
-        prompts, members = self._members(some)
+        owners, every = tuple(self.prompt[i] for i in some), len(some) == len(self.prompt)
+        prompts, members = self._members.of(owners, every)
         mask = None
         if not self._all_visible(some, width, read):
             held = [
@@ -272,15 +273,6 @@ class BlockSession(RunSession):
             and self.shared[i] + read + width <= self.lengths[i] + answer
             for i in some
         )
-
-    def _members(self, some: list[int]) -> tuple[Tensor, Members]:
-        """Return the prompts of some samples, and which of them share each."""
-        owners = tuple(self.prompt[i] for i in some)
-        if self._owners is None or self._owners[0] != owners:
-            device = self.prompt_lengths.device
-            prompts, members = Members.of(owners, device)
-            self._owners = owners, torch.tensor(prompts, device=device), members
-        return self._owners[1:]
 
     def _attend(self, window: Window, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attend to the prompt, to the finished blocks of the sample, and to the window itself."""

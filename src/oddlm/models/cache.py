@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from ..core.model import Query
-from .attention import Members, Source, attend
+from .attention import KeptMembers, Source, attend
 from .graphs import Recorder, Replays
 from .session import RunSession, alike, column
 from .transformer import KV, Layout, Transformer
@@ -52,8 +52,6 @@ class Group:
     open: int | None  # how many of the positions are open, if known; these come first
 
     def take(self, members: list[int]) -> "Group":
-        if len(members) == len(self.numbers):
-            return self
         """Return some of them, in ascending order."""
         if len(members) == len(self.numbers):
             return self
@@ -131,8 +129,9 @@ class CachedSession(RunSession):
         self.owners: list[int] | None = None  # the row of each sample; None: each has its own
         self.pending: Pending | None = None  # if the logits of the last fill will be read again
         self.fills = 0
-        self._replays = None if recorder is None else Replays(recorder)
-        self._shared: tuple[tuple[int, ...], Tensor, Members] | None = None
+        # all windows are equally wide, and of a prefix cache they only become narrower
+        self._replays = None if recorder is None else Replays(recorder, most=1)
+        self._members = KeptMembers(self.prompt_lengths.device)
 
     @property
     def nbytes(self) -> int:
@@ -156,6 +155,8 @@ class CachedSession(RunSession):
             )
         R, device = len(query.tokens), query.tokens.device
         index = self.indices(query)
+        if index is not None and self._replays is not None:
+            self._replays.forget()  # they compute all samples, and those that left do not return
         numbers = self.numbers(index)
         samples = torch.arange(R, device=device) if index is None else index
         positions = query.positions
@@ -359,12 +360,13 @@ class CachedSession(RunSession):
     ) -> LayerAttention:
         """Return the attention of windows at `places` [R, W] to shared keys and to their own."""
         assert self.owners is not None
-        rows, members = self._members(numbers)
+        owners, every = tuple(self.owners[i] for i in numbers), len(numbers) == len(self.low)
+        rows, members = self._members.of(owners, every)
         padding = self.start - self.prompt_lengths[samples][:, None]
-        every = torch.arange(self.width, device=places.device)
+        columns = torch.arange(self.width, device=places.device)
         # the shared keys of the window's own positions are those of the last fill
-        outside = (every < places[:, :1]) | (every > places[:, -1:])
-        mask = torch.cat([outside & (every >= padding), places >= padding], dim=1)[:, None, None]
+        outside = (columns < places[:, :1]) | (columns > places[:, -1:])
+        mask = torch.cat([outside & (columns >= padding), places >= padding], dim=1)[:, None, None]
 
         def attention(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             keys, values = self.kv[layer]
@@ -374,16 +376,6 @@ class CachedSession(RunSession):
             return attend(q, [Source(keys, values, members), Source(k, v)], mask)
 
         return attention
-
-    def _members(self, numbers: list[int]) -> tuple[Tensor, Members]:
-        """Return the shared rows of some samples, and which of them share each."""
-        assert self.owners is not None
-        owners = tuple(self.owners[i] for i in numbers)
-        if self._shared is None or self._shared[0] != owners:
-            device = self.prompt_lengths.device
-            rows, members = Members.of(owners, device)
-            self._shared = owners, torch.tensor(rows, device=device), members
-        return self._shared[1:]
 
     def _head(self, x: Tensor, positions: Tensor) -> Tensor:
         """Run the output head on `positions` of x [R, W, width]."""

@@ -9,7 +9,8 @@ import gc
 from collections.abc import Callable, Hashable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from threading import Lock
 from typing import Protocol
 
 import torch
@@ -23,15 +24,22 @@ class Recorder(Protocol):
 
 
 class CudaRecorder:
-    """Records the kernels of a function.
+    """Records the kernels of a function on one GPU, which need not be the current one.
 
     `torch.cuda.graph` would also collect garbage and give cached memory back to the driver, which
     takes longer than the recording. Instead, nothing is collected meanwhile: freeing an older graph
-    would spoil it.
+    would spoil it. All recordings use one stream, since each stream caches memory of its own.
     """
 
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.stream, self.lock = device, torch.cuda.Stream(device), Lock()
+
     def record(self, function: Callable[[], Tensor]) -> Recorded:
-        graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+        with self.lock, torch.cuda.device(self.device):
+            return self._record(function)
+
+    def _record(self, function: Callable[[], Tensor]) -> Recorded:
+        graph, stream = torch.cuda.CUDAGraph(), self.stream
         stream.wait_stream(torch.cuda.current_stream())
         collects = gc.isenabled()
         gc.disable()
@@ -67,10 +75,12 @@ class Replays:
     It is given at every call and not kept: a session that holds its own method in a cycle would
     hold keys and values, too, until garbage is collected. The result of a call is valid until the
     next call with inputs of the same shapes.
+
+    most: how many recordings are kept; the oldest makes room for a new one.
     """
 
-    def __init__(self, recorder: Recorder) -> None:
-        self.recorder = recorder
+    def __init__(self, recorder: Recorder, most: int | None = None) -> None:
+        self.recorder, self.most = recorder, most
         self.recordings: dict[Hashable, Recording] = {}
         self.met: set[Hashable] = set()
 
@@ -81,6 +91,8 @@ class Replays:
             self.met.add(key)
             return function(*inputs)
         if found is None:
+            if len(self.recordings) == self.most:
+                del self.recordings[next(iter(self.recordings))]
             held = [x.clone() for x in inputs]
             found = Recording(held, *self.recorder.record(partial(function, *held)))
             self.recordings[key] = found
@@ -90,10 +102,15 @@ class Replays:
         return found.result
 
     def forget(self) -> None:
-        """Drop all recordings: the tensors that they read have moved."""
+        """Drop all recordings: what they read has moved, or they are not needed any more."""
         self.recordings.clear()
 
 
 def recorder_for(device: torch.device) -> Recorder | None:
     """Return a recorder for a device; None if it has no graphs."""
-    return CudaRecorder() if device.type == "cuda" else None
+    return _recorder(device) if device.type == "cuda" else None
+
+
+@cache
+def _recorder(device: torch.device) -> CudaRecorder:
+    return CudaRecorder(device)

@@ -1,6 +1,5 @@
 """Wrappers that add batching or guidance to a model; the sampler sees an ordinary model."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -59,37 +58,51 @@ class MicroBatch(Wrapper):
 
     def session(self, query: Query) -> Session:
         """Open one session per part; samples stay in their part when others are done."""
-        query = _numbered(query)
-        parts = [
-            query.take(slice(i, i + self.max_batch))
-            for i in range(0, len(query.tokens), self.max_batch)
-        ]
-        first = torch.stack([part.samples[0] for part in parts if part.samples is not None])
-        return _Parts([open_session(self.model, part) for part in parts], first)
+        return _Parts(self.model, query, self.max_batch)
 
 
-def _numbered(query: Query) -> Query:
-    if query.samples is not None:
-        return query
-    return replace(query, samples=torch.arange(len(query.tokens), device=query.tokens.device))
-
-
-@dataclass(frozen=True, slots=True)
 class _Parts:
-    sessions: Sequence[Session]
-    first: Tensor  # [parts]: the first sample of each
+    """A session for every `size` samples of the first query."""
+
+    def __init__(self, model: Model, first: Query, size: int) -> None:
+        samples = _samples(first)
+        self.first = samples[::size].contiguous()
+        self.samples = first.samples
+        self.parts = [
+            (slice(i, i + size), own)
+            for i, own in zip(range(0, len(samples), size), samples.split(size), strict=True)
+        ]
+        """Where the samples of each session are in a query with `self.samples`, and which."""
+        self.sessions = [open_session(model, _part(first, *part)) for part in self.parts]
 
     def __call__(self, query: Query) -> Tensor:
-        query = _numbered(query)
-        assert query.samples is not None
-        begins = torch.searchsorted(query.samples, self.first).tolist()
-        parts = []
-        for session, first, last in zip(
-            self.sessions, begins, [*begins[1:], len(query.tokens)], strict=True
-        ):
-            if first < last:
-                parts.append(session(query.take(slice(first, last))))
-        return torch.cat(parts)
+        if query.samples is not self.samples:
+            self._divide(query)
+        return torch.cat(
+            [
+                session(_part(query, where, own))
+                for session, (where, own) in zip(self.sessions, self.parts, strict=True)
+                if len(own)
+            ]
+        )
+
+    def _divide(self, query: Query) -> None:
+        """Find the samples of each session, once while they are the same: it waits for a GPU."""
+        samples = _samples(query)
+        begins = torch.searchsorted(samples, self.first).tolist()
+        ends = [*begins[1:], len(samples)]
+        where = [slice(*pair) for pair in zip(begins, ends, strict=True)]
+        self.samples, self.parts = query.samples, [(some, samples[some]) for some in where]
+
+
+def _samples(query: Query) -> Tensor:
+    if query.samples is not None:
+        return query.samples
+    return torch.arange(len(query.tokens), device=query.tokens.device)
+
+
+def _part(query: Query, where: slice, samples: Tensor) -> Query:
+    return replace(query.take(where), samples=samples)
 
 
 class ClassifierFree(Wrapper):
