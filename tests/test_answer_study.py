@@ -17,7 +17,7 @@ def test_the_page_shows_the_stored_notes(monkeypatch, capsys):
     shown = ("the chosen sample is right", "differences", "controls")
     parts = [part.splitlines() for part in capsys.readouterr().out.split("### ")[1:]]
     tables = {title: lines for title, *lines in parts if title.endswith(shown)}
-    assert len(tables) == 6
+    assert len(tables) == 9
     for title, lines in tables.items():
         rows = [line for line in lines if line.startswith("|")]
         assert "\n".join(rows) in page, title

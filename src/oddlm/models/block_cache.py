@@ -265,7 +265,11 @@ class BlockSession(RunSession):
         )
 
     def _all_visible(self, some: list[int], width: int, read: int) -> bool:
-        """Whether the windows of some samples are open blocks that see all that is read."""
+        """Whether the windows of some samples are open blocks that see all that is read.
+
+        A recording keeps the answer: while the cache has all the room that is read, its windows do
+        not change, and once more is held it grows, which drops the recording.
+        """
         answer = self.width - self.start
         return width == self.block and all(
             self.shared[i] == self.shared[some[0]]
