@@ -404,3 +404,18 @@ def test_a_step_computes_no_gradients(toy):
     _, event = advance(state, logits)
     assert not event.pushed_logits.requires_grad
     assert not event.prediction.confidence.requires_grad
+
+
+def test_samples_that_stay_are_known_by_one_tensor():
+    toy, seen = Toy(vocab_size=60), []
+    options = {"length": 24, "steps": 24, "block_length": 8, "temperature": 1.0}
+    state = begin(
+        toy, [[5], [6, 7]], n=3, policy={"name": "threshold", "threshold": 0.3}, **options
+    )
+    session = open_session(toy, state.query)
+    while state.query is not None:
+        seen.append(state.query.samples)
+        state, _ = advance(state, session(state.query))
+    left = [samples for samples in seen if samples is not None]
+    assert len(left) > len({len(samples) for samples in left}) > 1
+    assert len({id(samples) for samples in left}) == len({len(samples) for samples in left})

@@ -26,7 +26,11 @@ def settled(state: State) -> State:
         state = _stopped(state)
     busy = state.blocks.unfinished.any(dim=1)
     live = busy.nonzero().squeeze(1)
-    return replace(state, live=None if len(live) == len(busy) else live, done=not len(live))
+    if len(live) == len(busy):
+        return replace(state, live=None)
+    if state.live is not None and len(live) == len(state.live):
+        live = state.live  # the same samples, which sessions know by this tensor
+    return replace(state, live=live, done=not len(live))
 
 
 def _opened(state: State) -> State:
