@@ -4,6 +4,7 @@ import gc
 import weakref
 from dataclasses import replace
 from functools import partial
+from itertools import product
 
 import pytest
 import torch
@@ -69,6 +70,16 @@ class Counting:
         return replay, result
 
 
+CACHED_RUNS = list(
+    product(
+        ["prefix", "dual"],
+        PROMPTS,
+        ["grouped", "shift"],
+        ["low_confidence", {"name": "threshold", "threshold": 0.3}],
+    )
+)
+
+
 class Recorded(Native):
     """A model whose cached steps are recorded, without a compiler."""
 
@@ -102,10 +113,7 @@ def test_a_recording_reads_its_inputs_anew():
     assert (recorder.recorded, recorder.replayed) == (3, 5)
 
 
-@pytest.mark.parametrize("policy", ["low_confidence", {"name": "threshold", "threshold": 0.3}])
-@pytest.mark.parametrize("shape", ["grouped", "shift"])
-@pytest.mark.parametrize("prompts", PROMPTS)
-@pytest.mark.parametrize("cache", ["prefix", "dual"])
+@pytest.mark.parametrize(("cache", "prompts", "shape", "policy"), CACHED_RUNS)
 def test_recorded_steps_say_what_calls_say(cache, prompts, shape, policy):
     settings = {"policy": policy, "steps": 12, "guide": oddlm.Repulsion(alpha=4)}
     recorded = Recorded(model(shape, cache=cache))
@@ -261,10 +269,7 @@ def test_a_graph_is_recorded_where_its_tensors_are():
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("policy", ["low_confidence", {"name": "threshold", "threshold": 0.3}])
-@pytest.mark.parametrize("shape", ["grouped", "shift"])
-@pytest.mark.parametrize("prompts", PROMPTS)
-@pytest.mark.parametrize("cache", ["prefix", "dual"])
+@pytest.mark.parametrize(("cache", "prompts", "shape", "policy"), CACHED_RUNS)
 def test_graphs_say_what_calls_say(cache, prompts, shape, policy):
     settings = {"policy": policy, "steps": 12, "guide": oddlm.Repulsion(alpha=4)}
     graphs = Recorded(there(shape, cache), CudaRecorder(torch.device("cuda")))
