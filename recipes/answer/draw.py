@@ -6,7 +6,8 @@ r"""Draw samples on fresh problems, and note which sample every way to vote woul
         --data gsm8k_test.jsonl
 
 A line per problem and method goes to FOLDER/MODEL-TASK-SIDE.jsonl. Lines that are there are kept,
-so the command resumes. report.py prints the tables.
+so the command resumes. Several processes may draw at once, each its own `--part`. report.py prints
+the tables.
 
 The methods of the tune side are candidates: plain sampling at several temperatures, and ODD with
 several alphas. Those of the test side are what report.py chooses from them, the settings that
@@ -101,14 +102,21 @@ def _wrong_prompt(lm: LM, bench: Bench, samples: Sequence[Sample]) -> int:
     return vote(Ballot(lm.model, wrong, samples), by="cloze").candidates[0].sample.index
 
 
-def todo(
-    bench: Bench, side: str, known: set[tuple[str, str]], folder: Path, model: str
+def planned(
+    bench: Bench, side: str, folder: Path, model: str
 ) -> Iterator[tuple[str, SampleParams, Problem]]:
     problems = bench.task.problems(**bench.options, split=side, limit=bench.problems[side])
     for name, settings in methods(folder, model, bench.name, side).items():
         for problem in problems:
-            if (name, problem.id) not in known:
-                yield name, SampleParams(**bench.params, **settings), problem
+            yield name, SampleParams(**bench.params, **settings), problem
+
+
+def part(text: str) -> slice:
+    """Read `2/8`; raise ValueError if it is anything else."""
+    number, count = map(int, text.split("/"))
+    if not 0 < number <= count:
+        raise ValueError(text)
+    return slice(number - 1, None, count)
 
 
 def main() -> None:
@@ -118,6 +126,9 @@ def main() -> None:
     parser.add_argument("--model", default="mini")
     parser.add_argument("--data", type=Path)
     parser.add_argument("--task", help="only this one, such as countdown-4")
+    parser.add_argument(
+        "--part", type=part, default=slice(None), help="2/8: every eighth line, from the second on"
+    )
     given = parser.parse_args()
     try:
         lm = oddlm.load(given.model)
@@ -129,7 +140,8 @@ def main() -> None:
             continue
         path = path_of(given.folder, given.model, bench.name, given.side)
         known = {(line["method"], line["problem"]) for line in lines(path)}
-        work = list(todo(bench, given.side, known, given.folder, given.model))
+        own = list(planned(bench, given.side, given.folder, given.model))[given.part]
+        work = [one for one in own if (one[0], one[2].id) not in known]
         with path.open("a") as out:
             for name, params, problem in track(work, path.stem):
                 line = {"method": name, **noted(lm, bench, problem, params)}

@@ -6,6 +6,8 @@ is read once, too, and never repeated.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor
@@ -90,18 +92,49 @@ def attend(q: Tensor, sources: Sequence[Source], mask: Tensor | None) -> Tensor:
     """
     queries, scale = q.shape[2], q.shape[3] ** -0.5
     q = q.unflatten(1, (sources[0].keys.shape[1], -1)).flatten(2, 3)  # heads with a key are rows
-    parts = [source.product(q, source.keys.mT) for source in sources]
-    sizes = [part.shape[3] for part in parts]
-    missing = -sum(sizes) % ALIGNED
-    if missing:
-        parts.append(parts[0].new_full((*parts[0].shape[:3], missing), -torch.inf))
-    scores = torch.cat(parts, dim=-1)
+    products = [source.product(q, source.keys.mT) for source in sources]
+    weights = _weigh(products, mask, queries, scale)
+    attended, first = [], 0
+    for source, size in zip(sources, (x.shape[3] for x in products), strict=True):
+        attended.append(source.product(weights[..., first : first + size], source.values))
+        first += size
+    result: Tensor = sum(attended[1:], attended[0]).unflatten(2, (-1, queries)).flatten(1, 2)
+    return result
+
+
+def _weigh(
+    products: Sequence[Tensor], mask: Tensor | None, queries: int, scale: float
+) -> Tensor:
+    """Compute `weights_of`, on a GPU in one kernel."""
+    if fusible(products[0].device):
+        from .fused_softmax import DTYPES, SOURCES, fused_weights
+
+        if products[0].dtype in DTYPES and len(products) <= SOURCES:
+            return fused_weights(products, mask, queries, scale, ALIGNED)
+    return weights_of(products, mask, queries, scale)
+
+
+@cache
+def fusible(device: torch.device) -> bool:
+    """Whether Triton's kernels run there."""
+    if device.type != "cuda" or find_spec("triton") is None:
+        return False
+    return torch.cuda.get_device_capability(device) >= (8, 0)
+
+
+def weights_of(
+    products: Sequence[Tensor], mask: Tensor | None, queries: int, scale: float
+) -> Tensor:
+    """Return the softmax over the products of queries with the keys of all sources.
+
+    products: [R, key heads, rows, S] each, where the queries of every head are rows.
+    Returns [R, key heads, rows, S], with some zeros behind them.
+    """
+    missing = -sum(x.shape[3] for x in products) % ALIGNED
+    space = products[0].new_full((*products[0].shape[:3], missing), -torch.inf)
+    scores = torch.cat([*products, space], dim=-1)
     scores = scores.to(torch.promote_types(scores.dtype, torch.float32)) * scale
     if mask is not None:
         hidden = F.pad(~mask[:, :, None].to(scores.device), (0, missing), value=True)
         scores = scores.unflatten(2, (-1, queries)).masked_fill(hidden, -torch.inf).flatten(2, 3)
-    weights = scores.softmax(dim=-1).to(sources[0].values.dtype)
-    split = weights.split([*sizes, missing] if missing else sizes, dim=-1)
-    attended = [x.product(weight, x.values) for weight, x in zip(split, sources, strict=False)]
-    result: Tensor = sum(attended[1:], attended[0]).unflatten(2, (-1, queries)).flatten(1, 2)
-    return result
+    return scores.softmax(dim=-1).to(products[0].dtype)
