@@ -52,6 +52,7 @@ class ModelInfo:
     block_length: int | None = None  # block size of a block-causal model
     align: Align = "answer"  # whether its blocks are counted from the prompt or from the answer
     causal_context: bool = False  # it reads finished blocks causally: blocks may begin anywhere
+    blind: bool = False  # its logits after the open block are not those of the present canvas
     nudges: bool = False  # whether a query may add a nudge to the prompt's embeddings
     selective: bool = False  # whether a query may ask for some of the positions only
     passes: int = 1  # network evaluations per query
@@ -64,6 +65,11 @@ class ModelInfo:
         """The block length of a run that asks for none; None is one block."""
         fixed = self.align == "absolute" or self.causal_context or self.drafting is not None
         return self.block_length if fixed else None
+
+    @property
+    def open_only(self) -> bool:
+        """Whether only the logits of the open block mean something, to guides, too."""
+        return self.blind or self.block_length is not None
 
     @property
     def identity(self) -> str:
@@ -109,8 +115,8 @@ class Query:
     """A run's request for logits.
 
     The answer is [R, m, V] for the m `positions`, or [R, T - start, V] if they are None. Only the
-    logits of masked positions are read (of a block-causal model, only those of the open block), and
-    tokens are chosen only in the open block.
+    logits of masked positions are read (of a model whose info is `open_only`, those of the open
+    block), and tokens are chosen only in the open block.
     """
 
     run: str  # id of the run
@@ -126,8 +132,6 @@ class Query:
     low: int | None = None
     """First position of the open block, counted from `start`, if it is the same for all samples and
     known without asking the device."""
-    open: int | None = None
-    """How many of the positions are open, if that is known likewise; they come first."""
     echo: Tensor | None = None
     """[R, block_length, V]: the logits that the last step drew from in the open block, pushed,
     filtered and divided by the temperature; None at its first step. Only for models whose

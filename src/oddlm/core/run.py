@@ -122,7 +122,7 @@ def _as_seen(plan: Plan, step: Step) -> Step:
     """Return the step as a guide sees it: without given tokens and unanswered positions."""
     if plan.given is not None:
         step = replace(step, tokens=step.tokens.masked_fill(plan.given, ABSENT))
-    if plan.info.block_length is None:
+    if not plan.info.open_only:
         return step
     tokens = step.tokens.masked_fill(step.blocks.pending, ABSENT)
     return replace(step, tokens=tokens, open_only=True)

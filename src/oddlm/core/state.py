@@ -173,11 +173,10 @@ class State:
     def open_only(self) -> bool:
         """Whether only the logits of open positions are read.
 
-        A guide reads those of all masked positions, unless the model is block-causal: then those of
-        pending positions mean nothing.
+        A guide reads those of all masked positions, unless those of pending ones mean nothing.
         """
         info = self.plan.info
-        return info.block_length is not None or (info.selective and self.guide is None)
+        return info.open_only or (info.selective and self.guide is None)
 
     @property
     def answered(self) -> Tensor:
@@ -217,7 +216,6 @@ class State:
             nudge,
             blocks,
             low=None if plan.schedule is None else plan.schedule[self.index].low,
-            open=None if plan.schedule is None else plan.schedule[self.index].open,
             echo=echo,
         )
 

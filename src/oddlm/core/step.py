@@ -68,7 +68,7 @@ class Step:
     reviewed: Tensor | None = None  # [B]: the same steps of all blocks
     given: Tensor | None = None  # [B, L] bool: tokens of a template, which are never masked
     open_only: bool = False
-    """Guides of a block-causal model see no pending positions: neither masked, nor a token."""
+    """Whether a guide sees no pending positions: neither masked, nor a token."""
     draft: Draft | None = None  # of a model that drafts
     block_steps: int | None = None  # steps of a block in a model that drafts, None in others
 

@@ -102,9 +102,7 @@ def attend(q: Tensor, sources: Sequence[Source], mask: Tensor | None) -> Tensor:
     return result
 
 
-def _weigh(
-    products: Sequence[Tensor], mask: Tensor | None, queries: int, scale: float
-) -> Tensor:
+def _weigh(products: Sequence[Tensor], mask: Tensor | None, queries: int, scale: float) -> Tensor:
     """Compute `weights_of`, on a GPU in one kernel."""
     if fusible(products[0].device):
         from .fused_softmax import DTYPES, SOURCES, fused_weights

@@ -10,8 +10,8 @@ attends to the keys and values that all other positions had when the sample's ca
 A sample's cache is refilled when the sample opens its next block, and every `refresh` steps. Each
 sample does so independently: its windows are the same alone and in a batch.
 
-With "dual", pending positions keep the logits of the last fill. No token is chosen there, but a
-guide reads them.
+With "dual", the positions after the open block are those of the last fill, so nobody reads their
+logits, not even a guide: what is asked of them is answered with those of another position.
 
 Attention is bidirectional, so the keys and values of a prompt depend on the answer behind it, and
 samples can share them for as long as their whole canvases were alike when the cache was filled: as
@@ -49,7 +49,6 @@ class Group:
     tokens: Tensor  # [R, T]
     positions: Tensor  # [R, m], counted from `start`
     lows: list[int]  # first position of each sample's open block, counted from `start`
-    open: int | None  # how many of the positions are open, if known; these come first
 
     def take(self, members: list[int]) -> "Group":
         """Return some of them, in ascending order."""
@@ -62,47 +61,7 @@ class Group:
             self.tokens[index],
             self.positions[index],
             [self.lows[i] for i in members],
-            self.open,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Pending:
-    """The logits of the last fill, of B samples with L positions."""
-
-    logits: Tensor  # [rows, m, V]
-    rows: Tensor  # [B]: the row of each sample
-    slots: Tensor  # [B, L]: where in it each position is
-    in_order: bool = False  # whether all rows end with the same number of pending positions
-
-    @classmethod
-    def of(cls, logits: Tensor, rows: Tensor, group: Group, width: int) -> "Pending":
-        """Keep logits of rows that stand for the positions of a group of all samples."""
-        slots = group.positions.new_zeros(len(group.positions), width)
-        places = torch.arange(group.positions.shape[1], device=slots.device)
-        slots.scatter_(1, group.positions, places.expand_as(group.positions))
-        return cls(logits, rows, slots, group.open is not None)
-
-    def take(self, samples: Tensor, positions: Tensor) -> Tensor:
-        """Return the logits [R, m, V] of these samples at positions [R, m]."""
-        return self.logits[self.rows[samples][:, None], self.slots[samples].gather(1, positions)]
-
-    def last(self, samples: Tensor, count: int) -> Tensor:
-        """Return the logits of the last positions of these samples, if they are in order."""
-        some = self.logits[:, self.logits.shape[1] - count :]
-        if len(some) == 1:
-            return some.expand(len(samples), -1, -1)
-        every = len(some) == len(samples) == len(self.rows)
-        return some if every else some[self.rows[samples]]
-
-    def replaced(self, samples: Tensor, positions: Tensor, logits: Tensor) -> "Pending":
-        """Give every sample a row of its own, with these logits for some of them."""
-        B, L = self.slots.shape
-        every = torch.arange(L, device=positions.device).expand(B, -1)
-        rows = torch.arange(B, device=positions.device)
-        whole = self.take(rows, every)
-        whole[samples[:, None], positions] = logits
-        return Pending(whole, rows, every)
 
 
 class CachedSession(RunSession):
@@ -127,7 +86,6 @@ class CachedSession(RunSession):
         self.age = [0] * count  # steps since the last fill
         self.kv: list[KV] = []  # per layer, [rows, key heads, T, head]
         self.owners: list[int] | None = None  # the row of each sample; None: each has its own
-        self.pending: Pending | None = None  # if the logits of the last fill will be read again
         self.fills = 0
         # all windows are equally wide, and of a prefix cache they only become narrower
         self._replays = None if recorder is None else Replays(recorder, most=1)
@@ -162,7 +120,7 @@ class CachedSession(RunSession):
         positions = query.positions
         if positions is None:
             positions = torch.arange(self.width - self.start, device=device).expand(R, -1)
-        group = Group(numbers, samples, query.tokens, positions, _lows(query), query.open)
+        group = Group(numbers, samples, query.tokens, positions, _lows(query))
         due: list[int] = []  # those whose cache must be filled
         members: dict[int, list[int]] = {}  # the others, by the width of their windows
         for i, sample in enumerate(numbers):
@@ -222,7 +180,6 @@ class CachedSession(RunSession):
             parts.append(self.network.predictors(x, self.start, lengths[first[part]]))
         self.owners = owners if shared else None
         logits = self._head(torch.cat(parts), group.positions[first])
-        self._keep(group, logits, inverse, together)
         return logits if len(first) == len(inverse) else logits[inverse]
 
     def _store(
@@ -262,20 +219,6 @@ class CachedSession(RunSession):
         if self._replays is not None:
             self._replays.forget()
 
-    def _keep(self, group: Group, logits: Tensor, rows: Tensor, together: bool) -> None:
-        """Keep the logits of a fill if those of pending positions will be read again."""
-        if self.cache != "dual" or group.positions.shape[1] <= self.block:
-            self.pending = None if together else self.pending
-            return
-        width = self.width - self.start
-        if together:
-            self.pending = Pending.of(logits, rows, group, width)
-            return
-        if self.pending is None:
-            zeros = rows.new_zeros(len(self.low), width)
-            self.pending = Pending(logits.new_zeros(1, 1, logits.shape[2]), zeros[:, 0], zeros)
-        self.pending = self.pending.replaced(group.samples, group.positions, logits[rows])
-
     def _asked(self, group: Group, width: int) -> tuple[Window, Callable[[Tensor], Tensor]]:
         """Return the windows of some samples, and the logits of their hidden states.
 
@@ -308,20 +251,7 @@ class CachedSession(RunSession):
             # without a token before it, the first position predicts itself
             alone = (self.prompt_lengths[group.samples][:, None] + low == 0)[..., None]
             x = torch.cat([torch.where(alone, x[:, 1:2], x[:, :1]), x[:, 1:-1]], dim=1)
-        width, asked = x.shape[1], group.positions.shape[1]
-        known = self.pending is not None and self.pending.in_order
-        # positions ascend, so those inside the window come first
-        fresh = group.open if known and group.open is not None else min(width, asked)
-        offset = group.positions[:, :fresh] - low
-        logits = self._head(x, offset.clamp(0, width - 1))
-        if self.pending is None or fresh == asked:
-            return logits
-        if known:
-            return torch.cat([logits, self.pending.last(group.samples, asked - fresh)], dim=1)
-        result = self.pending.take(group.samples, group.positions)
-        inside = ((offset >= 0) & (offset < width))[..., None]
-        result[:, :fresh] = torch.where(inside, logits, result[:, :fresh])
-        return result
+        return self._head(x, (group.positions - low).clamp(0, x.shape[1] - 1))
 
     def _whole(self, tokens: Tensor, places: Tensor) -> Tensor:
         """Compute the windows of all samples from tensors alone, so that it can be recorded."""

@@ -100,6 +100,7 @@ class Native:
             block_length=config.block_length,
             align="answer" if config.block_length is None or config.causal_context else "absolute",
             causal_context=config.causal_context,
+            blind=self.cache == "dual",
             nudges=self.cache is None,  # cached keys would carry the nudge of an earlier step
             selective=True,
             # keys and values, or the MLP and the residual stream twice
