@@ -197,7 +197,8 @@ def tuning_table(folder: Path, last: int = 3) -> Table | None:
         return None
     path = folder / "chosen.json"
     chosen = json.loads(path.read_text()) if path.exists() else {}
-    rows, bold = [], set()
+    rows: list[tuple[str, ...]] = []
+    bold: set[tuple[int, int]] = set()
     for about, lines in sorted(runs, key=lambda run: [run[0][name] for name in TUNED]):
         found = [line["held_out"]["plain"] for line in lines if "held_out" in line]
         n, end = found[0]["n"], found[-1]
