@@ -1,7 +1,8 @@
-"""Print the table of the study of rollouts, and draw its figure, from stored runs.
+"""Print the tables of the study of rollouts, and draw its figure, from stored runs.
 
-    python recipes/rl/report.py results/rl                       # the table
-    python recipes/rl/report.py results/rl --figure study.png    # the figure, too (matplotlib)
+    python recipes/rl/report.py                         # of the runs in recipes/rl/results
+    python recipes/rl/report.py --figure study.png      # the figure, too (matplotlib)
+    python recipes/rl/report.py runs/rl-study/results   # of a repetition
 
 Numbers are those of unseen problems. Intervals are 95 % bootstrap intervals that resample both
 problems and seeds; differences are paired by problem, and by seed.
@@ -9,7 +10,7 @@ problems and seeds; differences are paired by problem, and by seed.
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from oddlm.report.plots import COLOURS, MARKS, PLAIN, STYLE, WIDTH
 from oddlm.report.tables import Table
 from oddlm.text import percent
 
+RESULTS = Path(__file__).parent / "results"
 METHODS = ("plain", "fork", "odd", "careful")
+TUNED = ("learning_rate", "negative_weight")
 LABELS = {
     "plain": "plain sampling",
     "fork": "fork",
@@ -29,15 +32,24 @@ LABELS = {
 }
 RESAMPLES, BLOCK = 10_000, 500
 Values = np.ndarray  # [measurements, seeds, problems]
+FIRST, LAST = slice(20), slice(-20, None)  # updates
+Lines = list[dict[str, Any]]
+Measure = Callable[[Values, int], Values]
+
+
+def read(path: Path) -> tuple[dict[str, Any], Lines]:
+    """Return what a run was, and its log."""
+    about, *lines = map(json.loads, path.read_text().splitlines())
+    return about, lines
 
 
 class Study:
     """The measurements of all complete runs."""
 
     def __init__(self, folder: Path) -> None:
-        runs: dict[str, dict[int, list[dict[str, Any]]]] = {}
+        runs: dict[str, dict[int, Lines]] = {}
         for path in sorted(folder.glob("*.jsonl")):
-            about, *lines = map(json.loads, path.read_text().splitlines())
+            about, lines = read(path)
             if "method" in about:
                 runs.setdefault(about["method"], {})[about["seed"]] = lines
         if not runs:
@@ -51,25 +63,31 @@ class Study:
             name: [runs[name][seed] for seed in self.seeds] for name in names if name in runs
         }
 
-    def measured(self, method: str, sampling: str) -> tuple[list[int], Values, int]:
-        """Return updates, how many samples of each problem are right, and of how many."""
+    def held_out(self, method: str, sampling: str) -> tuple[list[int], list[Lines]]:
+        """Return updates, and what was measured after them by seed."""
         found = [
             [line for line in lines if sampling in line.get("held_out", {})]
             for lines in self.runs[method]
         ]
-        right = [[line["held_out"][sampling]["right"] for line in lines] for lines in found]
-        return (
-            [line["step"] for line in found[0]],
-            np.array(right).transpose(1, 0, 2),
-            found[0][0]["held_out"][sampling]["n"],
-        )
+        measured = [[line["held_out"][sampling] for line in lines] for lines in found]
+        return [line["step"] for line in found[0]], measured
 
-    def rollouts(self, method: str, name: str, last: int = 20) -> float:
-        """Return the mean of a note on rollouts over the last updates."""
-        notes = [
-            [line[name] for line in lines if name in line][-last:] for lines in self.runs[method]
-        ]
-        return float(np.mean(notes))
+    def right(self, method: str, sampling: str) -> tuple[Values, int]:
+        """Return how many samples of each problem are right, and of how many."""
+        _, measured = self.held_out(method, sampling)
+        right = [[one["right"] for one in lines] for lines in measured]
+        return np.array(right).transpose(1, 0, 2), measured[0][0]["n"]
+
+    def entropy(self, method: str, sampling: str) -> list[float]:
+        """Return the mean entropy over seeds, for each measurement."""
+        _, measured = self.held_out(method, sampling)
+        found = np.mean([[one["entropy"] for one in lines] for lines in measured], axis=0)
+        return [float(x) for x in found]
+
+    def rollouts(self, method: str, name: str, updates: slice = LAST) -> float:
+        """Return the mean of a note on rollouts over some updates."""
+        notes = [[line[name] for line in lines if name in line] for lines in self.runs[method]]
+        return float(np.mean([one[updates] for one in notes]))
 
 
 def pass_1(right: Values, n: int) -> Values:
@@ -98,44 +116,105 @@ def shown(values: Values, sign: str = "") -> str:
     return f"{mean} [{low}, {high}]"
 
 
-def table(study: Study, sampling: str) -> Table:
-    """Before and after, with the difference to plain rollouts."""
-    rows = []
-    _, first, n = study.measured(next(iter(study.runs)), sampling)
-    measures = (pass_1, solved) if n > 1 else (pass_1,)
-    rows.append(
-        ("before training", *(shown(m(first, n)[0]) for m in measures), *"-" * len(measures))
-    )
-    plain = study.measured("plain", sampling)[1][-1] if "plain" in study.runs else None
+def measures(n: int) -> dict[str, Measure]:
+    return {"Pass@1": pass_1, **({f"Pass@{n}": solved} if n > 1 else {})}
+
+
+def label(name: str) -> str:
+    return LABELS.get(name, name)
+
+
+def table(study: Study, sampling: str, against: str) -> Table:
+    """Before and after, with the difference to the rollouts `against`."""
+    first, n = study.right(next(iter(study.runs)), sampling)
+    used = measures(n)
+    nothing = "-" * len(used)
+    rows = [("before training", *(shown(measure(first, n)[0]) for measure in used.values()))]
+    rows[0] += tuple(nothing)
+    other = study.right(against, sampling)[0][-1] if against in study.runs else None
     for name in study.runs:
-        last = study.measured(name, sampling)[1][-1]
-        cells = [shown(m(last, n)) for m in measures]
-        if plain is None or name == "plain":
-            cells += "-" * len(measures)
+        last = study.right(name, sampling)[0][-1]
+        cells = [shown(measure(last, n)) for measure in used.values()]
+        if other is None or name == against:
+            cells += nothing
         else:
-            cells += [shown(m(last, n) - m(plain, n), "+") for m in measures]
-        rows.append((LABELS.get(name, name), *cells))
-    names = ["Pass@1", f"Pass@{n}"][: len(measures)]
-    columns = ("rollouts", *names, *(f"{name}: difference to plain" for name in names))
+            cells += [shown(measure(last, n) - measure(other, n), "+") for measure in used.values()]
+        rows.append((label(name), *cells))
+    columns = ("rollouts", *used, *(f"{name}: difference to {against}" for name in used))
+    return Table(f"Measured with {sampling} sampling", columns, tuple(rows), size(study, first))
+
+
+def size(study: Study, right: Values) -> str:
     seeds = len(study.seeds)
-    note = f"{first.shape[2]} problems, {seeds} seed{'s' * (seeds > 1)}, per cent."
-    return Table(f"Measured with {sampling} sampling", columns, tuple(rows), note)
+    return f"{right.shape[2]} problems, {seeds} seed{'s' * (seeds > 1)}, per cent."
+
+
+def course_table(study: Study, sampling: str) -> Table:
+    """Every measurement, and the change from the first to the last."""
+    name = next(iter(study.runs))
+    updates, _ = study.held_out(name, sampling)
+    first, n = study.right(name, sampling)
+    rows: list[tuple[str, ...]] = []
+    for title, measure in measures(n).items():
+        rows.append((title,))
+        for name in study.runs:
+            values = measure(study.right(name, sampling)[0], n)
+            means = (percent(float(value.mean())) for value in values)
+            rows.append((label(name), *means, shown(values[-1] - values[0], "+")))
+    rows.append(("entropy",))
+    for name in study.runs:
+        found = study.entropy(name, sampling)
+        cells = (*(f"{x:.3f}" for x in found), f"{found[-1] - found[0]:+.3f}")
+        rows.append((label(name), *cells))
+    columns = ("rollouts, updates", *map(str, updates), "change")
+    note = f"{size(study, first)} Entropy in nats per token."
+    return Table(f"The course, measured with {sampling} sampling", columns, tuple(rows), note)
 
 
 def rollout_table(study: Study) -> Table:
-    """What the rollouts of the last updates were like."""
+    """What the rollouts of the last updates were like; groups with signal of the first, too."""
     rows = [
         (
-            LABELS.get(name, name),
+            label(name),
             percent(study.rollouts(name, "reward")),
             percent(study.rollouts(name, "mixed")),
+            percent(study.rollouts(name, "mixed", FIRST)),
             f"{study.rollouts(name, 'surprise'):.3f}",
             f"{study.rollouts(name, 'weight'):.3f}",
         )
         for name in study.runs
     ]
-    columns = ("rollouts", "mean reward", "groups with signal", "surprise", "mean weight")
-    return Table("Rollouts of the last 20 updates", columns, tuple(rows))
+    groups = "groups with signal"
+    columns = ("rollouts", "reward", groups, f"{groups}, first 20", "surprise", "weight")
+    note = "Means; reward and groups in per cent, surprise in nats per token."
+    return Table("Rollouts of the last 20 updates", columns, tuple(rows), note)
+
+
+def tuning_table(folder: Path, last: int = 3) -> Table | None:
+    """The stage `tune`: the means of the last measurements with plain sampling."""
+    runs = [read(path) for path in sorted(folder.glob("tune-*.jsonl"))]
+    if not runs:
+        return None
+    path = folder / "chosen.json"
+    chosen = json.loads(path.read_text()) if path.exists() else {}
+    rows: list[tuple[str, ...]] = []
+    bold: set[tuple[int, int]] = set()
+    for about, lines in sorted(runs, key=lambda run: [run[0][name] for name in TUNED]):
+        found = [line["held_out"]["plain"] for line in lines if "held_out" in line]
+        n, end = found[0]["n"], found[-1]
+        names = ("pass@1", f"pass@{n}")
+        means = [float(np.mean([one[name] for one in found[-last:]])) for name in names]
+        if chosen and all(about[name] == chosen[name] for name in TUNED):
+            bold = {(len(rows), j) for j in range(6)}
+        shares = (percent(x) for x in (*means, *(end[name] for name in names)))
+        rows.append((*(f"{about[name]:g}" for name in TUNED), *shares))
+    titles = (f"{at}{name}" for at in ("", "at the end: ") for name in ("Pass@1", f"Pass@{n}"))
+    columns = ("learning rate", "negative weight", *titles)
+    note = (
+        f"{len(found[0]['right'])} problems, one seed, plain sampling, per cent; means of the last "
+        f"{last} measurements, and the last one. Bold: chosen."
+    )
+    return Table("Tuning, with plain rollouts", columns, tuple(rows), note, frozenset(bold))
 
 
 def draw(study: Study, sampling: str, path: Path) -> None:
@@ -147,20 +226,22 @@ def draw(study: Study, sampling: str, path: Path) -> None:
         figure = Figure(figsize=(WIDTH, 0.45 * WIDTH), layout="constrained")
         panels = figure.subplots(1, 2)
         for i, name in enumerate(study.runs):
-            updates, right, n = study.measured(name, sampling)
+            updates, _ = study.held_out(name, sampling)
+            right, n = study.right(name, sampling)
             style: Mapping[str, Any] = (
                 PLAIN if name == "plain" else {"color": COLOURS[i - 1], "marker": MARKS[i]}
             )
             for panel, measure in zip(panels, (pass_1, solved), strict=True):
                 mean, low, high = 100 * np.array([interval(x) for x in measure(right, n)]).T
-                panel.plot(updates, mean, label=LABELS.get(name, name), **style)
+                panel.plot(updates, mean, label=label(name), **style)
                 panel.fill_between(
                     updates, low, high, color=style["color"], alpha=0.12, linewidth=0
                 )
-                panel.set(xlabel="updates")
-        for panel, k in zip(panels, (1, n), strict=True):
-            panel.set(title=f"Pass@{k}, {sampling} sampling", ylabel="problems (%)")
-        panels[0].legend(title="rollouts", frameon=False)
+                panel.set(xlabel="updates", xticks=updates)
+        for panel, k, what in zip(panels, (1, n), ("samples", "problems"), strict=True):
+            panel.set(title=f"Pass@{k}, {sampling} sampling", ylabel=f"{what} (%)")
+        lines, names = panels[0].get_legend_handles_labels()
+        figure.legend(lines, names, loc="outside lower center", ncols=len(names), frameon=False)
         save_figure(figure, path, dpi=200)
 
 
@@ -168,16 +249,22 @@ def main(words: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("results", type=Path)
+    parser.add_argument("results", type=Path, nargs="?", default=RESULTS)
     parser.add_argument("--figure", type=Path)
     parser.add_argument("--sampling", default="plain", help="of the figure: plain or default")
+    parser.add_argument(
+        "--against", default="plain", choices=METHODS, help="rollouts that differences are to"
+    )
     options = parser.parse_args(words)
     study = Study(options.results)
     lines = next(iter(study.runs.values()))[0]
     samplings = next(line["held_out"] for line in lines if "held_out" in line)
+    tuning = tuning_table(options.results)
+    tables = [] if tuning is None else [tuning]
     for sampling in samplings:
-        print(table(study, sampling).markdown())
-    print(rollout_table(study).markdown())
+        tables += [table(study, sampling, options.against), course_table(study, sampling)]
+    for one in (*tables, rollout_table(study)):
+        print(one.markdown())
     if options.figure is not None:
         draw(study, options.sampling, options.figure)
 

@@ -1,12 +1,13 @@
 """Run what is still missing of the study of rollouts, several runs side by side on one device.
 
-    python recipes/rl/study.py tune --jobs 9 --minutes 9   # learning rate and negative weight
-    python recipes/rl/study.py main --jobs 6 --minutes 9   # methods x seeds, with what was chosen
+    python recipes/rl/study.py tune --jobs 9    # learning rate and negative weight
+    python recipes/rl/study.py main --jobs 12   # methods x seeds, with what was chosen
 
-Every run is an `oddlm rl` of config.toml with some settings changed. What time cuts short is saved:
-the same command again resumes it. A finished run leaves a file of JSON lines in the results,
-which report.py reads. The methods of `main` differ in how rollouts are drawn, and in nothing else;
-all make the same number of network evaluations.
+Every run is an `oddlm rl` of config.toml with some settings changed. `--minutes 9` ends it after
+that time; what is cut short is saved, and the same command again resumes it. A finished run leaves
+a file of JSON lines in the results, which report.py reads; the published ones are in results/. The
+methods of `main` differ in how rollouts are drawn, and in nothing else; all make the same number of
+network evaluations.
 """
 
 import argparse
@@ -26,7 +27,8 @@ from oddlm.signals import unwinding
 from oddlm.train.loop import LOG
 
 HERE = Path(__file__).parent
-CONFIG, RESULTS, RUNS = HERE / "config.toml", Path("results/rl"), Path("runs/rl")
+CONFIG, RUNS = HERE / "config.toml", Path("runs/rl-study")
+RESULTS = RUNS / "results"
 METHODS: Mapping[str, Mapping[str, Any]] = {
     "plain": {"alpha": 0},
     "fork": {"alpha": 0, "fork": True},
@@ -55,7 +57,13 @@ def tune_jobs() -> list[Job]:
         Job(
             f"tune-{rate:g}-{negative:g}",
             {"learning_rate": rate, "negative_weight": negative},
-            (f"learning_rate={rate}", f"negative_weight={negative}", "steps=60"),
+            (
+                f"learning_rate={rate}",
+                f"negative_weight={negative}",
+                "steps=60",
+                "check_every=20",
+                "evaluate.problems.count=128",
+            ),
         )
         for rate in RATES
         for negative in NEGATIVES

@@ -1,11 +1,14 @@
 """The study in miniature: time cuts it short, it goes on, and its report reads what is stored."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from recipes.rl import report, study
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_a_study_that_is_cut_short_goes_on(recipe, tmp_path, monkeypatch, capsys):
@@ -33,23 +36,112 @@ def test_a_study_that_is_cut_short_goes_on(recipe, tmp_path, monkeypatch, capsys
     assert "1 of 1" in capsys.readouterr().out
 
 
-def test_the_report_compares_with_plain_rollouts(tmp_path, capsys):
+def tables(text: str) -> dict[str, dict[str, list[str]]]:
+    """Return what a report prints: by title and first cell, the other cells without intervals."""
+    found = {}
+    for part in text.split("### ")[1:]:
+        title, *lines = part.splitlines()
+        rows = [line.strip("| ").split(" | ") for line in lines if line.startswith("|")]
+        found[title] = {row[0]: [cell.partition(" ")[0] for cell in row[1:]] for row in rows}
+    return found
+
+
+@pytest.fixture
+def stored(tmp_path):
+    """Two methods, two seeds and two measurements."""
     for method, last in (("plain", [4, 0, 0, 0]), ("odd", [1, 1, 1, 0])):
         for seed in (0, 1):
             lines = [{"method": method, "seed": seed}]
-            for step, right in ((0, [1, 1, 0, 0]), (10, last)):
-                held_out = {"plain": {"n": 4, "right": right}, "greedy": {"n": 1, "right": [1] * 4}}
+            for step, right, entropy in ((0, [1, 1, 0, 0], 0.5), (10, last, 0.25 - seed / 10)):
+                plain = {"n": 4, "right": right, "entropy": entropy}
+                held_out = {"plain": plain, "greedy": {"n": 1, "right": [1] * 4, "entropy": 0}}
                 lines += [{"step": step, "held_out": held_out}]
-                lines += [{"step": step, "reward": 0.5, "mixed": 1, "surprise": 1, "weight": 1}]
+                mixed = 1 - step / 20
+                lines += [{"step": step, "reward": 0.5, "mixed": mixed, "surprise": 1, "weight": 1}]
             path = tmp_path / f"{method}-{seed}.jsonl"
             path.write_text("\n".join(map(json.dumps, lines)))
-    report.main([str(tmp_path), "--figure", str(tmp_path / "study.png")])
-    told = capsys.readouterr().out.splitlines()
-    rows = {line.split(" | ")[0].strip("| "): line.split(" | ")[1:] for line in reversed(told)}
-    cells = [cell.partition(" ")[0] for cell in rows["ODD, alpha 8"]]
-    assert cells[:4] == ["18.8", "75.0", "-6.2", "+50.0"]
-    assert [cell.partition(" ")[0] for cell in rows["before training"]][:2] == ["12.5", "50.0"]
-    assert (tmp_path / "study.png").read_bytes().startswith(b"\x89PNG")
+    return tmp_path
+
+
+def test_the_report_compares_with_plain_rollouts(stored, capsys):
+    report.main([str(stored), "--figure", str(stored / "study.png")])
+    told = tables(capsys.readouterr().out)
+    measured = told["Measured with plain sampling"]
+    assert measured["ODD, alpha 8"] == ["18.8", "75.0", "-6.2", "+50.0"]
+    assert measured["before training"] == ["12.5", "50.0", "-", "-"]
+    assert told["Measured with greedy sampling"]["ODD, alpha 8"] == ["100.0", "+0.0"]
+    assert (stored / "study.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_report_compares_with_other_rollouts(stored, capsys):
+    report.main([str(stored), "--against", "odd"])
+    measured = tables(capsys.readouterr().out)["Measured with plain sampling"]
+    assert measured["plain sampling"] == ["25.0", "25.0", "+6.2", "-50.0"]
+    assert measured["ODD, alpha 8"][2:] == ["-", "-"]
+
+
+def test_the_report_shows_the_course(stored):
+    course = report.course_table(report.Study(stored), "plain")
+    assert course.columns[1:-1] == ("0", "10")
+    sections: dict[str, list[list[str]]] = {}
+    for row in course.rows:
+        if len(row) == 1:
+            sections[row[0]] = []
+        else:
+            sections[list(sections)[-1]].append([cell.partition(" ")[0] for cell in row[1:]])
+    assert sections == {
+        "Pass@1": [["12.5", "25.0", "+12.5"], ["12.5", "18.8", "+6.2"]],
+        "Pass@4": [["50.0", "25.0", "-25.0"], ["50.0", "75.0", "+25.0"]],
+        "entropy": [["0.500", "0.200", "-0.300"]] * 2,
+    }
+
+
+def test_the_report_tells_the_first_updates_from_the_last(stored):
+    study_of = report.Study(stored)
+    assert study_of.rollouts("odd", "mixed", slice(1)) == 1
+    assert study_of.rollouts("odd", "mixed", slice(-1, None)) == 0.5
+
+
+def test_the_report_shows_what_was_tuned(tmp_path):
+    assert report.tuning_table(tmp_path) is None
+    for rate in (1e-4, 2e-5):
+        lines = [{"learning_rate": rate, "negative_weight": 1.0}]
+        for share in (0.9, 0.1, 0.2, 0.6):
+            held_out = {"pass@1": share * rate * 1e4, "pass@8": share, "n": 8, "right": [0] * 5}
+            lines += [{"held_out": {"plain": held_out}}]
+        path = tmp_path / f"tune-{rate:g}-1.jsonl"
+        path.write_text("\n".join(map(json.dumps, lines)))
+    (tmp_path / "chosen.json").write_text('{"learning_rate": 1e-4, "negative_weight": 1.0}')
+    table = report.tuning_table(tmp_path)
+    assert table.rows == (
+        ("2e-05", "1", "6.0", "30.0", "12.0", "60.0"),
+        ("0.0001", "1", "30.0", "30.0", "60.0", "60.0"),
+    )
+    assert {row for row, _ in table.bold} == {1}
+
+
+def test_the_stored_runs_are_those_of_the_recipe():
+    options = study.parse(["main"])
+    chosen = json.loads((report.RESULTS / study.CHOSEN).read_text())
+    assert study.choose(report.RESULTS) == chosen
+    jobs = [*study.tune_jobs(), *study.main_jobs(chosen)]
+    assert {path.stem for path in report.RESULTS.glob("*.jsonl")} == {job.name for job in jobs}
+    for job in jobs:
+        about, lines = report.read(report.RESULTS / f"{job.name}.jsonl")
+        config = study.config_of(job, options)
+        assert about == {**job.about, "config": config.model_dump(mode="json")}
+        assert [line["step"] for line in lines if "loss" in line] == list(
+            range(1, config.steps + 1)
+        )
+
+
+def test_the_page_shows_the_stored_runs(capsys):
+    report.main([])
+    page = (ROOT / "docs" / "rl-study.md").read_text()
+    for part in capsys.readouterr().out.split("### ")[1:]:
+        title, *lines = part.splitlines()
+        shown = "\n".join(line for line in lines if line.startswith("|"))
+        assert shown in page, title
 
 
 def test_the_settings_with_the_highest_pass_at_1_are_chosen(tmp_path):
