@@ -103,7 +103,7 @@ def measure(work: Work, repeats: int) -> dict[str, list[float]]:
 
 def load(shape: str, device: str, dtype: str) -> LM:
     if shape not in SHAPES:
-        return oddlm.load(shape)
+        return oddlm.load(shape, device=device)
     return as_lm(build_model(shape, machine(device)[0], dtype, "none"))
 
 
