@@ -105,12 +105,12 @@ class CachedSession(RunSession):
     def prepare(self, query: Query) -> Step:
         """Fill the caches that are due, and return the windows of the other samples."""
         self.check(query)
-        self.next += 1
         if query.nudge is not None:
             raise ValueError(
                 "a cached model cannot take a nudge, because it reuses the keys and values of the "
                 "prompt: load the model without cache"
             )
+        self.next += 1
         R, device = len(query.tokens), query.tokens.device
         index = self.indices(query)
         if index is not None and self._replays is not None:
