@@ -35,11 +35,11 @@ NOTHING = "*No results are stored yet.*"
 # Settings that depend on the task and model; a method is recognised by all others.
 SHAPE = {"length", "steps", "block_length", "eos"}
 SHAPE |= {"temperature", "confidence", "stop_at_end", "seed"}
-PLAIN, DEFAULT = "plain", "default (`auto`)"
+PLAIN, FORK, DEFAULT = "plain", "plain + fork", "default (`auto`)"
 PAPER, CAREFUL = "ODD as published (`paper`)", "`careful`"
 METHODS: dict[str, dict[str, Any]] = {  # in the order of the tables
     PLAIN: {"objective": "none", "fork": False},
-    "plain + fork": {"objective": "none", "fork": True},
+    FORK: {"objective": "none", "fork": True},
     "plain + order temperature 1": {"objective": "none", "fork": False, "order_temperature": 1.0},
     "DPP, alpha 8": {"objective": "dpp", "fork": False, "alpha": 8.0},
     PAPER: {"preset": "paper"},
@@ -350,7 +350,8 @@ def summary(found: Sequence[Bench]) -> str:
     if not found:
         return NOTHING
     several = len({bench.model for bench in found}) > 1
-    names = [name for name in (PAPER, DEFAULT, CAREFUL) if any(bench.find(name) for bench in found)]
+    wanted = (FORK, PAPER, DEFAULT, CAREFUL)
+    names = [name for name in wanted if any(bench.find(name) for bench in found)]
     head = [
         *(["model"] if several else []),
         "task",

@@ -44,7 +44,9 @@ def json_or_text(text: str) -> Any:
         return parse_json(text)
     except json.JSONDecodeError as error:
         if text.lstrip().startswith("{"):
-            raise ValueError(f"{text!r:.100} is not a JSON object ({error})") from None
+            raise ValueError(
+                f'{text!r:.100} is not a JSON object such as {{"name": "odd"}} ({error})'
+            ) from None
         return text
 
 

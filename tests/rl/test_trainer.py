@@ -151,7 +151,10 @@ def test_bad_recipes(recipe, changes, named):
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        (["model=toy"], "toy"),
+        (["model=toy"], "toy .* trained"),
+        (["model=mini2"], "unknown model 'mini2'"),
+        (["rollouts.settings.length=999"], "length 999"),
+        (["evaluate.methods.plain.length=998"], "length 998"),
         (["evaluate.problems.split=train"], "train/0"),
         (["task=tests.rl.conftest.FORM", "estimator=coupled"], "coupled"),
     ],
@@ -159,6 +162,7 @@ def test_bad_recipes(recipe, changes, named):
 def test_runs_that_cannot_begin(recipe, tmp_path, changes, named):
     with pytest.raises(ValueError, match=named):
         train(read_rl_config(recipe, changes), tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run" / "log.jsonl").exists(), "nothing was measured"
 
 
 def test_a_file_is_no_folder_for_a_run(recipe):

@@ -128,6 +128,16 @@ class RlConfig(LoopConfig):
     def used_advantage(self) -> Named:
         return self.advantage or USUAL.get(name_of(self.loss), "group")
 
+    @property
+    def methods(self) -> dict[str, tuple[int, SampleParams]]:
+        """The number of samples and the settings of each method to measure with."""
+        found = {}
+        for name, given in self.evaluate.methods.items():
+            settings = dict(given)
+            n = settings.pop("n", self.evaluate.n)
+            found[name] = n, self.params(settings)
+        return found
+
     def params(self, settings: Mapping[str, Any]) -> SampleParams:
         """Return the settings of one method, beside those of the run."""
         return checked(SampleParams, {**self.settings, **settings})

@@ -19,9 +19,11 @@ from torch.utils.checkpoint import checkpoint
 from ..experiments.trackers import following
 from ..files import make_folder
 from ..lm import LM, load
+from ..models import check_model
 from ..models.loading.quant import is_quantized
 from ..models.native import Native
 from ..models.transformer import Transformer
+from ..prompts import encode_prompts
 from ..rolling import Rollouts, rollouts
 from ..tasks import Problem, Task, find_task
 from ..train.blocks import answer_logits
@@ -34,6 +36,10 @@ from .losses import ADVANTAGES, LOSSES, tilted
 from .save import save_model
 
 MODEL = "model"
+NOT_OURS = (
+    "{} does not run on our own network, so it cannot be trained here: use mini, smol or a "
+    "checkpoint of LLaDA, Dream, Qwen3 or SDAR"
+)
 PROBLEMS, SAMPLES, ESTIMATE = range(3)  # purposes of a seed
 
 
@@ -101,6 +107,7 @@ class Training:
         self.problems = self.task.problems(**config.problems)
         self.unseen = unseen(self.task, self.problems, config.evaluate.problems)
         self.params = config.params(config.rollouts.settings)
+        self._check_lengths()
         self.advantage = ADVANTAGES.build(config.used_advantage)
         self.first = deepcopy(self.network).requires_grad_(False) if config.kl else None
         self.objective = Objective(self.network, config)
@@ -190,13 +197,17 @@ class Training:
         return step_seed(self.config.seed, ESTIMATE, step, self.place.rank, part)
 
     def measured(self) -> dict[str, Any]:
-        config = self.config.evaluate
-        methods = {}
-        for name, given in config.methods.items():
-            settings = dict(given)
-            n = settings.pop("n", config.n)
-            methods[name] = n, self.config.params(settings)
-        return measure(self.lm, self.task, self.unseen, methods, self.place)
+        return measure(self.lm, self.task, self.unseen, self.config.methods, self.place)
+
+    def _check_lengths(self) -> None:
+        """Raise ValueError if a sample would not fit behind its prompt, before any is drawn."""
+        lm, drawn = self.lm, [(self.params, self.problems)]
+        drawn += [(params, self.unseen) for _, params in self.config.methods.values()]
+        for params, problems in drawn:
+            prompts = [self.task.prompt(problem) for problem in problems]
+            encode_prompts(
+                lm.tokenizer, prompts, params.length, context=lm.info.context, raw=lm.raw
+            )
 
 
 def train(
@@ -212,6 +223,11 @@ def train(
     make_folder(out)
     torch.manual_seed(config.seed)
     torch.set_float32_matmul_precision("high")
+    check_model(config.model)
+    try:
+        check_model(config.model, device=place.device, dtype="fp32")
+    except ValueError:
+        raise ValueError(NOT_OURS.format(config.model)) from None
     lm = load(config.model, device=place.device, dtype="fp32", max_batch=config.max_batch)
     training = Training(config, place, lm)
     settings = config.model_dump(mode="json")
@@ -255,10 +271,7 @@ def trainable(lm: LM) -> tuple[Transformer, int]:
     """
     model = lm.model
     if not isinstance(model, Native):
-        raise ValueError(
-            f"{lm.info.name} does not run on our own network, so it cannot be trained here: use "
-            "mini, smol or a checkpoint of LLaDA, Dream, Qwen3 or SDAR"
-        )
+        raise ValueError(NOT_OURS.format(lm.info.name))
     if is_quantized(model.network):
         raise ValueError(f"{lm.info.name} is quantised, and only floats can be trained")
     if model.network.config.causal_context:
