@@ -112,7 +112,7 @@ def interval(values: Values, seed: int = 0) -> tuple[float, float, float]:
 
 
 def shown(values: Values, sign: str = "") -> str:
-    mean, low, high = (f"{100 * x:{sign}.1f}" for x in interval(values))
+    mean, low, high = (percent(x, sign=sign) for x in interval(values))
     return f"{mean} [{low}, {high}]"
 
 

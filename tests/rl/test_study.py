@@ -67,7 +67,7 @@ def test_the_report_compares_with_plain_rollouts(stored, capsys):
     report.main([str(stored), "--figure", str(stored / "study.png")])
     told = tables(capsys.readouterr().out)
     measured = told["Measured with plain sampling"]
-    assert measured["ODD, alpha 8"] == ["18.8", "-6.2", "-6.2,", "-6.2", "75.0", "+50.0"]
+    assert measured["ODD, alpha 8"] == ["18.8", "-6.3", "-6.3,", "-6.3", "75.0", "+50.0"]
     assert measured["before training"] == ["12.5", "-", "-", "-", "50.0", "-"]
     greedy = told["Measured with greedy sampling"]["ODD, alpha 8"]
     assert greedy == ["100.0", "+0.0", "+0.0,", "+0.0"]
@@ -79,7 +79,7 @@ def test_the_report_compares_with_plain_rollouts(stored, capsys):
 def test_the_report_compares_with_other_rollouts(stored, capsys):
     report.main([str(stored), "--against", "odd"])
     measured = tables(capsys.readouterr().out)["Measured with plain sampling"]
-    assert measured["plain sampling"] == ["25.0", "+6.2", "+6.2,", "+6.2", "25.0", "-50.0"]
+    assert measured["plain sampling"] == ["25.0", "+6.3", "+6.3,", "+6.3", "25.0", "-50.0"]
     assert measured["ODD, alpha 8"] == ["18.8", "-", "-", "-", "75.0", "-"]
 
 
@@ -129,7 +129,7 @@ def test_the_report_shows_the_course(stored):
         else:
             sections[list(sections)[-1]].append([cell.partition(" ")[0] for cell in row[1:]])
     assert sections == {
-        "Pass@1": [["12.5", "25.0", "+12.5"], ["12.5", "18.8", "+6.2"]],
+        "Pass@1": [["12.5", "25.0", "+12.5"], ["12.5", "18.8", "+6.3"]],
         "Pass@4": [["50.0", "25.0", "-25.0"], ["50.0", "75.0", "+25.0"]],
         "entropy": [["0.500", "0.200", "-0.300"]] * 2,
     }
