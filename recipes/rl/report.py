@@ -112,7 +112,7 @@ def interval(values: Values, seed: int = 0) -> tuple[float, float, float]:
 
 
 def shown(values: Values, sign: str = "") -> str:
-    mean, low, high = (f"{100 * x:{sign}.1f}" for x in interval(values))
+    mean, low, high = (percent(x, sign=sign) for x in interval(values))
     return f"{mean} [{low}, {high}]"
 
 
@@ -125,23 +125,47 @@ def label(name: str) -> str:
 
 
 def table(study: Study, sampling: str, against: str) -> Table:
-    """Before and after, with the difference to the rollouts `against`."""
+    """Before and after, with differences to the rollouts `against`; for Pass@1 by seed, too.
+
+    "To its best" is the difference to the best measurement of the rollouts `against`.
+    """
     first, n = study.right(next(iter(study.runs)), sampling)
-    used = measures(n)
-    nothing = "-" * len(used)
-    rows = [("before training", *(shown(measure(first, n)[0]) for measure in used.values()))]
-    rows[0] += tuple(nothing)
-    other = study.right(against, sampling)[0][-1] if against in study.runs else None
-    for name in study.runs:
-        last = study.right(name, sampling)[0][-1]
-        cells = [shown(measure(last, n)) for measure in used.values()]
-        if other is None or name == against:
-            cells += nothing
-        else:
-            cells += [shown(measure(last, n) - measure(other, n), "+") for measure in used.values()]
-        rows.append((label(name), *cells))
-    columns = ("rollouts", *used, *(f"{name}: difference to {against}" for name in used))
-    return Table(f"Measured with {sampling} sampling", columns, tuple(rows), size(study, first))
+    columns = ["rollouts"]
+    rows = [["before training"], *([label(name)] for name in study.runs)]
+    for title, measure in measures(n).items():
+        more = [f"{title}: by seed", f"{title}: to {against}'s best"] * (title == "Pass@1")
+        columns += [title, f"{title}: difference to {against}", *more]
+        nothing = "-" * (1 + len(more))
+        values = {name: measure(study.right(name, sampling)[0], n) for name in study.runs}
+        other = values.get(against)
+        rows[0] += [shown(measure(first[0], n)), *nothing]
+        for row, name in zip(rows[1:], study.runs, strict=True):
+            last = values[name][-1]
+            row.append(shown(last))
+            if other is None or name == against:
+                row += nothing
+                continue
+            row.append(shown(last - other[-1], "+"))
+            if more:
+                best = float(other.mean(axis=(1, 2)).max())
+                seeds = sorted((last - other[-1]).mean(axis=1))
+                row.append(", ".join(percent(float(x), sign="+") for x in seeds))
+                row.append(percent(float(last.mean()) - best, sign="+"))
+    title = f"Measured with {sampling} sampling"
+    return Table(title, tuple(columns), tuple(map(tuple, rows)), size(study, first))
+
+
+def summary(measured: Mapping[str, Table]) -> Table:
+    """What `table` says for every sampling, in short."""
+    rows: list[tuple[str, ...]] = []
+    for sampling, one in measured.items():
+        rows.append((f"measured with {sampling} sampling",))
+        for name, pass_at_1, difference, _, _, *more in one.rows:
+            means = [cell.partition(" ")[0] for cell in (pass_at_1, *(more or "-"))]
+            rows.append((name, means[0], difference, means[1]))
+    widest = max((one.columns for one in measured.values()), key=len)
+    columns = (*widest[:3], *(widest[5:6] or ["-"]))
+    return Table("In short", columns, tuple(rows), next(iter(measured.values())).note)
 
 
 def size(study: Study, right: Values) -> str:
@@ -150,7 +174,7 @@ def size(study: Study, right: Values) -> str:
 
 
 def course_table(study: Study, sampling: str) -> Table:
-    """Every measurement, and the change from the first to the last."""
+    """Every measurement, and the change to the last; with plain sampling entropy, too."""
     name = next(iter(study.runs))
     updates, _ = study.held_out(name, sampling)
     first, n = study.right(name, sampling)
@@ -161,31 +185,32 @@ def course_table(study: Study, sampling: str) -> Table:
             values = measure(study.right(name, sampling)[0], n)
             means = (percent(float(value.mean())) for value in values)
             rows.append((label(name), *means, shown(values[-1] - values[0], "+")))
-    rows.append(("entropy",))
-    for name in study.runs:
-        found = study.entropy(name, sampling)
-        cells = (*(f"{x:.3f}" for x in found), f"{found[-1] - found[0]:+.3f}")
-        rows.append((label(name), *cells))
+    note = size(study, first)
+    if sampling == "plain":
+        note += " Entropy in nats per token."
+        rows.append(("entropy",))
+        for name in study.runs:
+            found = study.entropy(name, sampling)
+            cells = (*(f"{x:.3f}" for x in found), f"{found[-1] - found[0]:+.3f}")
+            rows.append((label(name), *cells))
     columns = ("rollouts, updates", *map(str, updates), "change")
-    note = f"{size(study, first)} Entropy in nats per token."
     return Table(f"The course, measured with {sampling} sampling", columns, tuple(rows), note)
 
 
 def rollout_table(study: Study) -> Table:
-    """What the rollouts of the last updates were like; groups with signal of the first, too."""
+    """What the rollouts of the last updates were like; groups and weights of the first, too."""
+    shares = (("reward", LAST), ("mixed", LAST), ("mixed", FIRST))
+    numbers = (("surprise", LAST), ("weight", LAST), ("weight", FIRST))
     rows = [
         (
             label(name),
-            percent(study.rollouts(name, "reward")),
-            percent(study.rollouts(name, "mixed")),
-            percent(study.rollouts(name, "mixed", FIRST)),
-            f"{study.rollouts(name, 'surprise'):.3f}",
-            f"{study.rollouts(name, 'weight'):.3f}",
+            *(percent(study.rollouts(name, *what)) for what in shares),
+            *(f"{study.rollouts(name, *what):.3f}" for what in numbers),
         )
         for name in study.runs
     ]
-    groups = "groups with signal"
-    columns = ("rollouts", "reward", groups, f"{groups}, first 20", "surprise", "weight")
+    groups = ("groups with signal", "groups with signal, first 20")
+    columns = ("rollouts", "reward", *groups, "surprise", "weight", "weight, first 20")
     note = "Means; reward and groups in per cent, surprise in nats per token."
     return Table("Rollouts of the last 20 updates", columns, tuple(rows), note)
 
@@ -259,11 +284,11 @@ def main(words: Sequence[str] | None = None) -> None:
     study = Study(options.results)
     lines = next(iter(study.runs.values()))[0]
     samplings = next(line["held_out"] for line in lines if "held_out" in line)
+    measured = {sampling: table(study, sampling, options.against) for sampling in samplings}
     tuning = tuning_table(options.results)
-    tables = [] if tuning is None else [tuning]
-    for sampling in samplings:
-        tables += [table(study, sampling, options.against), course_table(study, sampling)]
-    for one in (*tables, rollout_table(study)):
+    tables = [summary(measured), *([] if tuning is None else [tuning]), *measured.values()]
+    tables += [rollout_table(study), *(course_table(study, sampling) for sampling in samplings)]
+    for one in tables:
         print(one.markdown())
     if options.figure is not None:
         draw(study, options.sampling, options.figure)

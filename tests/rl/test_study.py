@@ -67,17 +67,56 @@ def test_the_report_compares_with_plain_rollouts(stored, capsys):
     report.main([str(stored), "--figure", str(stored / "study.png")])
     told = tables(capsys.readouterr().out)
     measured = told["Measured with plain sampling"]
-    assert measured["ODD, alpha 8"] == ["18.8", "75.0", "-6.2", "+50.0"]
-    assert measured["before training"] == ["12.5", "50.0", "-", "-"]
-    assert told["Measured with greedy sampling"]["ODD, alpha 8"] == ["100.0", "+0.0"]
+    assert measured["ODD, alpha 8"] == ["18.8", "-6.3", "-6.3,", "-6.3", "75.0", "+50.0"]
+    assert measured["before training"] == ["12.5", "-", "-", "-", "50.0", "-"]
+    greedy = told["Measured with greedy sampling"]["ODD, alpha 8"]
+    assert greedy == ["100.0", "+0.0", "+0.0,", "+0.0"]
+    rollouts = told["Rollouts of the last 20 updates"]["ODD, alpha 8"]
+    assert rollouts == ["50.0", "75.0", "75.0", "1.000", "1.000", "1.000"]
     assert (stored / "study.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_report_compares_with_other_rollouts(stored, capsys):
     report.main([str(stored), "--against", "odd"])
     measured = tables(capsys.readouterr().out)["Measured with plain sampling"]
-    assert measured["plain sampling"] == ["25.0", "25.0", "+6.2", "-50.0"]
-    assert measured["ODD, alpha 8"][2:] == ["-", "-"]
+    assert measured["plain sampling"] == ["25.0", "+6.3", "+6.3,", "+6.3", "25.0", "-50.0"]
+    assert measured["ODD, alpha 8"] == ["18.8", "-", "-", "-", "75.0", "-"]
+
+
+def test_differences_are_shown_by_seed_and_to_the_best_measurement(tmp_path):
+    """Plain rollouts are best in between; the seeds of the others are sorted."""
+    courses = {"plain": ([1, 5, 3], [1, 5, 3]), "odd": ([1, 1, 8], [1, 1, 4])}
+    for method, seeds in courses.items():
+        for seed, course in enumerate(seeds):
+            lines = [{"method": method, "seed": seed}]
+            for step, right in enumerate(course):
+                plain = {"n": 10, "right": [right] * 2, "entropy": 0.5}
+                lines += [{"step": step, "held_out": {"plain": plain}}]
+            path = tmp_path / f"{method}-{seed}.jsonl"
+            path.write_text("\n".join(map(json.dumps, lines)))
+    table = report.table(report.Study(tmp_path), "plain", "plain")
+    row = dict(zip(table.columns, table.rows[-1], strict=True))
+    assert row["Pass@1: difference to plain"].startswith("+30.0 [")
+    assert row["Pass@1: by seed"] == "+10.0, +50.0"
+    assert row["Pass@1: to plain's best"] == "+10.0"
+
+
+def test_the_summary_has_the_numbers_of_the_tables(stored):
+    study_of = report.Study(stored)
+    measured = {name: report.table(study_of, name, "plain") for name in ("greedy", "plain")}
+    found = report.summary(measured)
+    assert found.columns == ("rollouts", "Pass@1", "Pass@1: difference to plain", "Pass@4")
+    greedy, plain = (row[2] for row in (measured["greedy"].rows[-1], measured["plain"].rows[-1]))
+    assert found.rows == (
+        ("measured with greedy sampling",),
+        ("before training", "100.0", "-", "-"),
+        ("plain sampling", "100.0", "-", "-"),
+        ("ODD, alpha 8", "100.0", greedy, "-"),
+        ("measured with plain sampling",),
+        ("before training", "12.5", "-", "50.0"),
+        ("plain sampling", "25.0", "-", "25.0"),
+        ("ODD, alpha 8", "18.8", plain, "75.0"),
+    )
 
 
 def test_the_report_shows_the_course(stored):
@@ -90,10 +129,12 @@ def test_the_report_shows_the_course(stored):
         else:
             sections[list(sections)[-1]].append([cell.partition(" ")[0] for cell in row[1:]])
     assert sections == {
-        "Pass@1": [["12.5", "25.0", "+12.5"], ["12.5", "18.8", "+6.2"]],
+        "Pass@1": [["12.5", "25.0", "+12.5"], ["12.5", "18.8", "+6.3"]],
         "Pass@4": [["50.0", "25.0", "-25.0"], ["50.0", "75.0", "+25.0"]],
         "entropy": [["0.500", "0.200", "-0.300"]] * 2,
     }
+    greedy = report.course_table(report.Study(stored), "greedy")
+    assert [row for row in greedy.rows if len(row) == 1] == [("Pass@1",)]
 
 
 def test_the_report_tells_the_first_updates_from_the_last(stored):
