@@ -27,7 +27,7 @@ settings.load_profile("default")
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"
-    import oddlm.kernels.fused.launch  # noqa: F401
+    import oddlm.kernels.fused.launch
     import oddlm.models.fused_softmax  # noqa: F401
     import tests.kernels.noise_kernel  # noqa: F401
 
