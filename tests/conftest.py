@@ -5,7 +5,9 @@ the modules that define some are imported here, before any test can import them.
 """
 
 import os
+from collections.abc import Iterator
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, settings
@@ -35,6 +37,15 @@ if not torch.cuda.is_available():
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     torch.set_num_threads(1)
+
+
+@pytest.fixture
+def interpreted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Triton's kernels run without a GPU; numpy warns of inf - inf there, a GPU does not."""
+    if not torch.cuda.is_available():
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
+    with np.errstate(all="ignore"):
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -28,13 +28,7 @@ from .noise_kernel import key_kernel, noise_kernel
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-@pytest.fixture(autouse=True)
-def interpreted(monkeypatch):
-    """numpy warns of inf - inf; a GPU does not."""
-    if DEVICE.type == "cpu":
-        monkeypatch.setenv("TRITON_INTERPRET", "1")
-    with np.errstate(all="ignore"):
-        yield
+pytestmark = pytest.mark.usefixtures("interpreted")
 
 
 def batch(groups, n, S, V, kind="plain", dtype=torch.float32, seed=0):

@@ -1,6 +1,5 @@
 """Attention to several sources: its kernel against the plain operations."""
 
-import numpy as np
 import pytest
 import torch
 
@@ -18,13 +17,7 @@ CASES = [
 ]
 
 
-@pytest.fixture(autouse=True)
-def interpreted(monkeypatch):
-    """numpy warns of inf - inf; a GPU does not."""
-    if DEVICE.type == "cpu":
-        monkeypatch.setenv("TRITON_INTERPRET", "1")
-    with np.errstate(all="ignore"):
-        yield
+pytestmark = pytest.mark.usefixtures("interpreted")
 
 
 def products(R, heads, rows, sizes, dtype):
