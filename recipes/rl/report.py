@@ -127,14 +127,14 @@ def label(name: str) -> str:
 def table(study: Study, sampling: str, against: str) -> Table:
     """Before and after, with differences to the rollouts `against`; for Pass@1 by seed, too.
 
-    "To its best" is the difference to the best measurement of the rollouts `against`.
+    "- plain's best" is the difference to the best measurement of the rollouts `against`.
     """
     first, n = study.right(next(iter(study.runs)), sampling)
     columns = ["rollouts"]
     rows = [["before training"], *([label(name)] for name in study.runs)]
     for title, measure in measures(n).items():
-        more = [f"{title}: by seed", f"{title}: to {against}'s best"] * (title == "Pass@1")
-        columns += [title, f"{title}: difference to {against}", *more]
+        more = ["by seed", f"- {against}'s best"] * (title == "Pass@1")
+        columns += [title, f"{title} - {against}", *more]
         nothing = "-" * (1 + len(more))
         values = {name: measure(study.right(name, sampling)[0], n) for name in study.runs}
         other = values.get(against)

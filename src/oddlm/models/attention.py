@@ -104,7 +104,7 @@ def attend(q: Tensor, sources: Sequence[Source], mask: Tensor | None) -> Tensor:
 
 def _weigh(products: Sequence[Tensor], mask: Tensor | None, queries: int, scale: float) -> Tensor:
     """Compute `weights_of`, on a GPU in one kernel."""
-    if fusible(products[0].device):
+    if _fusible(products[0].device):
         from .fused_softmax import DTYPES, SOURCES, fused_weights
 
         if products[0].dtype in DTYPES and len(products) <= SOURCES:
@@ -113,7 +113,7 @@ def _weigh(products: Sequence[Tensor], mask: Tensor | None, queries: int, scale:
 
 
 @cache
-def fusible(device: torch.device) -> bool:
+def _fusible(device: torch.device) -> bool:
     """Whether Triton's kernels run there."""
     if device.type != "cuda" or find_spec("triton") is None:
         return False

@@ -15,7 +15,7 @@ DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 def fused_weights(
     products: Sequence[Tensor], mask: Tensor | None, queries: int, scale: float, aligned: int
 ) -> Tensor:
-    """Return what `weights_of` does; the products' last dimension is dense."""
+    """Return what `weights_of` does; the last dimension of products and mask is dense."""
     R, heads, rows, _ = products[0].shape
     sizes = [x.shape[3] for x in products]
     total = -(-sum(sizes) // aligned) * aligned
